@@ -1,0 +1,115 @@
+# Needs Python 3.11 and make; everything else is fetched into .venv and .cache.
+
+PYTHON ?= python3.11
+BIN    := .venv/bin
+STAMPS := .venv/stamps
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Passed on to the program that a target runs: make bench ARGS=--rows=1000000
+ARGS   ?=
+# Processes for the tests; 0 runs them in pytest's own. All Spark tests go to one of them.
+JOBS   ?= 0
+# Random, so that tests that lean on an order come to light; printed, so that a run can be repeated.
+ifndef SEED
+SEED   := $(shell od -An -N2 -tu2 /dev/urandom | tr -d ' ')
+endif
+CODE   := lib tests dags spark_apps
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check static fmt fmt-check lint types imports bench lock clean
+
+## Show this list.
+help:
+	@awk '/^## / { text = substr($$0, 4); next } \
+	  /^[a-z][a-z-]*:/ && text { split($$1, name, ":"); printf "  make %-10s %s\n", name[1], text } \
+	  { text = "" }' $(firstword $(MAKEFILE_LIST))
+
+## Set up what is missing: .venv, packages, Java, Delta's jars.
+setup: $(STAMPS)/project
+	@$(BIN)/python -m capstan.runtime.java
+	@$(BIN)/python -m capstan.runtime.jars
+
+## Set up, then run the main job on real flights in the lake ./lake.
+demo: setup
+	$(BIN)/capstan demo $(ARGS)
+
+## Set up, then run all tests but the benchmarks (SEED=n to repeat, JOBS=2, ARGS=... for pytest).
+test: setup
+	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup \
+	  --hypothesis-seed=$(SEED) $(ARGS)
+
+## Everything that must hold before a change lands: static, then test.
+check: static test
+
+## The checks that run no test: fmt-check, lint, types, imports.
+static: fmt-check lint types imports
+
+## Format the code.
+fmt: setup
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --select I --fix $(CODE)
+
+## Check that the code is formatted.
+fmt-check: setup
+	$(BIN)/ruff format --check $(CODE)
+
+## Lint the code.
+lint: setup
+	$(BIN)/ruff check $(CODE)
+
+## Check types.
+types: setup
+	$(BIN)/mypy
+
+## Check that imports between the rooms keep their direction.
+imports: setup
+	$(BIN)/lint-imports
+
+## Run the benchmarks (ARGS=... for them).
+bench: setup
+	$(BIN)/python -m capstan.workloads.bench $(ARGS)
+
+## Lock the packages again, in a throw-away environment (ARGS=--upgrade for newer ones).
+lock: python
+	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	echo "setup: uv in a throw-away environment"; \
+	$(PYTHON) -m venv "$$folder/venv"; \
+	"$$folder/venv/bin/python" -m pip --disable-pip-version-check --quiet install uv; \
+	for name in requirements requirements-java; do \
+	  cp "$$name.lock" "$$folder/$$name.lock"; \
+	  "$$folder/venv/bin/uv" pip compile --quiet --python-version 3.11 --universal --generate-hashes \
+	    --no-emit-index-url --no-header $(ARGS) "$$name.in" --output-file "$$folder/$$name.lock"; \
+	  mv "$$folder/$$name.lock" "$$name.lock"; \
+	done; echo "setup: locked"
+
+## Remove what set-up and the tools made; lakes stay.
+clean:
+	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf build lib/*.egg-info spark-warehouse metastore_db derby.log
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: python
+python:
+	@command -v $(PYTHON) >/dev/null 2>&1 || { \
+	  echo "setup: there is no $(PYTHON); install Python 3.11, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
+	  echo "setup: $(PYTHON) does not run as Python 3.11; name one that does: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+
+# A stamp is written last: what was interrupted is done again. An environment that works is kept.
+$(STAMPS)/venv: | python
+	@echo "setup: .venv"
+	@{ $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' && \
+	  $(PIP) --version; } >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv || { \
+	  echo "setup: $(PYTHON) cannot make a venv (Debian: install python3.11-venv)" >&2; exit 1; }
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/packages: requirements.lock $(STAMPS)/venv
+	@echo "setup: packages of requirements.lock (about a minute)"
+	@$(PIP) install --require-hashes -r requirements.lock
+	@touch $@
+
+$(STAMPS)/project: pyproject.toml $(STAMPS)/packages
+	@echo "setup: capstan itself"
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,20 @@
+"""Audits: is a table exactly what the stream said, and if not, which rows differ."""
+
+from __future__ import annotations
+
+from capstan.audit.audit import audit_copy, audit_transform
+from capstan.audit.report import Audit, Finding
+from capstan.audit.shape import Shape, shape_of
+from capstan.audit.source import payload_of, played_records, restrict
+
+__all__ = [
+    "Audit",
+    "Finding",
+    "Shape",
+    "audit_copy",
+    "audit_transform",
+    "payload_of",
+    "played_records",
+    "restrict",
+    "shape_of",
+]

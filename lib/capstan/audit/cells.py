@@ -1,0 +1,240 @@
+"""Cells: per worker and time, how many rows and their fingerprint, computed and compared on Spark.
+
+A frame of cells has the columns `worker INT`, `t0, t1, ... BIGINT` (one per coordinate: the value,
+days or microseconds), `records BIGINT`, `h1 BIGINT`, `h2 BIGINT`. Worker and coordinates that are
+not kept are NULL. Each cell comes once, in no order; cells without rows need not come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField
+
+from capstan.audit.report import CellTime
+from capstan.audit.shape import Shape
+from capstan.audit.view import View, place_of, table_view, tape_view, time_of
+from capstan.tape.fingerprint import row_hashes, sum_mod64
+from capstan.tape.predicates import region_sql
+from capstan.tape.tape import Cut, Tape, read_events
+from capstan.times import TimeType
+from capstan.times.region import Region
+
+MEASURES = ("records", "h1", "h2")
+
+
+@dataclass(frozen=True, slots=True)
+class CellDifference:
+    """A cell that differs: its worker and time, and how many rows there should be and are."""
+
+    worker: int | None
+    time: CellTime
+    expected: tuple[int, ...]
+    actual: tuple[int, ...]
+
+    @property
+    def kind(self) -> str:
+        """`missing` or `extra` when there are too few or too many rows, else `changed`."""
+        if self.expected[0] == self.actual[0]:
+            return "changed"
+        return "missing" if self.actual[0] < self.expected[0] else "extra"
+
+
+@dataclass(frozen=True, slots=True)
+class CellComparison:
+    """Two frames of cells, compared.
+
+    Attributes:
+        cells: Cells with rows on either side.
+        differing: How many of them differ.
+        records_expected: Rows that should be there.
+        records_actual: Rows that are there.
+        sample: Some of the differing cells, the first ones by worker and time.
+    """
+
+    cells: int
+    differing: int
+    records_expected: int
+    records_actual: int
+    sample: tuple[CellDifference, ...]
+
+
+def promised_cells(
+    spark: SparkSession,
+    tape: Tape,
+    cut: Cut,
+    workers: Collection[int],
+    region: Region,
+    like: Shape | None = None,
+) -> DataFrame:
+    """The cells that the tape's index promises; the payload is not read.
+
+    Args:
+        spark: The session.
+        tape: The tape.
+        cut: Its point of history.
+        workers: The workers.
+        region: The times.
+        like: Sum over what tables of this shape do not keep; it is then NULL.
+    """
+    events = read_events(spark, tape, cut, workers=workers).where("kind = 'messages'")
+    events = events.where(region_sql(tape.time_type, region, tape.columns))
+    view = tape_view(events, tape.time_type, like)
+    hashes = {name: F.col(f"fingerprint.{name}") for name in ("h1", "h2")}
+    return _summed(view, F.col("records"), hashes)
+
+
+def stored_cells(
+    frame: DataFrame,
+    fields: Iterable[StructField],
+    shape: Shape,
+    time_type: TimeType,
+    workers: Mapping[int, str] | None = None,
+) -> DataFrame:
+    """The cells of a table, in one scan.
+
+    Args:
+        frame: The table's rows.
+        fields: The data columns, in the order in which they are hashed.
+        shape: The table's worker and time columns.
+        time_type: The coordinates of the stream's time.
+        workers: Labels by worker number, needed where the worker's column is a label.
+    """
+    return view_cells(table_view(frame, shape, time_type, workers), {"h": list(fields)})
+
+
+def view_cells(view: View, sets: Mapping[str, Sequence[StructField]]) -> DataFrame:
+    """The cells of some rows, in one scan, with a fingerprint per set of fields.
+
+    Args:
+        view: The rows.
+        sets: Fields by the prefix of their two columns: `h` gives `h1` and `h2`.
+    """
+    hashes: dict[str, Column] = {}
+    for prefix, fields in sets.items():
+        for i, column in enumerate(row_hashes(fields, view.data), start=1):
+            hashes[f"{prefix}{i}"] = column
+    return _summed(view, F.lit(1).cast("bigint"), hashes)
+
+
+def _summed(view: View, records: Column, hashes: Mapping[str, Column]) -> DataFrame:
+    rows = view.frame.select(
+        *view.place,
+        records.alias("records"),
+        *(column.alias(name) for name, column in hashes.items()),
+    )
+    return rows.groupBy(*place_of(rows)).agg(
+        F.sum("records").alias("records"),
+        *(sum_mod64(F.col(name)).alias(name) for name in hashes),
+    )
+
+
+def compare(expected: DataFrame, actual: DataFrame, limit: int) -> CellComparison:
+    """Compare two frames of cells.
+
+    Args:
+        expected: What should be there.
+        actual: What is there.
+        limit: How many differing cells to name.
+    """
+    joined = gather({"expected": expected, "actual": actual}).persist()
+    try:
+        wrong = differs("expected", "actual")
+        totals = count_cells(joined, ("expected", "actual"), {"differing": wrong})
+        sample: tuple[CellDifference, ...] = ()
+        if totals["differing"]:
+            sample = sample_cells(joined.where(wrong), "expected", "actual", limit)
+    finally:
+        joined.unpersist()
+    return CellComparison(
+        totals["cells"], totals["differing"], totals["expected"], totals["actual"], sample
+    )
+
+
+def gather(sides: Mapping[str, DataFrame]) -> DataFrame:
+    """Frames of cells side by side, one row per cell that any of them has.
+
+    Args:
+        sides: Frames by name; the measure `records` of side `a` becomes `a_records`, NULL in
+            cells that `a` does not have.
+    """
+    # Grouping takes NULL for a value, as the cells' places need, and has no null-safe join's cost.
+    named = [
+        cells.select(
+            *place_of(cells),
+            *(F.col(m).alias(f"{name}_{m}") for m in cells.columns if m not in place_of(cells)),
+        )
+        for name, cells in sides.items()
+    ]
+    place = place_of(named[0])
+    stacked = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), named)
+    measures = [name for name in stacked.columns if name not in place]
+    return stacked.groupBy(*place).agg(*(F.max(name).alias(name) for name in measures))
+
+
+def differs(
+    expected: str, actual: str, pairs: Sequence[tuple[str, str]] = (("h1", "h1"), ("h2", "h2"))
+) -> Column:
+    """Whether two sides of gathered cells differ; a cell without rows equals an absent one.
+
+    Args:
+        expected: The side that says what should be there.
+        actual: The side that says what is there.
+        pairs: The fingerprint measures of the one and of the other that must be equal.
+    """
+    counts = _count(expected), _count(actual)
+    same = [F.col(f"{expected}_{a}").eqNullSafe(F.col(f"{actual}_{b}")) for a, b in pairs]
+    unequal = ~reduce(lambda a, b: a & b, same)
+    return (counts[0] != counts[1]) | ((counts[0] > 0) & unequal)
+
+
+def _count(side: str) -> Column:
+    return F.coalesce(F.col(f"{side}_records"), F.lit(0))
+
+
+def count_cells(
+    joined: DataFrame, sides: Sequence[str], checks: Mapping[str, Column]
+) -> dict[str, int]:
+    """Totals over gathered cells, in one job.
+
+    Args:
+        joined: The gathered cells.
+        sides: Names of sides.
+        checks: Conditions by name.
+
+    Returns:
+        By name: `cells` with rows on any side, rows per side, cells per condition, and as `any`
+        the cells that meet at least one condition.
+    """
+    counts = [_count(side) for side in sides]
+    found = joined.agg(
+        F.count_if(reduce(_or, [count > 0 for count in counts])).alias("cells"),
+        *(F.sum(count).alias(side) for side, count in zip(sides, counts, strict=True)),
+        *(F.count_if(wrong).alias(name) for name, wrong in checks.items()),
+        F.count_if(reduce(_or, checks.values())).alias("any"),
+    ).first()
+    assert found is not None
+    return {name: value or 0 for name, value in found.asDict().items()}
+
+
+def _or(a: Column, b: Column) -> Column:
+    return a | b
+
+
+def sample_cells(
+    wrong: DataFrame, expected: str, actual: str, limit: int
+) -> tuple[CellDifference, ...]:
+    """The first differing cells, by worker and time."""
+    rows = wrong.orderBy(*place_of(wrong)).limit(limit).collect()
+    return tuple(
+        CellDifference(row["worker"], time_of(row), _side(row, expected), _side(row, actual))
+        for row in rows
+    )
+
+
+def _side(row: Row, side: str) -> tuple[int, ...]:
+    return tuple(row[f"{side}_{measure}"] or 0 for measure in MEASURES)

@@ -1,0 +1,98 @@
+"""What is audited: the records that a replay plays, and the part of a table that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructType
+
+from capstan.audit.shape import Shape, quoted
+from capstan.tape.predicates import region_sql, workers_sql
+from capstan.tape.tape import Cut, Tape, read_records
+from capstan.times import Box, TimeType
+from capstan.times.region import Region
+
+# More labels than this are joined, so that the query's text stays short.
+_MAPPED = 64
+
+
+def payload_of(spark: SparkSession, tape: Tape) -> StructType:
+    """The stream's own columns, as the tape has them now."""
+    payload = spark.read.format("delta").load(tape.paths.records).schema["data"].dataType
+    assert isinstance(payload, StructType)
+    return payload
+
+
+def played_records(
+    spark: SparkSession, tape: Tape, cut: Cut, workers: Mapping[int, str], region: Region
+) -> DataFrame:
+    """The records of chosen workers and times at a cut, as transforms and copies see them.
+
+    Args:
+        spark: The session.
+        tape: The tape.
+        cut: Its point of history.
+        workers: Labels by worker number.
+        region: The times.
+
+    Returns:
+        One row per record, in no order: `_worker INT, _time STRUCT<coordinates>, _label STRING`,
+        then the stream's own columns.
+    """
+    frame = read_records(spark, tape, cut, workers=workers, region=region)
+    head = [F.col("worker").alias("_worker"), F.col("time").alias("_time")]
+    if len(workers) <= _MAPPED:
+        label = _label(F.col("worker"), workers)
+        return frame.select(*head, label.alias("_label"), "data.*")
+    labels = spark.createDataFrame(list(workers.items()), "worker INT, _label STRING")
+    return frame.join(F.broadcast(labels), "worker").select(*head, "_label", "data.*")
+
+
+def _label(worker: Column, workers: Mapping[int, str]) -> Column:
+    if not workers:
+        return F.lit(None).cast("string")
+    pairs = [F.lit(part) for pair in workers.items() for part in pair]
+    return F.try_element_at(F.create_map(*pairs), worker)
+
+
+def restrict(
+    frame: DataFrame,
+    shape: Shape,
+    time_type: TimeType,
+    workers: Mapping[int, str],
+    region: Region,
+) -> DataFrame:
+    """The rows of a table that belong to chosen workers and times, files pruned by both.
+
+    What the table does not keep is not restricted. Where it keeps only some coordinates, those
+    are restricted by the region's box alone.
+
+    Args:
+        frame: The table.
+        shape: Its worker and time columns.
+        time_type: The coordinates of the stream's time.
+        workers: Labels by worker number.
+        region: The times.
+    """
+    if shape.worker is not None:
+        frame = frame.where(_worker_condition(frame.schema, shape.worker, workers))
+    times = shape.times_for(time_type)
+    columns = [column or "" for column in times]
+    if None in times:
+        box = region.simplified().box
+        region = Region(Box(_kept(box.since, times), _kept(box.until, times)))
+    return frame.where(region_sql(time_type, region, columns))
+
+
+def _worker_condition(schema: StructType, name: str, workers: Mapping[int, str]) -> Column:
+    if isinstance(schema[name].dataType, StringType):
+        return F.col(quoted(name)).isin(sorted(set(workers.values())))
+    return F.expr(workers_sql(workers, quoted(name)))
+
+
+def _kept(bound: tuple[int | None, ...], times: tuple[str | None, ...]) -> tuple[int | None, ...]:
+    return tuple(
+        None if column is None else value for value, column in zip(bound, times, strict=True)
+    )

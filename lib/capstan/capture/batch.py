@@ -1,0 +1,255 @@
+"""One micro-batch: records, then late ones, then - read back from what was stored - its events.
+
+The events commit is the point of no return. Killed anywhere before it, the same micro-batch comes
+again with the same rows, finds its earlier commits done, and ends in the same tape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from capstan.capture import domain, lateness
+from capstan.capture.workers import Roster, Statement
+from capstan.declare import EventTime, Stream
+from capstan.errors import Broken
+from capstan.steps import reached
+from capstan.tape import delta, summary
+from capstan.tape.delta import Txn
+from capstan.tape.fingerprint import fingerprint, row_hashes
+from capstan.tape.schema import updates_array
+from capstan.tape.tape import Tape, append_events
+
+# Within a micro-batch: where a worker's numbers go on, its opening, its messages, its closing.
+POSITION, OPENING, MESSAGES, CLOSING = -1, 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """What became of a micro-batch: rows fed, put on tape, and late by reason."""
+
+    batch: int
+    fed: int
+    records: int
+    late: Mapping[str, int]
+    roster: Roster
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen while records were written: rows fed, refused, written; greatest event time.
+
+    `greatest` is in microseconds, of the rows that went on tape; None without any.
+    """
+
+    fed: int
+    refused: int
+    written: int
+    greatest: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """A micro-batch on its way to the tape.
+
+    Attributes:
+        stream: The declaration.
+        tape: Where it goes.
+        number: The tape's number of the batch.
+        writer: Names the checkpoint: the transaction identity of records and late rows.
+    """
+
+    stream: Stream
+    tape: Tape
+    number: int
+    writer: str
+
+    def capture(self, prepared: DataFrame, roster: Roster) -> BatchResult:
+        """Put the batch on tape.
+
+        Args:
+            prepared: The source's rows as `domain.prepare` gives them.
+            roster: The workers and what they hold, before this batch.
+
+        Returns:
+            Counts, and the roster after the batch.
+        """
+        spark = prepared.sparkSession
+        roster = roster.with_labels(spark, self.tape, self.stream, prepared)
+        reached("capture.workers", batch=self.number)
+        judged = self._judged(prepared, roster)
+        if self.stream.late == "fail":
+            lateness.refuse_any(self.stream, judged)
+        seen = self._write_records(judged)
+        reached("capture.records", batch=self.number)
+        late = {} if seen is not None and seen.refused == 0 else self._write_late(judged)
+        reached("capture.late", batch=self.number)
+        if seen is not None and seen.fed != seen.written + sum(late.values()):
+            raise self._uneven(seen.fed, seen.written + sum(late.values()))
+        return self._commit(prepared.sparkSession, roster, seen, late)
+
+    def _judged(self, prepared: DataFrame, roster: Roster) -> DataFrame:
+        ahead = None
+        if isinstance(self.stream.time, EventTime):
+            ahead = domain.ahead_from(prepared, self.stream.time, roster.seen)
+        limits = domain.Limits(self.number, ahead)
+        return domain.judge(roster.assign(prepared, self.stream), self.stream, limits)
+
+    def _write_records(self, judged: DataFrame) -> Seen | None:
+        """Write what goes on tape; None where an earlier try of the micro-batch has written it."""
+        metrics = Observation()
+        counted = judged.observe(
+            metrics,
+            F.count(F.lit(1)).alias("fed"),
+            F.count(F.col("reason")).alias("refused"),
+            F.max(F.when(F.col("reason").isNull(), F.col("at"))).alias("greatest"),
+        )
+        rows = counted.where("reason IS NULL").select(
+            "worker",
+            F.lit(self.number).cast("bigint").alias("batch"),
+            "time",
+            F.monotonically_increasing_id().alias("pos"),
+            "data",
+        )
+        commit = delta.append(rows, self.tape.paths.records, txn=self._txn, merge_schema=True)
+        if commit is None:
+            return None  # An observation of a skipped write never comes.
+        written = int(commit.metrics["numOutputRows"])
+        found = metrics.get
+        return Seen(found["fed"], found["refused"], written, found["greatest"])
+
+    def _write_late(self, judged: DataFrame) -> dict[str, int]:
+        rows = lateness.rows(judged, self.number, self.tape.time_type)
+        delta.append(rows, self.tape.paths.late, txn=self._txn, merge_schema=True)
+        return lateness.count(self.tape, self.number)
+
+    @property
+    def _txn(self) -> Txn:
+        return Txn(f"capture:{self.tape.name}:{self.writer}", self.number)
+
+    def _stored(self, spark: SparkSession) -> DataFrame:
+        """What is stored of this batch: `_worker`, `_time`, `_at` and two content hashes a row."""
+        stored = spark.read.format("delta").load(self.tape.paths.records)
+        payload = stored.schema["data"].dataType
+        assert isinstance(payload, StructType)
+        rows = stored.where(f"batch = {self.number}").select(
+            F.col("worker").alias("_worker"), F.col("time").alias("_time"), F.col("data.*")
+        )
+        h1, h2 = row_hashes(payload.fields)
+        at = F.unix_micros(domain.event_time(self.stream, payload)).alias("_at")
+        return rows.select("_worker", "_time", at, h1.alias("_h1"), h2.alias("_h2"))
+
+    def _greatest(
+        self, stored: DataFrame, roster: Roster, seen: Seen | None
+    ) -> dict[int, int | None]:
+        """Per worker the event time in microseconds that its watermark may count from."""
+        time = self.stream.time
+        if not isinstance(time, EventTime):
+            return {}
+        if time.watermark == "stream" and seen is not None:
+            return {worker.number: seen.greatest for worker in roster.workers}
+        found = stored.groupBy("_worker").agg(F.max("_at").alias("at")).collect()
+        return {row["_worker"]: row["at"] for row in found}
+
+    def _commit(
+        self, spark: SparkSession, roster: Roster, seen: Seen | None, late: Mapping[str, int]
+    ) -> BatchResult:
+        if not roster.workers:
+            return BatchResult(self.number, sum(late.values()), 0, late, roster)
+        stored = self._stored(spark)
+        after = roster.advance(self.stream, self.number, self._greatest(stored, roster, seen))
+        statements = after.progress_since(roster)
+        if not statements and (seen is None or seen.written == 0):
+            # Nothing moved: an empty statement, so that the tape knows the batch was there.
+            statements = [(roster.workers[0].number, 2, [])]
+        commit = roster.commit + 1
+        frame = self._events(spark, stored, roster, statements)
+        append_events(self.tape, frame, commit, {"stream": self.tape.name, "batch": self.number})
+        events, records = summary.commit_counts(self.tape, commit)
+        if seen is not None and records != seen.written:
+            raise self._uneven(seen.written, records)
+        fed = records + sum(late.values())
+        reached("capture.events", batch=self.number, fed=fed, records=records, late=dict(late))
+        return BatchResult(self.number, fed, records, late, after.written(commit, events))
+
+    def _events(
+        self, spark: SparkSession, stored: DataFrame, before: Roster, progress: list[Statement]
+    ) -> DataFrame:
+        """The batch's events, numbered on from each worker's last."""
+        messages = stored.groupBy(
+            F.col("_worker").alias("worker"), F.col("_time").alias("time")
+        ).agg(
+            F.count(F.lit(1)).alias("records"),
+            fingerprint(F.col("_h1"), F.col("_h2")).alias("fingerprint"),
+        )
+        statements = progress_frame(spark, progress, self.tape, before.positions())
+        whole = Window.partitionBy("worker")
+        order = whole.orderBy("rank", "time")
+        return (
+            messages.withColumn("rank", F.lit(MESSAGES))
+            .unionByName(statements, allowMissingColumns=True)
+            .select(
+                "worker",
+                (F.max("start").over(whole) + F.row_number().over(order) - 2).alias("seq"),
+                F.when(F.col("rank") == MESSAGES, "messages").otherwise("progress").alias("kind"),
+                "time",
+                "updates",
+                F.lit(self.number).cast("bigint").alias("batch"),
+                F.lit(before.commit + 1).cast("bigint").alias("commit"),
+                "records",
+                "fingerprint",
+                "rank",
+            )
+            .where(F.col("rank") > POSITION)
+            .drop("rank")
+            .coalesce(1)
+        )
+
+    def _uneven(self, given: int, stored: int) -> Broken:
+        return Broken(
+            "CAP-FEED",
+            f"stream {self.tape.name}: of batch {self.number} {given} rows were fed, and {stored} "
+            "are stored",
+            "the source gave different rows when it was read twice; make it repeatable",
+            stream=self.tape.name,
+        )
+
+
+def progress_frame(
+    spark: SparkSession,
+    statements: list[Statement],
+    tape: Tape,
+    positions: Mapping[int, int],
+) -> DataFrame:
+    """Progress statements as rows `worker INT, rank INT, start BIGINT, updates ARRAY`.
+
+    A row of rank `POSITION` per worker carries its next `seq` as `start`. Times travel as integers
+    and become the tape's types in Spark: Python's own dates would have to be told their zone.
+    """
+    width = len(tape.time_type.coordinates)
+    seats = [(worker, POSITION, start, None) for worker, start in positions.items()]
+    told = [
+        (worker, rank, None, [[*time, diff] for time, diff in updates])
+        for worker, rank, updates in statements
+    ]
+    workers, ranks, starts, updates = zip(*seats, *told, strict=True)
+    rows = {
+        "worker": pa.array(workers, pa.int32()),
+        "rank": pa.array(ranks, pa.int32()),
+        "start": pa.array(starts, pa.int64()),
+        "updates": pa.array(updates, pa.list_(pa.list_(pa.int64()))),
+    }
+
+    def update(numbers: Column) -> Column:
+        coordinates = [
+            lateness.coordinate(numbers[i], tape.time_type.coordinates[i]) for i in range(width)
+        ]
+        return F.struct(F.struct(*coordinates).alias("time"), numbers[width].alias("diff"))
+
+    typed = F.transform("updates", update).cast(updates_array(tape.time_type)).alias("updates")
+    return spark.createDataFrame(pa.table(rows)).select("worker", "rank", "start", typed)

@@ -1,0 +1,126 @@
+"""The checkpoint guard: Structured Streaming's batch numbers must be those of the tape.
+
+A lost or replaced checkpoint restarts batch numbers. Delta would take the batches for repeated
+ones and skip them in silence; so before a query starts, the tape's last batch must be the
+checkpoint's last one or one behind.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from capstan.errors import BadRequest
+from capstan.tape import delta
+from capstan.tape.lake import children, delete_folder, exists, read_text, write_text
+from capstan.tape.tape import Tape, newest_cut
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PROPERTY = "capstan.checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The identity of a checkpoint, and the tape's batch number of its batch 0."""
+
+    identity: str
+    base: int
+
+
+def reserve(spark: SparkSession, tape: Tape) -> Checkpoint:
+    """Check the tape's checkpoint and return it; a new tape gets one.
+
+    Raises:
+        BadRequest: `CAP-CHECKPOINT` when it is gone, is another one, or is an older copy.
+    """
+    known = _known(tape)
+    identity = _identity(tape)
+    if known is None:
+        identity = identity or _write_identity(tape)
+        return _remember(spark, tape, Checkpoint(identity, 0))
+    if identity is None:
+        raise _refused(tape, "is gone")
+    if identity != known.identity:
+        raise _refused(tape, "is another one than the one that wrote this tape")
+    on_tape = last_batch(tape) - known.base
+    offsets, commits = _last(tape, "offsets"), _last(tape, "commits")
+    if not (on_tape == offsets or (on_tape == offsets - 1 and commits == offsets - 1)):
+        raise _refused(tape, f"stands at batch {offsets}, the tape at batch {on_tape}")
+    return known
+
+
+def reseat(spark: SparkSession, tape: Tape) -> Checkpoint:
+    """Give the tape a new checkpoint, whose batches are numbered on from the tape's.
+
+    Rows of a batch that was half done are not on the tape, and are cleared away. What the source
+    offers from its start is captured again: it must offer only what is not on tape yet.
+    """
+    last = newest_cut(tape).batch
+    for path in (tape.paths.records, tape.paths.late):
+        spark.sql(f"DELETE FROM delta.`{path}` WHERE batch > {last}")
+    delete_folder(tape.paths.checkpoint)
+    return _remember(spark, tape, Checkpoint(_write_identity(tape), last + 1))
+
+
+def last_batch(tape: Tape) -> int:
+    """The last micro-batch that left anything on tape or in `late`, -1 for none."""
+    late = delta.open_table(tape.paths.late).get_add_actions(flatten=True)
+    return max([newest_cut(tape).batch, *delta.stat(late, "max.batch")])
+
+
+def require_whole(tape: Tape, what: str) -> None:
+    """Check that no micro-batch is half done.
+
+    Raises:
+        BadRequest: `CAP-HALF-DONE`, saying that `what` has to wait.
+    """
+    known = _known(tape)
+    if known is not None and _last(tape, "offsets") + known.base > last_batch(tape):
+        raise BadRequest(
+            "CAP-HALF-DONE",
+            f"stream {tape.name}: {what} has to wait, its last micro-batch is half done",
+            f"finish it with `capstan capture {tape.name}` as it was declared before",
+            stream=tape.name,
+        )
+
+
+def _known(tape: Tape) -> Checkpoint | None:
+    text = delta.open_table(tape.paths.events).metadata().configuration.get(_PROPERTY)
+    return Checkpoint(**json.loads(text)) if text else None
+
+
+def _remember(spark: SparkSession, tape: Tape, checkpoint: Checkpoint) -> Checkpoint:
+    text = json.dumps({"identity": checkpoint.identity, "base": checkpoint.base})
+    delta.set_properties(spark, tape.paths.events, {_PROPERTY: text})
+    return checkpoint
+
+
+def _identity(tape: Tape) -> str | None:
+    path = f"{tape.paths.checkpoint}/metadata"
+    return str(json.loads(read_text(path))["id"]) if exists(path) else None
+
+
+def _write_identity(tape: Tape) -> str:
+    # Spark takes over the query id that it finds here; so it is known before the first batch.
+    identity = str(uuid.uuid4())
+    write_text(f"{tape.paths.checkpoint}/metadata", json.dumps({"id": identity}))
+    return identity
+
+
+def _last(tape: Tape, log: str) -> int:
+    names = children(f"{tape.paths.checkpoint}/{log}")
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+
+def _refused(tape: Tape, what: str) -> BadRequest:
+    return BadRequest(
+        "CAP-CHECKPOINT",
+        f"stream {tape.name}: the checkpoint at {tape.paths.checkpoint} {what}",
+        "put the right one back from a copy; or, if the source now offers only what is not on "
+        f"tape yet, take a new one with `capstan capture {tape.name} --reseat`",
+        stream=tape.name,
+    )

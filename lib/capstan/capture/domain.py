@@ -1,0 +1,217 @@
+"""Time domains: which time a record has, which worker it belongs to, and whether it came too late.
+
+Everything is an expression; no row passes through Python. A record is judged against the frontier
+that its worker held *before* its micro-batch, so that a rerun of the batch judges it the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from capstan.declare import (
+    ByColumn,
+    ByKey,
+    ByPartition,
+    EpochTime,
+    EventTime,
+    LatePolicy,
+    Stream,
+)
+from capstan.errors import BadRequest
+from capstan.tape.fingerprint import row_hashes
+from capstan.times import Coordinate, Kind, TimeType
+
+RESERVED = ("_worker", "_time", "_label", "_batch", "_pos", "_at")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a micro-batch is judged by.
+
+    Attributes:
+        epoch: The number of the micro-batch.
+        ahead_from: Records at this time (microseconds) and later are too far ahead; None for no
+            such bound.
+    """
+
+    epoch: int
+    ahead_from: int | None = None
+
+
+def micros(span: timedelta) -> int:
+    """A duration in microseconds."""
+    return span // timedelta(microseconds=1)
+
+
+def since_epoch(moment: datetime) -> int:
+    """A moment in microseconds since 1970-01-01 UTC."""
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def time_type_of(stream: Stream) -> TimeType:
+    """The coordinates of the stream's times."""
+    if isinstance(stream.time, EventTime):
+        minimum = since_epoch(stream.time.minimum)
+        return TimeType((Coordinate.of("event", Kind.TIMESTAMP, minimum),))
+    return TimeType((Coordinate.of("epoch", Kind.BIGINT),))
+
+
+def prepare(frame: DataFrame, stream: Stream) -> DataFrame:
+    """The source's rows as columns `data STRUCT`, `label STRING`, `worker INT`, `at TIMESTAMP`.
+
+    `label` is set where workers are known by what they stand for, `worker` where they are computed
+    from a key; `at` is the event time as it was recorded, null where it cannot be read.
+    """
+    taken = [name for name in frame.columns if name in RESERVED]
+    if taken:
+        raise BadRequest(
+            "CAP-COLUMN",
+            f"stream {stream.name}: the source has a column {taken[0]}, which Capstan uses itself",
+            "rename it in the source",
+            stream=stream.name,
+        )
+    return frame.select(
+        F.struct(*(F.col(f"`{name}`") for name in frame.columns)).alias("data"),
+        _label(frame, stream).cast("string").alias("label"),
+        _key_worker(frame, stream).cast("int").alias("worker"),
+        event_time(stream, frame.schema).alias("at"),
+    )
+
+
+def event_time(stream: Stream, payload: StructType) -> Column:
+    """The event time of a row with the payload's columns, as TIMESTAMP; null in the epoch domain.
+
+    Raises:
+        BadRequest: `CAP-TIME-COLUMN` when the column is not there or is not a time.
+    """
+    if isinstance(stream.time, EpochTime):
+        return F.lit(None).cast("timestamp")
+    if stream.time.expression is not None:
+        return F.expr(stream.time.expression).try_cast("timestamp")
+    name = stream.time.column or ""
+    kinds = {field.name: field.dataType.typeName() for field in payload.fields}
+    if kinds.get(name) not in ("timestamp", "timestamp_ntz", "date", "string"):
+        raise BadRequest(
+            "CAP-TIME-COLUMN",
+            f"stream {stream.name}: time.column {name} is {kinds.get(name, 'not in the source')}",
+            "name a TIMESTAMP, DATE or STRING column, or give time.expression",
+            stream=stream.name,
+        )
+    return F.col(f"`{name}`").try_cast("timestamp")
+
+
+def _label(frame: DataFrame, stream: Stream) -> Column:
+    by = stream.workers
+    if isinstance(by, ByColumn):
+        return _column(frame, stream, by.column)
+    if isinstance(by, ByPartition):
+        if by.column is not None:
+            return _column(frame, stream, by.column)
+        # A file's partition is the folder it lies in.
+        return F.regexp_extract(F.col("_metadata.file_path"), "([^/]+)/[^/]+$", 1)
+    return F.lit(None)
+
+
+def _key_worker(frame: DataFrame, stream: Stream) -> Column:
+    by = stream.workers
+    if not isinstance(by, ByKey):
+        return F.lit(None)
+    for name in by.columns:
+        _column(frame, stream, name)
+    fields = [frame.schema[name] for name in by.columns]
+    # The canonical hash, so that the same key goes to the same worker whatever its width in bytes.
+    return F.pmod(row_hashes(fields)[0], F.lit(by.count))
+
+
+def _column(frame: DataFrame, stream: Stream, name: str) -> Column:
+    if name not in frame.columns:
+        raise BadRequest(
+            "CAP-COLUMN",
+            f"stream {stream.name}: workers are taken from column {name}, which the source lacks",
+            f"its columns: {', '.join(frame.columns)}",
+            stream=stream.name,
+        )
+    return F.col(f"`{name}`")
+
+
+def judge(frame: DataFrame, stream: Stream, limits: Limits) -> DataFrame:
+    """Give each prepared row its time, and a reason where it may not go on tape.
+
+    Args:
+        frame: Columns `data`, `worker INT`, `at TIMESTAMP`, `frontier BIGINT` (microseconds, held
+            by the row's worker before this micro-batch).
+        stream: The declaration.
+        limits: Of this micro-batch.
+
+    Returns:
+        Columns `worker`, `time STRUCT`, `reason STRING` (null: goes on tape), `frontier`,
+        `at BIGINT` (microseconds), `data`.
+    """
+    unknown = F.col("worker").isNull()
+    if isinstance(stream.time, EpochTime):
+        reason = F.when(unknown, "unknown-worker")
+        time = F.struct(F.lit(limits.epoch).cast("bigint").alias("epoch"))
+    else:
+        own = truncated(F.col("at"), stream.time)
+        late = own < F.col("frontier")
+        reason = (
+            F.when(unknown, "unknown-worker")
+            .when(own.isNull(), "no-time")
+            .when(own < F.lit(since_epoch(stream.time.minimum)), "below-minimum")
+        )
+        if limits.ahead_from is not None:
+            reason = reason.when(own >= F.lit(limits.ahead_from), "ahead")
+        if stream.late is LatePolicy.ADVANCE:
+            # The least upper bound with the frontier; the record's own time stays in its data.
+            own = F.when(late, F.col("frontier")).otherwise(own)
+        else:
+            reason = reason.when(late, "late")
+        time = F.struct(F.timestamp_micros(own).alias("event"))
+    at = F.unix_micros("at").alias("at")
+    return frame.select(
+        "worker", time.alias("time"), reason.alias("reason"), "frontier", at, "data"
+    )
+
+
+def truncated(at: Column, time: EventTime) -> Column:
+    """An event time in microseconds, truncated to a multiple of `every` (UTC)."""
+    moment = F.unix_micros(at)
+    return moment - F.pmod(moment, F.lit(micros(time.every)))
+
+
+def watermark(time: EventTime, greatest: int, before: int) -> int:
+    """The frontier after event times up to `greatest` were seen; never behind `before`.
+
+    All three in microseconds.
+    """
+    bound = greatest - micros(time.lateness)
+    return max(before, bound - bound % micros(time.every))
+
+
+def ahead_from(frame: DataFrame, time: EventTime, seen: int | None) -> int | None:
+    """The first time of a batch that lies more than `max_ahead` after every time before it.
+
+    What lies behind a gap is ahead, not what is far from the batch's start: so a backlog of a year
+    in one micro-batch is judged as it would have been day by day.
+
+    Args:
+        frame: Prepared rows of the micro-batch.
+        time: The declaration.
+        seen: The greatest time on tape, in microseconds, or None.
+    """
+    if time.max_ahead is None:
+        return None
+    own = truncated(F.col("at"), time).alias("own")
+    times = frame.select(own).where(F.col("own") >= since_epoch(time.minimum)).distinct()
+    if seen is not None:
+        times = times.where(F.col("own") > seen)
+    before = F.expr("lag(own) OVER (ORDER BY own)")
+    gaps = times.select("own", F.coalesce(before, F.lit(seen)).alias("before"))
+    first = gaps.where(F.col("own") - F.col("before") > micros(time.max_ahead))
+    row = first.agg(F.min("own").alias("first")).collect()[0]
+    return None if row["first"] is None else int(row["first"])

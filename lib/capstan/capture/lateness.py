@@ -1,0 +1,65 @@
+"""Records that may not go on tape as they are: kept raw in `late`, counted, or refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pyarrow import dataset
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from capstan.declare import Stream
+from capstan.errors import AnswerIsNo
+from capstan.tape import delta
+from capstan.tape.tape import Tape
+from capstan.times import Coordinate, Kind, TimeType
+
+
+def rows(judged: DataFrame, batch: int, time_type: TimeType) -> DataFrame:
+    """The rows of `late` for a judged micro-batch, columns of the `late` table."""
+    first = time_type.coordinates[0]
+    shut_out = F.struct(coordinate(F.col("frontier"), first))
+    return judged.where("reason IS NOT NULL").select(
+        "worker",
+        F.lit(batch).cast("bigint").alias("batch"),
+        "time",
+        F.monotonically_increasing_id().alias("pos"),
+        "reason",
+        F.when(F.col("frontier").isNotNull(), F.array(shut_out)).alias("frontier"),
+        "data",
+    )
+
+
+def coordinate(value: Column, declared: Coordinate) -> Column:
+    """A BIGINT column as a coordinate: itself, days, or microseconds, named as declared."""
+    typed = {
+        Kind.BIGINT: value,
+        Kind.DATE: F.date_from_unix_date(value.cast("int")),
+        Kind.TIMESTAMP: F.timestamp_micros(value),
+    }[declared.kind]
+    return typed.alias(declared.name)
+
+
+def count(tape: Tape, batch: int) -> dict[str, int]:
+    """Late rows of a micro-batch as stored, by reason."""
+    stored = delta.open_table(tape.paths.late).to_pyarrow_dataset()
+    reasons = stored.to_table(columns=["reason"], filter=dataset.field("batch") == batch)
+    return dict(Counter(reasons.column("reason").to_pylist()))
+
+
+def refuse_any(stream: Stream, judged: DataFrame) -> None:
+    """Check that nothing came late, for a stream whose policy is `fail`.
+
+    Raises:
+        AnswerIsNo: `CAP-LATE`, before anything of the micro-batch is written.
+    """
+    found = judged.where("reason = 'late'").count()
+    if found:
+        raise AnswerIsNo(
+            "CAP-LATE",
+            f"stream {stream.name}: {found} records came after their time was complete",
+            "its declaration says `late: fail`; nothing of this micro-batch was captured. Allow "
+            "more lateness, or choose `late: dead-letter` or `late: advance`",
+            stream=stream.name,
+            late=found,
+        )

@@ -1,0 +1,204 @@
+"""The roster: which workers a tape has, what each holds, and which number comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from capstan.capture import domain
+from capstan.declare import ByColumn, ByKey, EventTime, Stream
+from capstan.errors import BadRequest
+from capstan.tape import delta, summary
+from capstan.tape.delta import Txn
+from capstan.tape.schema import WORKERS
+from capstan.tape.tape import Cut, Tape
+from capstan.times import Time
+
+Statement = tuple[int, int, list[tuple[Time, int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWorker:
+    """A worker that capture writes for; it holds one capability.
+
+    Attributes:
+        number: The worker.
+        label: What it stands for.
+        next_seq: The position of its next event.
+        on_tape: The time it holds as the tape tells it.
+        held: The time it is judged by: the stream's frontier, for one that is just being opened.
+    """
+
+    number: int
+    label: str
+    next_seq: int
+    on_tape: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The workers of a tape between two micro-batches.
+
+    Attributes:
+        commit: The ordinal of the tape's last commit.
+        minimum: The time that a worker holds before its first event.
+        workers: By number.
+        seen: The greatest record time on tape, or None.
+    """
+
+    commit: int
+    minimum: int
+    workers: tuple[OpenWorker, ...]
+    seen: int | None = None
+
+    @classmethod
+    def load(cls, tape: Tape, cut: Cut) -> Roster:
+        """The roster at a cut, from `events` and `workers` alone.
+
+        Raises:
+            BadRequest: `CAP-CLOSED` when the stream is closed.
+        """
+        states = summary.worker_states(tape, cut)
+        if states and all(state.closed for state in states):
+            raise BadRequest(
+                "CAP-CLOSED",
+                f"stream {tape.name} is closed: no record can come any more",
+                "capture what follows as a new stream",
+                stream=tape.name,
+            )
+        minimum = tape.time_type.minimum[0]
+        workers = []
+        for state in states:
+            if not state.closed:
+                held = state.holdings[0][0][0]
+                workers.append(OpenWorker(state.worker, state.label, state.events, held, held))
+        seen = summary.greatest_time(tape, cut)
+        return cls(cut.commit, minimum, tuple(workers), seen)
+
+    @property
+    def frontier(self) -> int:
+        """The least time that any worker holds; the minimum while there is no worker."""
+        return min((worker.held for worker in self.workers), default=self.minimum)
+
+    def positions(self) -> dict[int, int]:
+        """The next `seq` by worker."""
+        return {worker.number: worker.next_seq for worker in self.workers}
+
+    def with_labels(
+        self, spark: SparkSession, tape: Tape, stream: Stream, prepared: DataFrame
+    ) -> Roster:
+        """The roster with a worker for every label that is declared, or is in the micro-batch.
+
+        New workers are written down before the events that name them; they open at the stream's
+        frontier, so that what was complete stays complete.
+        """
+        known = {worker.label for worker in self.workers}
+        labels = [label for label in self._labels(stream, prepared, known) if label not in known]
+        if not labels:
+            return self
+        opened = self.commit + 1
+        table = delta.open_table(tape.paths.workers).to_pyarrow_table().to_pylist()
+        # Written by an earlier try of this micro-batch: the same labels keep their numbers.
+        numbers = {r["label"]: r["worker"] for r in table if r["opened_commit"] == opened}
+        free = max([-1, *(row["worker"] for row in table)]) + 1
+        fresh = [label for label in labels if label not in numbers]
+        numbers |= {label: free + i for i, label in enumerate(fresh)}
+        if fresh:
+            rows = [(numbers[label], label, opened) for label in fresh]
+            frame = spark.createDataFrame(rows, WORKERS)
+            delta.append(frame, tape.paths.workers, txn=Txn(f"workers:{tape.name}", opened))
+        added = [OpenWorker(numbers[x], x, 0, self.minimum, self.frontier) for x in labels]
+        everyone = sorted([*self.workers, *added], key=lambda worker: worker.number)
+        return replace(self, workers=tuple(everyone))
+
+    def _labels(self, stream: Stream, prepared: DataFrame, known: set[str]) -> list[str]:
+        by = stream.workers
+        if isinstance(by, ByKey):
+            return [str(number) for number in range(by.count)]
+        if isinstance(by, ByColumn) and by.labels:
+            return list(by.labels)
+        fresh = prepared.select("label").distinct().where(F.col("label").isNotNull())
+        return sorted(row["label"] for row in fresh.collect() if row["label"] not in known)
+
+    def assign(self, prepared: DataFrame, stream: Stream) -> DataFrame:
+        """Prepared rows with `worker INT` (null: unknown) and the `frontier BIGINT` it holds."""
+        keyed = isinstance(stream.workers, ByKey)
+        held = {worker.held for worker in self.workers}
+        if keyed and len(held) == 1:
+            return prepared.withColumn("frontier", F.lit(held.pop()).cast("bigint"))
+        rows = pa.table(
+            {
+                "label": pa.array([w.label for w in self.workers], pa.string()),
+                "number": pa.array([w.number for w in self.workers], pa.int32()),
+                "frontier": pa.array([w.held for w in self.workers], pa.int64()),
+            }
+        )
+        roster = F.broadcast(prepared.sparkSession.createDataFrame(rows))
+        if keyed:
+            joined = prepared.drop("label").join(roster, F.col("worker") == F.col("number"), "left")
+            return joined.select("worker", "frontier", "data", "at")
+        joined = prepared.drop("worker").join(roster, "label", "left")
+        return joined.select(F.col("number").alias("worker"), "frontier", "data", "at")
+
+    def advance(self, stream: Stream, batch: int, greatest: Mapping[int, int | None]) -> Roster:
+        """The roster after a micro-batch.
+
+        Args:
+            stream: The declaration.
+            batch: The micro-batch.
+            greatest: Per worker with records, the greatest event time in microseconds.
+        """
+        time = stream.time
+        if not isinstance(time, EventTime):
+            moved = tuple(replace(worker, held=batch + 1) for worker in self.workers)
+            return replace(self, workers=moved)
+        present = {worker: at for worker, at in greatest.items() if at is not None}
+        if not present:
+            return self
+        everywhere = max(present.values())
+        if time.watermark == "stream":
+            present = {worker.number: everywhere for worker in self.workers}
+        moved = tuple(
+            replace(worker, held=domain.watermark(time, present[worker.number], worker.held))
+            if worker.number in present
+            else worker
+            for worker in self.workers
+        )
+        last = everywhere - everywhere % domain.micros(time.every)
+        return replace(
+            self, workers=moved, seen=last if self.seen is None else max(last, self.seen)
+        )
+
+    def progress_since(self, before: Roster) -> list[Statement]:
+        """The progress statements of a micro-batch: worker, rank, updates.
+
+        Rank 0 opens a worker before its messages, rank 2 moves it on after them.
+        """
+        statements: list[Statement] = []
+        for old, new in zip(before.workers, self.workers, strict=True):
+            if old.on_tape != old.held:
+                statements.append((old.number, 0, _move(old.on_tape, old.held)))
+            if old.held != new.held:
+                statements.append((old.number, 2, _move(old.held, new.held)))
+        return statements
+
+    def written(self, commit: int, events: Mapping[int, int]) -> Roster:
+        """The roster once a commit with so many events per worker stands on the tape."""
+        moved = tuple(
+            replace(
+                worker,
+                next_seq=worker.next_seq + events.get(worker.number, 0),
+                on_tape=worker.held,
+            )
+            for worker in self.workers
+        )
+        return replace(self, workers=moved, commit=commit)
+
+
+def _move(old: int, new: int) -> list[tuple[Time, int]]:
+    return [(Time((old,)), -1), (Time((new,)), 1)]

@@ -1,0 +1,52 @@
+"""Streams, transforms, targets and replays as they are declared, and the rules for their names."""
+
+from __future__ import annotations
+
+from capstan.declare.computation import Transform, TransformFunction
+from capstan.declare.loading import Declarations, default_path, load
+from capstan.declare.models import (
+    ByColumn,
+    ByKey,
+    ByPartition,
+    EpochTime,
+    EventTime,
+    LatePolicy,
+    Mode,
+    Replay,
+    Source,
+    Stream,
+    Target,
+    Watermark,
+)
+from capstan.declare.names import check_column, check_name, check_target
+from capstan.declare.registry import Registry, transform, transforms
+from capstan.declare.values import format_duration, parse_duration, parse_instant
+
+__all__ = [
+    "ByColumn",
+    "ByKey",
+    "ByPartition",
+    "Declarations",
+    "EpochTime",
+    "EventTime",
+    "LatePolicy",
+    "Mode",
+    "Registry",
+    "Replay",
+    "Source",
+    "Stream",
+    "Target",
+    "Transform",
+    "TransformFunction",
+    "Watermark",
+    "check_column",
+    "check_name",
+    "check_target",
+    "default_path",
+    "format_duration",
+    "load",
+    "parse_duration",
+    "parse_instant",
+    "transform",
+    "transforms",
+]

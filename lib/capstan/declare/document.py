@@ -1,0 +1,120 @@
+"""YAML text as plain data, with the line of every key.
+
+Scalars stay the text that was written: `NO` is not a boolean, `07:00` not a number, `2013-01-01`
+not a date. What a field means is for its model to say. Only `null`, `~` and nothing are None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from capstan.errors import BadRequest
+
+Place = tuple[str | int, ...]
+# What a YAML node becomes: text, None, list or dict, nested.
+Data = object
+
+_NULL = "tag:yaml.org,2002:null"
+_MERGE = "tag:yaml.org,2002:merge"
+_DEEPEST = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The content of a declaration file.
+
+    Attributes:
+        path: The file, as the user named it.
+        data: The content: dicts, lists, text and None.
+        lines: The line, from 1, of every key and list item by its place: `("streams", "a")`.
+    """
+
+    path: Path
+    data: Data
+    lines: Mapping[Place, int]
+
+    def line(self, place: Place) -> int:
+        """The line of `place`, or of the nearest place around it that was written."""
+        while place and place not in self.lines:
+            place = place[:-1]
+        return self.lines.get(place, 1)
+
+    def error(self, place: Place, problem: str, hint: str = "") -> BadRequest:
+        """The error for `problem` at `place`: names file, line and key path."""
+        return _error(self.path, self.line(place), place, problem, hint)
+
+
+def read_document(path: Path) -> Document:
+    """Read a YAML file whose top is a mapping; an empty file is an empty mapping.
+
+    Raises:
+        BadRequest: `CAP-DECLARE` when it cannot be read, is not YAML, has a key twice, uses an
+            alias, is nested too deeply, or its top is not a mapping.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise BadRequest(
+            "CAP-DECLARE",
+            f"{path}: cannot be read: {reason}",
+            "name the file with CAPSTAN_STREAMS, or run where dags/streams.yaml is",
+            file=str(path),
+        ) from error
+    try:
+        _refuse_aliases(path, text)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or "it is not YAML"
+        line = 1 if mark is None else mark.line + 1
+        raise _error(path, line, (), str(problem), "mend the YAML") from error
+    lines: dict[Place, int] = {}
+    data = {} if root is None else _plain(path, root, (), lines)
+    if not isinstance(data, dict):
+        raise _error(path, 1, (), "the file must be a mapping", "begin with 'streams:'")
+    return Document(path, data, lines)
+
+
+def _refuse_aliases(path: Path, text: str) -> None:
+    # An alias could make a small file endless, and has no line of its own to show in a message.
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        line = 1 if event.start_mark is None else event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            raise _error(path, line, (), "aliases (*name) are not read", "write the value out")
+        if depth > _DEEPEST:
+            raise _error(path, line, (), f"nested deeper than {_DEEPEST} levels", "")
+
+
+def _plain(path: Path, node: yaml.Node, place: Place, lines: dict[Place, int]) -> Data:
+    lines.setdefault(place, node.start_mark.line + 1)
+    if isinstance(node, yaml.ScalarNode):
+        return None if node.tag == _NULL else str(node.value)
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(path, item, (*place, index), lines) for index, item in enumerate(node.value)]
+    found: dict[str, Data] = {}
+    for key_node, value_node in node.value:
+        line = key_node.start_mark.line + 1
+        if not isinstance(key_node, yaml.ScalarNode) or key_node.tag in (_NULL, _MERGE):
+            raise _error(path, line, place, "a key must be a plain word", "")
+        key = str(key_node.value)
+        here = (*place, key)
+        if key in found:
+            problem = f"the key is here twice; the first is on line {lines[here]}"
+            raise _error(path, line, here, problem, "keep one of the two")
+        lines[here] = line
+        found[key] = _plain(path, value_node, here, lines)
+    return found
+
+
+def _error(path: Path, line: int, place: Place, problem: str, hint: str) -> BadRequest:
+    key = ".".join(str(part) for part in place)
+    where = f"{path}:{line}: {key}: " if key else f"{path}:{line}: "
+    return BadRequest("CAP-DECLARE", f"{where}{problem}", hint, file=str(path), line=line, key=key)

@@ -1,0 +1,206 @@
+"""The declaration file, read and checked as a whole."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
+
+from capstan.declare.computation import Transform
+from capstan.declare.consistency import check_replay
+from capstan.declare.document import Document, Place, read_document
+from capstan.declare.models import Replay, Stream, Target
+from capstan.declare.names import NAME_RULE, check_name, did_you_mean, one_of
+from capstan.declare.reading import read_declared
+from capstan.declare.registry import Registry, transforms
+from capstan.errors import BadRequest
+
+Model = TypeVar("Model")
+
+_SECTIONS = ("streams", "transforms", "targets", "replays")
+_KINDS = {"streams": "stream", "transforms": "transform", "targets": "table", "replays": "replay"}
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_VARIABLE = re.compile(r"\{([A-Za-z_]\w*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Declarations:
+    """What one declaration file declares, by name.
+
+    Attributes:
+        path: The file.
+        streams: Streams to capture.
+        transforms: Transforms of this file; `registry` has those of Python too.
+        targets: Targets whose columns are declared.
+        replays: Replays with a name.
+    """
+
+    path: Path
+    streams: Mapping[str, Stream]
+    transforms: Mapping[str, Transform]
+    targets: Mapping[str, Target]
+    replays: Mapping[str, Replay]
+
+    @property
+    def registry(self) -> Registry:
+        """All transforms that a request may name."""
+        return transforms(self.transforms)
+
+    def stream(self, name: str) -> Stream:
+        """The stream declared as `name`.
+
+        Raises:
+            BadRequest: `CAP-STREAM` when there is none; the hint lists those there are.
+        """
+        return self._named("stream", "CAP-STREAM", self.streams, name)
+
+    def replay(self, name: str) -> Replay:
+        """The replay declared as `name`.
+
+        Raises:
+            BadRequest: `CAP-REPLAY` when there is none; the hint lists those there are.
+        """
+        return self._named("replay", "CAP-REPLAY", self.replays, name)
+
+    def _named(self, kind: str, code: str, known: Mapping[str, Model], name: str) -> Model:
+        found = known.get(name)
+        if found is not None:
+            return found
+        raise BadRequest(
+            code,
+            f"no {kind} is declared as {name[:80]!r}{did_you_mean(name, known)}",
+            f"{self.path} declares: {one_of(sorted(known))}",
+            name=name,
+            known=sorted(known),
+        )
+
+
+def default_path() -> Path:
+    """The declaration file to use when none is named.
+
+    `CAPSTAN_STREAMS` if it is set; else `dags/streams.yaml` below the working folder if it is
+    there; else that of the project this module lies in.
+    """
+    named = os.environ.get("CAPSTAN_STREAMS")
+    if named:
+        return Path(named)
+    here = Path("dags") / "streams.yaml"
+    if here.is_file():
+        return here
+    project = Path(__file__).resolve().parents[3] / here
+    return project if project.is_file() else here
+
+
+def load(path: Path, *, lake: str) -> Declarations:
+    """Read a declaration file, and check it whole.
+
+    Args:
+        path: The file; messages name it as given here.
+        lake: What `{lake}` stands for in paths and in options of sources.
+
+    Raises:
+        BadRequest: `CAP-DECLARE` with file, line and key path, and what is allowed there.
+    """
+    document = read_document(path)
+    sections = _sections(document)
+    _fill_in(document, sections, lake)
+    declared = Declarations(
+        path,
+        _models(document, "streams", sections, Stream),
+        _models(document, "transforms", sections, Transform),
+        _models(document, "targets", sections, Target),
+        _models(document, "replays", sections, Replay),
+    )
+    for name, replay in declared.replays.items():
+        _check_replay(document, name, replay, declared)
+    return declared
+
+
+def _sections(document: Document) -> dict[str, dict[str, object]]:
+    """The four sections, each a mapping of names; sections that are not there are empty."""
+    assert isinstance(document.data, dict)
+    for key in document.data:
+        if key not in _SECTIONS:
+            guess = did_you_mean(key, _SECTIONS)
+            problem = f"unknown key{guess}; allowed here: {one_of(_SECTIONS)}"
+            raise document.error((key,), problem)
+    sections: dict[str, dict[str, object]] = {}
+    for section in _SECTIONS:
+        content = document.data.get(section) or {}
+        if not isinstance(content, dict):
+            raise document.error((section,), "must be a mapping of names to declarations")
+        sections[section] = content
+    return sections
+
+
+def _models(
+    document: Document,
+    section: str,
+    sections: Mapping[str, Mapping[str, object]],
+    model: type[Model],
+) -> Mapping[str, Model]:
+    found: dict[str, Model] = {}
+    for name, fields in sections[section].items():
+        place = (section, name)
+        try:
+            check_name(_KINDS[section], name)
+        except BadRequest as error:
+            raise document.error(place, error.message, f"a name is {NAME_RULE}") from None
+        data: object = {} if fields is None else fields
+        if isinstance(data, dict):
+            if "name" in data:
+                problem = "unknown key; the name is the key above it"
+                raise document.error((*place, "name"), problem)
+            data = {**data, "name": name}
+        found[name] = read_declared(model, document, place, data)
+    return MappingProxyType(found)
+
+
+def _check_replay(document: Document, name: str, replay: Replay, declared: Declarations) -> None:
+    problem = check_replay(replay, declared.streams, declared.registry)
+    if problem is not None:
+        field, what = problem
+        raise document.error(("replays", name, field), what, "see the declarations it names")
+
+
+def _fill_in(document: Document, sections: dict[str, dict[str, object]], lake: str) -> None:
+    """Replace `{lake}` where it may stand: in paths, and in options of sources."""
+    for holder, key, place in list(_with_variables(sections)):
+        value = holder.get(key)
+        if isinstance(value, str):
+            # Options may hold JSON, whose braces are no variables.
+            braces = _VARIABLE if "options" in place else _BRACES
+            holder[key] = _filled(document, place, value, braces, lake)
+
+
+def _filled(
+    document: Document, place: Place, value: str, braces: re.Pattern[str], lake: str
+) -> str:
+    for name in braces.findall(value):
+        if name != "lake":
+            problem = f"{{{name}}} is not a variable{did_you_mean(name, ['lake'])}"
+            raise document.error(place, problem, "the only variable is {lake}")
+    rest = value.replace("{lake}", "")
+    if braces is _BRACES and ("{" in rest or "}" in rest):
+        raise document.error(place, "has a brace without its other", "the only variable is {lake}")
+    return value.replace("{lake}", lake)
+
+
+def _with_variables(
+    sections: dict[str, dict[str, object]],
+) -> Iterator[tuple[dict[str, object], str, Place]]:
+    for name, target in sections["targets"].items():
+        if isinstance(target, dict):
+            yield target, "path", ("targets", name, "path")
+    for name, stream in sections["streams"].items():
+        source = stream.get("source") if isinstance(stream, dict) else None
+        if isinstance(source, dict):
+            yield source, "path", ("streams", name, "source", "path")
+            options = source.get("options")
+            if isinstance(options, dict):
+                for key in options:
+                    yield options, key, ("streams", name, "source", "options", key)

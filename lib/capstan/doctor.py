@@ -1,0 +1,184 @@
+"""What this machine has of what Capstan needs, what is wrong, and how to mend it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from capstan.errors import CapstanError
+from capstan.runtime import jars
+from capstan.runtime.home import project_home
+from capstan.runtime.java import find_java
+
+_SETUP = "run `make setup`"
+_LEAST_FREE = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        what: What was looked at, such as `Java`.
+        ok: Whether it will do.
+        found: What is there, in one line.
+        mend: What to do about it; empty where it will do.
+    """
+
+    what: str
+    ok: bool
+    found: str
+    mend: str = ""
+
+
+def diagnose(lake: str | None, *, deep: bool = False) -> list[Finding]:
+    """Look at all that Capstan needs; nothing is changed, and no finding raises.
+
+    Args:
+        lake: A folder or object-store URI to look at as well, or None.
+        deep: Also start Spark, and write and read a small Delta table in a temporary folder.
+    """
+    findings = [
+        _python(),
+        _java(),
+        _package("pyspark", lambda v: v.startswith(f"{jars.SPARK_SERIES}.")),
+        _package("delta-spark", lambda v: v == jars.DELTA_VERSION),
+        _jars(),
+        _package("pyarrow", _any_version),
+        _package("deltalake", _any_version),
+        _package("pandas", lambda v: int(v.split(".")[0]) < 3),
+        _airflow(),
+        _disk(lake),
+    ]
+    if lake is not None:
+        findings.append(_lake(lake))
+    if deep:
+        findings.append(_spark())
+    return findings
+
+
+def _any_version(version: str) -> bool:
+    return bool(version)
+
+
+def _python() -> Finding:
+    found = f"{platform.python_version()} at {sys.executable}"
+    if platform.python_version_tuple()[:2] == ("3", "11"):
+        return Finding("Python", True, found)
+    return Finding("Python", False, found, f"use Python 3.11: {_SETUP}")
+
+
+def _java() -> Finding:
+    skipped: list[str] = []
+    try:
+        java = find_java(skipped.append)
+    except CapstanError as error:
+        return Finding("Java", False, error.message, error.hint)
+    notes = "".join(f"; {line}" for line in skipped)
+    return Finding("Java", True, f"{java.version} at {java.home} (from {java.source}){notes}")
+
+
+def _package(name: str, fits: Callable[[str], bool]) -> Finding:
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return Finding(name, False, "not installed", _SETUP)
+    if fits(version):
+        return Finding(name, True, version)
+    return Finding(name, False, f"{version} is not a version that Capstan works with", _SETUP)
+
+
+def _jars() -> Finding:
+    try:
+        found = jars.delta_jars()
+    except CapstanError as error:
+        return Finding("Delta jars", False, error.message, error.hint)
+    return Finding("Delta jars", True, ", ".join(jar.name for jar in found))
+
+
+def _airflow() -> Finding:
+    try:
+        return Finding("Airflow", True, metadata.version("apache-airflow"))
+    except metadata.PackageNotFoundError:
+        return Finding("Airflow", True, "not installed (the command line does without)")
+
+
+def _disk(lake: str | None) -> Finding:
+    place = _existing(Path(lake) if lake and "://" not in lake else project_home())
+    free = shutil.disk_usage(place).free
+    found = f"{free / (1 << 30):.1f} GiB free at {place}"
+    if free >= _LEAST_FREE:
+        return Finding("Disk", True, found)
+    return Finding("Disk", False, found, f"make room: {_LEAST_FREE >> 30} GiB is the least")
+
+
+def _existing(path: Path) -> Path:
+    """`path`, or the nearest folder above it that is there."""
+    path = path.absolute()
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def _lake(lake: str) -> Finding:
+    try:
+        return _uri_lake(lake) if "://" in lake else _folder_lake(Path(lake).absolute())
+    except Exception as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        return Finding("Lake", False, f"{lake}: {reason}", "check the place and your rights to it")
+
+
+def _folder_lake(lake: Path) -> Finding:
+    existing = _existing(lake)
+    if not existing.is_dir():
+        return Finding("Lake", False, f"{existing} is a file", "give a folder as the lake")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return Finding("Lake", False, f"{existing} cannot be written", "ask for the right to write")
+    if existing == lake:
+        return Finding("Lake", True, f"{lake} can be written")
+    return Finding("Lake", True, f"{lake} is not there yet and will be made")
+
+
+def _uri_lake(lake: str) -> Finding:
+    from pyarrow import fs
+
+    filesystem, inside = fs.FileSystem.from_uri(lake.replace("s3a://", "s3://", 1))
+    probe = f"{inside.rstrip('/')}/.capstan-{uuid.uuid4().hex}"
+    with filesystem.open_output_stream(probe) as stream:
+        stream.write(b"capstan")
+    filesystem.delete_file(probe)
+    return Finding("Lake", True, f"{lake} can be written")
+
+
+def _spark() -> Finding:
+    # Spark is imported only when it is asked for: the other findings take no time.
+    from pyspark import SparkContext
+
+    from capstan.session import build_session
+
+    ours = SparkContext._active_spark_context is None
+    try:
+        spark = build_session("capstan-doctor")
+        try:
+            with tempfile.TemporaryDirectory(prefix="capstan-doctor-") as folder:
+                path = f"{folder}/table"
+                spark.range(3).write.format("delta").save(path)
+                rows = spark.read.format("delta").load(path).count()
+            found = f"{spark.version}, master {spark.sparkContext.master}, {rows} of 3 rows read"
+        finally:
+            if ours:
+                spark.stop()
+    except CapstanError as error:
+        return Finding("Spark", False, str(error), error.hint)
+    except Exception as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        return Finding("Spark", False, reason, "CAPSTAN_LOG_LEVEL=INFO shows what Spark does")
+    return Finding("Spark", rows == 3, found, "" if rows == 3 else _SETUP)

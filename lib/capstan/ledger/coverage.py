@@ -1,0 +1,111 @@
+"""The coverage ledger: which run wrote which worker and times of a target, by which code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from capstan.ledger.claims import Scope
+from capstan.ledger.regions import parse_region, region_text, render_bounds
+from capstan.ledger.tables import append_rows, as_text, read_rows
+from capstan.tape.lake import Lake
+from capstan.times import TimeType
+from capstan.times.region import Region
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PUBLISHED, ROLLED_BACK = "published", "rolled-back"
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """What a run published, per target.
+
+    Attributes:
+        run: The run.
+        stream: Whose records.
+        scope: The target, workers and times.
+        transform: The transform's name, empty for a copy.
+        code: The hash of its code, empty for a copy.
+        cut: The tape's commit that was played.
+        target_version: The version of the target that the publish made.
+    """
+
+    run: str
+    generation: int
+    stream: str
+    scope: Scope
+    transform: str
+    code: str
+    cut: int
+    target_version: int
+
+
+def write_covered(
+    spark: SparkSession, lake: Lake, covered: Covered, time_type: TimeType, state: str
+) -> None:
+    """Append a row per worker; one with a null worker where the target does not keep it."""
+    bounds = render_bounds(time_type, covered.scope.region)
+    row = {
+        "target": covered.scope.target,
+        "stream": covered.stream,
+        "since": _shown(bounds["since"]),
+        "until": _shown(bounds["until"]),
+        "region": region_text(covered.scope.region),
+        "run": covered.run,
+        "generation": covered.generation,
+        "transform": covered.transform,
+        "code": covered.code,
+        "cut": covered.cut,
+        "target_version": covered.target_version,
+        "state": state,
+    }
+    workers: Iterable[int | None] = covered.scope.workers or (None,)
+    append_rows(spark, lake, "coverage", [{**row, "worker": worker} for worker in workers])
+
+
+def standing(lake: Lake, target: str) -> list[Covered]:
+    """What stands in a target, in the order it was published: not what was rolled back."""
+    found: dict[str, tuple[dict[str, object], list[int]]] = {}
+    gone: set[str] = set()
+    for row in read_rows(lake, "coverage", target=target):
+        run = str(row["run"])
+        if row["state"] == ROLLED_BACK:
+            gone.add(run)
+            continue
+        _, workers = found.setdefault(run, (row, []))
+        if row["worker"] is not None and row["worker"] not in workers:
+            workers.append(int(str(row["worker"])))
+    listed = [_covered(row, workers) for run, (row, workers) in found.items() if run not in gone]
+    return sorted(listed, key=lambda covered: covered.target_version)
+
+
+def later_than(lake: Lake, covered: Covered) -> list[Covered]:
+    """What was published over part of `covered` after it, and stands."""
+    return [
+        other
+        for other in standing(lake, covered.scope.target)
+        if other.target_version > covered.target_version and other.scope.meets(covered.scope)
+    ]
+
+
+def _covered(row: Mapping[str, object], workers: list[int]) -> Covered:
+    region: Region = parse_region(str(row["region"]))
+    return Covered(
+        str(row["run"]),
+        int(str(row["generation"])),
+        str(row["stream"]),
+        Scope(str(row["target"]), tuple(sorted(workers)) or None, region),
+        str(row["transform"]),
+        str(row["code"]),
+        int(str(row["cut"])),
+        int(str(row["target_version"])),
+    )
+
+
+def _shown(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return as_text(value)

@@ -1,0 +1,163 @@
+"""The runs ledger: each step of each attempt of each run, and what follows from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from capstan.errors import BadRequest
+from capstan.ledger.identity import RunId
+from capstan.ledger.tables import append_rows, as_text, read_rows
+from capstan.tape.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Step(StrEnum):
+    """What a row of the runs ledger says of an attempt."""
+
+    INTENT = "intent"
+    """It will publish; its detail is the request and what the target was before."""
+    AUDITED = "audited"
+    """Its output is staged and has passed its audit; it waits to be published."""
+    DONE = "done"
+    """It has published; its detail is the certificate."""
+    FAILED = "failed"
+    """It ended without publishing; its detail is the error."""
+    ROLLED_BACK = "rolled-back"
+    """What it published was taken back."""
+    UNLOCKED = "unlocked"
+    """A person declared the attempt dead."""
+
+
+# After one of these an attempt holds nothing any more.
+TERMINAL = frozenset({Step.DONE, Step.FAILED, Step.ROLLED_BACK, Step.UNLOCKED})
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the ledger."""
+
+    run: str
+    identity: str
+    generation: int
+    attempt: int
+    step: Step
+    stream: str
+    target: str
+    at: datetime
+    detail: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All rows of one run, in the order they were written."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def last(self) -> Row:
+        """The newest row."""
+        return self.rows[-1]
+
+    @property
+    def attempts(self) -> int:
+        """The number of the newest attempt."""
+        return max(row.attempt for row in self.rows)
+
+    @property
+    def certificate(self) -> Mapping[str, object] | None:
+        """The certificate, when the run has published."""
+        done = [row for row in self.rows if row.step is Step.DONE]
+        return done[-1].detail if done else None
+
+    @property
+    def published(self) -> bool:
+        """Whether it has published and was not taken back."""
+        return self.certificate is not None and not self.rolled_back
+
+    @property
+    def rolled_back(self) -> bool:
+        """Whether what it published was taken back."""
+        return any(row.step is Step.ROLLED_BACK for row in self.rows)
+
+    def intent(self, attempt: int) -> Row | None:
+        """What an attempt said it would do, if it got so far."""
+        found = [r for r in self.rows if r.attempt == attempt and r.step is Step.INTENT]
+        return found[-1] if found else None
+
+    @property
+    def first_intent(self) -> Row | None:
+        """The earliest intent of any attempt."""
+        return next((row for row in self.rows if row.step is Step.INTENT), None)
+
+
+def read_histories(lake: Lake, **equal: object) -> dict[str, History]:
+    """Histories by run of the rows with these column values, in the order the runs began."""
+    grouped: dict[str, list[Row]] = {}
+    for row in read_rows(lake, "runs", **equal):
+        grouped.setdefault(str(row["run"]), []).append(_row(row))
+    return {run: History(tuple(rows)) for run, rows in grouped.items()}
+
+
+def read_history(lake: Lake, run: str) -> History:
+    """The history of one run.
+
+    Raises:
+        BadRequest: `CAP-RUN` when there is no such run.
+    """
+    found = read_histories(lake, run=run).get(run)
+    if found is None:
+        raise BadRequest("CAP-RUN", f"there is no run {run}", "see `capstan runs`", run=run)
+    return found
+
+
+def write_step(
+    spark: SparkSession,
+    lake: Lake,
+    run: RunId,
+    attempt: int,
+    step: Step,
+    *,
+    stream: str,
+    target: str,
+    detail: Mapping[str, object],
+) -> None:
+    """Append one row."""
+    row = {
+        "run": run.name,
+        "identity": run.identity,
+        "generation": run.generation,
+        "attempt": attempt,
+        "step": str(step),
+        "stream": stream,
+        "target": target,
+        "detail": as_text(detail),
+    }
+    append_rows(spark, lake, "runs", [row])
+
+
+def last_generation(histories: Iterable[History]) -> History | None:
+    """The history with the highest generation."""
+    return max(histories, key=lambda history: history.last.generation, default=None)
+
+
+def _row(row: Mapping[str, object]) -> Row:
+    at = row["at"]
+    assert isinstance(at, datetime)
+    return Row(
+        str(row["run"]),
+        str(row["identity"]),
+        int(str(row["generation"])),
+        int(str(row["attempt"])),
+        Step(str(row["step"])),
+        str(row["stream"]),
+        str(row["target"]),
+        at,
+        json.loads(str(row["detail"])),
+    )

@@ -1,0 +1,141 @@
+"""The ledgers: what was claimed, intended, done and covered. Append only; read without a JVM."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyarrow import dataset
+from pyspark.sql.types import (
+    ArrayType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from capstan.tape import delta
+from capstan.tape.delta import Txn
+from capstan.tape.lake import Lake, is_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LEDGER_FORMAT = 1
+
+_TEXT, _LONG, _INT, _MOMENT = StringType(), LongType(), IntegerType(), TimestampType()
+
+SCHEMAS = {
+    "runs": StructType(
+        [
+            StructField("run", _TEXT),
+            StructField("identity", _TEXT),
+            StructField("generation", _INT),
+            StructField("attempt", _INT),
+            StructField("step", _TEXT),
+            StructField("stream", _TEXT),
+            StructField("target", _TEXT),
+            StructField("at", _MOMENT),
+            StructField("detail", _TEXT),
+        ]
+    ),
+    "coverage": StructType(
+        [
+            StructField("target", _TEXT),
+            StructField("stream", _TEXT),
+            StructField("worker", _INT),
+            StructField("since", _TEXT),
+            StructField("until", _TEXT),
+            StructField("region", _TEXT),
+            StructField("run", _TEXT),
+            StructField("generation", _INT),
+            StructField("transform", _TEXT),
+            StructField("code", _TEXT),
+            StructField("cut", _LONG),
+            StructField("target_version", _LONG),
+            StructField("state", _TEXT),
+            StructField("at", _MOMENT),
+        ]
+    ),
+    "claims": StructType(
+        [
+            StructField("claim", _LONG),
+            StructField("kind", _TEXT),
+            StructField("run", _TEXT),
+            StructField("attempt", _INT),
+            StructField("stream", _TEXT),
+            StructField("target", _TEXT),
+            StructField("workers", ArrayType(_INT)),
+            StructField("region", _TEXT),
+            StructField("at", _MOMENT),
+            StructField("expires", _MOMENT),
+        ]
+    ),
+}
+
+
+def now() -> datetime:
+    """The present moment, UTC."""
+    return datetime.now(UTC)
+
+
+def read_rows(lake: Lake, ledger: str, **equal: object) -> list[dict[str, object]]:
+    """Rows of a ledger with these column values, in the order of their commits.
+
+    Times of the ledger's `at` columns come as aware datetimes. No rows while there is no ledger.
+    """
+    path = lake.ledger(ledger)
+    if not is_table(path):
+        return []
+    condition = None
+    for column, value in equal.items():
+        part = dataset.field(column) == value
+        condition = part if condition is None else condition & part
+    table = delta.open_table(path).to_pyarrow_dataset().to_table(filter=condition)
+    order = "claim" if ledger == "claims" else "at"
+    rows: list[dict[str, object]] = table.sort_by(order).to_pylist()
+    return rows
+
+
+def append_rows(
+    spark: SparkSession,
+    lake: Lake,
+    ledger: str,
+    rows: Sequence[Mapping[str, object]],
+    txn: Txn | None = None,
+) -> bool:
+    """Append rows to a ledger in one commit, making it where it is not there.
+
+    Returns:
+        False when the table already has this transaction: nothing was appended.
+    """
+    path, schema = lake.ledger(ledger), SCHEMAS[ledger]
+    delta.create_table(spark, path, schema, properties={"capstan.format": str(LEDGER_FORMAT)})
+    stamped = [{"at": now(), **row} for row in rows]
+    columns = {
+        field.name: pa.array([row.get(field.name) for row in stamped], _arrow(field))
+        for field in schema.fields
+    }
+    frame = spark.createDataFrame(pa.table(columns)).coalesce(1)
+    return delta.append(frame.to(schema), path, txn=txn, note={"ledger": ledger}) is not None
+
+
+def as_text(value: object) -> str:
+    """JSON text for a ledger's column: sorted keys, so that equal values are equal texts."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def _arrow(field: StructField) -> pa.DataType:
+    kinds = {
+        StringType: pa.string(),
+        LongType: pa.int64(),
+        IntegerType: pa.int32(),
+        TimestampType: pa.timestamp("us", "UTC"),
+        ArrayType: pa.list_(pa.int32()),
+    }
+    return kinds[type(field.dataType)]

@@ -1,0 +1,141 @@
+"""The certificate: what a replay played, from what, into what, and what it does *not* cover."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+from pyarrow import dataset
+
+from capstan.ledger.regions import render_bounds
+from capstan.tape import delta, summary
+from capstan.tape.summary import Played
+from capstan.tape.tape import Cut, Tape
+from capstan.times.region import Region
+
+if TYPE_CHECKING:
+    from capstan.replay.plan import Plan
+
+CERTIFICATE_FORMAT = 1
+
+
+def draft(plan: Plan, played: Played) -> dict[str, object]:
+    """The certificate as far as it is known before anything is written.
+
+    Keys are those of `lib/PROTOCOL.md`; what the publish adds: `target_version`, `audit`,
+    `published`, `attempt`, `seconds`.
+    """
+    time_type = plan.tape.time_type
+    bounds = render_bounds(time_type, plan.region)
+    return {
+        "format": CERTIFICATE_FORMAT,
+        "stream": plan.tape.name,
+        "cut": plan.cut.commit,
+        "workers": list(plan.workers.values()),
+        "peers": plan.peers,
+        "replay_workers": _replay_workers(plan, played),
+        "records": played.records,
+        "times": played.times,
+        "fingerprint": played.fingerprint,
+        "since": bounds["since"],
+        "until": bounds["until"],
+        "frontier": [time_type.render(time) for time in plan.frontier.elements],
+        "complete": plan.complete,
+        "not_covered": _not_covered(plan),
+        "late": late_in(plan.tape, plan.cut, tuple(plan.workers), plan.region, plan.everyone),
+        "transform": plan.request.transform,
+        "code": plan.code or None,
+        "mode": str(plan.request.mode),
+        "follow": plan.request.follow,
+        "target": plan.request.into,
+        "target_path": plan.target,
+        "published": False,
+    }
+
+
+def _replay_workers(plan: Plan, played: Played) -> list[dict[str, object]]:
+    """Per replay worker: its sequences, what it starts out holding, what it plays."""
+    minimum = plan.tape.time_type.render(plan.tape.time_type.minimum)
+    dealt: list[list[int]] = [[] for _ in range(plan.peers)]
+    for index, worker in enumerate(plan.workers):
+        dealt[index % plan.peers].append(worker)
+    return [
+        {
+            "replay_worker": number,
+            "sequences": [plan.workers[worker] for worker in sequences],
+            "starts_holding": [[minimum, len(sequences)]] if sequences else [],
+            "records": sum(played.by_worker.get(worker, 0) for worker in sequences),
+        }
+        for number, sequences in enumerate(dealt)
+    ]
+
+
+def _not_covered(plan: Plan) -> dict[str, object]:
+    time_type = plan.tape.time_type
+    left_out = {
+        worker: label
+        for worker, label in summary.worker_labels(plan.tape, plan.cut).items()
+        if worker not in plan.workers
+    }
+    return {
+        "workers": list(left_out.values()),
+        "incomplete_from": None
+        if plan.complete
+        else [time_type.render(time) for time in plan.frontier.elements],
+        "asked_until": plan.box.to_json(time_type)["until"],
+    }
+
+
+def late_in(
+    tape: Tape, cut: Cut, workers: Collection[int], region: Region, everyone: bool
+) -> dict[str, int]:
+    """Late rows of these workers and times by reason; those without either count for everyone."""
+    table = delta.open_table(tape.paths.late).to_pyarrow_dataset()
+    counts: Counter[str] = Counter()
+    scan = table.scanner(
+        columns=["worker", "time", "reason"], filter=dataset.field("batch") <= cut.batch
+    )
+    for batch in scan.to_batches():
+        timed = pc.and_(
+            pc.is_valid(batch.column("time")),
+            pc.is_valid(pc.struct_field(batch.column("time"), 0)),
+        )
+        for has_time, part in (
+            (True, batch.filter(timed)),
+            (False, batch.filter(pc.invert(timed))),
+        ):
+            times = summary.arrow_times(part.column("time"), tape.time_type) if has_time else None
+            owners = part.column("worker").to_pylist()
+            reasons = part.column("reason").to_pylist()
+            inside = (
+                [region.contains(time) for time in times] if times else [everyone] * len(owners)
+            )
+            for owner, reason, counted in zip(owners, reasons, inside, strict=True):
+                if counted and (owner in workers if owner is not None else everyone):
+                    counts[reason] += 1
+    return dict(counts)
+
+
+def finished(
+    certificate: Mapping[str, object],
+    *,
+    run: str,
+    attempt: int,
+    generation: int,
+    target_version: int,
+    audit: object,
+    seconds: float,
+) -> dict[str, object]:
+    """The whole certificate of a replay that has published."""
+    return {
+        "run": run,
+        **certificate,
+        "attempt": attempt,
+        "generation": generation,
+        "target_version": target_version,
+        "audit": audit,
+        "published": True,
+        "seconds": round(seconds, 3),
+    }

@@ -1,0 +1,163 @@
+"""A run at work: its plan, its identity, the attempt, and the ledger rows it leaves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from capstan.declare import Declarations
+from capstan.errors import BadRequest
+from capstan.ledger import coverage, runs
+from capstan.ledger.coverage import PUBLISHED, Covered
+from capstan.ledger.identity import RunId, short_name
+from capstan.ledger.regions import parse_region, region_text
+from capstan.ledger.runs import History, Row, Step
+from capstan.replay import certificate
+from capstan.replay.plan import Plan, make_plan, with_region
+from capstan.replay.request import Request
+from capstan.steps import reached
+from capstan.tape import delta, summary
+from capstan.tape.lake import Lake
+from capstan.tape.tape import open_tape
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every step of a run needs.
+
+    Attributes:
+        spark: The session.
+        lake: The lake.
+        plan: What is played into what.
+        run: The run's identity and generation.
+        started: When it began, on the monotonic clock, in seconds.
+        attempt: The attempt's number; 0 before it has claimed anything.
+    """
+
+    spark: SparkSession
+    lake: Lake
+    plan: Plan
+    run: RunId
+    started: float
+    attempt: int = 0
+
+    def at(self, attempt: int) -> Job:
+        """The same run at an attempt."""
+        return replace(self, attempt=attempt)
+
+    def write(self, step: Step, detail: Mapping[str, object]) -> None:
+        """Append a row to the runs ledger."""
+        runs.write_step(
+            self.spark,
+            self.lake,
+            self.run,
+            self.attempt,
+            step,
+            stream=self.plan.tape.name,
+            target=self.plan.target,
+            detail=detail,
+        )
+
+    def intent(self, draft: Mapping[str, object]) -> dict[str, object]:
+        """What is written down before the target is touched: enough to finish without this run."""
+        version = delta.version_of(self.plan.target)
+        return {
+            "request": self.plan.request.as_json(),
+            "cut": self.plan.cut.commit,
+            "region": region_text(self.plan.region),
+            "reached": [list(time) for time in self.plan.reached.elements],
+            "code": self.plan.code,
+            "target_version": -1 if version is None else version,
+            "certificate": dict(draft),
+        }
+
+    def covered(self, version: int) -> Covered:
+        """The run's entry in the coverage ledger."""
+        plan = self.plan
+        return Covered(
+            self.run.name,
+            self.run.generation,
+            plan.tape.name,
+            plan.scope,
+            plan.request.transform or "",
+            plan.code,
+            plan.cut.commit,
+            version,
+        )
+
+    def record(self, draft: Mapping[str, object], version: int, audit: object) -> dict[str, object]:
+        """Write coverage and certificate of a publish that stands in the target."""
+        covered, time_type = self.covered(version), self.plan.tape.time_type
+        known = {each.run for each in coverage.standing(self.lake, self.plan.target)}
+        if self.run.name not in known:
+            coverage.write_covered(self.spark, self.lake, covered, time_type, PUBLISHED)
+        reached("replay.coverage", run=self.run.name)
+        done = certificate.finished(
+            draft,
+            run=self.run.name,
+            attempt=self.attempt,
+            generation=self.run.generation,
+            target_version=version,
+            audit=audit,
+            seconds=time.monotonic() - self.started,
+        )
+        self.write(Step.DONE, done)
+        reached("replay.certificate", run=self.run.name)
+        return done
+
+
+def restore(spark: SparkSession, lake: Lake, declarations: Declarations, history: History) -> Job:
+    """The job of a run as its last intent pinned it.
+
+    Raises:
+        BadRequest: `CAP-NO-INTENT` when the run never got so far; `CAP-CODE` when its transform
+            has changed since.
+    """
+    intent = require_intent(history)
+    request = Request.from_json(_object(intent, "request"))
+    tape = open_tape(lake, request.stream)
+    cut = summary.find_cut(tape, int(str(intent.detail["cut"])))
+    plan = make_plan(lake, declarations, request, cut=cut)
+    plan = with_region(plan, parse_region(str(intent.detail["region"])))
+    if plan.code != intent.detail["code"]:
+        raise BadRequest(
+            "CAP-CODE",
+            f"transform {request.transform} is not what it was when run {intent.run} used it",
+            "replay again with the present code, or put the old code back",
+            run=intent.run,
+        )
+    run = RunId(intent.identity, intent.generation, short_name(plan.target))
+    return Job(spark, lake, plan, run, time.monotonic(), intent.attempt)
+
+
+def require_intent(history: History) -> Row:
+    """The newest intent of a run.
+
+    Raises:
+        BadRequest: `CAP-NO-INTENT` when it ended before it wrote one.
+    """
+    intents = [row for row in history.rows if row.step is Step.INTENT]
+    if not intents:
+        raise BadRequest(
+            "CAP-NO-INTENT",
+            f"run {history.last.run} ended before it would have written anything",
+            "replay again",
+            run=history.last.run,
+        )
+    return intents[-1]
+
+
+def draft_of(intent: Row) -> dict[str, object]:
+    """The certificate's draft that an intent holds."""
+    return _object(intent, "certificate")
+
+
+def _object(row: Row, key: str) -> dict[str, object]:
+    value = row.detail[key]
+    assert isinstance(value, dict)
+    return value

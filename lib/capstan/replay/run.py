@@ -1,0 +1,252 @@
+"""A replay from request to certificate: verify, plan, claim, stage, audit, publish.
+
+Every write is a named point (`capstan.steps`), and a kill between any two of them leaves work that
+the same command finishes: the target's own transactions say what was published, never the ledger.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from capstan.declare import Declarations
+from capstan.errors import BadRequest, CapstanError, Fenced
+from capstan.ledger import claims, runs
+from capstan.ledger.identity import RunId, short_name
+from capstan.ledger.runs import History, Step
+from capstan.replay import certificate, settle, target
+from capstan.replay.follow import cursor, follow_identity, nothing_new
+from capstan.replay.job import Job, draft_of, require_intent, restore
+from capstan.replay.plan import Plan, make_plan, target_path
+from capstan.replay.play import played_rows
+from capstan.replay.request import Request
+from capstan.replay.rollback import roll_back
+from capstan.steps import reached
+from capstan.tape import delta, summary
+from capstan.tape.lake import Lake, delete_folder
+from capstan.tape.summary import WorkerState
+from capstan.tape.tape import open_tape
+from capstan.times import Antichain
+from capstan.verify import verify
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a replay came to.
+
+    Attributes:
+        certificate: The certificate; of a run that is held back, as far as it is known.
+        stood: Whether nothing had to be done, because an earlier run stands.
+    """
+
+    certificate: Mapping[str, object]
+    stood: bool = False
+
+
+def replay(
+    spark: SparkSession, lake: Lake, declarations: Declarations, request: Request
+) -> Outcome:
+    """Carry out a replay; the same request again changes nothing while its result stands.
+
+    Raises:
+        BadRequest: The request cannot be meant as it stands; see `make_plan`, `require_known`.
+        AnswerIsNo: `CAP-VIOLATION` when the recording is not sound, `CAP-AUDIT` when what was
+            stored is not what the tape promises; nothing is published.
+        NotComplete: `CAP-INCOMPLETE`.
+        Held: `CAP-HELD` when another run holds an overlapping range.
+        Fenced: A later attempt of the same run has taken over.
+    """
+    started = time.monotonic()
+    played: Antichain | None = None
+    if request.follow is not None:
+        path = target_path(lake, declarations, request.into)[0]
+        identity = follow_identity(request, path)
+        settle.complete_ledger(spark, lake, declarations, _last(lake, identity))
+        played = cursor(request, runs.read_histories(lake, identity=identity).values())
+    plan = _pinned(spark, lake, declarations, request, played)
+    plan.require_complete()
+    identity = plan.identity
+    last = settle.complete_ledger(spark, lake, declarations, _last(lake, identity))
+    run = RunId(identity, 1 if last is None else last.last.generation, short_name(plan.target))
+    job = Job(spark, lake, plan, run, started)
+    if request.follow is not None and nothing_new(plan):
+        found = last.certificate if last is not None else None
+        return Outcome(found or {}, stood=True)
+    if last is not None and (last.published or last.rolled_back):
+        if request.follow is None and last.published and settle.stands(job, last):
+            return Outcome(last.certificate or {}, stood=True)
+        job = replace(job, run=replace(run, generation=run.generation + 1))
+    return _carry_out(job)
+
+
+def _last(lake: Lake, identity: str) -> History | None:
+    return runs.last_generation(runs.read_histories(lake, identity=identity).values())
+
+
+def _pinned(
+    spark: SparkSession,
+    lake: Lake,
+    declarations: Declarations,
+    request: Request,
+    played: Antichain | None,
+) -> Plan:
+    """The plan, over workers that have just been verified at a pinned cut."""
+    tape = open_tape(lake, request.stream)
+    cut = summary.find_cut(tape, request.as_of)
+    workers = summary.resolve_workers(tape, cut, request.workers)
+    # Whatever can be refused is refused before Spark works.
+    make_plan(lake, declarations, request, states=[], cut=cut)
+    verification = verify(spark, lake, tape, workers=tuple(workers), cut=cut)
+    verification.require_valid(tape)
+    reached("replay.verify", stream=tape.name, workers=len(workers))
+    states = [
+        WorkerState(v.worker, v.label, v.events, v.records, tuple(v.holdings))
+        for v in verification.workers
+    ]
+    return make_plan(lake, declarations, request, states=states, cut=cut, cursor=played)
+
+
+def _carry_out(job: Job) -> Outcome:
+    target.require_known(job.spark, job.lake, job.plan)
+    attempt = claims.claim(job.spark, job.lake, job.run, job.plan.tape.name, job.plan.scope)
+    job = job.at(attempt)
+    reached("replay.claim", run=job.run.name, attempt=attempt)
+    try:
+        return _attempt(job)
+    except Fenced:
+        raise
+    except Exception as error:
+        detail = error.as_json() if isinstance(error, CapstanError) else {"error": str(error)}
+        job.write(Step.FAILED, detail)
+        raise
+
+
+def _attempt(job: Job) -> Outcome:
+    plan = job.plan
+    if job.attempt > 1 and delta.version_of(plan.target) is not None:
+        target.fence(job.spark, plan, job.run, job.attempt)
+        reached("replay.fence", run=job.run.name, attempt=job.attempt)
+        history = runs.read_histories(job.lake, run=job.run.name).get(job.run.name)
+        since = history.first_intent if history is not None else None
+        if since is not None:
+            version = int(str(since.detail["target_version"]))
+            published = target.find_publish(plan.target, job.run.name, version)
+            if published is not None:
+                return Outcome(settle.complete(job, published[0].version, published[1]))
+    rows = played_rows(job.spark, plan)
+    target.ensure(job.spark, plan, rows.schema)
+    played = summary.played(plan.tape, plan.cut, tuple(plan.workers), plan.region)
+    draft = certificate.draft(plan, played)
+    job.write(Step.INTENT, job.intent(draft))
+    reached("replay.intent", run=job.run.name, records=played.records)
+    if plan.request.direct:
+        commit = target.publish(plan, job.run, job.attempt, rows, {"direct": True})
+        reached("replay.publish", run=job.run.name, version=commit.version)
+        return Outcome(settle.audit_direct(job, commit.version, draft))
+    staging = job.lake.staging(f"{job.run.name}-{job.attempt}")
+    staged, audit = _stage(job, rows, staging)
+    if plan.request.hold:
+        job.write(Step.AUDITED, {"audit": audit, "staging": staging})
+        reached("replay.audited", run=job.run.name)
+        return Outcome({"run": job.run.name, **draft, "audit": audit})
+    return Outcome(_publish(job, staged, staging, audit, draft))
+
+
+def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str, object]]:
+    delete_folder(staging)
+    writer = rows.write.format("delta").mode("overwrite")
+    if job.plan.layout.worker:
+        writer = writer.partitionBy(job.plan.layout.worker)
+    writer.save(staging)
+    reached("replay.staging", run=job.run.name)
+    staged = job.spark.read.format("delta").load(staging)
+    audit = target.audit(job.spark, job.plan, staged)
+    reached("replay.audit", run=job.run.name, passed=audit.passed, cells=audit.cells)
+    audit.require_passed(f"run {job.run.name}, staged at {staging}")
+    return staged, audit.as_json(job.plan.tape.time_type)
+
+
+def _publish(
+    job: Job,
+    staged: DataFrame,
+    staging: str,
+    audit: Mapping[str, object],
+    draft: Mapping[str, object],
+) -> dict[str, object]:
+    commit = target.publish(job.plan, job.run, job.attempt, staged, {"audit": audit})
+    reached("replay.publish", run=job.run.name, version=commit.version)
+    target.require_all_rows(job.plan, commit, staged.count())
+    done = job.record(draft, commit.version, audit)
+    delete_folder(staging)
+    return done
+
+
+def publish(spark: SparkSession, lake: Lake, declarations: Declarations, run: str) -> Outcome:
+    """Publish a run that was held back after its audit, or finish one that was cut off.
+
+    Raises:
+        BadRequest: `CAP-RUN` for an unknown run, `CAP-NOT-AUDITED` for one that is not ready.
+    """
+    history = runs.read_history(lake, run)
+    before = history.published
+    history = settle.complete_ledger(spark, lake, declarations, history) or history
+    if history.published:
+        return Outcome(history.certificate or {}, stood=before)
+    waiting = settle.audited(history)
+    if waiting is None:
+        raise BadRequest(
+            "CAP-NOT-AUDITED",
+            f"run {run} does not wait to be published: its last step was {history.last.step}",
+            "replay again; with --hold it stops after the audit",
+            run=run,
+        )
+    attempt, staging, audit = waiting
+    job = restore(spark, lake, declarations, history).at(attempt)
+    claims.require_free(lake, job.plan.scope, besides=[run])
+    staged = spark.read.format("delta").load(staging)
+    draft = draft_of(history.intent(attempt) or require_intent(history))
+    return Outcome(_publish(job, staged, staging, audit, draft))
+
+
+def rollback(spark: SparkSession, lake: Lake, declarations: Declarations, run: str) -> int:
+    """Take back what a run published; a run that was taken back already stays so.
+
+    Returns:
+        The version of the target that has the rows of before.
+
+    Raises:
+        BadRequest: `CAP-RUN`, `CAP-NOT-PUBLISHED`, `CAP-LATER`, `CAP-GONE`.
+        Held: `CAP-HELD` when another run holds part of the range.
+    """
+    history = runs.read_history(lake, run)
+    history = settle.complete_ledger(spark, lake, declarations, history) or history
+    if history.rolled_back:
+        return int(str(history.last.detail["target_version"]))
+    later: list[str] = []
+    if require_intent(history).detail["certificate"]["follow"] is not None:  # type: ignore[index]
+        chain = runs.read_histories(lake, identity=history.last.identity).values()
+        own = history.last.generation
+        later = [h.last.run for h in chain if h.published and h.last.generation > own]
+    return roll_back(restore(spark, lake, declarations, history), history, later)
+
+
+def unlock(spark: SparkSession, lake: Lake, run: str) -> int:
+    """Declare a run's attempt dead, so that its claim holds nothing any more.
+
+    Returns:
+        The attempt that was unlocked; 0 when it held nothing.
+
+    Raises:
+        BadRequest: `CAP-RUN` when there is no such run.
+    """
+    held = [claim for claim in claims.alive(lake) if claim.run == run]
+    if not held:
+        runs.read_history(lake, run)
+        return 0
+    claims.release(spark, lake, run, held[-1].attempt)
+    return held[-1].attempt

@@ -1,0 +1,87 @@
+"""What earlier attempts left behind: publishes without ledger rows, results that still stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from capstan.declare import Declarations, Mode
+from capstan.ledger import coverage, runs
+from capstan.ledger.runs import History, Step
+from capstan.replay import target
+from capstan.replay.job import Job, draft_of, require_intent, restore
+from capstan.replay.rollback import take_back
+from capstan.steps import reached
+from capstan.tape import delta
+from capstan.tape.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def complete_ledger(
+    spark: SparkSession, lake: Lake, declarations: Declarations, history: History | None
+) -> History | None:
+    """Write the ledger rows that a crash left out, when the target says the run has published."""
+    if history is None or history.published or history.rolled_back:
+        return history
+    if history.first_intent is None:
+        return history
+    since = int(str(history.first_intent.detail["target_version"]))
+    found = target.find_publish(history.last.target, history.last.run, since)
+    if found is None:
+        return history
+    commit, note = found
+    complete(restore(spark, lake, declarations, history), commit.version, note)
+    return runs.read_history(lake, history.last.run)
+
+
+def complete(job: Job, version: int, note: Mapping[str, object]) -> dict[str, object]:
+    """Finish a run whose publish stands in the target as `version`, with its commit's note."""
+    attempt = int(str(note["attempt"]))
+    history = runs.read_history(job.lake, job.run.name)
+    draft = draft_of(history.intent(attempt) or require_intent(history))
+    job = job.at(attempt)
+    if note.get("direct"):
+        return audit_direct(job, version, draft)
+    return job.record(draft, version, note["audit"])
+
+
+def audit_direct(job: Job, version: int, draft: Mapping[str, object]) -> dict[str, object]:
+    """Audit rows where they were written at once; take them back if they are not right."""
+    audit = target.audit_target(job.spark, job.plan, version)
+    reached("replay.audit", run=job.run.name, passed=audit.passed, cells=audit.cells)
+    if not audit.passed:
+        coverage.write_covered(
+            job.spark,
+            job.lake,
+            job.covered(version),
+            job.plan.tape.time_type,
+            coverage.PUBLISHED,
+        )
+        take_back(job, version)
+    audit.require_passed(f"run {job.run.name}, taken back from {job.plan.request.into}")
+    return job.record(draft, version, audit.as_json(job.plan.tape.time_type))
+
+
+def stands(job: Job, history: History) -> bool:
+    """Whether what a run published is still what the target holds."""
+    version = int(str((history.certificate or {})["target_version"]))
+    if delta.version_of(job.plan.target) == version:
+        return True
+    mine = [c for c in coverage.standing(job.lake, job.plan.target) if c.run == history.last.run]
+    if not mine or coverage.later_than(job.lake, mine[0]):
+        return False
+    if job.plan.request.mode is not Mode.REPLACE:
+        return True
+    return target.audit_target(job.spark, job.plan).passed
+
+
+def audited(history: History) -> tuple[int, str, dict[str, object]] | None:
+    """Attempt, staging and audit of a run that waits to be published, if it does."""
+    if history.last.step is not Step.AUDITED:
+        return None
+    detail = history.last.detail
+    audit = detail["audit"]
+    assert isinstance(audit, dict)
+    return history.last.attempt, str(detail["staging"]), audit

@@ -1,0 +1,212 @@
+"""The target of a replay: made, fenced, published to, and asked what was published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructType
+
+from capstan.audit import Audit, Shape, audit_copy, audit_transform, payload_of
+from capstan.declare import Mode
+from capstan.errors import BadRequest, Broken, Fenced
+from capstan.ledger import coverage
+from capstan.ledger.identity import RunId
+from capstan.replay.layout import quoted
+from capstan.replay.plan import Plan
+from capstan.replay.play import shaped
+from capstan.tape import delta
+from capstan.tape.delta import Commit
+from capstan.tape.lake import Lake, is_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def ensure(spark: SparkSession, plan: Plan, schema: StructType) -> None:
+    """Make the target if it is not there; check that the rows fit one that is.
+
+    Copies are partitioned by worker: Delta lets replacements of disjoint workers land together
+    only where they touch different partitions.
+
+    Raises:
+        BadRequest: `CAP-TARGET-SCHEMA`, naming the column that has another type or is missing.
+    """
+    if not is_table(plan.target):
+        by_worker = (plan.layout.worker,) if plan.layout.worker else ()
+        delta.create_table(
+            spark, plan.target, schema, properties=delta.KEEP_VERSIONS, partitions=by_worker
+        )
+        return
+    there = schema_of(spark, plan.target)
+    for field in schema.fields:
+        if field.name in there.names and there[field.name].dataType != field.dataType:
+            kinds = there[field.name].dataType.simpleString(), field.dataType.simpleString()
+            raise _misfit(plan, field.name, f"is {kinds[0]} there, and {kinds[1]} in the replay")
+    for name in (plan.layout.worker, plan.layout.time):
+        if name is not None and name not in there.names:
+            raise _misfit(plan, name, "is not there: rows could not be told apart")
+
+
+def schema_of(spark: SparkSession, path: str) -> StructType:
+    """The columns of a Delta table."""
+    return spark.read.format("delta").load(path).schema
+
+
+def _misfit(plan: Plan, column: str, what: str) -> BadRequest:
+    return BadRequest(
+        "CAP-TARGET-SCHEMA",
+        f"target {plan.request.into}: column {column} {what}",
+        "replay into another table, or declare the target's columns in streams.yaml",
+        target=plan.target,
+        column=column,
+    )
+
+
+def predicate(plan: Plan, schema: StructType) -> str:
+    """The condition of the rows that the replay may change."""
+    scope = plan.scope
+    return plan.layout.predicate(schema, plan.tape.time_type, scope.workers, scope.region)
+
+
+def require_known(spark: SparkSession, lake: Lake, plan: Plan) -> None:
+    """Check that no row of the range came from elsewhere, unless the request adopts them.
+
+    Raises:
+        BadRequest: `CAP-ADOPT`, saying how many rows there are that no replay has put there.
+    """
+    if plan.request.adopt or plan.request.mode is not Mode.REPLACE or not is_table(plan.target):
+        return
+    rows = spark.read.format("delta").load(plan.target)
+    unknown = rows.where(predicate(plan, rows.schema))
+    for covered in coverage.standing(lake, plan.target):
+        if covered.scope.meets(plan.scope):
+            known = plan.layout.predicate(
+                rows.schema, plan.tape.time_type, covered.scope.workers, covered.scope.region
+            )
+            unknown = unknown.where(f"NOT coalesce({known}, false)")
+    count = unknown.count()
+    if count:
+        raise BadRequest(
+            "CAP-ADOPT",
+            f"target {plan.request.into} has {count} rows in the range that no replay put there",
+            "look at them, then replace them with --adopt",
+            target=plan.target,
+            rows=count,
+        )
+
+
+def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
+    """Audit rows of the plan's workers and times, from staging or from the target itself."""
+    tape, workers, region = plan.tape, plan.workers, plan.region
+    if plan.transform is None:
+        tagged = plan.layout.tagged(rows, tape.time_type)
+        times = tuple(f"`_time`.{quoted(name)}" for name in tape.time_type.names)
+        payload = payload_of(spark, tape).names
+        wanted = plan.declared.columns if plan.declared and plan.declared.columns else payload
+        shape = Shape("_worker", times, tuple(name for name in wanted if name in rows.columns))
+        return audit_copy(spark, tape, plan.cut, workers, region, tagged, shape)
+    time = plan.layout.time
+    shape = Shape(
+        plan.layout.worker,
+        () if time is None else (quoted(time),),
+        tuple(rows.columns),
+    )
+    return audit_transform(
+        spark,
+        tape,
+        plan.cut,
+        workers,
+        region,
+        rows,
+        shape,
+        lambda records: shaped(spark, plan, records),
+        plan.keys,
+    )
+
+
+def audit_target(spark: SparkSession, plan: Plan, version: int | None = None) -> Audit:
+    """Audit the target's own rows of the plan's workers and times, now or at a version."""
+    reader = spark.read.format("delta")
+    if version is not None:
+        reader = reader.option("versionAsOf", version)
+    rows = reader.load(plan.target)
+    return audit(spark, plan, rows.where(predicate(plan, rows.schema)))
+
+
+def fence(spark: SparkSession, plan: Plan, run: RunId, attempt: int) -> None:
+    """Shut out all earlier attempts of the run, by a commit of no rows.
+
+    Raises:
+        Fenced: `CAP-FENCED` when a later attempt has begun already.
+    """
+    empty = spark.createDataFrame([], schema_of(spark, plan.target))
+    note = {"run": run.name, "attempt": attempt, "fence": True}
+    if delta.append(empty, plan.target, txn=run.fence(attempt), note=note) is None:
+        raise fenced(run, attempt)
+
+
+def fenced(run: RunId, attempt: int) -> Fenced:
+    """The error of an attempt that a later one has taken over from."""
+    return Fenced(
+        "CAP-FENCED",
+        f"run {run.name}: attempt {attempt} was taken over by a later one and published nothing",
+        f"see `capstan runs` for what became of {run.name}",
+        run=run.name,
+        attempt=attempt,
+    )
+
+
+def find_publish(target: str, run: str, since: int) -> tuple[Commit, Mapping[str, object]] | None:
+    """The commit newer than version `since` by which a run published, with its note."""
+    if not is_table(target):
+        return None
+    for commit in delta.commits_since(target, since):
+        note = delta.note_of(commit)
+        if note.get("run") == run and note.get("publish"):
+            metrics = commit.get("operationMetrics")
+            version = int(str(commit["version"]))
+            return Commit(version, metrics if isinstance(metrics, dict) else {}), note
+    return None
+
+
+def publish(
+    plan: Plan, run: RunId, attempt: int, rows: DataFrame, note: Mapping[str, object]
+) -> Commit:
+    """Put the rows into the target, in one commit.
+
+    Raises:
+        Fenced: `CAP-FENCED` when a later attempt has begun.
+        Held: `CAP-CONFLICT` when other writers won again and again.
+    """
+    txn = run.publish(attempt)
+    note = {**note, "run": run.name, "attempt": attempt, "publish": True}
+    if plan.request.mode is Mode.APPEND:
+        commit = delta.append(rows, plan.target, txn=txn, note=note, merge_schema=True)
+    elif plan.request.mode is Mode.MERGE:
+        commit = delta.merge(rows, plan.target, plan.keys, txn=txn, note=note)
+    else:
+        where = predicate(plan, rows.schema)
+        commit = delta.replace(rows, plan.target, where, txn=txn, note=note, merge_schema=True)
+    stands = delta.open_table(plan.target).transaction_version(run.app)
+    if commit is None or stands != txn.version:
+        raise fenced(run, attempt)
+    return commit
+
+
+def require_all_rows(plan: Plan, commit: Commit, staged: int) -> None:
+    """Check from the commit's own metrics that it wrote as many rows as were audited.
+
+    Raises:
+        Broken: `CAP-PUBLISH` when it did not.
+    """
+    if plan.request.mode is Mode.MERGE or "numOutputRows" not in commit.metrics:
+        return
+    copied = int(commit.metrics.get("numCopiedRows", 0))
+    written = int(commit.metrics["numOutputRows"]) - copied
+    if written != staged:
+        raise Broken(
+            "CAP-PUBLISH",
+            f"{plan.request.into}: {staged} rows were audited and {written} were published",
+            "take it back with `capstan rollback`, and report this",
+        )

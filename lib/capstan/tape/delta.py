@@ -1,0 +1,307 @@
+"""Delta Lake as Capstan uses it: creation, exactly-once writes, conflicts, reading without a JVM.
+
+Every write carries a *note* (Delta's `userMetadata`) with a token of its own. Delta skips a
+transaction whose `txnVersion` it has seen, or seen a higher one of, without a word; the token in
+the commit is how a writer learns whether the commit that stands is its own.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import deltalake
+import pyarrow as pa
+from delta.tables import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from capstan.errors import Broken, Held
+from capstan.tape.lake import is_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+# Set on every table, so that a site's defaults cannot lock other Delta readers out.
+PLAIN = {
+    "delta.enableDeletionVectors": "false",
+    "delta.columnMapping.mode": "none",
+    "delta.checkpointPolicy": "classic",
+    "delta.enableTypeWidening": "false",
+}
+# Time travel to before a publish is what a rollback reads; both must be set, log >= files.
+KEEP_VERSIONS = {
+    "delta.deletedFileRetentionDuration": "interval 90 days",
+    "delta.logRetentionDuration": "interval 90 days",
+}
+_CONFLICTS = (
+    "ConcurrentAppendException",
+    "ConcurrentDeleteReadException",
+    "ConcurrentDeleteDeleteException",
+    "ConcurrentWriteException",
+    "MetadataChangedException",
+)
+_SAME_TXN = "ConcurrentTransactionException"
+
+
+@dataclass(frozen=True, slots=True)
+class Txn:
+    """A Delta transaction identity: of one `app`, only a rising `version` is ever committed."""
+
+    app: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit that stands in a table: its version and its metrics (`numOutputRows`, ...)."""
+
+    version: int
+    metrics: Mapping[str, str]
+
+
+def create_table(
+    spark: SparkSession,
+    path: str,
+    schema: StructType,
+    *,
+    properties: Mapping[str, str] | None = None,
+    partitions: tuple[str, ...] = (),
+) -> None:
+    """Create an empty Delta table at `path` unless there is one; readable by every Delta reader."""
+    if is_table(path):
+        return
+    builder = DeltaTable.createIfNotExists(spark).location(path).addColumns(schema)
+    for key, value in {**PLAIN, **(properties or {})}.items():
+        builder = builder.property(key, value)
+    if partitions:
+        builder = builder.partitionedBy(*partitions)
+    builder.execute()
+
+
+def set_properties(spark: SparkSession, path: str, properties: Mapping[str, str]) -> None:
+    """Set table properties; the values may hold any text."""
+    pairs = ", ".join(f"{_quoted(key)} = {_quoted(value)}" for key, value in properties.items())
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({pairs})")
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def open_table(path: str, version: int | None = None) -> deltalake.DeltaTable:
+    """Open a Delta table without a JVM.
+
+    Raises:
+        Broken: `CAP-TABLE` when there is no Delta table at `path`, or it cannot be read.
+    """
+    try:
+        return deltalake.DeltaTable(path, version=version)
+    except TableNotFoundError as error:
+        raise Broken("CAP-TABLE", f"there is no Delta table at {path}", path=path) from error
+    except (DeltaError, OSError) as error:
+        raise Broken("CAP-TABLE", f"cannot read the Delta table at {path}: {error}") from error
+
+
+def version_of(path: str) -> int | None:
+    """The newest version of the table at `path`, or None if there is no table."""
+    return open_table(path).version() if is_table(path) else None
+
+
+def commits_since(path: str, version: int) -> list[dict[str, object]]:
+    """Commits of the table newer than `version`, newest first, as Delta's commitInfo."""
+    table = open_table(path)
+    behind = table.version() - version
+    return table.history(behind) if behind > 0 else []
+
+
+def note_of(commit: Mapping[str, object]) -> dict[str, object]:
+    """What Capstan wrote into a commit's note; empty for a commit of someone else."""
+    text = commit.get("userMetadata")
+    try:
+        note = json.loads(str(text)) if text else {}
+    except ValueError:
+        return {}
+    found = note.get("capstan") if isinstance(note, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def append(
+    frame: DataFrame,
+    path: str,
+    *,
+    txn: Txn | None = None,
+    note: Mapping[str, object] | None = None,
+    merge_schema: bool = False,
+) -> Commit | None:
+    """Append `frame` in one commit.
+
+    Returns:
+        The commit, or None if the table already has this transaction or a later one of its app.
+    """
+    options = {"mergeSchema": "true"} if merge_schema else {}
+    return _write(frame, path, "append", options, txn, note)
+
+
+def replace(
+    frame: DataFrame,
+    path: str,
+    predicate: str,
+    *,
+    txn: Txn | None = None,
+    note: Mapping[str, object] | None = None,
+    merge_schema: bool = False,
+    attempts: int = 12,
+) -> Commit | None:
+    """Replace exactly the rows that match `predicate` by `frame`, in one commit.
+
+    A commit that loses Delta's conflict check is repeated, at most `attempts` times: the caller
+    holds the range, so what the other writer changed is not this writer's.
+
+    Raises:
+        Held: `CAP-CONFLICT` when every attempt lost.
+    """
+    options = {"replaceWhere": predicate} | ({"mergeSchema": "true"} if merge_schema else {})
+    return retrying(
+        lambda: _write(frame, path, "overwrite", options, txn, note),
+        path,
+        attempts,
+    )
+
+
+def retrying(write: Callable[[], Commit | None], path: str, attempts: int = 12) -> Commit | None:
+    """Repeat `write` while it loses Delta's conflict check, with growing pauses."""
+    for attempt in range(attempts):
+        try:
+            return write()
+        except (Py4JJavaError, PySparkException) as error:
+            if not any(name in str(error) for name in _CONFLICTS):
+                raise
+            time.sleep(min(0.1 * 2**attempt, 3.0))
+    raise Held(
+        "CAP-CONFLICT",
+        f"{attempts} commits in a row to {path} lost to other writers",
+        "run the same command again",
+        path=path,
+    )
+
+
+def _write(
+    frame: DataFrame,
+    path: str,
+    mode: str,
+    options: Mapping[str, str],
+    txn: Txn | None,
+    note: Mapping[str, object] | None,
+) -> Commit | None:
+    token = uuid.uuid4().hex
+    before = version_of(path)
+    writer = frame.write.format("delta").mode(mode).options(**options)
+    writer = writer.option("userMetadata", note_text(note, token))
+    if txn is not None:
+        writer = writer.option("txnAppId", txn.app).option("txnVersion", txn.version)
+    try:
+        writer.save(path)
+    except (Py4JJavaError, PySparkException) as error:
+        # Two writers of one transaction at once: the other one landed, so this one is done.
+        if txn is None or _SAME_TXN not in str(error):
+            raise
+        return None
+    return find_commit(path, token, -1 if before is None else before)
+
+
+def note_text(note: Mapping[str, object] | None, token: str) -> str:
+    """The text of a commit's `userMetadata`."""
+    return json.dumps({"capstan": {**(note or {}), "token": token}}, sort_keys=True)
+
+
+def find_commit(path: str, token: str, since: int) -> Commit | None:
+    """The commit newer than version `since` that carries `token`, if it landed."""
+    for commit in commits_since(path, since):
+        if note_of(commit).get("token") == token:
+            metrics = commit.get("operationMetrics")
+            return Commit(int(str(commit["version"])), metrics if isinstance(metrics, dict) else {})
+    return None
+
+
+def stat(actions: object, name: str) -> list[int]:
+    """One integer statistic of every file that has it, from `get_add_actions(flatten=True)`."""
+    table = pa.table(actions)
+    if name not in table.column_names:
+        return []
+    return [int(value) for value in table.column(name).to_pylist() if value is not None]
+
+
+def merge(
+    frame: DataFrame,
+    path: str,
+    keys: tuple[str, ...],
+    *,
+    txn: Txn,
+    note: Mapping[str, object] | None = None,
+    delete_when: str | None = None,
+) -> Commit | None:
+    """Merge `frame` into the table on null-safe equality of `keys`, in one commit.
+
+    Args:
+        frame: At most one row per key.
+        path: The table.
+        keys: Column names.
+        txn: The transaction.
+        note: For the commit.
+        delete_when: A column of `frame`, BOOLEAN, of rows whose key is to be deleted; it is not
+            written.
+
+    Returns:
+        The commit, or None if the table already has this transaction or a later one of its app.
+    """
+    return retrying(lambda: _merge(frame, path, keys, txn, note, delete_when), path)
+
+
+def _merge(
+    frame: DataFrame,
+    path: str,
+    keys: tuple[str, ...],
+    txn: Txn,
+    note: Mapping[str, object] | None,
+    delete_when: str | None,
+) -> Commit | None:
+    spark, token = frame.sparkSession, uuid.uuid4().hex
+    before = version_of(path)
+    # MERGE takes these from the session alone; left there they would mark the next write as well.
+    settings = {
+        "spark.databricks.delta.write.txnAppId": txn.app,
+        "spark.databricks.delta.write.txnVersion": str(txn.version),
+        "spark.databricks.delta.commitInfo.userMetadata": note_text(note, token),
+    }
+    same = " AND ".join(f"t.{_name(key)} <=> s.{_name(key)}" for key in keys)
+    columns = [name for name in frame.columns if name != delete_when]
+    values: dict[str, str | Column] = {_name(n): f"s.{_name(n)}" for n in columns}
+    job = DeltaTable.forPath(spark, path).alias("t").merge(frame.alias("s"), same)
+    keep = "true"
+    if delete_when is not None:
+        keep = f"NOT s.{_name(delete_when)}"
+        job = job.whenMatchedDelete(f"s.{_name(delete_when)}")
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        job = job.whenMatchedUpdate(keep, values)
+        job.whenNotMatchedInsert(keep, values).execute()
+    except (Py4JJavaError, PySparkException) as error:
+        if _SAME_TXN not in str(error):
+            raise
+        return None
+    finally:
+        for key in settings:
+            spark.conf.unset(key)
+    return find_commit(path, token, -1 if before is None else before)
+
+
+def _name(column: str) -> str:
+    return "`" + column.replace("`", "``") + "`"

@@ -1,0 +1,153 @@
+"""Where everything lies: the folders of a lake, and file operations that are not Delta's."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyarrow import fs
+
+from capstan.declare import check_name
+from capstan.errors import BadRequest, Broken
+
+LEDGERS = ("runs", "coverage", "claims", "verified")
+
+
+@dataclass(frozen=True, slots=True)
+class TapePaths:
+    """The tables of one stream's tape."""
+
+    root: str
+
+    @property
+    def events(self) -> str:
+        """The index: one row per event."""
+        return f"{self.root}/events"
+
+    @property
+    def records(self) -> str:
+        """The payload: one row per record."""
+        return f"{self.root}/records"
+
+    @property
+    def workers(self) -> str:
+        """Captured workers and their labels."""
+        return f"{self.root}/workers"
+
+    @property
+    def late(self) -> str:
+        """Raw rows that were not put on tape, each with its reason."""
+        return f"{self.root}/late"
+
+    @property
+    def checkpoint(self) -> str:
+        """Structured Streaming's own folder."""
+        return f"{self.root}/checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """A folder or object-store URI that holds tapes, tables, staging and ledgers.
+
+    Names become paths only here, and only after they were checked.
+    """
+
+    root: str
+
+    @classmethod
+    def at(cls, place: str | os.PathLike[str]) -> Lake:
+        """A lake at a local folder (made absolute) or at a URI such as `s3a://bucket/lake`."""
+        text = os.fspath(place)
+        if not text:
+            raise BadRequest("CAP-LAKE", "the lake's place is empty", "give --lake or CAPSTAN_LAKE")
+        if "://" in text:
+            return cls(text.rstrip("/"))
+        return cls(str(Path(text).absolute()))
+
+    def stream(self, name: str) -> TapePaths:
+        """The paths of stream `name`."""
+        return TapePaths(f"{self.root}/streams/{check_name('stream', name)}")
+
+    def table(self, target: str) -> str:
+        """The path of a downstream table: a name of this lake, or any other Delta path as given."""
+        if "/" in target:
+            return target.rstrip("/")
+        return f"{self.root}/tables/{check_name('table', target)}"
+
+    def staging(self, run: str) -> str:
+        """The path of the staged output of a run."""
+        return f"{self.root}/staging/{run}"
+
+    def ledger(self, name: str) -> str:
+        """The path of one of the ledgers: runs, coverage, claims, verified."""
+        if name not in LEDGERS:
+            raise ValueError(name)
+        return f"{self.root}/ledger/{name}"
+
+    def streams(self) -> list[str]:
+        """Names of the streams that have a tape here, sorted."""
+        return [n for n in children(f"{self.root}/streams") if is_table(self.stream(n).events)]
+
+    def require(self) -> None:
+        """Check that the lake is there.
+
+        Raises:
+            BadRequest: `CAP-LAKE` when there is no such folder.
+        """
+        if not exists(self.root):
+            raise BadRequest(
+                "CAP-LAKE",
+                f"there is no lake at {self.root}",
+                "give --lake or CAPSTAN_LAKE, or make one with `capstan demo` or `capstan capture`",
+                lake=self.root,
+            )
+
+
+def _open(path: str) -> tuple[fs.FileSystem, str]:
+    try:
+        # Hadoop's names for object stores; Arrow knows them without the letter.
+        filesystem, inside = fs.FileSystem.from_uri(path.replace("s3a://", "s3://", 1))
+    except (OSError, ValueError) as error:
+        raise Broken("CAP-LAKE", f"cannot reach {path}: {error}", "check the URI") from error
+    return filesystem, inside
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file or folder at `path`."""
+    filesystem, inside = _open(path)
+    return bool(filesystem.get_file_info(inside).type != fs.FileType.NotFound)
+
+
+def is_table(path: str) -> bool:
+    """Whether there is a Delta table at `path`, from its log folder alone."""
+    return bool(children(f"{path}/_delta_log"))
+
+
+def children(path: str) -> list[str]:
+    """Names of what lies directly in the folder `path`, sorted; none if it is not there."""
+    filesystem, inside = _open(path)
+    selector = fs.FileSelector(inside, allow_not_found=True)
+    return sorted(info.base_name for info in filesystem.get_file_info(selector))
+
+
+def read_text(path: str) -> str:
+    """The text of the file at `path`."""
+    filesystem, inside = _open(path)
+    with filesystem.open_input_stream(inside) as stream:
+        return bytes(stream.read()).decode("utf-8")
+
+
+def write_text(path: str, text: str) -> None:
+    """Write the file at `path`, with the folders it needs."""
+    filesystem, inside = _open(path)
+    filesystem.create_dir(inside.rsplit("/", 1)[0], recursive=True)
+    with filesystem.open_output_stream(inside) as stream:
+        stream.write(text.encode("utf-8"))
+
+
+def delete_folder(path: str) -> None:
+    """Delete the folder `path` and all in it; it may be gone already."""
+    filesystem, inside = _open(path)
+    if exists(path):
+        filesystem.delete_dir(inside)

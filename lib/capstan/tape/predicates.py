@@ -1,0 +1,70 @@
+"""Sets of times and workers as SQL conditions that Delta can skip files by.
+
+One condition per coordinate: a comparison of whole structs would skip nothing. All text comes from
+checked names and integers; no input is pasted into SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime, timedelta
+
+from capstan.times import Antichain, Coordinate, Kind, TimeType
+from capstan.times.region import Region
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def literal(coordinate: Coordinate, value: int) -> str:
+    """A coordinate's value as a SQL literal of its column's type."""
+    if coordinate.kind is Kind.BIGINT:
+        # The least BIGINT has no literal of its own: a minus before a number out of range.
+        return f"{value}L" if value > -(2**63) else "(-9223372036854775807L - 1L)"
+    if coordinate.kind is Kind.DATE:
+        return f"DATE '{(date(1970, 1, 1) + timedelta(days=value)).isoformat()}'"
+    moment = _EPOCH + timedelta(microseconds=value)
+    return f"TIMESTAMP '{moment.strftime('%Y').zfill(4)}{moment.strftime('-%m-%d %H:%M:%S.%f')}Z'"
+
+
+def region_sql(time_type: TimeType, region: Region, columns: Sequence[str]) -> str:
+    """The condition that a time lies in `region`.
+
+    Args:
+        time_type: The coordinates.
+        region: The set of times.
+        columns: Per coordinate, the SQL expression of its column: `time.event`, `sched_dep`.
+    """
+    region = region.simplified()
+    parts: list[str] = []
+    for i, coordinate in enumerate(time_type.coordinates):
+        since, until = region.box.since[i], region.box.until[i]
+        if since is not None:
+            parts.append(f"{columns[i]} >= {literal(coordinate, since)}")
+        if until is not None:
+            parts.append(f"{columns[i]} < {literal(coordinate, until)}")
+    if region.below is not None:
+        parts += [_not_above(time_type, element, columns) for element in region.below.elements]
+    if region.above is not None:
+        parts.append(_at_or_above(time_type, region.above, columns))
+    return " AND ".join(parts) if parts else "true"
+
+
+def _not_above(time_type: TimeType, element: Sequence[int], columns: Sequence[str]) -> str:
+    sides = zip(columns, time_type.coordinates, element, strict=True)
+    return "(" + " OR ".join(f"{name} < {literal(c, v)}" for name, c, v in sides) + ")"
+
+
+def _at_or_above(time_type: TimeType, frontier: Antichain, columns: Sequence[str]) -> str:
+    if not frontier.elements:
+        return "false"
+    boxes = []
+    for element in frontier.elements:
+        sides = zip(columns, time_type.coordinates, element, strict=True)
+        boxes.append("(" + " AND ".join(f"{n} >= {literal(c, v)}" for n, c, v in sides) + ")")
+    return "(" + " OR ".join(boxes) + ")"
+
+
+def workers_sql(workers: Iterable[int], column: str) -> str:
+    """The condition that a worker is one of `workers`."""
+    listed = ", ".join(str(int(worker)) for worker in sorted(set(workers)))
+    return f"{column} IN ({listed})" if listed else "false"

@@ -1,0 +1,189 @@
+"""One stream's tape: opening and making it, the commits of its index, its pruned reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from capstan.errors import BadRequest, Broken, Fenced
+from capstan.tape import delta, schema
+from capstan.tape.delta import Txn
+from capstan.tape.lake import Lake, TapePaths, is_table
+from capstan.tape.predicates import region_sql, workers_sql
+from capstan.times import TimeType
+from capstan.times.region import Region
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True, slots=True)
+class Tape:
+    """A stream's tables and what is declared of them.
+
+    Attributes:
+        name: The stream's name.
+        paths: Where its tables lie.
+        time_type: The coordinates of its times.
+        settings: What capture wrote down when it made or last changed the tape, as JSON.
+    """
+
+    name: str
+    paths: TapePaths
+    time_type: TimeType
+    settings: Mapping[str, object]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The SQL names of the time's coordinates in `events`, `records` and `late`."""
+        return tuple(f"time.{name}" for name in self.time_type.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A point of the tape's history: events up to `commit`, and the records that they name.
+
+    Attributes:
+        commit: The ordinal of the last commit, -1 for an empty tape.
+        batch: The last micro-batch of those commits, -1 if there is none.
+    """
+
+    commit: int
+    batch: int
+
+
+def open_tape(lake: Lake, name: str) -> Tape:
+    """Open the tape of stream `name`, without a JVM.
+
+    Raises:
+        BadRequest: `CAP-STREAM` when there is no such stream, naming those that are there.
+        Broken: `CAP-FORMAT` when the tape was written by a newer Capstan.
+    """
+    lake.require()
+    paths = lake.stream(name)
+    if not is_table(paths.events):
+        known = ", ".join(lake.streams()) or "none"
+        raise BadRequest(
+            "CAP-STREAM",
+            f"there is no stream {name} in {lake.root} (there: {known})",
+            "capture it first, or see `capstan streams`",
+            stream=name,
+        )
+    properties = delta.open_table(paths.events).metadata().configuration
+    version = properties.get("capstan.format", "")
+    if version != str(schema.FORMAT):
+        raise Broken(
+            "CAP-FORMAT",
+            f"stream {name} is in format {version or 'unknown'}, this reads {schema.FORMAT}",
+            "use the Capstan that wrote it, or a newer one",
+            stream=name,
+        )
+    time_type = TimeType.from_json(json.loads(properties["capstan.time"]))
+    return Tape(name, paths, time_type, json.loads(properties.get("capstan.settings", "{}")))
+
+
+def create_tape(
+    spark: SparkSession,
+    lake: Lake,
+    name: str,
+    time_type: TimeType,
+    payload: StructType,
+    settings: Mapping[str, object],
+) -> Tape:
+    """Make the tables of a new tape; `events` last, so that a half-made tape does not count."""
+    paths = lake.stream(name)
+    append_only = {"delta.appendOnly": "true"}
+    delta.create_table(spark, paths.workers, schema.WORKERS, properties=append_only)
+    delta.create_table(spark, paths.records, schema.records_schema(time_type, payload))
+    delta.create_table(spark, paths.late, schema.late_schema(time_type, payload))
+    properties = {
+        **append_only,
+        "capstan.format": str(schema.FORMAT),
+        "capstan.stream": name,
+        "capstan.time": json.dumps(time_type.to_json()),
+        "capstan.settings": json.dumps(settings, sort_keys=True),
+    }
+    delta.create_table(spark, paths.events, schema.events_schema(time_type), properties=properties)
+    return open_tape(lake, name)
+
+
+def change_settings(spark: SparkSession, tape: Tape, settings: Mapping[str, object]) -> Tape:
+    """Write down changed settings; the caller has made sure that no batch is half done."""
+    text = json.dumps(settings, sort_keys=True)
+    delta.set_properties(spark, tape.paths.events, {"capstan.settings": text})
+    return Tape(tape.name, tape.paths, tape.time_type, settings)
+
+
+def append_events(tape: Tape, frame: DataFrame, commit: int, note: Mapping[str, object]) -> None:
+    """Append `frame`, events of one commit, as ordinal `commit`: the point of no return.
+
+    All writers of a tape number their commits under one transaction identity, so of two that
+    write the same ordinal one lands, and cuts stay unambiguous.
+
+    Raises:
+        Fenced: `CAP-FENCED` when another writer has committed this ordinal.
+    """
+    ordinal = Txn(f"tape:{tape.name}", commit)
+    if delta.append(frame, tape.paths.events, txn=ordinal, note=note) is None:
+        raise Fenced(
+            "CAP-FENCED",
+            f"stream {tape.name}: commit {commit} was written by another process",
+            "another capture of this stream is running, or has taken over; run it again",
+            stream=tape.name,
+        )
+
+
+def newest_cut(tape: Tape) -> Cut:
+    """The newest cut, from the file statistics of `events` alone."""
+    actions = delta.open_table(tape.paths.events).get_add_actions(flatten=True)
+    commits = delta.stat(actions, "max.commit")
+    batches = delta.stat(actions, "max.batch")
+    return Cut(max(commits, default=-1), max(batches, default=-1))
+
+
+def read_events(
+    spark: SparkSession,
+    tape: Tape,
+    cut: Cut,
+    *,
+    workers: Collection[int] | None = None,
+    after: int = -1,
+) -> DataFrame:
+    """The index at a cut: one row per event, columns of `events`, no order promised.
+
+    Args:
+        spark: The session.
+        tape: The tape.
+        cut: Events of its commits and earlier ones.
+        workers: Only these workers; None for all.
+        after: Only events of commits later than this ordinal.
+    """
+    frame = spark.read.format("delta").load(tape.paths.events).where(f"commit <= {cut.commit}")
+    if after >= 0:
+        frame = frame.where(f"commit > {after}")
+    if workers is not None:
+        frame = frame.where(workers_sql(workers, "worker"))
+    return frame
+
+
+def read_records(
+    spark: SparkSession,
+    tape: Tape,
+    cut: Cut,
+    *,
+    workers: Collection[int] | None = None,
+    region: Region | None = None,
+) -> DataFrame:
+    """The records on tape at a cut: columns of `records`, no order promised.
+
+    Rows of a micro-batch that has no events commit yet are not on the tape and are left out.
+    """
+    frame = spark.read.format("delta").load(tape.paths.records).where(f"batch <= {cut.batch}")
+    if workers is not None:
+        frame = frame.where(workers_sql(workers, "worker"))
+    if region is not None:
+        frame = frame.where(region_sql(tape.time_type, region, tape.columns))
+    return frame

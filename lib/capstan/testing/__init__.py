@@ -1,0 +1,1 @@
+"""Parts for tests, imported by tests only."""

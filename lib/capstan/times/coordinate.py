@@ -1,0 +1,211 @@
+"""One coordinate of a time: its name, its kind, and how its values are written."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta, timezone
+from enum import StrEnum
+from typing import Final, NoReturn
+
+from capstan.errors import BadRequest
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
+_DATE: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})", re.ASCII)
+# A seventh digit would have to be dropped, and with it the time would be another one.
+_TIMESTAMP: Final = re.compile(
+    r"(?P<date>\d{4}-\d{2}-\d{2})"
+    r"(?:[T ](?P<hour>\d{2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:\.(?P<fraction>\d{1,6}))?)?"
+    r"(?P<zone>Z|[+-]\d{2}(?::?\d{2})?)?)?",
+    re.ASCII,
+)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY: Final = _EPOCH.date().toordinal()
+_MICROSECOND: Final = timedelta(microseconds=1)
+_SHOWN: Final = 80
+
+
+class Kind(StrEnum):
+    """What the values of a coordinate are: the column type that holds them, in lower case."""
+
+    BIGINT = "bigint"
+    DATE = "date"
+    TIMESTAMP = "timestamp"
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+_RANGE: Final = {
+    Kind.BIGINT: (-(2**63), 2**63 - 1),
+    Kind.DATE: (date.min.toordinal() - _EPOCH_DAY, date.max.toordinal() - _EPOCH_DAY),
+    Kind.TIMESTAMP: (
+        _microseconds(datetime.min.replace(tzinfo=UTC)),
+        _microseconds(datetime.max.replace(tzinfo=UTC)),
+    ),
+}
+_DEFAULT_MINIMUM: Final = {
+    Kind.BIGINT: 0,
+    Kind.DATE: _RANGE[Kind.DATE][0],
+    Kind.TIMESTAMP: _RANGE[Kind.TIMESTAMP][0],
+}
+_HINT: Final = {
+    Kind.BIGINT: "Give an integer of 64 bits, without fraction or quotes.",
+    Kind.DATE: "Give a date such as 2013-03-01, years 1 to 9999.",
+    Kind.TIMESTAMP: "Give ISO 8601 such as 2013-03-01T06:30:00Z, at most six digits of a second, "
+    "years 1 to 9999.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinate:
+    """A named, totally ordered part of a time.
+
+    Attributes:
+        name: Lower-case letters, digits and underscores, a letter first: it is a column's name.
+        kind: What its values are.
+        minimum: The value where every stream starts: an integer, days or microseconds since
+            1970-01-01 UTC, according to `kind`.
+
+    Raises:
+        BadRequest: `CAP-TIME-TYPE`, another kind of name; `CAP-TIME`, a minimum out of range.
+    """
+
+    name: str
+    kind: Kind
+    minimum: int
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise BadRequest(
+                "CAP-TIME-TYPE",
+                f"not a name for a coordinate: {shown(self.name)}",
+                "Use lower-case letters, digits and underscores, a letter first.",
+                value=shown(self.name),
+            )
+        low, high = _RANGE[self.kind]
+        if not low <= self.minimum <= high:
+            self._refuse(self.minimum, "out of range")
+
+    @classmethod
+    def of(cls, name: str, kind: Kind, minimum: int | None = None) -> Coordinate:
+        """A coordinate; without `minimum` a `bigint` starts at 0 and the others in year 1."""
+        return cls(name, kind, _DEFAULT_MINIMUM[kind] if minimum is None else minimum)
+
+    @classmethod
+    def from_json(cls, value: object) -> Coordinate:
+        """The coordinate of an object with `name`, `kind` and perhaps `minimum`.
+
+        Raises:
+            BadRequest: `CAP-TIME-TYPE`, not such an object; `CAP-TIME`, the minimum is not a
+                value of its kind.
+        """
+        entry = value if isinstance(value, Mapping) else {}
+        name, kind = entry.get("name"), entry.get("kind")
+        if not isinstance(name, str) or kind not in list(Kind):
+            raise BadRequest(
+                "CAP-TIME-TYPE",
+                f"not a coordinate of a time: {shown(value)}",
+                f"Write a name, and as kind one of: {', '.join(Kind)}.",
+            )
+        made = cls.of(name, Kind(kind))
+        minimum = entry.get("minimum")
+        return made if minimum is None else cls(name, made.kind, made.parse(minimum))
+
+    def parse(self, value: object) -> int:
+        """The integer that a JSON value stands for.
+
+        Raises:
+            BadRequest: `CAP-TIME`, naming the coordinate and the value.
+        """
+        if self.kind is Kind.BIGINT:
+            # True is an int to Python, and no time to anybody.
+            if not isinstance(value, int) or isinstance(value, bool):
+                self._refuse(value, "not an integer")
+            low, high = _RANGE[self.kind]
+            if not low <= value <= high:
+                self._refuse(value, "beyond 64 bits")
+            return value
+        if not isinstance(value, str):
+            self._refuse(value, f"not a {self.kind}")
+        try:
+            return _days(value) if self.kind is Kind.DATE else _instant(value)
+        except (ValueError, OverflowError) as error:
+            self._refuse(value, f"not a {self.kind} ({error})")
+
+    def render(self, value: int) -> int | str:
+        """The JSON value that `parse` reads as `value`."""
+        if self.kind is Kind.BIGINT:
+            return value
+        if self.kind is Kind.DATE:
+            return date.fromordinal(value + _EPOCH_DAY).isoformat()
+        moment = _EPOCH + value * _MICROSECOND
+        return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+    def _refuse(self, value: object, why: str) -> NoReturn:
+        raise BadRequest(
+            "CAP-TIME",
+            f"not a value of the time coordinate {self.name}: {shown(value)}, {why}",
+            _HINT[self.kind],
+            coordinate=self.name,
+            value=shown(value),
+        )
+
+
+def shown(value: object) -> str:
+    """A value as it is put into a message: one line of JSON, cut when it is long."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=repr)
+    # Integers of thousands of digits, which Python will not write; lists nested without end.
+    except (ValueError, RecursionError):
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+
+
+def _days(text: str) -> int:
+    match = _DATE.fullmatch(text)
+    if match is None:
+        message = "expected YYYY-MM-DD"
+        raise ValueError(message)
+    year, month, day = (int(part) for part in match.groups())
+    return date(year, month, day).toordinal() - _EPOCH_DAY
+
+
+def _instant(text: str) -> int:
+    match = _TIMESTAMP.fullmatch(text)
+    if match is None:
+        message = "expected ISO 8601, at most six digits of a second"
+        raise ValueError(message)
+    parts = match.groupdict(default="0")
+    day = date.fromordinal(_days(parts["date"]) + _EPOCH_DAY)
+    local = datetime(
+        day.year,
+        day.month,
+        day.day,
+        int(parts["hour"]),
+        int(parts["minute"]),
+        int(parts["second"]),
+        int(parts["fraction"].ljust(6, "0")),
+        tzinfo=_zone(match["zone"]),
+    )
+    microseconds = _microseconds(local)
+    low, high = _RANGE[Kind.TIMESTAMP]
+    if not low <= microseconds <= high:
+        message = "outside the years 1 to 9999 in UTC"
+        raise ValueError(message)
+    return microseconds
+
+
+def _zone(text: str | None) -> timezone:
+    if text is None or text == "Z":
+        return UTC
+    digits = text[1:].replace(":", "").ljust(4, "0")
+    hours, minutes = int(digits[:2]), int(digits[2:])
+    if minutes > 59:
+        message = "an offset has at most 59 minutes"
+        raise ValueError(message)
+    offset = timedelta(hours=hours, minutes=minutes)
+    return timezone(-offset if text[0] == "-" else offset)

@@ -1,0 +1,176 @@
+"""Batches of events as plain lists, converted column by column, and what is wrong with their shape.
+
+Nothing here is done per event: a recording can have millions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Mask = npt.NDArray[np.bool_]
+
+# Stands for "no worker": numbers of workers are never below zero.
+NO_WORKER = -1
+
+
+class Fingerprint(IntEnum):
+    """How much of a fingerprint an event has; its value is nothing that the rules speak of."""
+
+    NONE = 0
+    WHOLE = 1
+    TORN = 2
+
+
+@dataclass(frozen=True, slots=True)
+class EventColumns:
+    """A batch of events, sorted by worker and seq.
+
+    Where an event has no value of a column, or a null in it, some value stands in its place: the
+    row is in `faults`, or of the kind that has no such value.
+
+    Attributes:
+        workers: Whose event it is; never null.
+        seqs: Its number.
+        commits: The ordinal of its commit.
+        progress: Whether it is a progress event; a messages event otherwise.
+        times: The time of a messages event.
+        records: How many records a messages event has.
+        updates: `(time, diff)` of all progress events, one after another.
+        offsets: Where each event's updates start in `updates`, and the end of the last.
+        faults: By row, what is wrong with the shape of the event; few rows or none.
+    """
+
+    workers: npt.NDArray[np.int64]
+    seqs: list[int]
+    commits: npt.NDArray[np.int64]
+    progress: list[bool]
+    times: list[tuple[int, ...]]
+    records: list[int]
+    updates: list[tuple[tuple[int, ...], int]]
+    offsets: list[int]
+    faults: dict[int, str]
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, width: int) -> EventColumns:
+        """Convert a batch with the columns of `run.events_to_judge`.
+
+        Args:
+            batch: The events.
+            width: The number of coordinates that their times have.
+        """
+        flat = batch.column("updates").values
+        moved = _coordinates(pc.struct_field(flat, "time"), width)
+        diffs = _int64(pc.struct_field(flat, "diff"))
+        sent = _coordinates(batch.column("time"), width)
+        progress = _mask(pc.equal(batch.column("kind"), "progress"))
+        return cls(
+            workers=_numpy(_int64(batch.column("worker"))),
+            seqs=_numpy(_int64(batch.column("seq"))).tolist(),
+            commits=_numpy(_int64(batch.column("commit"))),
+            progress=progress.tolist(),
+            times=_tuples(sent),
+            records=_numpy(_int64(batch.column("records"))).tolist(),
+            updates=list(zip(_tuples(moved), _numpy(diffs).tolist(), strict=True)),
+            offsets=batch.column("updates").offsets.to_numpy().tolist(),
+            faults=_faults(batch, progress, _nulls(*sent), _nulls(*moved, diffs)),
+        )
+
+    def sequences(self) -> Iterator[tuple[int, range]]:
+        """The workers in turn, each with the rows of its events."""
+        ends = [*(np.flatnonzero(np.diff(self.workers)) + 1).tolist(), len(self.workers)]
+        start = 0
+        for end in ends:
+            yield int(self.workers[start]), range(start, end)
+            start = end
+
+    def later(self, rows: range, commit: int) -> range | list[int]:
+        """Those of `rows` that are of a commit after `commit`."""
+        newer = self.commits[rows.start : rows.stop] > commit
+        if newer.all():
+            return rows
+        found: list[int] = (np.flatnonzero(newer) + rows.start).tolist()
+        return found
+
+
+def _faults(batch: pa.RecordBatch, progress: Mask, sent: Mask, moved: Mask) -> dict[int, str]:
+    """What is wrong with the shape of events, by row.
+
+    Args:
+        batch: The events.
+        progress: Which rows are of kind progress.
+        sent: Which rows have no whole time.
+        moved: Which of the flattened updates have a null in them.
+    """
+    messages = _mask(pc.equal(batch.column("kind"), "messages"))
+    fingerprint = _numpy(batch.column("fingerprint"))
+    nothing = {name: _nulls(batch.column(name)) for name in ("seq", "time", "updates", "records")}
+    below_zero = _mask(pc.less(batch.column("records"), 0))
+    checks = [
+        (~(progress | messages), "neither a progress nor a messages event"),
+        (nothing["seq"], "an event without seq"),
+        (progress & ~nothing["time"], "a progress event with a time"),
+        (progress & ~nothing["records"], "a progress event with a count of records"),
+        (progress & (fingerprint != Fingerprint.NONE), "a progress event with a fingerprint"),
+        (progress & nothing["updates"], "a progress event without updates"),
+        (progress & _owners(batch, moved), "a progress event with a null in its updates"),
+        (messages & ~nothing["updates"], "a messages event with updates"),
+        (messages & sent, "a messages event without a whole time"),
+        (messages & nothing["records"], "a messages event without a count of records"),
+        (messages & below_zero, "a messages event with a count of records below zero"),
+        (messages & (fingerprint != Fingerprint.WHOLE), "a messages event without a fingerprint"),
+    ]
+    faults: dict[int, str] = {}
+    for wrong, what in checks:
+        for row in np.flatnonzero(wrong).tolist():
+            faults.setdefault(row, what)
+    return faults
+
+
+def _owners(batch: pa.RecordBatch, elements: Mask) -> Mask:
+    """The rows that some of these elements of their `updates` belong to."""
+    rows = np.zeros(batch.num_rows, np.bool_)
+    if elements.any():
+        offsets = batch.column("updates").offsets.to_numpy()
+        rows[np.searchsorted(offsets, np.flatnonzero(elements), "right") - 1] = True
+    return rows
+
+
+def _coordinates(times: pa.Array, width: int) -> list[pa.Array]:
+    """The coordinates of a struct column as integers, null where the struct is."""
+    return [_int64(pc.struct_field(times, index)) for index in range(width)]
+
+
+def _int64(column: pa.Array) -> pa.Array:
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    if pa.types.is_date(column.type):
+        return column.cast(pa.int32()).cast(pa.int64())
+    return column.cast(pa.int64())
+
+
+def _tuples(coordinates: list[pa.Array]) -> list[tuple[int, ...]]:
+    return list(zip(*(_numpy(column).tolist() for column in coordinates), strict=True))
+
+
+def _numpy(column: pa.Array) -> npt.NDArray[np.int64]:
+    values: npt.NDArray[np.int64] = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
+    return values
+
+
+def _mask(column: pa.Array) -> Mask:
+    values: Mask = pc.fill_null(column, False).to_numpy(zero_copy_only=False)
+    return values
+
+
+def _nulls(*columns: pa.Array) -> Mask:
+    """Where some of the columns are null."""
+    masks = [_mask(pc.is_null(column)) for column in columns]
+    anywhere: Mask = np.logical_or.reduce(masks)
+    return anywhere

@@ -1,0 +1,137 @@
+"""The records against the index: each event has exactly its own, and none is without an event."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from capstan.tape.fingerprint import row_hashes, sum_mod64
+from capstan.tape.tape import Cut, Tape, read_events, read_records
+from capstan.times import Kind, Time, TimeType
+from capstan.verify.columns import NO_WORKER
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_CELL = ["worker", "batch", "time"]
+_LAST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The first place of a worker where events and records disagree.
+
+    Attributes:
+        seq: The event, or None for records that have none.
+        time: Its time, or None where that is not whole.
+        detail: What was found, in words.
+    """
+
+    seq: int | None
+    time: Time | None
+    detail: str
+
+
+def findings(
+    spark: SparkSession, tape: Tape, cut: Cut, workers: Collection[int] | None
+) -> dict[int, Finding]:
+    """Compare the records at a cut with counts and fingerprints of `events`.
+
+    Args:
+        spark: The session.
+        tape: The tape.
+        cut: The cut; rows of later batches are not on the tape, and are not looked at.
+        workers: Only these workers; None for all.
+
+    Returns:
+        By worker its first finding, in the order of `seq`, records without an event last.
+    """
+    cells = cells_of(spark, tape, cut, workers)
+    differing = cells.where("stored <> promised OR h1 <> promised_h1 OR h2 <> promised_h2")
+    first = F.min(
+        F.struct(
+            F.coalesce("seq", F.lit(_LAST)).alias("order"),
+            "time",
+            "batch",
+            "seq",
+            "stored",
+            "promised",
+        )
+    ).alias("first")
+    coordinates = _coordinates(tape.time_type, F.col("first.time"))
+    rows = (
+        differing.groupBy("worker")
+        .agg(first)
+        .select("worker", "first.batch", "first.seq", "first.stored", "first.promised", coordinates)
+        .collect()
+    )
+    return {
+        row["worker"]: Finding(
+            row["seq"],
+            None if None in row["coordinates"] else Time(row["coordinates"]),
+            _in_words(row["seq"], row["batch"], row["stored"], row["promised"]),
+        )
+        for row in rows
+    }
+
+
+def cells_of(
+    spark: SparkSession, tape: Tape, cut: Cut, workers: Collection[int] | None
+) -> DataFrame:
+    """A row per worker, batch and time of either side: what is stored, and what was promised.
+
+    Columns: `worker INT, batch BIGINT, time STRUCT, seq BIGINT` (null without an event), then
+    count and both hashes of the stored rows (`stored, h1, h2`) and of the event (`promised,
+    promised_h1, promised_h2`), zero where there is nothing. No order promised.
+    """
+    rows = read_records(spark, tape, cut, workers=workers)
+    payload = rows.schema["data"].dataType
+    assert isinstance(payload, StructType)
+    h1, h2 = row_hashes(payload.fields, F.col("data"))
+    stored = rows.select(*_CELL, F.lit(1).alias("stored"), h1.alias("h1"), h2.alias("h2"))
+    promised = (
+        read_events(spark, tape, cut, workers=workers)
+        .where("kind = 'messages'")
+        .select(
+            *_CELL,
+            "seq",
+            F.col("records").alias("promised"),
+            F.col("fingerprint.h1").alias("promised_h1"),
+            F.col("fingerprint.h2").alias("promised_h2"),
+        )
+    )
+    hashes = ("h1", "h2", "promised_h1", "promised_h2")
+    return (
+        stored.unionByName(promised, allowMissingColumns=True)
+        .withColumn("worker", F.coalesce("worker", F.lit(NO_WORKER)))
+        .groupBy(*_CELL)
+        .agg(
+            F.min("seq").alias("seq"),
+            *(_or_zero(F.sum(name)).alias(name) for name in ("stored", "promised")),
+            *(_or_zero(sum_mod64(F.col(name))).alias(name) for name in hashes),
+        )
+    )
+
+
+def _or_zero(value: Column) -> Column:
+    return F.coalesce(value, F.lit(0))
+
+
+def _coordinates(time_type: TimeType, time: Column) -> Column:
+    """The time as an array of integers: dates and timestamps would come in Python's own types."""
+    casts = {Kind.BIGINT: lambda c: c, Kind.DATE: F.unix_date, Kind.TIMESTAMP: F.unix_micros}
+    values = [casts[c.kind](time.getField(c.name)).cast("bigint") for c in time_type.coordinates]
+    return F.array(*values).alias("coordinates")
+
+
+def _in_words(seq: int | None, batch: int, stored: int, promised: int) -> str:
+    if seq is None:
+        return f"{stored} records of batch {batch} without an event"
+    if stored != promised:
+        return f"{stored} records of batch {batch} are there, {promised} were recorded"
+    return f"the records of batch {batch} are not those that were recorded"

@@ -1,0 +1,153 @@
+"""The ledger `verified`: up to where each worker's recording was found sound, and what it held.
+
+A row belongs to one tape, not only to a name: a stream that was deleted and made again has
+another tape. A row without a worker says that up to its commit all events are of workers that
+the stream has.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyarrow import dataset
+from pyspark.sql.types import (
+    BooleanType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from capstan.protocol.rules import holdings_json
+from capstan.tape import delta
+from capstan.tape.lake import Lake, is_table
+from capstan.tape.tape import Cut, Tape
+from capstan.verify.fold import Outcome, Start
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+VERIFIED = StructType(
+    [
+        StructField("stream", StringType()),
+        StructField("tape", StringType()),
+        StructField("worker", IntegerType()),
+        StructField("commit", LongType()),
+        StructField("events", LongType()),
+        StructField("records", LongType()),
+        StructField("holdings", StringType()),
+        StructField("at", TimestampType()),
+        StructField("valid", BooleanType()),
+    ]
+)
+_ARROW = pa.schema(
+    [
+        ("stream", pa.string()),
+        ("tape", pa.string()),
+        ("worker", pa.int32()),
+        ("commit", pa.int64()),
+        ("events", pa.int64()),
+        ("records", pa.int64()),
+        ("holdings", pa.string()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("valid", pa.bool_()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What earlier runs found sound.
+
+    Attributes:
+        starts: By worker, where a run can go on.
+        known: Up to this commit all events are of workers that were open then; -1 if not known.
+    """
+
+    starts: Mapping[int, Start] = field(default_factory=dict)
+    known: int = -1
+
+
+def recall(lake: Lake, tape: Tape, cut: Cut) -> Remembered:
+    """What is remembered of a tape at a cut or before it, without a JVM."""
+    path = lake.ledger("verified")
+    if not is_table(path):
+        return Remembered()
+    found = delta.open_table(path).to_pyarrow_dataset()
+    wanted = (
+        (dataset.field("stream") == tape.name)
+        & (dataset.field("tape") == tape_id(tape))
+        & (dataset.field("commit") <= cut.commit)
+    )
+    columns = ["worker", "commit", "events", "records", "holdings"]
+    table = found.to_table(columns=columns, filter=wanted).sort_by("commit")
+    # The last row of each worker, without making Python objects of all the others.
+    last = dict(zip(table.column("worker").to_pylist(), range(table.num_rows), strict=True))
+    starts: dict[int, Start] = {}
+    known = -1
+    for row in table.take(pa.array(list(last.values()), pa.int64())).to_pylist():
+        if row["worker"] is None:
+            known = row["commit"]
+            continue
+        holdings = tuple(
+            (tape.time_type.parse(time), count) for time, count in json.loads(row["holdings"])
+        )
+        starts[row["worker"]] = Start(row["commit"], row["events"], row["records"], holdings)
+    return Remembered(starts, known)
+
+
+def remember(
+    spark: SparkSession,
+    lake: Lake,
+    tape: Tape,
+    cut: Cut,
+    sound: Mapping[int, Outcome],
+    *,
+    known: bool,
+) -> None:
+    """Append to the ledger what was found sound at a cut, in one commit.
+
+    Args:
+        spark: The session.
+        lake: The lake.
+        tape: The tape.
+        cut: The cut that was verified.
+        sound: By worker, where its recording stands; valid ones only.
+        known: Whether all events up to the cut are of workers that are open.
+    """
+    path = lake.ledger("verified")
+    common = {
+        "stream": tape.name,
+        "tape": tape_id(tape),
+        "commit": cut.commit,
+        "at": datetime.now(UTC),
+        "valid": True,
+    }
+    rows: list[dict[str, object]] = [
+        {
+            **common,
+            "worker": worker,
+            "events": outcome.events,
+            "records": outcome.records,
+            "holdings": json.dumps(holdings_json(outcome.holdings, tape.time_type)),
+        }
+        for worker, outcome in sorted(sound.items())
+    ]
+    rows += [common] if known else []
+    if not rows:
+        return
+    delta.create_table(spark, path, VERIFIED, properties={"delta.appendOnly": "true"})
+    frame = spark.createDataFrame(pa.Table.from_pylist(rows, schema=_ARROW)).coalesce(1)
+    delta.append(frame, path, note={"ledger": "verified", "stream": tape.name})
+
+
+def tape_id(tape: Tape) -> str:
+    """What tells a tape from another one that had its name."""
+    return str(delta.open_table(tape.paths.events).metadata().id)

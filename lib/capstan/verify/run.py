@@ -1,0 +1,260 @@
+"""Verification of a tape's workers at a cut, all at once, from where earlier runs stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from capstan.errors import BadRequest
+from capstan.protocol import Rule, Violation
+from capstan.steps import reached
+from capstan.tape.lake import Lake
+from capstan.tape.summary import worker_labels
+from capstan.tape.tape import Cut, Tape, newest_cut, read_events
+from capstan.times import Antichain
+from capstan.verify import remembered
+from capstan.verify.columns import NO_WORKER, Fingerprint
+from capstan.verify.content import findings
+from capstan.verify.fold import OUTCOME_SCHEMA, Outcome, Start, fold
+from capstan.verify.result import Verification, WorkerVerdict
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is to be judged.
+
+    Attributes:
+        labels: The chosen workers that the stream has.
+        starts: Where the judging of each begins.
+        only: The workers whose events have to be read; None for all.
+        after: The commit after which events have to be read.
+        checks_known: Whether events of workers that the stream does not have would be seen.
+    """
+
+    labels: Mapping[int, str]
+    starts: Mapping[int, Start]
+    only: frozenset[int] | None
+    after: int
+    checks_known: bool
+
+
+def verify(
+    spark: SparkSession,
+    lake: Lake,
+    tape: Tape,
+    *,
+    workers: Collection[int] | None = None,
+    cut: Cut | None = None,
+    deep: bool = False,
+    remember: bool = True,
+) -> Verification:
+    """Verify the recordings of a tape's workers.
+
+    Only events newer than what the ledger `verified` knows are read, and no Spark job runs when
+    there are none. The payload is read only where `deep` asks for it.
+
+    Args:
+        spark: The session.
+        lake: The lake with the ledger.
+        tape: The tape.
+        workers: Only these; None for all, and for whatever else is on the tape.
+        cut: What to verify; by default the newest cut.
+        deep: Whether to compare the records with the counts and fingerprints of their events.
+        remember: Whether to write to the ledger what was found sound.
+
+    Raises:
+        BadRequest: `CAP-WORKER` for a chosen worker that the stream does not have.
+    """
+    cut = newest_cut(tape) if cut is None else cut
+    plan = _plan(lake, tape, cut, workers)
+    outcomes = _outcomes(spark, tape, cut, plan)
+    _require_there(tape, workers, outcomes)
+    reached("verify.events", stream=tape.name, cut=cut.commit, read=_read(plan, outcomes))
+    if remember:
+        _remember(spark, lake, tape, cut, plan, outcomes)
+        reached("verify.ledger", stream=tape.name, cut=cut.commit)
+    if deep:
+        outcomes = _with_content(spark, tape, cut, workers, outcomes)
+        reached("verify.deep", stream=tape.name, cut=cut.commit)
+    verdicts = [
+        _verdict(worker, plan.labels.get(worker, ""), outcome)
+        for worker, outcome in sorted(outcomes.items())
+    ]
+    return Verification(tape.name, cut, tuple(verdicts))
+
+
+def events_to_judge(
+    spark: SparkSession, tape: Tape, cut: Cut, workers: Collection[int] | None, after: int
+) -> DataFrame:
+    """Events as the fold takes them, each worker's in one partition, sorted by worker and seq.
+
+    Columns: `worker INT` (-1 for none), `seq BIGINT, commit BIGINT, kind STRING, time STRUCT,
+    updates ARRAY, records BIGINT` as in `events`, and `fingerprint TINYINT`: how much of one
+    there is.
+    """
+    found = F.col("fingerprint")
+    whole = found.getField("h1").isNotNull() & found.getField("h2").isNotNull()
+    part = (
+        F.when(found.isNull(), Fingerprint.NONE.value)
+        .when(whole, Fingerprint.WHOLE.value)
+        .otherwise(Fingerprint.TORN.value)
+    )
+    events = read_events(spark, tape, cut, workers=workers, after=after).select(
+        F.coalesce("worker", F.lit(NO_WORKER)).alias("worker"),
+        "seq",
+        "commit",
+        "kind",
+        "time",
+        "updates",
+        "records",
+        part.cast("tinyint").alias("fingerprint"),
+    )
+    # All columns: which of two events with one seq comes first must not depend on the files.
+    return events.repartition("worker").sortWithinPartitions(*events.columns)
+
+
+def _plan(lake: Lake, tape: Tape, cut: Cut, workers: Collection[int] | None) -> _Plan:
+    labels = worker_labels(tape, cut)
+    before = remembered.recall(lake, tape, cut)
+    # A worker that was opened later has no events that were looked through already.
+    old = worker_labels(tape, Cut(before.known, -1)) if before.known >= 0 else labels
+    fresh = Start(commit=before.known)
+    chosen = {w: labels[w] for w in (labels if workers is None else workers) if w in labels}
+    starts = {
+        worker: before.starts.get(worker, Start() if worker in old else fresh) for worker in chosen
+    }
+    behind = {worker for worker, start in starts.items() if start.commit < cut.commit}
+    strangers = set(workers or ()) - set(chosen)
+    bases = [starts[worker].commit for worker in behind]
+    if workers is None or strangers:
+        bases.append(before.known)
+    everything = workers is None and before.known < cut.commit
+    only = None if everything else frozenset(behind | strangers)
+    after = min(bases, default=cut.commit)
+    return _Plan(chosen, starts, only, after, everything)
+
+
+def _outcomes(spark: SparkSession, tape: Tape, cut: Cut, plan: _Plan) -> dict[int, Outcome]:
+    """What comes of judging each worker; of workers without newer events, where they stand."""
+    minimum = tape.time_type.minimum
+    outcomes = {worker: Outcome.of(start.judge(minimum)) for worker, start in plan.starts.items()}
+    if plan.only is None or plan.only:
+        outcomes |= _judged(spark, tape, cut, plan.starts, plan.only, plan.after)
+    # A repeat of an event that an earlier run has judged is found where it stands, not at the end.
+    repeated = frozenset(
+        worker
+        for worker, outcome in outcomes.items()
+        if outcome.violation is not None
+        and outcome.violation.rule is Rule.SEQ
+        and plan.starts[worker].seq
+    )
+    if repeated:
+        again = {worker: Start() for worker in repeated}
+        outcomes |= _judged(spark, tape, cut, again, repeated, -1)
+    return outcomes
+
+
+def _judged(
+    spark: SparkSession,
+    tape: Tape,
+    cut: Cut,
+    starts: Mapping[int, Start],
+    only: frozenset[int] | None,
+    after: int,
+) -> dict[int, Outcome]:
+    if after >= cut.commit:
+        return {}
+    events = events_to_judge(spark, tape, cut, only, after)
+    folded = partial(fold, minimum=tape.time_type.minimum, starts=dict(starts))
+    rows = events.mapInArrow(folded, OUTCOME_SCHEMA).collect()
+    return {row["worker"]: Outcome.from_text(row["outcome"]) for row in rows}
+
+
+def _require_there(
+    tape: Tape, workers: Collection[int] | None, outcomes: Mapping[int, Outcome]
+) -> None:
+    missing = sorted(set(workers or ()) - set(outcomes))
+    if missing:
+        raise BadRequest(
+            "CAP-WORKER",
+            f"stream {tape.name} has no worker {missing[0]} at this cut",
+            "see `capstan show` for its workers",
+            stream=tape.name,
+            worker=missing[0],
+        )
+
+
+def _read(plan: _Plan, outcomes: Mapping[int, Outcome]) -> int:
+    """How many events were judged now."""
+    before = sum(start.seq for start in plan.starts.values())
+    return sum(outcome.events for outcome in outcomes.values()) - before
+
+
+def _remember(
+    spark: SparkSession,
+    lake: Lake,
+    tape: Tape,
+    cut: Cut,
+    plan: _Plan,
+    outcomes: Mapping[int, Outcome],
+) -> None:
+    sound = {
+        worker: outcomes[worker]
+        for worker, start in plan.starts.items()
+        if start.commit < cut.commit and outcomes[worker].violation is None
+    }
+    known = plan.checks_known and set(outcomes) == set(plan.labels)
+    remembered.remember(spark, lake, tape, cut, sound, known=known)
+
+
+def _with_content(
+    spark: SparkSession,
+    tape: Tape,
+    cut: Cut,
+    workers: Collection[int] | None,
+    outcomes: Mapping[int, Outcome],
+) -> dict[int, Outcome]:
+    """The outcomes, ended where the records of a recording that obeys the rules are not its own."""
+    unknown = Outcome.of(Start().judge(tape.time_type.minimum))
+    after = dict(outcomes)
+    found = {
+        worker: finding
+        for worker, finding in findings(spark, tape, cut, workers).items()
+        if after.setdefault(worker, unknown).violation is None
+    }
+    # What was held before an event in the midst has to be found out again.
+    stops = {
+        worker: Start(stop=finding.seq)
+        for worker, finding in found.items()
+        if finding.seq is not None
+    }
+    if stops:
+        after |= _judged(spark, tape, cut, stops, frozenset(stops), -1)
+    for worker, finding in found.items():
+        before = after[worker]
+        violation = Violation(
+            before.events, Rule.CONTENT, finding.time, before.holdings, detail=finding.detail
+        )
+        after[worker] = replace(before, violation=violation)
+    return after
+
+
+def _verdict(worker: int, label: str, outcome: Outcome) -> WorkerVerdict:
+    return WorkerVerdict(
+        worker=worker,
+        label=label,
+        valid=outcome.violation is None,
+        events=outcome.events,
+        records=outcome.records,
+        violation=outcome.violation,
+        holdings=outcome.holdings,
+        frontier=Antichain.of(time for time, _ in outcome.holdings),
+        closed=not outcome.holdings,
+    )

