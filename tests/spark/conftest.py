@@ -8,6 +8,7 @@ import pytest
 
 from capstan.session import build_session
 from capstan.tape.lake import Lake
+from capstan.testing.settings import MASTER, SHRUNK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,21 +16,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-_SHRUNK = {
-    # The first compiler alone, and the simplest collector: tests end before better code pays.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
-    "spark.driver.memory": "2g",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.default.parallelism": "2",
-    "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
-}
-
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The session of all Spark tests, shrunk to two cores; stopped after the last."""
-    session = build_session("capstan-tests", master="local[2]", extra=_SHRUNK)
+    session = build_session("capstan-tests", master=MASTER, extra=SHRUNK)
     yield session
     session.stop()
 

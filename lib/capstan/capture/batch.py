@@ -164,7 +164,7 @@ class MicroBatch:
         stored = self._stored(spark)
         after = roster.advance(self.stream, self.number, self._greatest(stored, roster, seen))
         statements = after.progress_since(roster)
-        if not statements and (seen is None or seen.written == 0):
+        if not statements and (stored.isEmpty() if seen is None else seen.written == 0):
             # Nothing moved: an empty statement, so that the tape knows the batch was there.
             statements = [(roster.workers[0].number, 2, [])]
         commit = roster.commit + 1

@@ -21,7 +21,7 @@ from capstan.steps import reached
 from capstan.tape import summary
 from capstan.tape.lake import Lake, exists, is_table
 from capstan.tape.schema import check_payload, time_struct
-from capstan.tape.tape import Tape, append_events, create_tape, newest_cut, open_tape
+from capstan.tape.tape import Cut, Tape, append_events, create_tape, newest_cut, open_tape
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -191,7 +191,9 @@ def close(spark: SparkSession, lake: Lake, name: str) -> tuple[Tape, int]:
     """
     tape = open_tape(lake, name)
     cut = newest_cut(tape)
-    states = [state for state in summary.worker_states(tape, cut) if not state.closed]
+    # Also workers that are written down to open with the next commit, which this one will be.
+    states = summary.worker_states(tape, Cut(cut.commit + 1, cut.batch))
+    states = [state for state in states if not state.closed]
     if not states:
         return tape, 0
     checkpoint.require_whole(tape, "closing it")

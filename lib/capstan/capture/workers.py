@@ -15,7 +15,7 @@ from capstan.errors import BadRequest
 from capstan.tape import delta, summary
 from capstan.tape.delta import Txn
 from capstan.tape.schema import WORKERS
-from capstan.tape.tape import Cut, Tape
+from capstan.tape.tape import Cut, Tape, fenced
 from capstan.times import Time
 
 Statement = tuple[int, int, list[tuple[Time, int]]]
@@ -60,6 +60,9 @@ class Roster:
     def load(cls, tape: Tape, cut: Cut) -> Roster:
         """The roster at a cut, from `events` and `workers` alone.
 
+        With the workers that an unfinished micro-batch has written down: they open with the next
+        commit, whatever it is, or they would hold the stream back from then on.
+
         Raises:
             BadRequest: `CAP-CLOSED` when the stream is closed.
         """
@@ -78,7 +81,10 @@ class Roster:
                 held = state.holdings[0][0][0]
                 workers.append(OpenWorker(state.worker, state.label, state.events, held, held))
         seen = summary.greatest_time(tape, cut)
-        return cls(cut.commit, minimum, tuple(workers), seen)
+        roster = cls(cut.commit, minimum, tuple(workers), seen)
+        there = {state.worker for state in states}
+        written = summary.worker_labels(tape, Cut(cut.commit + 1, cut.batch))
+        return roster._opening({n: label for n, label in written.items() if n not in there})
 
     @property
     def frontier(self) -> int:
@@ -103,16 +109,17 @@ class Roster:
             return self
         opened = self.commit + 1
         table = delta.open_table(tape.paths.workers).to_pyarrow_table().to_pylist()
-        # Written by an earlier try of this micro-batch: the same labels keep their numbers.
-        numbers = {r["label"]: r["worker"] for r in table if r["opened_commit"] == opened}
         free = max([-1, *(row["worker"] for row in table)]) + 1
-        fresh = [label for label in labels if label not in numbers]
-        numbers |= {label: free + i for i, label in enumerate(fresh)}
-        if fresh:
-            rows = [(numbers[label], label, opened) for label in fresh]
-            frame = spark.createDataFrame(rows, WORKERS)
-            delta.append(frame, tape.paths.workers, txn=Txn(f"workers:{tape.name}", opened))
-        added = [OpenWorker(numbers[x], x, 0, self.minimum, self.frontier) for x in labels]
+        fresh = {free + i: label for i, label in enumerate(labels)}
+        rows = [(number, label, opened) for number, label in fresh.items()]
+        frame = spark.createDataFrame(rows, WORKERS)
+        # The first free number only rises; another process that has taken it has taken over.
+        if delta.append(frame, tape.paths.workers, txn=Txn(f"roster:{tape.name}", free)) is None:
+            raise fenced(tape, opened)
+        return self._opening(fresh)
+
+    def _opening(self, labels: Mapping[int, str]) -> Roster:
+        added = [OpenWorker(n, x, 0, self.minimum, self.frontier) for n, x in labels.items()]
         everyone = sorted([*self.workers, *added], key=lambda worker: worker.number)
         return replace(self, workers=tuple(everyone))
 

@@ -31,12 +31,10 @@ class Step(StrEnum):
     """It ended without publishing; its detail is the error."""
     ROLLED_BACK = "rolled-back"
     """What it published was taken back."""
-    UNLOCKED = "unlocked"
-    """A person declared the attempt dead."""
 
 
 # After one of these an attempt holds nothing any more.
-TERMINAL = frozenset({Step.DONE, Step.FAILED, Step.ROLLED_BACK, Step.UNLOCKED})
+TERMINAL = frozenset({Step.DONE, Step.FAILED, Step.ROLLED_BACK})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +88,16 @@ class History:
         """What an attempt said it would do, if it got so far."""
         found = [r for r in self.rows if r.attempt == attempt and r.step is Step.INTENT]
         return found[-1] if found else None
+
+    @property
+    def intended(self) -> Row | None:
+        """The intent that counts: of the attempt that has published, else the newest one.
+
+        An attempt that was taken over may write its own after the one that took over has published.
+        """
+        if self.certificate is not None:
+            return self.intent(int(str(self.certificate["attempt"])))
+        return next((row for row in reversed(self.rows) if row.step is Step.INTENT), None)
 
     @property
     def first_intent(self) -> Row | None:

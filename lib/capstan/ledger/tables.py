@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LEDGER_FORMAT = 1
+PROPERTIES = {"capstan.format": str(LEDGER_FORMAT), "delta.appendOnly": "true"}
 
 _TEXT, _LONG, _INT, _MOMENT = StringType(), LongType(), IntegerType(), TimestampType()
 
@@ -115,7 +116,7 @@ def append_rows(
         False when the table already has this transaction: nothing was appended.
     """
     path, schema = lake.ledger(ledger), SCHEMAS[ledger]
-    delta.create_table(spark, path, schema, properties={"capstan.format": str(LEDGER_FORMAT)})
+    delta.create_table(spark, path, schema, properties=PROPERTIES)
     stamped = [{"at": now(), **row} for row in rows]
     columns = {
         field.name: pa.array([row.get(field.name) for row in stamped], _arrow(field))

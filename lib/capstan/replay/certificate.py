@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from capstan.replay.plan import Plan
 
 CERTIFICATE_FORMAT = 1
+# What others rely on; a certificate has more.
+KEYS = (
+    "run", "stream", "cut", "workers", "peers", "records", "since", "until", "frontier",
+    "complete", "target", "target_version", "audit", "published",
+)  # fmt: skip
 
 
 def draft(plan: Plan, played: Played) -> dict[str, object]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from capstan.errors import BadRequest
 from capstan.ledger.identity import identity_of
-from capstan.ledger.runs import History, Step
+from capstan.ledger.runs import History
 from capstan.replay.request import Request
 from capstan.times import Antichain, Time
 
@@ -30,7 +30,8 @@ def cursor(request: Request, histories: Iterable[History]) -> Antichain | None:
     if not published:
         return None
     last = max(published, key=lambda history: history.last.generation)
-    intent = next(row for row in reversed(last.rows) if row.step is Step.INTENT)
+    intent = last.intended
+    assert intent is not None
     was = intent.detail["request"]
     assert isinstance(was, dict)
     now = request.as_json()

@@ -19,7 +19,7 @@ from capstan.replay.plan import Plan, make_plan, with_region
 from capstan.replay.request import Request
 from capstan.steps import reached
 from capstan.tape import delta, summary
-from capstan.tape.lake import Lake
+from capstan.tape.lake import Lake, children, delete_folder
 from capstan.tape.tape import open_tape
 
 if TYPE_CHECKING:
@@ -92,11 +92,15 @@ class Job:
 
     def record(self, draft: Mapping[str, object], version: int, audit: object) -> dict[str, object]:
         """Write coverage and certificate of a publish that stands in the target."""
+        history = runs.read_histories(self.lake, run=self.run.name).get(self.run.name)
+        if history is not None and history.certificate is not None:
+            return dict(history.certificate)  # Another attempt has found the publish, and said so.
         covered, time_type = self.covered(version), self.plan.tape.time_type
         known = {each.run for each in coverage.standing(self.lake, self.plan.target)}
         if self.run.name not in known:
             coverage.write_covered(self.spark, self.lake, covered, time_type, PUBLISHED)
         reached("replay.coverage", run=self.run.name)
+        self._clear_staging()
         done = certificate.finished(
             draft,
             run=self.run.name,
@@ -109,6 +113,12 @@ class Job:
         self.write(Step.DONE, done)
         reached("replay.certificate", run=self.run.name)
         return done
+
+    def _clear_staging(self) -> None:
+        """Delete what any attempt has staged."""
+        for name in children(self.lake.staging("")):
+            if name.rpartition("-")[0] == self.run.name:
+                delete_folder(self.lake.staging(name))
 
 
 def restore(spark: SparkSession, lake: Lake, declarations: Declarations, history: History) -> Job:
@@ -136,20 +146,20 @@ def restore(spark: SparkSession, lake: Lake, declarations: Declarations, history
 
 
 def require_intent(history: History) -> Row:
-    """The newest intent of a run.
+    """The intent of a run: of the attempt that has published, else the newest one.
 
     Raises:
         BadRequest: `CAP-NO-INTENT` when it ended before it wrote one.
     """
-    intents = [row for row in history.rows if row.step is Step.INTENT]
-    if not intents:
+    intent = history.intended
+    if intent is None:
         raise BadRequest(
             "CAP-NO-INTENT",
             f"run {history.last.run} ended before it would have written anything",
             "replay again",
             run=history.last.run,
         )
-    return intents[-1]
+    return intent
 
 
 def draft_of(intent: Row) -> dict[str, object]:

@@ -6,7 +6,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from capstan.declare import Declarations, Mode, Target, Transform, transforms
+from capstan.declare import (
+    Declarations,
+    Mode,
+    Target,
+    Transform,
+    format_duration,
+    transforms,
+)
 from capstan.errors import BadRequest, NotComplete
 from capstan.ledger.claims import Scope
 from capstan.ledger.identity import identity_of
@@ -221,16 +228,18 @@ def _grain(transform: Transform | None) -> int:
 
 
 def _check_grain(tape: Tape, transform: Transform | None, box: Box) -> None:
+    if transform is None or transform.grain is None:
+        return
     grain = _grain(transform)
     for bound in (box.since[0], box.until[0]):
-        if grain > 1 and bound is not None and bound % grain:
+        if bound is not None and bound % grain:
             below = bound - bound % grain
-            near = [tape.time_type.render((below,)), tape.time_type.render((below + grain,))]
+            near = [tape.time_type.render((time,)) for time in (below, below + grain)]
+            shown = tape.time_type.render((bound,))
             raise BadRequest(
                 "CAP-GRAIN",
-                f"transform {transform.name if transform else ''} works on whole multiples of "
-                f"{transform.grain if transform else ''}, and "
-                f"{tape.time_type.render((bound,))} is none",
+                f"transform {transform.name} works on whole multiples of "
+                f"{format_duration(transform.grain)}, and {shown} is none",
                 f"the nearest are {near[0]} and {near[1]}",
             )
 

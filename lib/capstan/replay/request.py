@@ -86,8 +86,10 @@ class Request:
         """The request of `as_json`."""
         fields = dict(value)
         workers, keys = fields.pop("workers"), fields.pop("keys")
+        mode = Mode(str(fields.pop("mode")))
         return cls(
             **fields,  # type: ignore[arg-type]
+            mode=mode,
             workers=tuple(workers) if isinstance(workers, list) else None,
             keys=tuple(keys) if isinstance(keys, list) else (),
         )

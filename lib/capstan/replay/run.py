@@ -24,7 +24,7 @@ from capstan.replay.play import played_rows
 from capstan.replay.request import Request
 from capstan.replay.rollback import roll_back
 from capstan.steps import reached
-from capstan.tape import delta, summary
+from capstan.tape import summary
 from capstan.tape.lake import Lake, delete_folder
 from capstan.tape.summary import WorkerState
 from capstan.tape.tape import open_tape
@@ -46,6 +46,10 @@ class Outcome:
 
     certificate: Mapping[str, object]
     stood: bool = False
+
+    def as_json(self) -> dict[str, object]:
+        """The certificate with all the keys that others rely on, null where not known."""
+        return {**dict.fromkeys(certificate.KEYS), **self.certificate, "stood": self.stood}
 
 
 def replay(
@@ -120,7 +124,8 @@ def _carry_out(job: Job) -> Outcome:
         return _attempt(job)
     except Fenced:
         raise
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
+        # Said before it is over, so that the claim does not outlive the attempt.
         detail = error.as_json() if isinstance(error, CapstanError) else {"error": str(error)}
         job.write(Step.FAILED, detail)
         raise
@@ -128,7 +133,10 @@ def _carry_out(job: Job) -> Outcome:
 
 def _attempt(job: Job) -> Outcome:
     plan = job.plan
-    if job.attempt > 1 and delta.version_of(plan.target) is not None:
+    rows = played_rows(job.spark, plan)
+    # Before the fence, which needs a table: an earlier attempt may not have got so far.
+    target.ensure(job.spark, plan, rows.schema)
+    if job.attempt > 1:
         target.fence(job.spark, plan, job.run, job.attempt)
         reached("replay.fence", run=job.run.name, attempt=job.attempt)
         history = runs.read_histories(job.lake, run=job.run.name).get(job.run.name)
@@ -138,8 +146,6 @@ def _attempt(job: Job) -> Outcome:
             published = target.find_publish(plan.target, job.run.name, version)
             if published is not None:
                 return Outcome(settle.complete(job, published[0].version, published[1]))
-    rows = played_rows(job.spark, plan)
-    target.ensure(job.spark, plan, rows.schema)
     played = summary.played(plan.tape, plan.cut, tuple(plan.workers), plan.region)
     draft = certificate.draft(plan, played)
     job.write(Step.INTENT, job.intent(draft))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from capstan.declare import Declarations, Mode
 from capstan.ledger import coverage, runs
+from capstan.ledger.regions import parse_region
 from capstan.ledger.runs import History, Step
 from capstan.replay import target
 from capstan.replay.job import Job, draft_of, require_intent, restore
+from capstan.replay.plan import with_region
 from capstan.replay.rollback import take_back
 from capstan.steps import reached
-from capstan.tape import delta
+from capstan.tape import delta, summary
 from capstan.tape.lake import Lake
 
 if TYPE_CHECKING:
@@ -40,8 +43,13 @@ def complete(job: Job, version: int, note: Mapping[str, object]) -> dict[str, ob
     """Finish a run whose publish stands in the target as `version`, with its commit's note."""
     attempt = int(str(note["attempt"]))
     history = runs.read_history(job.lake, job.run.name)
-    draft = draft_of(history.intent(attempt) or require_intent(history))
-    job = job.at(attempt)
+    intent = history.intent(attempt) or require_intent(history)
+    draft = draft_of(intent)
+    # What that attempt had pinned: of a followed replay, a later one plays more.
+    plan = with_region(job.plan, parse_region(str(intent.detail["region"])))
+    cut = summary.find_cut(plan.tape, int(str(intent.detail["cut"])))
+    plan = replace(plan, cut=cut, code=str(intent.detail["code"]))
+    job = replace(job, plan=plan, attempt=attempt)
     if note.get("direct"):
         return audit_direct(job, version, draft)
     return job.record(draft, version, note["audit"])

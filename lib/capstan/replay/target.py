@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
-from capstan.audit import Audit, Shape, audit_copy, audit_transform, payload_of
+from capstan.audit import (
+    Audit,
+    Shape,
+    audit_copy,
+    audit_transform,
+    payload_of,
+    played_records,
+    shape_of,
+)
 from capstan.declare import Mode
 from capstan.errors import BadRequest, Broken, Fenced
 from capstan.ledger import coverage
@@ -106,11 +114,13 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
         wanted = plan.declared.columns if plan.declared and plan.declared.columns else payload
         shape = Shape("_worker", times, tuple(name for name in wanted if name in rows.columns))
         return audit_copy(spark, tape, plan.cut, workers, region, tagged, shape)
-    time = plan.layout.time
-    shape = Shape(
-        plan.layout.worker,
-        () if time is None else (quoted(time),),
-        tuple(rows.columns),
+    given = shaped(spark, plan, played_records(spark, tape, plan.cut, workers, region))
+    shape = shape_of(
+        rows.schema,
+        tape.time_type,
+        worker=plan.layout.worker,
+        time=plan.layout.time,
+        columns=given.columns,
     )
     return audit_transform(
         spark,

@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from capstan.errors import Broken, Held
+from capstan.errors import AnswerIsNo, Broken, Held
 from capstan.tape.lake import is_table
 
 if TYPE_CHECKING:
@@ -165,14 +165,23 @@ def replace(
     holds the range, so what the other writer changed is not this writer's.
 
     Raises:
+        AnswerIsNo: `CAP-OUTSIDE` when rows of `frame` do not match `predicate`.
         Held: `CAP-CONFLICT` when every attempt lost.
     """
     options = {"replaceWhere": predicate} | ({"mergeSchema": "true"} if merge_schema else {})
-    return retrying(
-        lambda: _write(frame, path, "overwrite", options, txn, note),
-        path,
-        attempts,
-    )
+    try:
+        return retrying(
+            lambda: _write(frame, path, "overwrite", options, txn, note), path, attempts
+        )
+    except PySparkException as error:
+        if "DELTA_REPLACE_WHERE_MISMATCH" not in str(error):
+            raise
+        raise AnswerIsNo(
+            "CAP-OUTSIDE",
+            f"there are rows outside of what is replaced in {path}, nothing was written",
+            "a transform must keep to the range that it is given; the condition: " + predicate,
+            path=path,
+        ) from error
 
 
 def retrying(write: Callable[[], Commit | None], path: str, attempts: int = 12) -> Commit | None:

@@ -128,12 +128,17 @@ def append_events(tape: Tape, frame: DataFrame, commit: int, note: Mapping[str, 
     """
     ordinal = Txn(f"tape:{tape.name}", commit)
     if delta.append(frame, tape.paths.events, txn=ordinal, note=note) is None:
-        raise Fenced(
-            "CAP-FENCED",
-            f"stream {tape.name}: commit {commit} was written by another process",
-            "another capture of this stream is running, or has taken over; run it again",
-            stream=tape.name,
-        )
+        raise fenced(tape, commit)
+
+
+def fenced(tape: Tape, commit: int) -> Fenced:
+    """The error of a writer whose commit another process has written."""
+    return Fenced(
+        "CAP-FENCED",
+        f"stream {tape.name}: commit {commit} was written by another process",
+        "another capture of this stream is running, or has taken over; run it again",
+        stream=tape.name,
+    )
 
 
 def newest_cut(tape: Tape) -> Cut:

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from capstan.ledger.tables import PROPERTIES
 from capstan.protocol.rules import holdings_json
 from capstan.tape import delta
 from capstan.tape.lake import Lake, is_table
@@ -143,7 +144,7 @@ def remember(
     rows += [common] if known else []
     if not rows:
         return
-    delta.create_table(spark, path, VERIFIED, properties={"delta.appendOnly": "true"})
+    delta.create_table(spark, path, VERIFIED, properties=PROPERTIES)
     frame = spark.createDataFrame(pa.Table.from_pylist(rows, schema=_ARROW)).coalesce(1)
     delta.append(frame, path, note={"ledger": "verified", "stream": tape.name})
 

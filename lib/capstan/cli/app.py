@@ -1,0 +1,152 @@
+"""The entry point: global options, the list of commands, and what becomes of errors."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
+from typing import Annotated
+
+import typer
+
+from capstan.cli import audits, check, house, listing, replays, tapes
+from capstan.cli.output import Output
+from capstan.cli.shell import DEFAULT_LAKE, Shell, shell_of
+from capstan.errors import BadRequest, Broken, CapstanError
+
+# What Typer makes of an interrupt.
+_INTERRUPTED = 130
+_FLAGS = ("--json", "--debug")
+_VALUED = ("--lake", "--streams")
+
+_HELP = """Records what a stream put out, proves the recording is sound, and plays back any part.
+
+Ends with 0 done; 1 the answer is no; 2 the request is wrong; 3 not complete yet; \
+4 another run holds that range; 5 something broke.
+"""
+
+_MARCH = "--since 2013-03-01 --until 2013-04-01"
+# By name: the function, and the arguments of an example.
+_COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
+    "demo": (house.demo, ""),
+    "doctor": (house.doctor, "--deep"),
+    "streams": (listing.streams, ""),
+    "show": (listing.show, "flights --as-of 12"),
+    "capture": (tapes.capture, "flights"),
+    "close": (tapes.close, "flights"),
+    "check": (check.check, "recording/worker-0.jsonl --minimum 0"),
+    "verify": (tapes.verify, "flights --workers EWR,2 --deep"),
+    "plan": (replays.plan, f"flights --into march {_MARCH}"),
+    "replay": (replays.replay, f"flights --into march --workers EWR,LGA {_MARCH}"),
+    "audit": (
+        audits.audit,
+        "flights --against /data/departures --worker-column origin --time-column sched_dep",
+    ),
+    "publish": (replays.publish, "march-3f2a9c1b-1"),
+    "rollback": (replays.rollback, "march-3f2a9c1b-1"),
+    "unlock": (replays.unlock, "march-3f2a9c1b-1"),
+    "runs": (listing.runs, "--target march --limit 5"),
+}
+
+app = typer.Typer(
+    name="capstan", add_completion=False, pretty_exceptions_enable=False, help=_HELP,
+    epilog="These options may also stand after the command.", rich_markup_mode="rich",
+)  # fmt: skip
+for _name, (_function, _example) in _COMMANDS.items():
+    app.command(_name, epilog=f"Example: capstan {_name} {_example}".rstrip())(_function)
+
+
+@app.callback()
+def shared(
+    context: typer.Context,
+    lake: Annotated[
+        str,
+        typer.Option(
+            envvar="CAPSTAN_LAKE", help="The lake: a folder or an object store's URI.",
+            metavar="PLACE",
+        ),
+    ] = DEFAULT_LAKE,
+    streams: Annotated[
+        str | None,
+        typer.Option(
+            envvar="CAPSTAN_STREAMS", metavar="FILE",
+            help="The declarations; dags/streams.yaml of this folder or the project by default.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, and nothing else there.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error arose.")] = False,
+) -> None:  # fmt: skip
+    """Take the options that all commands share."""
+    shell = shell_of(context)
+    assert shell.output.as_json == as_json
+    shell.place, shell.streams, shell.debug = lake, streams, debug
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code of the process.
+
+    Args:
+        arguments: What follows the program's name; by default that of this process.
+    """
+    words = list(hoisted(sys.argv[1:] if arguments is None else arguments))
+    flags = tuple(takewhile(_FLAGS.__contains__, words))
+    shell = Shell(Output.of(as_json="--json" in flags), debug="--debug" in flags)
+    try:
+        code = app(words or ["--help"], prog_name="capstan", standalone_mode=False, obj=shell)
+    except Exception as error:
+        return _failed(shell, error, debug=shell.debug)
+    if code == _INTERRUPTED:
+        shell.output.error(_interrupted().as_json())
+    return int(code or 0)
+
+
+def hoisted(words: Sequence[str]) -> Iterator[str]:
+    """The words with the options that all commands share in front, flags first of all."""
+    flags: list[str] = []
+    valued: list[str] = []
+    rest: list[str] = []
+    waiting = list(words)
+    while waiting:
+        word = waiting.pop(0)
+        if word == "--":
+            rest += [word, *waiting]
+            break
+        if word in _FLAGS:
+            flags.append(word)
+        elif word.startswith(tuple(f"{name}=" for name in _VALUED)):
+            valued.append(word)
+        elif word in _VALUED and waiting and not waiting[0].startswith("--"):
+            valued += [word, waiting.pop(0)]
+        else:
+            rest.append(word)
+    yield from (*flags, *valued, *rest)
+
+
+def _failed(shell: Shell, error: Exception, *, debug: bool) -> int:
+    """Report an error; the exit code."""
+    if debug:
+        traceback.print_exception(error, file=sys.stderr)
+    found = error if isinstance(error, CapstanError) else _wrapped(error)
+    shell.output.error(found.as_json())
+    return found.exit_code
+
+
+def _wrapped(error: Exception) -> CapstanError:
+    if isinstance(error, typer.TyperException):
+        place = getattr(getattr(error, "ctx", None), "command_path", "capstan")
+        return BadRequest("CAP-USAGE", error.format_message(), f"see `{place} --help`")
+    reason = next((line for line in str(error).splitlines() if line.strip()), "")
+    return Broken(
+        "CAP-BROKEN",
+        f"{type(error).__name__}: {reason}" if reason else type(error).__name__,
+        "--debug shows where; `capstan doctor` looks for what is missing",
+    )
+
+
+def _interrupted() -> CapstanError:
+    return Broken(
+        "CAP-INTERRUPTED", "interrupted", "the same command again goes on where this one stopped"
+    )

@@ -1,0 +1,98 @@
+"""Certificates, audits and plans as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.table import Table
+
+from capstan.cli.output import cell, facts, table
+
+# Of a row in a table; the whole of it is in the JSON.
+_LONGEST = 100
+
+
+def certificate_facts(certificate: Mapping[str, object]) -> Table:
+    """A certificate as people read it."""
+    missing = certificate.get("not_covered")
+    left_out = missing if isinstance(missing, Mapping) else {}
+    return facts(
+        f"certificate of {certificate.get('run')}",
+        [
+            ("stream", f"{certificate.get('stream')}, at commit {certificate.get('cut')}"),
+            ("workers", certificate.get("workers")),
+            ("times", time_range(certificate)),
+            ("records", _records(certificate)),
+            ("fingerprint", certificate.get("fingerprint")),
+            ("complete", _complete(certificate)),
+            ("workers left out", left_out.get("workers")),
+            ("late, not played", certificate.get("late")),
+            ("transform", certificate.get("transform")),
+            ("target", _target(certificate)),
+            ("audit", audit_line(certificate.get("audit"))),
+            ("published", certificate.get("published")),
+            ("seconds", certificate.get("seconds")),
+            ("", ""),
+        ],
+    )
+
+
+def audit_line(audit: object) -> str:
+    """An audit in one line; empty where there was none."""
+    if not isinstance(audit, Mapping):
+        return ""
+    cells, differing = cell(audit.get("cells")), cell(audit.get("differing"))
+    if audit.get("passed"):
+        return f"passed ({audit.get('kind')}, {cells} cells)"
+    return f"failed ({audit.get('kind')}): {differing} of {cells} cells differ"
+
+
+def finding_table(audit: Mapping[str, object]) -> Table:
+    """The sample of an audit's differences."""
+    found = audit.get("findings")
+    return table(
+        "",
+        ("kind", "worker", "time", "expected", "actual"),
+        [
+            (each["kind"], each["worker"], each["time"], *_sides(each))
+            for each in (found if isinstance(found, list) else [])
+        ],
+    )
+
+
+def _sides(finding: Mapping[str, object]) -> tuple[str, str]:
+    """Both rows; where there are both, only what is not the same in them."""
+    expected, actual = finding["expected"], finding["actual"]
+    if isinstance(expected, Mapping) and isinstance(actual, Mapping):
+        other = [name for name in expected if expected[name] != actual.get(name)]
+        return _row(expected, other), _row(actual, other)
+    return tuple(_row(row, None) for row in (expected, actual))  # type: ignore[return-value]
+
+
+def _row(row: object, names: list[str] | None) -> str:
+    if not isinstance(row, Mapping):
+        return ""
+    text = ", ".join(f"{n}={row.get(n)}" for n in (row if names is None else names))
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+
+
+def time_range(value: Mapping[str, object]) -> str:
+    """`since` and `until` in words."""
+    since, until = value.get("since"), value.get("until")
+    start = "from the start" if since is None else f"from {since}"
+    return start + ("" if until is None else f" to before {until}")
+
+
+def _records(certificate: Mapping[str, object]) -> str:
+    times = certificate.get("times")
+    return cell(certificate.get("records")) + (f" at {cell(times)} times" if times else "")
+
+
+def _complete(certificate: Mapping[str, object]) -> str:
+    frontier = f"frontier {cell(certificate.get('frontier')) or 'empty: closed'}"
+    return ("yes" if certificate.get("complete") else "only in part") + f", {frontier}"
+
+
+def _target(certificate: Mapping[str, object]) -> str:
+    version = certificate.get("target_version")
+    return f"{certificate.get('target')}" + ("" if version is None else f", version {version}")

@@ -1,0 +1,156 @@
+"""What a command prints: one JSON object, or tables for people; errors in either form."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+# Wide enough that nothing is cut where no terminal sets a width: pipes, files, logs.
+_WIDE = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where answers and errors go.
+
+    Attributes:
+        as_json: Whether answers and errors are JSON objects on standard output.
+        answers: The console of answers, on standard output.
+        notes: The console of everything else, on standard error.
+    """
+
+    as_json: bool
+    answers: Console
+    notes: Console
+
+    @classmethod
+    def of(cls, *, as_json: bool) -> Output:
+        """Output to the standard streams as they are now."""
+        for stream in (sys.stdout, sys.stderr):
+            # What a terminal's encoding cannot show is escaped, never an error.
+            with suppress(AttributeError, ValueError):
+                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        return cls(as_json, _console(stderr=False), _console(stderr=True))
+
+    def answer(self, value: Mapping[str, object], *shown: RenderableType) -> None:
+        """Print an answer: `value` as JSON, or what is `shown` to people."""
+        try:
+            if self.as_json:
+                self.answers.file.write(json_text(value) + "\n")
+            else:
+                for each in shown:
+                    self.answers.print(each, soft_wrap=isinstance(each, str))
+            self.answers.file.flush()
+        except (BrokenPipeError, SystemExit):
+            # Who reads has seen enough: `capstan runs | head`.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def note(self, text: str) -> None:
+        """Print a line to standard error."""
+        self.notes.print(text, soft_wrap=True)
+
+    def error(self, value: Mapping[str, object]) -> None:
+        """Print an error with the keys `error`, `message` and `hint`."""
+        if self.as_json:
+            self.answer(value)
+            return
+        self.note(f"{value['error']}: {_one_line(str(value['message']))}")
+        if value["hint"]:
+            self.note(f"  {_one_line(str(value['hint']))}")
+
+
+def _console(*, stderr: bool) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    # No markup: names and values come from data, and `[red]` in one of them is no colour.
+    return Console(
+        file=stream,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        width=None if stream.isatty() else _WIDE,
+    )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def json_text(value: object) -> str:
+    """JSON of `value`, all in ASCII, so that no encoding of a terminal can break it."""
+    return json.dumps(_plain(value))
+
+
+def _plain(value: object) -> object:
+    """`value` with only what JSON has; numbers that it lacks (NaN, infinity) become text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """A table for people; numbers are set to the right."""
+    listed = [[cell(each) for each in row] for row in rows]
+    made = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for index, name in enumerate(columns):
+        numbers = all(_is_number(row[index]) for row in listed) and bool(listed)
+        made.add_column(name, justify="right" if numbers else "left", overflow="fold")
+    for row in listed:
+        made.add_row(*row)
+    return made
+
+
+def facts(title: str, pairs: Iterable[tuple[str, object]]) -> Table:
+    """A table of names and values, without those that are empty."""
+    made = Table(
+        title=title or None, box=None, show_header=False, title_justify="left", pad_edge=False
+    )
+    made.add_column(style="bold")
+    made.add_column(overflow="fold")
+    for name, value in pairs:
+        if value not in (None, "", [], {}):
+            made.add_row(name, cell(value))
+    return made
+
+
+def cell(value: object) -> str:
+    """A value as a table shows it: thousands apart, lists by commas, nothing as nothing."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list | tuple):
+        return ", ".join(str(part) for part in value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{count:,} {name}" for name, count in value.items())
+    return str(value)
+
+
+def size(count: int) -> str:
+    """A number of bytes as people read it."""
+    amount = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(",", "").replace("-", "").isdigit()

@@ -1,0 +1,180 @@
+"""What is being done, on standard error, driven by the named points of the work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from capstan.cli.output import Output
+from capstan.steps import listening
+
+Facts = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a command is about to do.
+
+    Attributes:
+        title: What it is called.
+        points: The named points that it passes, when they are known: the total of its progress.
+    """
+
+    title: str
+    points: tuple[str, ...] = ()
+
+
+_REPLAY = ("verify", "claim", "intent", "staging", "audit", "publish", "coverage", "certificate")
+_DIRECT = ("verify", "claim", "intent", "publish", "audit", "coverage", "certificate")
+_HELD = ("verify", "claim", "intent", "staging", "audit", "audited")
+_ROLLBACK = ("rollback.publish", "rollback.coverage", "rollback.ledger")
+
+# What was done when a point is reached; points that are not here are too small to be shown.
+_DONE: Mapping[str, Callable[[Facts], str]] = {
+    "verify.events": lambda facts: f"{facts.get('read', 0):,} events verified",
+    "verify.deep": lambda _: "records compared with their events",
+    "replay.verify": lambda facts: f"recordings of {facts.get('workers')} workers are sound",
+    "replay.claim": lambda facts: f"{facts.get('run')}, attempt {facts.get('attempt')}: claimed",
+    "replay.fence": lambda _: "earlier attempts are shut out",
+    "replay.intent": lambda facts: f"{facts.get('records', 0):,} records to play",
+    "replay.staging": lambda _: "staged",
+    "replay.audit": lambda facts: f"{facts.get('cells', 0):,} cells audited",
+    "replay.audited": lambda _: "waits to be published",
+    "replay.publish": lambda facts: f"published as version {facts.get('version')}",
+    "replay.coverage": lambda _: "coverage written",
+    "replay.certificate": lambda _: "certificate written",
+    "rollback.publish": lambda facts: f"taken back in version {facts.get('version')}",
+    "rollback.coverage": lambda _: "coverage written",
+    "rollback.ledger": lambda _: "ledger written",
+    "capture.close": lambda _: "closed",
+}
+# What is done next, for the line that moves.
+_NEXT = {
+    "verify.events": "remembering",
+    "replay.verify": "planning",
+    "replay.claim": "reading the tape",
+    "replay.intent": "playing",
+    "replay.staging": "auditing",
+    "replay.audit": "publishing",
+    "replay.publish": "writing down",
+    "capture.workers": "writing records",
+    "capture.records": "writing late rows",
+    "capture.late": "fingerprinting",
+    "capture.events": "reading what came next",
+}
+
+
+def replay_work(title: str, *, direct: bool = False, hold: bool = False) -> Work:
+    """The work of a replay; a total that holds unless an earlier run stands."""
+    steps = _DIRECT if direct else _HELD if hold else _REPLAY
+    return Work(title, tuple(f"replay.{step}" for step in steps))
+
+
+def rollback_work(title: str) -> Work:
+    """The work of a rollback."""
+    return Work(title, _ROLLBACK)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Batches and rows of a capture so far; nobody knows how many will come."""
+
+    batches: int = 0
+    rows: int = 0
+    late: int = 0
+
+    def add(self, facts: Facts) -> None:
+        late = facts.get("late")
+        self.batches += 1
+        self.rows += int(str(facts.get("fed", 0)))
+        self.late += sum(late.values()) if isinstance(late, Mapping) else 0
+
+    def __str__(self) -> str:
+        batches = f"{self.batches} micro-batch" + ("" if self.batches == 1 else "es")
+        return f"{self.rows:,} rows in {batches}, {self.late:,} late"
+
+
+@dataclass(slots=True)
+class Watch:
+    """Shows one piece of work.
+
+    Attributes:
+        work: What is done.
+        output: Where to show it.
+        bar: The line that moves; None without a terminal.
+    """
+
+    work: Work
+    output: Output
+    bar: Progress | None
+    tally: _Tally = field(default_factory=_Tally)
+
+    def listen(self, point: str, facts: dict[str, object]) -> None:
+        """Take note of a point that was reached."""
+        done = self._done(point, facts)
+        if self.bar is None:
+            if done:
+                self.output.note(f"{self.work.title}: {done}")
+            return
+        after = _NEXT.get(point, done or "")
+        text = f"{self.tally}, {after}" if point.startswith("capture.") else after
+        self.now(text, advance=point in self.work.points)
+
+    def now(self, text: str, *, advance: bool = False) -> None:
+        """Say what is being done."""
+        if self.bar is not None and self.bar.task_ids:
+            shown = f"{self.work.title}: {text}" if text else self.work.title
+            self.bar.update(self.bar.task_ids[0], description=shown, advance=int(advance))
+
+    def _done(self, point: str, facts: Facts) -> str | None:
+        if point == "capture.events":
+            self.tally.add(facts)
+            return f"{self.tally} so far"
+        words = _DONE.get(point)
+        return None if words is None else words(facts)
+
+
+@contextmanager
+def watching(output: Output, work: Work) -> Iterator[Watch]:
+    """Show the work inside the `with` block: a line that moves, or a line per finished step.
+
+    With JSON nothing is shown.
+    """
+    if output.as_json:
+        yield Watch(work, output, None)
+        return
+    bar = _bar(output, work) if output.notes.is_terminal else None
+    watch = Watch(work, output, bar)
+    with listening(watch.listen):
+        if bar is None:
+            yield watch
+            return
+        with bar:
+            bar.add_task(work.title, total=len(work.points) or None)
+            yield watch
+
+
+def _bar(output: Output, work: Work) -> Progress:
+    text = TextColumn("{task.description}", markup=False)
+    columns: list[ProgressColumn] = [SpinnerColumn(), text]
+    if work.points:
+        columns += [BarColumn(bar_width=20), MofNCompleteColumn()]
+    return Progress(
+        *columns,
+        TimeElapsedColumn(),
+        console=output.notes,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )

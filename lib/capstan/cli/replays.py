@@ -1,0 +1,221 @@
+"""`plan`, `replay`, `publish`, `rollback` and `unlock`: replays, and what becomes of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import RenderableType
+
+from capstan.cli.certificate import certificate_facts, time_range
+from capstan.cli.options import AsOf, Into, Run, Since, Stream, Until, Workers, names
+from capstan.cli.output import facts, size, table
+from capstan.cli.progress import Work, replay_work, rollback_work
+from capstan.cli.shell import Shell, shell_of
+from capstan.declare import Mode
+
+if TYPE_CHECKING:
+    from capstan.replay.preview import Preview
+    from capstan.replay.request import Request
+    from capstan.replay.run import Outcome
+
+Peers = Annotated[
+    int | None, typer.Option(help="Replay workers; one per chosen worker by default.")
+]
+Transform = Annotated[
+    str | None, typer.Option(help="A registered transform; the records as they are by default.")
+]
+ModeOption = Annotated[Mode, typer.Option(help="How the target is changed.")]
+Keys = Annotated[
+    str | None, typer.Option(help="Columns that merge matches rows by.", metavar="LIST")
+]
+Follow = Annotated[
+    str | None,
+    typer.Option(help="Play what became complete since the last run of this name.", metavar="NAME"),
+]
+Partial = Annotated[
+    bool, typer.Option("--partial", help="Play what is complete of a range that is not.")
+]
+Direct = Annotated[
+    bool, typer.Option("--direct", help="Write to the target at once, and audit it there.")
+]
+Adopt = Annotated[
+    bool, typer.Option("--adopt", help="Also replace rows that no replay has put there.")
+]
+Hold = Annotated[
+    bool, typer.Option("--hold", help="Stop after the audit; `capstan publish` goes on.")
+]
+
+
+def plan(
+    context: typer.Context,
+    stream: Stream,
+    into: Into,
+    workers: Workers = None,
+    since: Since = None,
+    until: Until = None,
+    as_of: AsOf = None,
+    peers: Peers = None,
+    transform: Transform = None,
+    mode: ModeOption = Mode.REPLACE,
+    keys: Keys = None,
+    follow: Follow = None,
+    partial: Partial = False,
+    direct: Direct = False,
+    adopt: Adopt = False,
+    hold: Hold = False,
+) -> int:
+    """Say what a replay would read and write; ends with 3 where the range is not complete."""
+    from capstan.replay.preview import preview
+
+    shell = shell_of(context)
+    found = preview(shell.lake, shell.declarations(), _request(context))
+    value = found.as_json()
+    shell.output.answer(value, *_plan_tables(found, value))
+    return 0 if found.plan.complete or partial else 3
+
+
+def replay(
+    context: typer.Context,
+    stream: Stream,
+    into: Into,
+    workers: Workers = None,
+    since: Since = None,
+    until: Until = None,
+    as_of: AsOf = None,
+    peers: Peers = None,
+    transform: Transform = None,
+    mode: ModeOption = Mode.REPLACE,
+    keys: Keys = None,
+    follow: Follow = None,
+    partial: Partial = False,
+    direct: Direct = False,
+    adopt: Adopt = False,
+    hold: Hold = False,
+) -> int:
+    """Play chosen workers and times into a table: verified, staged, audited, published.
+
+    The same replay again changes nothing while its result stands.
+    """
+    from capstan.replay.plan import make_plan
+
+    request = _request(context)
+    shell = shell_of(context)
+    declarations = shell.declarations()
+    # What can be refused is refused before a JVM starts.
+    make_plan(shell.lake, declarations, request)
+    with shell.spark(replay_work(f"replay {stream}", direct=direct, hold=hold)) as spark:
+        from capstan.replay.run import replay as carry_out
+
+        outcome = carry_out(spark, shell.lake, declarations, request)
+    _answer(shell, outcome)
+    return 0
+
+
+def _request(context: typer.Context) -> Request:
+    """The request of a command whose parameters are named like the request's fields."""
+    from capstan.replay.request import Request
+
+    fields = {name: context.params[name] for name in Request.__dataclass_fields__}
+    fields["mode"] = Mode(fields["mode"])
+    fields["workers"] = names(fields["workers"], "--workers")
+    fields["keys"] = names(fields["keys"], "--keys") or ()
+    return Request(**fields)
+
+
+def _answer(shell: Shell, outcome: Outcome) -> None:
+    value = outcome.as_json()
+    run = value["run"]
+    if outcome.stood:
+        line = f"nothing to do: run {run} stands"
+    elif value["published"]:
+        line = f"run {run} is published"
+    else:
+        line = f"run {run} is audited and waits: capstan publish {run}"
+    shell.output.answer(value, certificate_facts(value), line)
+
+
+def _plan_tables(found: Preview, value: dict[str, object]) -> list[RenderableType]:
+    covered = value["covered"]
+    assert isinstance(covered, list)
+    complete = "yes" if value["complete"] else "no: times of the range can still receive records"
+    shown: list[RenderableType] = [
+        facts(
+            f"plan: {value['stream']} into {value['target']}",
+            [
+                ("commit", value["cut"]),
+                ("workers", value["workers"]),
+                ("workers left out", value["left_out"]),
+                ("times", time_range(value)),
+                ("complete", complete),
+                ("frontier", value["frontier"] or "empty: closed"),
+                ("records", f"{found.played.records:,} at {found.played.times:,} times"),
+                ("to read", f"{found.files} of {found.files_all} files, {size(found.bytes)}"),
+                ("late, not played", value["late"]),
+                ("target", value["target_path"]),
+                ("stands already", value["stands"]),
+                ("", ""),
+            ],
+        )
+    ]
+    if covered:
+        columns = ("run", "workers", "since", "until", "transform", "stale")
+        rows = [[each[name] for name in columns] for each in covered]
+        shown.append(table("covered already", columns, rows))
+    return shown
+
+
+def publish(context: typer.Context, run: Run) -> int:
+    """Publish a run that was held after its audit, or finish one that was cut off."""
+    from capstan.ledger.runs import read_history
+
+    shell = shell_of(context)
+    shell.lake.require()
+    read_history(shell.lake, run)
+    with shell.spark(Work(f"publish {run}")) as spark:
+        from capstan.replay.run import publish as carry_out
+
+        outcome = carry_out(spark, shell.lake, shell.declarations(), run)
+    _answer(shell, outcome)
+    return 0
+
+
+def rollback(context: typer.Context, run: Run) -> int:
+    """Take back what a run published; rows that others wrote since stay."""
+    from capstan.ledger.runs import read_history
+
+    shell = shell_of(context)
+    shell.lake.require()
+    stood = read_history(shell.lake, run).rolled_back
+    with shell.spark(rollback_work(f"rollback {run}")) as spark:
+        from capstan.replay.run import rollback as carry_out
+
+        version = carry_out(spark, shell.lake, shell.declarations(), run)
+    before = "was taken back before" if stood else "is taken back"
+    shell.output.answer(
+        {"run": run, "target_version": version, "rolled_back": True, "stood": stood},
+        f"run {run} {before}: version {version} has the rows of before",
+    )
+    return 0
+
+
+def unlock(context: typer.Context, run: Run) -> int:
+    """Declare a run dead, so that it holds its range no more."""
+    from capstan.ledger import claims
+    from capstan.ledger.runs import read_history
+
+    shell = shell_of(context)
+    shell.lake.require()
+    attempt = 0
+    if any(claim.run == run for claim in claims.alive(shell.lake)):
+        with shell.spark(Work(f"unlock {run}")) as spark:
+            from capstan.replay.run import unlock as carry_out
+
+            attempt = carry_out(spark, shell.lake, run)
+    else:
+        read_history(shell.lake, run)
+    done = f"attempt {attempt} holds nothing any more" if attempt else "it held nothing"
+    shell.output.answer(
+        {"run": run, "attempt": attempt, "unlocked": bool(attempt)}, f"run {run}: {done}"
+    )
+    return 0

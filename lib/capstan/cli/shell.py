@@ -1,0 +1,99 @@
+"""What every command needs: the lake, the declarations, the output, a Spark session."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from capstan.cli.output import Output
+from capstan.cli.progress import Watch, Work, watching
+from capstan.declare import Declarations, default_path, load
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from capstan.tape.lake import Lake
+
+DEFAULT_LAKE = "./lake"
+
+
+@dataclass(slots=True)
+class Shell:
+    """The options that all commands share, and what follows from them.
+
+    Attributes:
+        output: Where answers and errors go.
+        place: The lake, as it was given.
+        streams: The declaration file, if one was named.
+        debug: Whether errors come with a traceback.
+    """
+
+    output: Output
+    place: str = DEFAULT_LAKE
+    streams: str | None = None
+    debug: bool = False
+
+    @property
+    def lake(self) -> Lake:
+        """The lake, which may not be there."""
+        from capstan.tape.lake import Lake
+
+        return Lake.at(self.place)
+
+    def declarations(self, *, required: bool = False) -> Declarations:
+        """What is declared; nothing when no file was named and there is none.
+
+        Args:
+            required: Whether a file has to be there.
+
+        Raises:
+            BadRequest: `CAP-DECLARE` when the file cannot be read or is wrong.
+        """
+        path = Path(self.streams) if self.streams else default_path()
+        if not required and not self.streams and not path.exists():
+            return Declarations(path, {}, {}, {}, {})
+        return load(path, lake=self.lake.root)
+
+    @contextmanager
+    def spark(self, work: Work) -> Iterator[SparkSession]:
+        """A Spark session for some work, which is shown; stopped after it if it was started here.
+
+        What the work prints goes to standard error: standard output is for the answer.
+        """
+        with (
+            redirect_stdout(sys.stderr),
+            watching(self.output, work) as watch,
+            started(watch) as session,
+        ):
+            yield session
+
+
+@contextmanager
+def started(watch: Watch) -> Iterator[SparkSession]:
+    """The Spark session of this process; stopped at the end if there was none before."""
+    watch.now("starting Spark")
+    from pyspark import SparkContext
+
+    from capstan.session import build_session
+
+    ours = SparkContext._active_spark_context is None
+    session = build_session("capstan")
+    watch.now("")
+    try:
+        yield session
+    finally:
+        if ours:
+            session.stop()
+
+
+def shell_of(context: typer.Context) -> Shell:
+    """The shell of a command."""
+    shell = context.obj
+    assert isinstance(shell, Shell)
+    return shell

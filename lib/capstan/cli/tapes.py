@@ -1,0 +1,130 @@
+"""`capture`, `close` and `verify`: commands that write a tape, or judge it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from capstan.cli.options import AsOf, Stream, Workers, names
+from capstan.cli.output import table
+from capstan.cli.progress import Work
+from capstan.cli.shell import shell_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from capstan.capture.run import Captured
+    from capstan.verify import Verification
+
+
+def capture(
+    context: typer.Context,
+    stream: Stream,
+    reseat: Annotated[
+        bool,
+        typer.Option(
+            "--reseat", help="Take a new checkpoint, and capture again all that the source offers."
+        ),
+    ] = False,
+) -> int:
+    """Put on tape what has arrived of a declared stream, then end."""
+    shell = shell_of(context)
+    declared = shell.declarations(required=True).stream(stream)
+    with shell.spark(Work(f"capture {stream}")) as spark:
+        from capstan.capture.run import capture as carry_out
+
+        captured = carry_out(spark, shell.lake, declared, reseat=reseat)
+    shell.output.answer(asdict(captured), *captured_lines(captured))
+    return 0
+
+
+def captured_lines(captured: Captured) -> list[str]:
+    """A capture as people read it."""
+    if not captured.batches:
+        first = f"{captured.stream}: nothing new; the tape is at commit {captured.cut}"
+    else:
+        first = (
+            f"{captured.stream}: {captured.fed:,} rows in {captured.batches} batches: "
+            f"{captured.records:,} on tape, {sum(captured.late.values()):,} late"
+        )
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in captured.late.items())
+    frontier = ", ".join(str(time) for time in captured.frontier) or "closed"
+    return [first + (f" ({reasons})" if reasons else ""), f"frontier: {frontier}"]
+
+
+def close(context: typer.Context, stream: Stream) -> int:
+    """End a stream: its workers let go of all they hold, and every time becomes complete."""
+    from capstan.tape.tape import newest_cut, open_tape
+
+    shell = shell_of(context)
+    open_tape(shell.lake, stream)
+    with shell.spark(Work(f"close {stream}")) as spark:
+        from capstan.capture.run import close as carry_out
+
+        tape, closed = carry_out(spark, shell.lake, stream)
+    cut = newest_cut(tape).commit
+    done = f"{closed} workers closed" if closed else "was closed already"
+    shell.output.answer(
+        {"stream": stream, "closed": closed, "cut": cut}, f"{stream}: {done}, at commit {cut}"
+    )
+    return 0
+
+
+def verify(
+    context: typer.Context,
+    stream: Stream,
+    workers: Workers = None,
+    as_of: AsOf = None,
+    deep: Annotated[
+        bool,
+        typer.Option("--deep", help="Also compare all records with the counts and hashes."),
+    ] = False,
+) -> int:
+    """Check that recordings obey the rules; only what is newer than the last check is read."""
+    from capstan.tape.summary import find_cut, resolve_workers
+    from capstan.tape.tape import open_tape
+
+    shell = shell_of(context)
+    tape = open_tape(shell.lake, stream)
+    cut = find_cut(tape, as_of)
+    listed = names(workers, "--workers")
+    chosen = None if listed is None else tuple(resolve_workers(tape, cut, listed))
+    with shell.spark(Work(f"verify {stream}")) as spark:
+        from capstan.verify import verify as carry_out
+
+        found = carry_out(spark, shell.lake, tape, workers=chosen, cut=cut, deep=deep)
+    value = found.as_json(tape)
+    shell.output.answer(value, verdict_table(value), verdict_line(found))
+    return 0 if found.valid else 1
+
+
+def verdict_table(value: dict[str, object]) -> Table:
+    """What verify says of each worker."""
+    workers = value["workers"]
+    assert isinstance(workers, list)
+    return table(
+        "",
+        ("worker", "label", "valid", "events", "records", "frontier", "violation"),
+        [
+            (
+                each["worker"],
+                each["label"],
+                each["valid"],
+                each["events"],
+                each["records"],
+                "closed" if each["closed"] else each["frontier"],
+                each["violation"] and f"{each['violation']['rule']}: {each['violation']['about']}",
+            )
+            for each in workers
+        ],
+    )
+
+
+def verdict_line(found: Verification) -> str:
+    """A verification in one line."""
+    events = sum(verdict.events for verdict in found.workers)
+    bad = sum(not verdict.valid for verdict in found.workers)
+    said = f"{bad} of {len(found.workers)} recordings are not valid" if bad else "valid"
+    return f"{found.stream} at commit {found.cut.commit}: {said} ({events:,} sound events)"

@@ -1,0 +1,187 @@
+"""What a replay would do, told before Spark starts: from the index, the ledgers, the file lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capstan.declare import Declarations
+from capstan.ledger import coverage, runs
+from capstan.ledger.coverage import Covered
+from capstan.ledger.regions import render_bounds
+from capstan.replay.certificate import late_in
+from capstan.replay.follow import cursor, follow_identity
+from capstan.replay.plan import Plan, make_plan, target_path
+from capstan.replay.request import Request
+from capstan.tape import delta, summary
+from capstan.tape.lake import Lake
+from capstan.tape.summary import Played
+from capstan.times import Kind
+
+# The bounds of timestamps are cut to milliseconds: what was cut may reach this far.
+_CUT_US = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a replay would do.
+
+    Attributes:
+        plan: The replay, resolved.
+        played: What it would play.
+        files: Files of `records` that it would read.
+        files_all: Files that `records` has.
+        bytes: Their size, as they are stored.
+        covered: What stands already in the part of the target that it would change.
+        left_out: Labels of the workers that are not chosen.
+        late: Late rows of the range, by reason.
+        stands: The run of the same identity that has published, if one has.
+    """
+
+    plan: Plan
+    played: Played
+    files: int
+    files_all: int
+    bytes: int
+    covered: tuple[Covered, ...]
+    left_out: tuple[str, ...]
+    late: Mapping[str, int]
+    stands: str | None
+
+    def as_json(self) -> dict[str, object]:
+        """The preview as the object that `--json` prints."""
+        plan = self.plan
+        time_type = plan.tape.time_type
+        bounds = render_bounds(time_type, plan.region)
+        return {
+            "stream": plan.tape.name,
+            "cut": plan.cut.commit,
+            "workers": list(plan.workers.values()),
+            "peers": plan.peers,
+            "left_out": list(self.left_out),
+            "since": bounds["since"],
+            "until": bounds["until"],
+            "asked_until": plan.box.to_json(time_type)["until"],
+            "frontier": [time_type.render(time) for time in plan.frontier.elements],
+            "complete": plan.complete,
+            "records": self.played.records,
+            "times": self.played.times,
+            "messages": self.played.messages,
+            "files": self.files,
+            "files_all": self.files_all,
+            "bytes": self.bytes,
+            "late": dict(self.late),
+            "transform": plan.request.transform,
+            "mode": str(plan.request.mode),
+            "target": plan.request.into,
+            "target_path": plan.target,
+            "covered": [_covered_json(plan, each) for each in self.covered],
+            "stands": self.stands,
+        }
+
+
+def preview(lake: Lake, declarations: Declarations, request: Request) -> Preview:
+    """Look at what a replay would do, without a JVM and without changing anything.
+
+    Raises:
+        BadRequest: As `make_plan`; `CAP-FOLLOW` when it was followed otherwise before.
+    """
+    played = None
+    if request.follow is not None:
+        identity = follow_identity(request, target_path(lake, declarations, request.into)[0])
+        played = cursor(request, runs.read_histories(lake, identity=identity).values())
+    plan = make_plan(lake, declarations, request, cursor=played)
+    files, files_all, size = _to_read(plan)
+    labels = summary.worker_labels(plan.tape, plan.cut)
+    return Preview(
+        plan,
+        summary.played(plan.tape, plan.cut, tuple(plan.workers), plan.region),
+        files,
+        files_all,
+        size,
+        tuple(c for c in coverage.standing(lake, plan.target) if c.scope.meets(plan.scope)),
+        tuple(label for worker, label in labels.items() if worker not in plan.workers),
+        late_in(plan.tape, plan.cut, tuple(plan.workers), plan.region, plan.everyone),
+        _standing_run(lake, plan),
+    )
+
+
+def _standing_run(lake: Lake, plan: Plan) -> str | None:
+    if plan.request.follow is not None:
+        return None
+    last = runs.last_generation(runs.read_histories(lake, identity=plan.identity).values())
+    return last.last.run if last is not None and last.published else None
+
+
+def _to_read(plan: Plan) -> tuple[int, int, int]:
+    """Files to read, files in all, bytes to read: those that the scan cannot skip by bounds."""
+    actions = delta.open_table(plan.tape.paths.records).get_add_actions(flatten=True)
+    files = pa.table(actions)
+    if not files.num_rows:
+        return 0, 0, 0
+    workers = _between(files, "worker", sorted(plan.workers))
+    masks = [workers, *_within_times(files, plan)]
+    batches = _bound(files, "min.batch")
+    if batches is not None:
+        masks.append(pc.fill_null(pc.less_equal(batches, plan.cut.batch), True))
+    chosen = files.filter(reduce(pc.and_, masks))
+    return chosen.num_rows, files.num_rows, pc.sum(chosen["size_bytes"]).as_py() or 0
+
+
+def _between(files: pa.Table, column: str, values: list[int]) -> pa.ChunkedArray:
+    """Which files can hold one of `values`."""
+    low, high = _bound(files, f"min.{column}"), _bound(files, f"max.{column}")
+    if low is None or high is None:
+        return pa.chunked_array([pa.array([True] * files.num_rows)])
+    nothing = pa.chunked_array([pa.array([False] * files.num_rows)])
+    found = [pc.and_(pc.less_equal(low, v), pc.greater_equal(high, v)) for v in values]
+    return pc.fill_null(reduce(pc.or_, found, nothing), True)
+
+
+def _within_times(files: pa.Table, plan: Plan) -> list[pa.ChunkedArray]:
+    """Per bound of the played box, which files can hold a time inside it."""
+    box, masks = plan.region.simplified().box, []
+    for index, coordinate in enumerate(plan.tape.time_type.coordinates):
+        since, until = box.since[index], box.until[index]
+        slack = _CUT_US if coordinate.kind is Kind.TIMESTAMP else 0
+        low = _bound(files, f"min.time.{coordinate.name}")
+        high = _bound(files, f"max.time.{coordinate.name}")
+        if since is not None and high is not None:
+            masks.append(pc.fill_null(pc.greater_equal(high, since - slack), True))
+        if until is not None and low is not None:
+            masks.append(pc.fill_null(pc.less(low, until), True))
+    return masks
+
+
+def _bound(files: pa.Table, name: str) -> pa.ChunkedArray | None:
+    """A bound of all files as integers: days, microseconds; None when there is none."""
+    if name not in files.column_names:
+        return None
+    column = files[name]
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    if pa.types.is_date(column.type):
+        return column.cast(pa.int32()).cast(pa.int64())
+    return column.cast(pa.int64())
+
+
+def _covered_json(plan: Plan, covered: Covered) -> dict[str, object]:
+    same = covered.stream == plan.tape.name
+    bounds = render_bounds(plan.tape.time_type, covered.scope.region) if same else {}
+    labels = plan.layout.labels if same else {}
+    numbers = covered.scope.workers
+    return {
+        "run": covered.run,
+        "stream": covered.stream,
+        "workers": None if numbers is None else [labels.get(n, str(n)) for n in numbers],
+        "since": bounds.get("since"),
+        "until": bounds.get("until"),
+        "transform": covered.transform or None,
+        "cut": covered.cut,
+        "target_version": covered.target_version,
+        "stale": covered.transform == (plan.request.transform or "") and covered.code != plan.code,
+    }

@@ -1,0 +1,20 @@
+"""Submitted apps: a request as JSON, one call, a result file, an exit code."""
+
+from __future__ import annotations
+
+from capstan.submit.apps import audit, capture, replay, verify
+from capstan.submit.program import main
+from capstan.submit.values import Answer, Fields, Place, Prepare, Work
+
+__all__ = [
+    "Answer",
+    "Fields",
+    "Place",
+    "Prepare",
+    "Work",
+    "audit",
+    "capture",
+    "main",
+    "replay",
+    "verify",
+]

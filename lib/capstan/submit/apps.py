@@ -1,0 +1,166 @@
+"""The submitted apps: each makes of a request the work to do, or refuses it without Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from capstan.declare.names import did_you_mean, one_of
+from capstan.declare.reading import read_model
+from capstan.errors import AnswerIsNo, BadRequest, CapstanError
+from capstan.replay.foreign import (
+    Against,
+    audit_against,
+    audit_run,
+    plan_against,
+    require_auditable,
+)
+from capstan.replay.plan import make_plan
+from capstan.replay.request import Request
+from capstan.replay.run import replay as carry_out_replay
+from capstan.submit.values import Answer, Fields, Place, Work
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from capstan.audit import Audit
+    from capstan.times import TimeType
+
+Asked = TypeVar("Asked")
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureRequest:
+    """What `spark_apps/capture.py` is asked: a declared stream, and whether to reseat it."""
+
+    stream: str
+    reseat: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyRequest:
+    """What `spark_apps/verify.py` is asked; `workers` are labels or numbers, None for all."""
+
+    stream: str
+    workers: tuple[str, ...] | None = None
+    as_of: int | None = None
+    deep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunAudit:
+    """What `spark_apps/audit.py` is asked of a run: its name, and a version of its target."""
+
+    run: str
+    version: int | None = None
+
+
+def capture(fields: Fields, place: Place) -> Work:
+    """Prepare the capture of a declared stream."""
+    asked = _read(CaptureRequest, fields)
+    stream = place.declarations(required=True).stream(asked.stream)
+
+    def work(spark: SparkSession) -> Answer:
+        from capstan.capture.run import capture as carry_out
+
+        return Answer(asdict(carry_out(spark, place.lake, stream, reseat=asked.reseat)))
+
+    return work
+
+
+def verify(fields: Fields, place: Place) -> Work:
+    """Prepare the verification of a stream's recordings."""
+    from capstan.tape.summary import find_cut, resolve_workers
+    from capstan.tape.tape import open_tape
+
+    asked = _read(VerifyRequest, fields)
+    tape = open_tape(place.lake, asked.stream)
+    cut = find_cut(tape, asked.as_of)
+    chosen = asked.workers
+    workers = None if chosen is None else tuple(resolve_workers(tape, cut, chosen))
+
+    def work(spark: SparkSession) -> Answer:
+        from capstan.verify import verify as carry_out
+
+        found = carry_out(spark, place.lake, tape, workers=workers, cut=cut, deep=asked.deep)
+        return Answer(found.as_json(tape), _refusal(lambda: found.require_valid(tape)))
+
+    return work
+
+
+def replay(fields: Fields, place: Place) -> Work:
+    """Prepare a replay; the request has the fields of `capstan.replay.request.Request`."""
+    asked = _read(Request, fields)
+    declarations = place.declarations()
+    make_plan(place.lake, declarations, asked)
+
+    def work(spark: SparkSession) -> Answer:
+        outcome = carry_out_replay(spark, place.lake, declarations, asked)
+        return Answer(outcome.as_json())
+
+    return work
+
+
+def audit(fields: Fields, place: Place) -> Work:
+    """Prepare an audit: of a run (`run`), or of a table against a stream (`stream`, `table`)."""
+    return _audit_of_run(fields, place) if "run" in fields else _audit_of_table(fields, place)
+
+
+def _audit_of_run(fields: Fields, place: Place) -> Work:
+    asked = _read(RunAudit, fields)
+    declarations = place.declarations()
+    history = require_auditable(place.lake, asked.run, asked.version)
+
+    def work(spark: SparkSession) -> Answer:
+        plan, found = audit_run(spark, place.lake, declarations, history, asked.version)
+        about = {"run": asked.run, "stream": plan.tape.name, "cut": plan.cut.commit}
+        where = {"target": plan.request.into, "version": asked.version}
+        return _audited({**about, **where}, found, plan.tape.time_type, f"run {asked.run}")
+
+    return work
+
+
+def _audit_of_table(fields: Fields, place: Place) -> Work:
+    asked = _read(Against, fields)
+    plan = plan_against(place.lake, place.declarations(), asked)
+
+    def work(spark: SparkSession) -> Answer:
+        found = audit_against(spark, plan, asked)
+        about = {"stream": asked.stream, "cut": plan.cut.commit}
+        where = {"target": asked.table, "version": asked.version}
+        return _audited({**about, **where}, found, plan.tape.time_type, asked.table)
+
+    return work
+
+
+def _audited(about: Fields, found: Audit, time_type: TimeType, where: str) -> Answer:
+    refusal = _refusal(lambda: found.require_passed(where))
+    return Answer({**about, **found.as_json(time_type)}, refusal)
+
+
+def _refusal(check: Callable[[], None]) -> CapstanError | None:
+    try:
+        check()
+    except AnswerIsNo as error:
+        return error
+    return None
+
+
+def _read(kind: type[Asked], fields: Fields) -> Asked:
+    """The request that `fields` make.
+
+    Raises:
+        BadRequest: `CAP-REQUEST`, naming a key that is unknown, missing or has a wrong value.
+    """
+    known = [each.name for each in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for key in fields:
+        if key not in known:
+            raise BadRequest(
+                "CAP-REQUEST",
+                f"the request has an unknown key {key[:80]!r}{did_you_mean(key, known)}",
+                f"keys are {one_of(known)}",
+                key=key,
+            )
+    return read_model(kind, fields, "CAP-REQUEST")

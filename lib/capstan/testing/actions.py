@@ -1,0 +1,69 @@
+"""What a test has another driver do over the little stream: an action's name and its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from capstan.capture.run import capture, close
+from capstan.ledger.runs import read_histories
+from capstan.replay.request import Request
+from capstan.replay.run import Outcome, publish, replay, rollback
+from capstan.tape.lake import Lake
+from capstan.testing import little
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Arguments = Mapping[str, object]
+
+
+def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, object]:
+    """Carry out an action, in whichever driver this is.
+
+    Args:
+        spark: The session.
+        name: `capture`, `close`, `replay`, `publish` or `rollback`.
+        arguments: `lake` and `source` are folders; `capture` takes `reseat`; `replay` takes the
+            fields of a `Request` under `request`; `publish` and `rollback` take `run`, else
+            it is the newest one.
+
+    Returns:
+        What came of it, as JSON.
+    """
+    lake, source = Lake.at(str(arguments["lake"])), Path(str(arguments["source"]))
+    declared = little.declarations(source)
+    if name == "capture":
+        found = capture(
+            spark, lake, little.stream(source), reseat=bool(arguments.get("reseat", False))
+        )
+        return {"batches": found.batches, "fed": found.fed, "records": found.records}
+    if name == "close":
+        return {"closed": close(spark, lake, little.NAME)[1]}
+    if name == "replay":
+        return _outcome(replay(spark, lake, declared, request_of(arguments)))
+    if name == "publish":
+        return _outcome(publish(spark, lake, declared, _run(lake, arguments)))
+    if name == "rollback":
+        return {"version": rollback(spark, lake, declared, _run(lake, arguments))}
+    raise ValueError(name)
+
+
+def request_of(arguments: Arguments) -> Request:
+    """The request that the arguments of `replay` stand for; of the little stream by default."""
+    fields = arguments["request"]
+    assert isinstance(fields, Mapping)
+    return Request.from_json({**Request(little.NAME, "unnamed").as_json(), **fields})
+
+
+def _run(lake: Lake, arguments: Arguments) -> str:
+    return str(arguments.get("run") or list(read_histories(lake))[-1])
+
+
+def _outcome(outcome: Outcome) -> dict[str, object]:
+    return {
+        "run": outcome.certificate.get("run"),
+        "stood": outcome.stood,
+        "certificate": dict(outcome.certificate),
+    }

@@ -1,0 +1,116 @@
+"""The drivers that tests start beside their own, to be killed or held."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from capstan.testing.kill import PATIENCE, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A driver in a process of its own, the leader of its process group.
+
+    Attributes:
+        process: The process.
+        log: The file that has all it printed.
+    """
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def require_killed(self) -> None:
+        """Wait until it was killed, and nothing that it started runs any more."""
+        try:
+            code = self.process.wait(2 * PATIENCE)
+        except subprocess.TimeoutExpired:
+            code = None
+        end = time.monotonic() + PATIENCE
+        while code is not None and _group(self.process.pid):
+            if time.monotonic() > end:
+                code = None
+            time.sleep(0.02)
+        if code != -signal.SIGKILL:
+            self.end()
+            raise AssertionError(f"it was not killed, but ended with {code}:\n{self.printed()}")
+
+    def wait_for(self, file: Path) -> None:
+        """Wait until it has made a file."""
+        end = time.monotonic() + PATIENCE
+        while not file.exists():
+            ended = self.process.poll() is not None
+            if ended or time.monotonic() > end:
+                self.end()
+                raise AssertionError(f"it did not make {file}:\n{self.printed()}")
+            time.sleep(0.05)
+
+    def printed(self) -> str:
+        """All it has printed."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def end(self) -> None:
+        """End it and all that it started, whatever it does."""
+        for process in _group(self.process.pid):
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.wait(PATIENCE)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An action that another driver has been held at."""
+
+    child: Child
+    step: Step
+
+    def release(self) -> dict[str, object]:
+        """Let it go on, and wait for its end; what became of it, with its exit code as `exit`."""
+        Path(self.step.until or "").touch()
+        self.child.wait_for(self.step.ended)
+        found: dict[str, object] = json.loads(self.step.ended.read_text(encoding="utf-8"))
+        return found
+
+
+def start(folder: Path, script: Sequence[Step]) -> Child:
+    """Start a driver that carries out a script; its log and temporary files go to `folder`."""
+    folder.mkdir(parents=True)
+    log, written = folder / "log", folder / "script.json"
+    written.write_text(json.dumps([step.as_json() for step in script]), encoding="utf-8")
+    # A killed driver clears nothing away; what it leaves goes with the test's own folder.
+    places = {"TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder)}
+    with log.open("wb") as printed:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "capstan.testing.kill", str(written)],
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **places},
+            start_new_session=True,
+        )
+    return Child(process, log)
+
+
+def _group(group: int) -> list[int]:
+    """Processes of a process group that still run."""
+    found = []
+    for place in Path("/proc").iterdir():
+        if not place.name.isdecimal():
+            continue
+        try:
+            # The name of a program, in brackets, may hold anything.
+            fields = (place / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        except (OSError, UnicodeDecodeError):
+            continue
+        if int(fields[2]) == group and fields[0] not in "ZX":
+            found.append(int(place.name))
+    return found

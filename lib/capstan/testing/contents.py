@@ -1,0 +1,84 @@
+"""What tables hold, in a form that two lakes can be compared by."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from capstan.ledger import claims, coverage, runs
+from capstan.ledger.regions import region_text
+from capstan.ledger.runs import Step
+from capstan.tape import delta
+from capstan.tape.lake import Lake, is_table
+from capstan.tape.tape import open_tape
+from capstan.testing import little
+from capstan.verify import verify
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Rows = list[str]
+
+
+def rows(path: str) -> Rows:
+    """The rows of a Delta table as sorted JSON texts: equal where two tables hold the same."""
+    if not is_table(path):
+        return []
+    found = delta.open_table(path).to_pyarrow_table().to_pylist()
+    return sorted(json.dumps(row, sort_keys=True, default=str) for row in found)
+
+
+def tape(lake: Lake, name: str = little.NAME) -> dict[str, Rows]:
+    """All four tables of a tape."""
+    paths = lake.stream(name)
+    return {
+        "events": rows(paths.events),
+        "records": rows(paths.records),
+        "late": rows(paths.late),
+        "workers": rows(paths.workers),
+    }
+
+
+def table(lake: Lake, name: str) -> dict[str, object]:
+    """A target: its rows, and what stands in it by the ledger, whoever put it there."""
+    path = lake.table(name)
+    standing = [
+        {
+            "generation": each.generation,
+            "stream": each.stream,
+            "workers": each.scope.workers,
+            "region": region_text(each.scope.region),
+            "transform": each.transform,
+            "cut": each.cut,
+        }
+        for each in coverage.standing(lake, path)
+    ]
+    return {"rows": rows(path), "standing": standing}
+
+
+def require_sound(spark: SparkSession, lake: Lake, name: str = little.NAME) -> None:
+    """Check that a tape is valid, down to its records."""
+    found = verify(spark, lake, open_tape(lake, name), deep=True, remember=False)
+    assert found.valid, found
+
+
+def require_published_once(lake: Lake, run: str) -> None:
+    """Check that a run is done once, by the ledger and by its target, and holds nothing."""
+    history = runs.read_history(lake, run)
+    steps = [row.step for row in history.rows]
+    assert history.published, steps
+    assert steps.count(Step.DONE) == 1, steps
+    assert publishes(lake, history.last.target, run) == 1, steps
+    version = (history.certificate or {})["target_version"]
+    assert [c.target_version for c in _covered(lake, history.last.target, run)] == [version]
+    assert [claim for claim in claims.alive(lake) if claim.run == run] == []
+
+
+def publishes(lake: Lake, target: str, run: str) -> int:
+    """How many commits of a target are publishes of a run."""
+    notes = [delta.note_of(commit) for commit in delta.commits_since(lake.table(target), -1)]
+    return sum(note.get("run") == run and bool(note.get("publish")) for note in notes)
+
+
+def _covered(lake: Lake, target: str, run: str) -> list[coverage.Covered]:
+    return [each for each in coverage.standing(lake, target) if each.run == run]

@@ -1,0 +1,17 @@
+"""Settings that make a Spark driver small: what all tests, and the drivers they kill, run with."""
+
+from __future__ import annotations
+
+SHRUNK = {
+    # The first compiler alone, and the simplest collector: tests end before better code pays.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
+    "spark.driver.memory": "2g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+}
+"""Spark settings of a session over two cores that does little work."""
+
+MASTER = "local[2]"
+"""The Spark master of all tests."""

@@ -1,0 +1,168 @@
+"""Counters: what Spark planned and read, and which commits were made. They never vary with load.
+
+They come from Spark's own status store, so nothing has to be put into the work that is watched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+    from pyspark.sql import SparkSession
+
+_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZE = re.compile(r"([0-9.,]+) (B|KiB|MiB|GiB|TiB)\b")
+_LOCATION = re.compile(r"Location: [^\[]*\[([^\],]*)")
+_SCHEMA = re.compile(r"ReadSchema: (struct<.*>)")
+_PYTHON = re.compile("Python|Pandas|InArrow")
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A scan of files in an executed plan.
+
+    Attributes:
+        path: The table.
+        files: Files that were read.
+        bytes: Their size, as closely as Spark tells it: three digits.
+        rows: Rows that came out.
+        columns: The columns that were read, as Spark writes a schema.
+    """
+
+    path: str
+    files: int
+    bytes: int
+    rows: int
+    columns: str
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """A query that was executed: its jobs, the names of its operators, its scans of tables."""
+
+    number: int
+    jobs: int
+    operators: tuple[str, ...]
+    scans: tuple[Scan, ...]
+
+    @property
+    def python(self) -> tuple[str, ...]:
+        """The operators that hand rows to Python."""
+        return tuple(name for name in self.operators if _PYTHON.search(name))
+
+
+class Watch:
+    """Counts what a session executes from now on; a context manager.
+
+    Attributes:
+        executions: What was executed inside the `with` block, once it has ended.
+        jobs: Spark jobs that ran inside it, those of Delta's own bookkeeping included.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._plan_text = "spark.sql.maxMetadataStringLength"
+        self.executions: tuple[Execution, ...] = ()
+        self.jobs = 0
+
+    def __enter__(self) -> Self:
+        # The whole path and schema of a scan, where Spark shows 100 characters of them.
+        self._shown = self._spark.conf.get(self._plan_text, None)
+        self._spark.conf.set(self._plan_text, "100000")
+        self._last, self._jobs = self._newest(), self._next_job()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.jobs = self._next_job() - self._jobs
+        self.executions = tuple(self._executed())
+        if self._shown is None:
+            self._spark.conf.unset(self._plan_text)
+        else:
+            self._spark.conf.set(self._plan_text, self._shown)
+
+    def scans(self, path: str | Path) -> tuple[Scan, ...]:
+        """All scans of the table at `path`, one that read no file among them."""
+        return tuple(
+            scan
+            for execution in self.executions
+            for scan in execution.scans
+            if scan.path.removeprefix("file:").rstrip("/") == str(path).rstrip("/")
+        )
+
+    def _next_job(self) -> int:
+        return int(self._spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
+
+    def _store(self) -> JavaObject:
+        # What was executed is told on a bus; it has to arrive first.
+        self._spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+        return self._spark._jsparkSession.sharedState().statusStore()
+
+    def _newest(self) -> int:
+        store = self._store()
+        count = int(store.executionsCount())
+        found = store.executionsList(max(count - 1, 0), 1) if count else None
+        return int(found.apply(0).executionId()) if found is not None and found.size() else -1
+
+    def _executed(self) -> Iterator[Execution]:
+        store = self._store()
+        listed = store.executionsList()
+        for index in range(listed.size()):
+            execution = listed.apply(index)
+            number = int(execution.executionId())
+            if number > self._last:
+                yield _execution(store, number, int(execution.jobs().size()))
+
+
+def _execution(store: JavaObject, number: int, jobs: int) -> Execution:
+    nodes = store.planGraph(number).allNodes()
+    metrics = store.executionMetrics(number)
+    listed = [nodes.apply(index) for index in range(nodes.size())]
+    names = tuple(str(node.name()).strip() for node in listed)
+    scans = tuple(scan for node in listed if (scan := _scan(node, metrics)) is not None)
+    return Execution(number, jobs, names, scans)
+
+
+def _scan(node: JavaObject, metrics: JavaObject) -> Scan | None:
+    text = str(node.desc())
+    location = _LOCATION.search(text)
+    if location is None:
+        return None
+    schema = _SCHEMA.search(text)
+    values: dict[str, str] = {}
+    kinds = node.metrics()
+    for index in range(kinds.size()):
+        metric = kinds.apply(index)
+        found = metrics.get(metric.accumulatorId())
+        if found.isDefined():
+            values[str(metric.name())] = str(found.get())
+    return Scan(
+        location.group(1),
+        count_in(values.get("number of files read", "")),
+        size_in(values.get("size of files read", "")),
+        count_in(values.get("number of output rows", "")),
+        schema.group(1) if schema else "",
+    )
+
+
+def count_in(text: str) -> int:
+    """The number in a counting metric's text: `1,234`; 0 for none."""
+    digits = text.strip().replace(",", "")
+    return int(digits) if digits.isdecimal() else 0
+
+
+def size_in(text: str) -> int:
+    """The bytes in a size metric's text: the total that stands first in its last line."""
+    found = _SIZE.search(text.splitlines()[-1]) if text else None
+    if found is None:
+        return 0
+    return round(float(found.group(1).replace(",", "")) * _UNITS[found.group(2)])
+
+
+def commits(root: str | Path) -> frozenset[Path]:
+    """The commits of all Delta tables under a local folder, as the files of their logs."""
+    return frozenset(Path(root).rglob("_delta_log/*.json"))

@@ -1,0 +1,14 @@
+"""Hold what a run published, or any table, against what the stream said.
+
+Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
+Keys of the request: run, version; or those of `capstan.replay.foreign.Against`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from capstan import submit
+
+if __name__ == "__main__":
+    sys.exit(submit.main(submit.audit))

@@ -1,0 +1,14 @@
+"""Put on tape what has arrived of a declared stream.
+
+Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
+Keys of the request: stream, reseat.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from capstan import submit
+
+if __name__ == "__main__":
+    sys.exit(submit.main(submit.capture))

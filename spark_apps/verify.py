@@ -1,0 +1,14 @@
+"""Judge the recordings of a stream's workers.
+
+Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
+Keys of the request: stream, workers, as_of, deep.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from capstan import submit
+
+if __name__ == "__main__":
+    sys.exit(submit.main(submit.verify))

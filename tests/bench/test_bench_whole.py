@@ -1,0 +1,33 @@
+"""The benchmark runs, on a few rows: every line is there, and those that are counts are met."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RATIOS = {"capture", "capture without read-back", "direct", "staged", "verify"}
+
+
+@pytest.mark.timeout(1200)
+def test_every_line_is_measured(tmp_path: Path) -> None:
+    output = tmp_path / "found.json"
+    words = ["--rows=100000,300000", "--rounds=1", "--longer=2", f"--output={output}"]
+    program = [sys.executable, "-m", "capstan.workloads.bench", *words]
+    ended = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(output.read_text(encoding="utf-8"))
+    lines = {line["name"]: line for line in found["lines"]}
+    assert set(lines) >= RATIOS
+    for name in RATIOS:
+        assert name in ended.stdout
+        assert all(
+            cost["cpu"] > 0 for side in lines[name]["costs"].values() for cost in side.values()
+        )
+    assert lines["commits of a run"]["met"]
+    assert lines["more files read by a follow"]["met"]
+    assert found["machine"]["cores"] >= 1
+    assert found["sources"][0]["bytes"] > 0

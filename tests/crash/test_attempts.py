@@ -1,0 +1,165 @@
+"""Two drivers at one piece of work, or side by side: one wins, and the other one knows."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from capstan import steps
+from capstan.errors import Held
+from capstan.tape import delta
+from capstan.testing import children, contents, little
+from capstan.testing.little import REQUESTS, STAGED
+
+pytestmark = pytest.mark.timeout(1200)
+
+TAKEN_OVER = [("staged", "replay.audit"), ("append", "replay.audit"), ("direct", "replay.intent")]
+CAPTURES = ["capture.workers:2", "capture.records:2", "capture.events:2"]
+FOLLOW = {**REQUESTS["follow"], "mode": "append"}
+
+
+@pytest.fixture(scope="module")
+def held(empty, recorded, growing, tmp_path_factory):
+    """What another driver is held at, each in a world of its own, by a name."""
+    script, worlds = [], {}
+
+    def hold(name, world, action, point, **more) -> None:
+        script.append(world.held(action, point, **more))
+        worlds[name] = (world, script[-1])
+
+    for name, point in TAKEN_OVER:
+        hold(name, recorded(), "replay", point, request=REQUESTS[name])
+    hold("before the target", recorded(), "replay", "replay.claim", request=REQUESTS["append"])
+    hold("overlap", recorded(), "replay", "replay.claim", request=STAGED)
+    short = growing()
+    little.feed(short.source, 2)
+    script.append(short.step("capture"))
+    hold("follow", short, "replay", "replay.claim", request=FOLLOW)
+    for point in CAPTURES:
+        hold(point, empty(), "capture", point)
+    child = children.start(tmp_path_factory.mktemp("held") / "driver", script)
+    try:
+        for _, step in worlds.values():
+            child.wait_for(step.held)
+        yield {name: (world, children.Held(child, step)) for name, (world, step) in worlds.items()}
+    finally:
+        child.end()
+
+
+def require_fenced(other: children.Held) -> None:
+    """Let a held action go on, and check that it ends as fenced."""
+    result = other.release()
+    assert (result["exit"], result["error"]) == (5, "CAP-FENCED"), result
+
+
+@pytest.mark.parametrize("name", [name for name, _ in TAKEN_OVER])
+def test_an_attempt_that_was_taken_over_ends_as_fenced(held, whole, name) -> None:
+    world, first = held[name]
+    target = REQUESTS[name]["into"]
+    run = world.replay(REQUESTS[name])["run"]
+    version = delta.version_of(world.lake.table(target))
+    require_fenced(first)
+    assert contents.table(world.lake, target) == whole[name]
+    assert delta.version_of(world.lake.table(target)) == version
+    contents.require_published_once(world.lake, run)
+
+
+def test_an_attempt_that_wakes_while_the_next_one_works_publishes_nothing(held, whole) -> None:
+    """The first has not even made the target when the second begins: that is fenced as well."""
+    world, first = held["before the target"]
+
+    def wake(point: str, _facts: dict[str, object]) -> None:
+        if point == "replay.audit":
+            require_fenced(first)
+
+    with steps.listening(wake):
+        run = world.replay(REQUESTS["append"])["run"]
+    assert contents.table(world.lake, REQUESTS["append"]["into"]) == whole["append"]
+    contents.require_published_once(world.lake, run)
+
+
+def test_a_followed_run_that_was_taken_over_does_not_move_the_cursor_back(held) -> None:
+    """The first pins fewer times than the second, and says so only after it."""
+    world, first = held["follow"]
+    little.feed(world.source, 2, first=2)
+    world.act("capture")
+    run = world.replay(FOLLOW)["run"]
+    require_fenced(first)
+    rows = contents.rows(world.lake.table("followed"))
+    again = world.replay(FOLLOW)
+    assert (again["run"], again["stood"]) == (run, True)
+    assert contents.rows(world.lake.table("followed")) == rows
+    contents.require_published_once(world.lake, run)
+
+
+def test_disjoint_runs_at_once_both_land(recorded, whole) -> None:
+    """They make the ledgers, the target, and publish, each at the same moment."""
+    world = recorded()
+    requests = [{**STAGED, "workers": [label]} for label in ("north", "west")]
+    at_once(world, requests, ["verify.events", "replay.claim", "replay.audit"])
+    assert contents.rows(world.lake.table("staged")) == whole["staged"]["rows"]
+
+
+def test_runs_over_disjoint_times_at_once_both_land(recorded, whole) -> None:
+    """Their rows lie in the same partitions: the loser of the race publishes again."""
+    world = recorded()
+    middle = "2024-03-01T06:00:00Z"
+    requests = [{**STAGED, "until": middle}, {**STAGED, "since": middle}]
+    at_once(world, requests, ["replay.claim", "replay.audit"])
+    assert contents.rows(world.lake.table("staged")) == whole["staged"]["rows"]
+
+
+def at_once(world, requests: list[dict[str, object]], points: list[str]) -> None:
+    """Replay in as many threads, which wait for each other at each of the points."""
+    barriers = {point: threading.Barrier(len(requests), timeout=300) for point in points}
+    ended: list[object] = []
+
+    def meet(point: str, _facts: dict[str, object]) -> None:
+        if point in barriers:
+            barriers[point].wait()
+
+    def run(request: dict[str, object]) -> None:
+        try:
+            ended.append(world.replay(request)["run"])
+        except Exception as error:
+            ended.append(error)
+            for barrier in barriers.values():
+                barrier.abort()
+
+    with steps.listening(meet):
+        threads = [threading.Thread(target=run, args=[request]) for request in requests]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    failed = [each for each in ended if isinstance(each, Exception)]
+    assert not failed, failed
+    for each in ended:
+        contents.require_published_once(world.lake, each)
+
+
+def test_of_overlapping_runs_one_lands_and_the_other_names_it(held, whole) -> None:
+    world, first = held["overlap"]
+    other = {**STAGED, "workers": ["south", "west"], "until": "2024-03-01T04:00:00Z"}
+    with pytest.raises(Held) as refused:
+        world.replay(other)
+    assert (refused.value.code, refused.value.exit_code) == ("CAP-HELD", 4)
+    landed = first.release()
+    assert landed["exit"] == 0, landed
+    assert refused.value.fields["holder"] == landed["run"]
+    assert contents.table(world.lake, "staged") == whole["staged"]
+    contents.require_published_once(world.lake, landed["run"])
+    contents.require_published_once(world.lake, world.replay(other)["run"])
+
+
+@pytest.mark.parametrize("point", CAPTURES)
+def test_of_two_captures_at_once_one_is_fenced_and_the_tape_is_whole(
+    held, undisturbed, point
+) -> None:
+    world, first = held[point]
+    world.act("capture")
+    require_fenced(first)
+    assert contents.tape(world.lake) == undisturbed
+    contents.require_sound(world.spark, world.lake)
+    assert world.act("capture") == {"batches": 0, "fed": 0, "records": 0}

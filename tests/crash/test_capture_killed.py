@@ -1,0 +1,67 @@
+"""A driver killed at every write point of capture; then a rerun ends in the same tape."""
+
+from __future__ import annotations
+
+import pytest
+
+from capstan.errors import BadRequest
+from capstan.testing import contents
+
+pytestmark = pytest.mark.timeout(1200)
+
+# The second micro-batch opens a worker; the third does not move the watermark.
+POINTS = [
+    "capture.workers:1",
+    "capture.records:1",
+    "capture.late:1",
+    "capture.events:1",
+    "capture.workers:2",
+    "capture.records:3",
+    "capture.late:3",
+    "capture.events:3",
+]
+
+
+@pytest.fixture(scope="module")
+def killed(empty, recorded, kill):
+    """Worlds by the point at which capture, or close, was cut off in them."""
+    worlds = {point: empty() for point in (*POINTS, "half-done")}
+    script = [worlds[point].step("capture", point) for point in POINTS]
+    script.append(worlds["half-done"].step("capture", "capture.late:3"))
+    worlds["close"] = recorded()
+    script.append(worlds["close"].step("close", "capture.close"))
+    kill(script)
+    return worlds
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_killed_capture_ends_in_the_same_tape(killed, undisturbed, point) -> None:
+    world = killed[point]
+    assert contents.tape(world.lake) != undisturbed
+    world.act("capture")
+    assert contents.tape(world.lake) == undisturbed
+    contents.require_sound(world.spark, world.lake)
+    assert world.act("capture") == {"batches": 0, "fed": 0, "records": 0}
+    assert contents.tape(world.lake) == undisturbed
+
+
+def test_a_half_done_batch_is_finished_before_its_stream_is_closed(killed, undisturbed) -> None:
+    # Late rows of the batch are stored, its events are not: its records would be lost.
+    world = killed["half-done"]
+    with pytest.raises(BadRequest) as refused:
+        world.act("close")
+    assert refused.value.code == "CAP-HALF-DONE"
+    world.act("capture")
+    assert contents.tape(world.lake) == undisturbed
+
+
+def test_a_killed_close_closes_once(killed, undisturbed) -> None:
+    world = killed["close"]
+    closed = contents.tape(world.lake)
+    assert len(closed["events"]) == len(undisturbed["events"]) + 3
+    assert world.act("close") == {"closed": 0}
+    assert contents.tape(world.lake) == closed
+    contents.require_sound(world.spark, world.lake)
+    with pytest.raises(BadRequest) as refused:
+        world.act("capture")
+    assert refused.value.code == "CAP-CLOSED"

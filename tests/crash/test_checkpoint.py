@@ -1,0 +1,104 @@
+"""A checkpoint that was lost, or put back from an older copy: refused, and nothing is lost."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from capstan.errors import BadRequest
+from capstan.tape import summary
+from capstan.tape.tape import newest_cut, open_tape
+from capstan.testing import contents, little
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+def checkpoint(world) -> Path:
+    return Path(world.lake.stream(little.NAME).checkpoint)
+
+
+def require_refused(world) -> None:
+    """Check that a capture is refused, and leaves the tape as it was."""
+    before = contents.tape(world.lake)
+    with pytest.raises(BadRequest) as refused:
+        world.act("capture")
+    assert refused.value.code == "CAP-CHECKPOINT"
+    assert contents.tape(world.lake) == before
+
+
+def offer_only(world, first: int, files: int) -> None:
+    """Let the source offer these files of the stream, and no others."""
+    shutil.rmtree(world.source)
+    little.feed(world.source, files, first=first)
+
+
+@pytest.fixture(scope="module")
+def killed(growing, kill):
+    """Worlds by the point of the second micro-batch at which their capture was cut off."""
+    worlds = {point: growing() for point in ("capture.workers:2", "capture.late:2")}
+    for world in worlds.values():
+        little.feed(world.source, 2)
+    kill([world.step("capture", point) for point, world in worlds.items()])
+    return worlds
+
+
+def test_a_lost_or_older_checkpoint_is_refused_and_a_new_one_goes_on(
+    growing, undisturbed, tmp_path
+) -> None:
+    world = growing()
+    little.feed(world.source, 2)
+    world.act("capture")
+    shutil.copytree(checkpoint(world), tmp_path / "older")
+    little.feed(world.source, 1, first=2)
+    world.act("capture")
+    shutil.copytree(checkpoint(world), tmp_path / "right")
+    little.feed(world.source, 1, first=3)
+
+    shutil.rmtree(checkpoint(world))
+    require_refused(world)
+    shutil.copytree(tmp_path / "older", checkpoint(world))
+    require_refused(world)
+
+    shutil.rmtree(checkpoint(world))
+    offer_only(world, 3, 1)
+    world.act("capture", reseat=True)
+    assert contents.tape(world.lake) == undisturbed
+    contents.require_sound(world.spark, world.lake)
+
+    # The one that was right before is another one now.
+    shutil.rmtree(checkpoint(world))
+    shutil.copytree(tmp_path / "right", checkpoint(world))
+    require_refused(world)
+
+
+def test_a_half_done_batch_of_a_lost_checkpoint_leaves_nothing_behind(killed, undisturbed) -> None:
+    world = killed["capture.late:2"]
+    shutil.rmtree(checkpoint(world))
+    require_refused(world)
+    offer_only(world, 1, 3)
+    world.act("capture", reseat=True)
+    assert contents.tape(world.lake) == undisturbed
+    contents.require_sound(world.spark, world.lake)
+
+
+def test_workers_of_a_half_done_batch_do_not_hold_the_stream_back(killed) -> None:
+    """They were written down before the checkpoint was lost; what comes next has another site."""
+    world = killed["capture.workers:2"]
+    shutil.rmtree(checkpoint(world))
+    shutil.rmtree(world.source)
+    world.source.mkdir()
+    rows = [{**row, "site": "east"} for row in little.rows_of(1)]
+    pq.write_table(pa.Table.from_pylist(rows, schema=little.SCHEMA), world.source / "east.parquet")
+    tape = open_tape(world.lake, little.NAME)
+    before = summary.frontier_of(summary.worker_states(tape, newest_cut(tape)))
+    world.act("capture", reseat=True)
+    contents.require_sound(world.spark, world.lake)
+    states = summary.worker_states(tape, newest_cut(tape))
+    assert [state.label for state in states] == ["north", "south", "west", "east"]
+    assert states[3].records > 0
+    held = summary.frontier_of(states).elements
+    assert [tuple(time) for time in held] > [tuple(time) for time in before.elements]

@@ -1,0 +1,115 @@
+"""A driver killed at every write point of replay; then the same command ends in the same target."""
+
+from __future__ import annotations
+
+import pytest
+
+from capstan.errors import Held
+from capstan.ledger import claims, runs
+from capstan.replay.run import unlock
+from capstan.tape import delta
+from capstan.tape.lake import children
+from capstan.testing import contents
+from capstan.testing.little import BEFORE, REQUESTS, STAGED
+
+pytestmark = pytest.mark.timeout(1200)
+
+REPLAYS = [
+    ("staged", "verify.ledger"),
+    ("staged", "replay.claim"),
+    ("staged", "replay.intent"),
+    ("staged", "replay.staging"),
+    ("staged", "replay.audit"),
+    ("staged", "replay.publish"),
+    ("staged", "replay.coverage"),
+    ("staged", "replay.certificate"),
+    ("direct", "replay.publish"),
+    ("direct", "replay.audit"),
+    ("direct", "replay.coverage"),
+    ("follow", "replay.audit"),
+    ("follow", "replay.publish"),
+    ("append", "replay.publish"),
+]
+PUBLISHES = ["replay.publish", "replay.coverage", "replay.certificate"]
+ROLLBACKS = ["rollback.publish", "rollback.coverage", "rollback.ledger"]
+
+
+@pytest.fixture(scope="module")
+def killed(recorded, kill):
+    """Worlds by what was cut off in them, and at which point."""
+    worlds, script = {}, []
+    for name, point in REPLAYS:
+        world = worlds[name, point] = recorded()
+        script.append(world.step("replay", point, request=REQUESTS[name]))
+    for point in PUBLISHES:
+        world = worlds["publish", point] = recorded()
+        script.append(world.step("replay", request=BEFORE))
+        script.append(world.step("replay", request={**STAGED, "hold": True}))
+        script.append(world.step("publish", point))
+    for point in ROLLBACKS:
+        world = worlds["rollback", point] = recorded()
+        script.append(world.step("replay", request=BEFORE))
+        script.append(world.step("replay", request=STAGED))
+        script.append(world.step("rollback", point))
+    worlds["dead"] = recorded()
+    script.append(worlds["dead"].step("replay", "replay.claim", request=STAGED))
+    kill(script)
+    return worlds
+
+
+def require_stands(world, name: str, run: str) -> None:
+    """Check that a run is done, has cleaned up, and the same request changes nothing any more."""
+    contents.require_published_once(world.lake, run)
+    assert children(f"{world.lake.root}/staging") == []
+    target = world.lake.table(REQUESTS[name]["into"])
+    version = delta.version_of(target)
+    again = world.replay(REQUESTS[name])
+    assert (again["run"], again["stood"]) == (run, True)
+    assert delta.version_of(target) == version
+
+
+@pytest.mark.parametrize(("name", "point"), REPLAYS)
+def test_a_killed_replay_ends_in_the_same_target(killed, whole, name, point) -> None:
+    world = killed[name, point]
+    run = world.replay(REQUESTS[name])["run"]
+    assert contents.table(world.lake, REQUESTS[name]["into"]) == whole[name]
+    require_stands(world, name, run)
+
+
+@pytest.mark.parametrize("point", PUBLISHES)
+def test_a_killed_publish_of_a_held_run_publishes_once(killed, whole, point) -> None:
+    world = killed["publish", point]
+    run = world.act("publish")["run"]
+    assert contents.table(world.lake, "staged") == whole["over"]
+    version = delta.version_of(world.lake.table("staged"))
+    assert world.act("publish")["stood"]
+    assert delta.version_of(world.lake.table("staged")) == version
+    require_stands(world, "staged", run)
+
+
+@pytest.mark.parametrize("point", ROLLBACKS)
+def test_a_killed_rollback_takes_back_once(killed, whole, point) -> None:
+    world = killed["rollback", point]
+    run = list(runs.read_histories(world.lake))[-1]
+    version = world.act("rollback", run=run)["version"]
+    assert contents.table(world.lake, "staged") == whole["before"]
+    assert delta.version_of(world.lake.table("staged")) == version
+    assert world.act("rollback", run=run)["version"] == version
+    assert delta.version_of(world.lake.table("staged")) == version
+    assert claims.alive(world.lake) == []
+    again = world.replay(STAGED)["run"]
+    assert again != run
+    assert contents.rows(world.lake.table("staged")) == whole["over"]["rows"]
+    contents.require_published_once(world.lake, again)
+
+
+def test_a_dead_run_holds_its_range_until_it_is_unlocked(killed, whole) -> None:
+    world = killed["dead"]
+    narrower = {**STAGED, "workers": ["west"]}
+    with pytest.raises(Held) as refused:
+        world.replay(narrower)
+    dead = refused.value.fields["holder"]
+    assert unlock(world.spark, world.lake, dead) == 1
+    contents.require_published_once(world.lake, world.replay(narrower)["run"])
+    assert world.replay(STAGED)["run"] == dead
+    assert contents.rows(world.lake.table("staged")) == whole["staged"]["rows"]

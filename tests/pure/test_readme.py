@@ -1,0 +1,111 @@
+"""What the README promises is there: commands, options, targets, exit codes, its declarations."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from capstan import errors
+from capstan.cli.app import app
+from capstan.declare import load
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def table(head: str) -> list[list[str]]:
+    """The rows of the table that begins with this heading."""
+    lines = TEXT.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(f"| {head} |"))
+    rows = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split(" | ")])
+    return rows
+
+
+def test_every_command_is_listed() -> None:
+    listed = {row[0].strip("`").split()[0] for row in table("command")}
+    assert listed == set(COMMANDS)
+
+
+def test_every_option_that_is_named_exists() -> None:
+    known = {
+        option
+        for command in [typer.main.get_command(app), *COMMANDS.values()]
+        for parameter in command.params
+        for option in parameter.opts
+    }
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*\b(?!-)", TEXT))
+    assert named - known == {"--jars", "--request", "--result", "--help"}
+
+
+def test_every_option_of_a_replay_is_named() -> None:
+    options = {o for p in COMMANDS["replay"].params for o in p.opts if o.startswith("--")}
+    assert {option for option in options if option not in TEXT} == set()
+
+
+def test_exit_codes_are_those_of_the_errors() -> None:
+    classes = [c for c in vars(errors).values() if isinstance(c, type)]
+    coded = {c.exit_code for c in classes if issubclass(c, errors.CapstanError)}
+    assert {int(row[0]) for row in table("exit code")} == {0, *coded}
+
+
+def test_targets_of_make_exist() -> None:
+    rules = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    named = set(re.findall(r"(?:^    |`)make ([a-z]+)", TEXT, flags=re.MULTILINE))
+    assert named
+    assert named <= rules
+
+
+def test_its_declarations_can_be_read(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```yaml\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 1
+    path = tmp_path / "streams.yaml"
+    path.write_text(blocks[0], encoding="utf-8")
+    declared = load(path, lake="/lake")
+    assert list(declared.streams) == ["orders"]
+    assert declared.replay("revenue").transform == "revenue"
+
+
+def test_its_programs_can_be_compiled() -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        compile(block, "README.md", "exec")
+
+
+@pytest.mark.parametrize("document", ["README.md", "lib/PROTOCOL.md", "lib/decisions/README.md"])
+def test_links_lead_somewhere(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    places = [
+        place for place in re.findall(r"\]\(([^)#]+)\)", text) if not place.startswith("http")
+    ]
+    assert [p for p in places if not (ROOT / document).parent.joinpath(p).is_file()] == []
+    headings = {
+        re.sub(r"[^\w -]", "", line.lstrip("# ").lower()).replace(" ", "-")
+        for line in text.splitlines()
+        if line.startswith("#")
+    }
+    anchors = re.findall(r"\]\(#([^)]+)\)", text)
+    assert [anchor for anchor in anchors if anchor not in headings] == []
+
+
+def test_every_decision_is_listed() -> None:
+    folder = ROOT / "lib" / "decisions"
+    listed = re.findall(r"\]\((\d{4}-[^)]+)\)", (folder / "README.md").read_text(encoding="utf-8"))
+    assert listed == sorted(path.name for path in folder.glob("0*.md"))
+    for name in listed:
+        text = (folder / name).read_text(encoding="utf-8")
+        for part in (
+            "**Context.**",
+            "**Choice.**",
+            "**Price.**",
+            "**What would change our mind.**",
+        ):
+            assert text.count(part) == 1, f"{name}: {part}"

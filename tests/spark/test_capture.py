@@ -1,0 +1,402 @@
+"""Capture, on real micro-batches: what is fed is on tape or in `late`, whatever the batches."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import duckdb
+import polars as pl
+import pytest
+
+from capstan.capture.run import capture, close
+from capstan.declare import ByKey, ByPartition, EpochTime, LatePolicy, Source
+from capstan.errors import AnswerIsNo, BadRequest
+from capstan.tape import delta, summary
+from capstan.tape.tape import newest_cut, open_tape
+from capstan.testing.streams import HOUR, START, lay, lay_in, little_stream, rows
+from capstan.verify import verify
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from capstan.declare import Stream
+    from capstan.tape.lake import Lake
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return tmp_path / "source"
+
+
+def records_of(lake: Lake, name: str = "little") -> pl.DataFrame:
+    return pl.read_delta(open_tape(lake, name).paths.records)
+
+
+def events_of(lake: Lake, name: str = "little") -> pl.DataFrame:
+    return pl.read_delta(open_tape(lake, name).paths.events).sort("worker", "seq")
+
+
+def ids(frame: pl.DataFrame) -> list[int]:
+    return sorted(frame["data"].struct.field("id").to_list())
+
+
+def test_what_is_fed_is_on_tape_and_the_tape_is_sound(
+    spark: SparkSession, lake: Lake, source: Path
+) -> None:
+    lay_in(source, rows(range(60)), files=3)
+
+    done = capture(spark, lake, little_stream(source))
+
+    assert (done.batches, done.fed, done.records, done.late) == (3, 60, 60, {})
+    # Number 59 is at 29:30; two hours less, to the hour.
+    assert done.frontier == ["2024-05-02T03:00:00.000000Z"]
+    tape = open_tape(lake, "little")
+    assert summary.worker_labels(tape, newest_cut(tape)) == {0: "a", 1: "b", 2: "c"}
+    verification = verify(spark, lake, tape, deep=True)
+    assert verification.valid
+    assert sum(worker.records for worker in verification.workers) == 60
+    assert ids(records_of(lake)) == list(range(60))
+
+
+@pytest.mark.parametrize("files", [1, 4])
+def test_the_same_rows_are_on_tape_in_however_many_batches(
+    spark: SparkSession, lake: Lake, source: Path, files: int
+) -> None:
+    shuffled = sorted(rows(range(40)), key=lambda row: (row[0] // 4, -row[0]))
+    lay_in(source, shuffled, files)
+
+    done = capture(spark, lake, little_stream(source))
+
+    assert (done.batches, done.records) == (files, 40)
+    tape = open_tape(lake, "little")
+    cells = (
+        events_of(lake)
+        .filter(pl.col("kind") == "messages")
+        .group_by("worker", "time")
+        .agg(pl.sum("records"))
+    )
+    counted = Counter(
+        ("abc".index(row[1] or ""), START + (row[2] - START) // HOUR * HOUR)  # type: ignore[operator]
+        for row in shuffled
+        if row[2]
+    )
+    got = {(w, t["event"]): n for w, t, n in cells.select("worker", "time", "records").iter_rows()}
+    assert got == counted
+    assert verify(spark, lake, tape, deep=True).valid
+
+
+def test_a_second_capture_of_nothing_new_changes_nothing(
+    spark: SparkSession, lake: Lake, source: Path
+) -> None:
+    lay_in(source, rows(range(10)), files=1)
+    stream = little_stream(source)
+    capture(spark, lake, stream)
+    paths = open_tape(lake, "little").paths
+    before = [delta.version_of(p) for p in (paths.events, paths.records, paths.late)]
+
+    done = capture(spark, lake, stream)
+
+    assert (done.batches, done.fed) == (0, 0)
+    assert [delta.version_of(p) for p in (paths.events, paths.records, paths.late)] == before
+
+
+def test_each_reason_for_being_late(spark: SparkSession, lake: Lake, source: Path) -> None:
+    lay(source, "0", rows(range(40)))
+    odd = [
+        (100, None, START + 19 * HOUR, 0, "no place"),
+        (101, "a", None, 0, "no time"),
+        (102, "a", START - timedelta(days=400), 0, "below"),
+        (103, "a", START + timedelta(days=900), 0, "ahead"),
+        (104, "a", START, 0, "late"),
+        (105, "a", START + 19 * HOUR, 0, "in time"),
+        (106, "a", START + 20 * HOUR, 0, "in time"),
+    ]
+    lay(source, "1", odd)
+    stream = little_stream(source)
+    stream = replace(
+        stream,
+        time=replace(stream.time, max_ahead=timedelta(days=30), minimum=START - timedelta(days=1)),
+    )
+
+    done = capture(spark, lake, stream)
+
+    reasons = ["unknown-worker", "no-time", "below-minimum", "ahead", "late"]
+    assert done.late == dict.fromkeys(reasons, 1)
+    assert done.fed == done.records + 5 == 47
+    late = pl.read_delta(open_tape(lake, "little").paths.late)
+    kept = {row["data"]["id"]: row for row in late.iter_rows(named=True)}
+    assert {n: row["reason"] for n, row in kept.items()} == dict(
+        zip(range(100, 105), reasons, strict=True)
+    )
+    assert kept[104]["data"]["note"] == "late"
+    assert kept[104]["frontier"] == [{"event": START + 17 * HOUR}]
+    assert kept[104]["time"] == {"event": START}
+    # The one of 900 days ahead has not shut out all that follow.
+    assert done.frontier == ["2024-05-01T18:00:00.000000Z"]
+
+
+def test_a_backlog_in_one_batch_is_not_ahead_of_itself(
+    spark: SparkSession, lake: Lake, source: Path
+) -> None:
+    lay(source, "0", rows(range(30), step=timedelta(days=3)))
+    stream = little_stream(source)
+    stream = replace(stream, time=replace(stream.time, max_ahead=timedelta(days=5)))
+
+    done = capture(spark, lake, stream)
+
+    assert (done.records, done.late) == (30, {})
+
+
+def test_advance_sends_late_records_at_the_frontier(
+    spark: SparkSession, lake: Lake, source: Path
+) -> None:
+    lay(source, "0", rows(range(40)))
+    lay(source, "1", [(100, "b", START, 1, "came late")])
+
+    done = capture(spark, lake, little_stream(source, late=LatePolicy.ADVANCE))
+
+    assert (done.records, done.late) == (41, {})
+    came = records_of(lake).filter(pl.col("batch") == 1).to_dicts()[0]
+    assert came["time"] == {"event": START + 17 * HOUR}
+    assert came["data"]["at"] == START
+    assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
+
+
+def test_fail_writes_nothing_of_the_batch(spark: SparkSession, lake: Lake, source: Path) -> None:
+    lay(source, "0", rows(range(40)))
+    lay(source, "1", [*rows(range(40, 50)), (100, "b", START, 1, "came late")])
+    stream = little_stream(source, late=LatePolicy.FAIL)
+
+    with pytest.raises(AnswerIsNo, match=r"CAP-LATE.* 1 records"):
+        capture(spark, lake, stream)
+
+    assert records_of(lake)["batch"].unique().to_list() == [0]
+    # More lateness lets it through, and the batch comes again whole.
+    kinder = replace(stream, time=replace(stream.time, lateness=48 * HOUR))
+    with pytest.raises(BadRequest, match="CAP-HALF-DONE"):
+        capture(spark, lake, kinder)
+
+
+def test_epochs(spark: SparkSession, lake: Lake, source: Path) -> None:
+    lay_in(source, rows(range(12)), files=3)
+
+    done = capture(spark, lake, little_stream(source, time=EpochTime()))
+
+    assert done.frontier == [3]
+    by_epoch = records_of(lake).group_by(pl.col("time").struct.field("epoch")).len()
+    assert sorted(by_epoch.iter_rows()) == [(0, 4), (1, 4), (2, 4)]
+    assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
+
+
+def test_workers_by_key_do_not_depend_on_the_batches(
+    spark: SparkSession, lake: Lake, source: Path, tmp_path: Path
+) -> None:
+    lay_in(source, rows(range(40)), files=2)
+    stream = little_stream(source, workers=ByKey(by="key", columns=("place", "id"), count=4))
+    capture(spark, lake, stream)
+    shutil.rmtree(source)
+    lay_in(source, rows(range(40)), files=1)
+    capture(spark, lake, replace(stream, name="other"))
+
+    def owners(name: str) -> dict[int, int]:
+        frame = records_of(lake, name)
+        return dict(zip(frame["data"].struct.field("id"), frame["worker"], strict=True))
+
+    assert owners("little") == owners("other")
+    assert set(owners("little").values()) == {0, 1, 2, 3}
+
+
+def test_a_partition_that_lags_keeps_its_own_watermark(
+    spark: SparkSession, lake: Lake, source: Path
+) -> None:
+    fast = [row for row in rows(range(60)) if row[0] % 2]
+    slow = [row for row in rows(range(60)) if not row[0] % 2]
+    lay(source / "part=fast", "0", fast)
+    lay(source / "part=slow", "0", slow[:5])
+    lay(source / "part=slow", "1", slow[5:10])
+    stream = little_stream(
+        source,
+        workers=ByPartition(by="partition"),
+        source=Source(
+            format="parquet",
+            path=str(source),
+            options={"maxFilesPerTrigger": "1"},
+            schema="id BIGINT, place STRING, at TIMESTAMP, amount INT, note STRING, part STRING",
+        ),
+    )
+    assert stream.time.watermark == "stream"
+    stream = replace(stream, time=replace(stream.time, watermark="worker"))
+
+    done = capture(spark, lake, stream)
+
+    tape = open_tape(lake, "little")
+    states = summary.worker_states(tape, newest_cut(tape))
+    frontiers = {state.label: state.frontier.elements[0] for state in states}
+    assert set(frontiers) == {"part=fast", "part=slow"}
+    assert frontiers["part=slow"] < frontiers["part=fast"]
+    assert done.fed == 40
+    assert verify(spark, lake, tape, deep=True).valid
+
+
+def test_a_worker_that_opens_later_starts_at_the_frontier(
+    spark: SparkSession, lake: Lake, source: Path
+) -> None:
+    lay(source, "0", rows(range(40)))
+    lay(
+        source,
+        "1",
+        [(100, "new", START, 1, "late for all"), (101, "new", START + 25 * HOUR, 1, "")],
+    )
+
+    done = capture(spark, lake, little_stream(source))
+
+    assert done.late == {"late": 1}
+    first = events_of(lake).filter(pl.col("worker") == 3).row(0, named=True)
+    assert (first["seq"], first["kind"]) == (0, "progress")
+    assert [update["diff"] for update in first["updates"]] == [-1, 1]
+    assert first["updates"][1]["time"] == {"event": START + 17 * HOUR}
+    assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
+
+
+def test_a_batch_of_nothing_but_late_rows(spark: SparkSession, lake: Lake, source: Path) -> None:
+    lay(source, "0", rows(range(40)))
+    lay(source, "1", [(100, "a", START, 1, "late")])
+    lay(source, "2", rows(range(40, 44)))
+
+    done = capture(spark, lake, little_stream(source))
+
+    assert (done.batches, done.records, done.late) == (3, 44, {"late": 1})
+    empty = events_of(lake).filter(pl.col("batch") == 1)
+    assert empty.select("kind", "updates").rows() == [("progress", [])]
+
+
+def test_from_a_delta_table(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    table = str(tmp_path / "table")
+    lay(tmp_path / "files", "0", rows(range(20)))
+    content = spark.read.parquet(str(tmp_path / "files"))
+    content.write.format("delta").save(table)
+    stream = little_stream(tmp_path, source=Source(format="delta", path=table))
+
+    first = capture(spark, lake, stream)
+    content.where("id < 3").write.format("delta").mode("append").save(table)
+    second = capture(spark, lake, stream)
+
+    assert (first.fed, second.fed, second.late) == (20, 3, {})
+    assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
+
+
+def test_closing_lets_go_of_everything(spark: SparkSession, lake: Lake, source: Path) -> None:
+    lay(source, "0", rows(range(10)))
+    stream = little_stream(source)
+    capture(spark, lake, stream)
+
+    tape, closed = close(spark, lake, "little")
+
+    assert closed == 3
+    assert all(state.closed for state in summary.worker_states(tape, newest_cut(tape)))
+    assert all(worker.closed for worker in verify(spark, lake, tape).workers)
+    assert close(spark, lake, "little")[1] == 0
+    lay(source, "1", rows(range(10, 12)))
+    with pytest.raises(BadRequest, match="CAP-CLOSED"):
+        capture(spark, lake, stream)
+
+
+def test_other_readers(spark: SparkSession, lake: Lake, source: Path) -> None:
+    lay(source, "0", [*rows(range(10)), (50, None, START, 1, None)])
+    capture(spark, lake, little_stream(source))
+    verify(spark, lake, open_tape(lake, "little"))
+    paths = open_tape(lake, "little").paths
+
+    for path in (paths.events, paths.records, paths.workers, paths.late, lake.ledger("verified")):
+        expected = spark.read.format("delta").load(path).count()
+        assert expected > 0
+        arrow = delta.open_table(path).to_pyarrow_dataset()
+        assert pl.read_delta(path).height == expected
+        assert duckdb.sql("SELECT count(*) FROM arrow").fetchone() == (expected,)
+    first = pl.read_delta(paths.events).sort("worker", "seq").filter(pl.col("kind") == "progress")
+    assert first["updates"][0][0]["time"]["event"].year == 1  # type: ignore[index]
+
+
+class TestRefusals:
+    def test_payload_that_lost_or_changed_a_column(
+        self, spark: SparkSession, lake: Lake, source: Path
+    ) -> None:
+        lay(source, "0", rows(range(10)))
+        stream = little_stream(source)
+        capture(spark, lake, stream)
+        for schema, message in [
+            ("id BIGINT, place STRING, at TIMESTAMP, amount INT", "column note is no longer"),
+            (
+                "id BIGINT, place STRING, at TIMESTAMP, amount BIGINT, note STRING",
+                "column amount was int and is now bigint",
+            ),
+        ]:
+            changed = replace(stream, source=replace(stream.source, schema=schema))
+            with pytest.raises(BadRequest, match=f"CAP-SCHEMA.*{message}"):
+                capture(spark, lake, changed)
+
+    def test_a_new_nullable_column_is_taken_and_old_hashes_stay_good(
+        self, spark: SparkSession, lake: Lake, source: Path
+    ) -> None:
+        lay(source, "0", rows(range(10)))
+        stream = little_stream(source)
+        capture(spark, lake, stream)
+        wider = (stream.source.schema or "") + ", extra DOUBLE"
+        lay(source, "1", rows(range(10, 20)))
+        done = capture(spark, lake, replace(stream, source=replace(stream.source, schema=wider)))
+        assert done.records == 10
+        assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
+
+    def test_workers_and_times_of_a_tape_cannot_change(
+        self, spark: SparkSession, lake: Lake, source: Path
+    ) -> None:
+        lay(source, "0", rows(range(10)))
+        stream = little_stream(source)
+        capture(spark, lake, stream)
+        for changed in (
+            replace(stream, workers=ByKey(by="key", columns=("id",), count=2)),
+            replace(stream, time=replace(stream.time, every=2 * HOUR)),
+            replace(stream, time=EpochTime()),
+        ):
+            with pytest.raises(BadRequest, match="CAP-DECLARED"):
+                capture(spark, lake, changed)
+        # Lateness may.
+        later = replace(stream, time=replace(stream.time, lateness=5 * HOUR))
+        assert capture(spark, lake, later).batches == 0
+
+    @pytest.mark.parametrize(
+        ("changes", "code"),
+        [
+            ({"source": Source(format="parquet", path="/nowhere/at/all")}, "CAP-SOURCE"),
+            ({"source": Source(format="nosuch", path="/tmp")}, "CAP-SOURCE"),
+            ({"workers": ByKey(by="key", columns=("nosuch",), count=2)}, "CAP-COLUMN"),
+        ],
+    )
+    def test_bad_declarations(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        source: Path,
+        changes: dict[str, object],
+        code: str,
+    ) -> None:
+        lay(source, "0", rows(range(4)))
+        stream: Stream = little_stream(source, **changes)
+        with pytest.raises(BadRequest, match=code):
+            capture(spark, lake, stream)
+        assert lake.streams() == []
+
+    def test_a_time_column_that_is_no_time(
+        self, spark: SparkSession, lake: Lake, source: Path
+    ) -> None:
+        lay(source, "0", rows(range(4)))
+        stream = little_stream(source)
+        wrong = replace(stream, time=replace(stream.time, column="amount"))
+        with pytest.raises(BadRequest, match=r"CAP-TIME-COLUMN.*amount is int"):
+            capture(spark, lake, wrong)

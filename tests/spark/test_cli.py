@@ -1,0 +1,320 @@
+"""The main commands over one small tape, in the session of the other tests."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pyspark.sql import functions as F
+
+from capstan.cli import main
+from capstan.ledger import claims
+from capstan.ledger.claims import Scope
+from capstan.ledger.identity import RunId
+from capstan.tape.lake import Lake
+from capstan.times import Box
+from capstan.times.region import Region
+
+FIRST = datetime(2013, 3, 1, tzinfo=UTC)
+DECLARED = """
+streams:
+  bids:
+    source: {format: parquet, path: "SOURCE", options: {maxFilesPerTrigger: 1}}
+    workers: {by: column, column: house, labels: [north, south]}
+    time: {domain: event, column: at, every: 1 hour}
+transforms:
+  by_hour:
+    sql: |
+      SELECT _worker, _time.event AS hour, count(*) AS bids, sum(price) AS total
+      FROM records GROUP BY _worker, _time.event
+    time: hour
+    worker: _worker
+"""
+REPLAY_KEYS = {
+    "run", "stream", "cut", "workers", "peers", "records", "since", "until", "frontier",
+    "complete", "target", "target_version", "audit", "published", "stood",
+}  # fmt: skip
+UNTIL = "2013-03-01T03:00"
+
+
+def feed(spark, source, start, hours):
+    """A file of two bids per house and hour, at 10 and 40 minutes past."""
+    rows = [
+        (f"{house}", FIRST + timedelta(hours=hour, minutes=minute), hour * 100 + minute)
+        for hour in range(start, start + hours)
+        for house in ("north", "south")
+        for minute in (10, 40)
+    ]
+    frame = spark.createDataFrame(rows, "house STRING, at TIMESTAMP, price BIGINT").coalesce(1)
+    frame.write.mode("append").parquet(str(source))
+
+
+@pytest.fixture(scope="module")
+def captured(spark, tmp_path_factory):
+    """A lake whose stream `bids` has four hours on tape, three of them complete."""
+    root = tmp_path_factory.mktemp("cli") / "lake"
+    root.mkdir()
+    # Beside the lake: its copies read on in the same source, as the checkpoint knows it.
+    source = root.parent / "source"
+    declared = DECLARED.replace("SOURCE", str(source))
+    (root / "streams.yaml").write_text(declared, encoding="utf-8")
+    feed(spark, source, 0, 4)
+    words = ["--lake", str(root), "--streams", str(root / "streams.yaml")]
+    assert main([*words, "--json", "capture", "bids"]) == 0
+    return root
+
+
+@pytest.fixture
+def place(captured, tmp_path, monkeypatch):
+    """A copy of that lake for one test, as the environment names it."""
+    root = tmp_path / "lake"
+    shutil.copytree(captured, root)
+    monkeypatch.setenv("CAPSTAN_LAKE", str(root))
+    monkeypatch.setenv("CAPSTAN_STREAMS", str(root / "streams.yaml"))
+    return root
+
+
+@pytest.fixture
+def run(place, spark, capsys):
+    """Run a command with `--json`; the exit code and the one object."""
+
+    def run(*words):
+        capsys.readouterr()
+        code = main([*words, "--json"])
+        out, _ = capsys.readouterr()
+        assert out.count("\n") == 1
+        # The session is not the command's own, so it is still there.
+        assert spark.range(1).count() == 1
+        return code, json.loads(out)
+
+    return run
+
+
+def replay(run, *options):
+    code, found = run("replay", "bids", "--into", "table", *options)
+    assert code == 0, found
+    return found
+
+
+def test_verify_ends_with_1_where_a_recording_is_not_valid(run, spark, place, capsys):
+    code, found = run("verify", "bids", "--deep")
+    assert (code, found["valid"], found["cut"]) == (0, True, 0)
+    assert [each["label"] for each in found["workers"]] == ["north", "south"]
+    assert {each["records"] for each in found["workers"]} == {8}
+    code, found = run("verify", "bids", "--workers", "south")
+    assert [each["worker"] for each in found["workers"]] == [1]
+    path = str(place / "streams" / "bids" / "events")
+    events = spark.read.format("delta").load(path)
+    first = events.where("kind = 'messages' AND worker = 1").orderBy("time").limit(1)
+    late = first.withColumn("commit", F.lit(1).cast("bigint")).withColumn(
+        "seq", F.lit(found["workers"][0]["events"]).cast("bigint")
+    )
+    late.write.format("delta").mode("append").save(path)
+    code, found = run("verify", "bids")
+    assert (code, found["valid"]) == (1, False)
+    violation = found["workers"][1]["violation"]
+    assert (violation["rule"], violation["time"]) == ("message", "2013-03-01T00:00:00.000000Z")
+    assert main(["verify", "bids"]) == 1
+    assert "1 of 2 recordings are not valid" in capsys.readouterr().out
+    code, error = run("replay", "bids", "--into", "table")
+    assert (code, error["error"]) == (1, "CAP-VIOLATION")
+    assert not (place / "tables").exists()
+
+
+def test_a_replay_stands_is_altered_mended_and_taken_back(run, spark, place, capsys):
+    found = replay(run, "--workers", "north", "--until", UNTIL)
+    assert set(found) >= REPLAY_KEYS
+    assert (found["workers"], found["records"], found["stood"]) == (["north"], 6, False)
+    assert (found["complete"], found["published"], found["target"]) == (True, True, "table")
+    audit = found["audit"]
+    assert (audit["kind"], audit["passed"], audit["differing"]) == ("copy", True, 0)
+    again = replay(run, "--workers", "north", "--until", UNTIL)
+    assert again == {**found, "stood": True}
+    assert main(["replay", "bids", "--into", "table", "--workers", "north", "--until", UNTIL]) == 0
+    assert f"nothing to do: run {found['run']} stands" in capsys.readouterr().out
+
+    code, checked = run("audit", found["run"])
+    assert (code, checked["passed"], checked["run"]) == (0, True, found["run"])
+    spark.sql(f"UPDATE delta.`{place}/tables/table` SET price = 7 WHERE price = 110")
+    code, checked = run("audit", found["run"])
+    assert (code, checked["passed"], checked["differing"]) == (1, False, 1)
+    (finding,) = checked["findings"]
+    assert {key: finding[key] for key in ("worker", "time", "kind")} == {
+        "worker": 0, "time": "2013-03-01T01:00:00.000000Z", "kind": "changed",
+    }  # fmt: skip
+    assert (finding["expected"]["price"], finding["actual"]["price"]) == (110, 7)
+    assert main(["audit", found["run"]]) == 1
+    assert "price=110" in capsys.readouterr().out
+    version = str(found["target_version"])
+    assert run("audit", found["run"], "--version", version)[0] == 0
+
+    mended = replay(run, "--workers", "north", "--until", UNTIL)
+    assert (mended["stood"], mended["generation"]) == (False, 2)
+    assert run("audit", mended["run"])[0] == 0
+    code, back = run("rollback", mended["run"])
+    assert (code, back["rolled_back"], back["stood"]) == (0, True, False)
+    assert run("rollback", mended["run"])[1] == {**back, "stood": True}
+    code, error = run("audit", mended["run"])
+    assert (code, error["error"]) == (2, "CAP-NOT-PUBLISHED")
+    code, listed = run("runs", "--target", "table")
+    states = {row["run"]: row["state"] for row in listed["runs"]}
+    assert states == {found["run"]: "published", mended["run"]: "rolled back"}
+    assert run("runs", "--limit", "1")[1]["total"] == 2
+
+
+def test_a_run_is_held_and_published(run):
+    held = replay(run, "--hold")
+    assert (held["published"], held["target_version"]) == (False, None)
+    assert held["audit"]["passed"] is True
+    assert run("runs")[1]["runs"][0]["state"] == "audited"
+    code, checked = run("audit", held["run"])
+    assert (code, checked["passed"]) == (0, True)
+    code, found = run("publish", held["run"])
+    assert (code, found["published"], found["stood"]) == (0, True, False)
+    assert run("publish", held["run"])[1]["stood"] is True
+    code, plan = run("plan", "bids", "--into", "table")
+    assert plan["stands"] == held["run"]
+    assert [each["run"] for each in plan["covered"]] == [held["run"]]
+
+
+def test_a_transform_is_audited_as_one(run):
+    found = replay(run, "--transform", "by_hour")
+    assert found["audit"]["kind"] == "transform"
+    code, checked = run("audit", found["run"])
+    assert (code, checked["kind"], checked["passed"]) == (0, "transform", True)
+
+
+def test_what_is_not_complete_ends_with_3_and_closing_completes_it(run):
+    code, error = run("replay", "bids", "--into", "table", "--until", "2013-03-01T05:00")
+    assert (code, error["error"]) == (3, "CAP-INCOMPLETE")
+    assert error["frontier"] == ["2013-03-01T03:00:00.000000Z"]
+    found = replay(run, "--until", "2013-03-01T05:00", "--partial")
+    assert (found["complete"], found["records"]) == (False, 12)
+    code, closed = run("close", "bids")
+    assert (code, closed) == (0, {"stream": "bids", "closed": 2, "cut": 1})
+    assert run("close", "bids")[1]["closed"] == 0
+    found = replay(run, "--until", "2013-03-01T05:00")
+    assert (found["complete"], found["records"]) == (True, 16)
+
+
+def test_a_range_that_another_run_holds_ends_with_4_until_it_is_unlocked(run, spark, place):
+    from capstan.tape.tape import open_tape
+
+    lake = Lake.at(place)
+    everything = Region(Box.everything(open_tape(lake, "bids").time_type))
+    other = RunId("f" * 32, 1, "table")
+    claims.claim(spark, lake, other, "bids", Scope(lake.table("table"), None, everything))
+    code, error = run("replay", "bids", "--into", "table")
+    assert (code, error["error"], error["holder"]) == (4, "CAP-HELD", other.name)
+    row = run("runs")[1]["runs"][-1]
+    assert (row["run"], row["state"], row["holds"]) == (other.name, "claimed", True)
+    code, unlocked = run("unlock", other.name)
+    assert (code, unlocked) == (0, {"run": other.name, "attempt": 1, "unlocked": True})
+    assert replay(run)["published"] is True
+
+
+def test_capture_goes_on_and_a_followed_replay_plays_what_is_new(run, spark, captured, capsys):
+    first = replay(run, "--follow", "nightly")
+    assert first["records"] == 12
+    feed(spark, captured.parent / "source", 4, 2)
+    code, found = run("capture", "bids")
+    assert (code, found["batches"], found["fed"]) == (0, 1, 8)
+    assert found["fed"] == found["records"] + sum(found["late"].values())
+    plan = run("plan", "bids", "--into", "table", "--follow", "nightly")[1]
+    assert (plan["since"], plan["records"]) == ("2013-03-01T03:00:00.000000Z", 8)
+    second = replay(run, "--follow", "nightly")
+    assert (second["records"], second["stood"]) == (8, False)
+    assert replay(run, "--follow", "nightly")["stood"] is True
+    assert main(["capture", "bids"]) == 0
+    assert "nothing new; the tape is at commit 1" in capsys.readouterr().out
+
+
+@pytest.fixture
+def foreign(run, spark, place, tmp_path):
+    """A table that somebody else made of the bids, without Capstan's columns."""
+    rows = spark.read.format("delta").load(f"{place}/streams/bids/records").select("data.*")
+    path = str(tmp_path / "foreign")
+    rows.withColumn("extra", F.lit(1)).write.format("delta").save(path)
+    options = ("audit", "bids", "--against", path, "--worker-column", "house")
+
+    def audit(*more, time="at"):
+        return run(*options, "--time-column", time, *more)
+
+    return path, audit
+
+
+def test_a_foreign_table_is_audited_by_its_own_columns(foreign):
+    _, audit = foreign
+    code, found = audit()
+    assert (code, found["kind"], found["passed"]) == (0, "copy", True)
+    # Two houses, three complete hours of two bids each; the fourth hour is not judged.
+    assert (found["cells"], found["records"]) == (6, 12)
+    code, found = audit("--workers", "south", "--since", "2013-03-01T00:30", "--until", UNTIL)
+    assert (code, found["cells"], found["records"]) == (0, 2, 4)
+    code, found = audit("--columns", "price")
+    assert (code, found["kind"]) == (0, "shared-columns")
+
+
+def test_a_foreign_table_fails_in_each_way(foreign, spark):
+    path, audit = foreign
+    early = "at < TIMESTAMP '2013-03-01T01:00:00Z'"
+    changes = {
+        "changed": f"UPDATE delta.`{path}` SET price = -1 WHERE house = 'north' AND price = 10",
+        "missing": f"DELETE FROM delta.`{path}` WHERE house = 'north' AND price = 40 AND {early}",
+        "extra": f"INSERT INTO delta.`{path}` SELECT * FROM delta.`{path}` WHERE price = 110",
+    }
+    for kind, sql in changes.items():
+        spark.sql(sql)
+        code, found = audit()
+        assert (code, found["passed"]) == (1, False)
+        assert kind in {finding["kind"] for finding in found["findings"]}
+        assert found["totals"][kind] > 0
+    assert audit("--version", "0")[0] == 0
+    code, found = audit("--since", "2013-03-01T02:00", "--until", UNTIL)
+    assert (code, found["passed"]) == (0, True)
+
+
+def test_rows_of_nobody_are_extra(foreign, spark):
+    path, audit = foreign
+    spark.sql(
+        f"INSERT INTO delta.`{path}` VALUES ('west', TIMESTAMP '2013-03-01T01:10:00Z', 5, 1), "
+        "(NULL, TIMESTAMP '2013-03-01T01:10:00Z', 6, 1), ('north', NULL, 7, 1)"
+    )
+    code, found = audit()
+    assert (code, found["totals"]["extra"], found["totals"]["missing"]) == (1, 3, 0)
+    extra = [(each["worker"], each["time"], each["actual"]["price"]) for each in found["findings"]]
+    assert sorted(extra, key=lambda each: each[2]) == [
+        (None, "2013-03-01T01:00:00.000000Z", 5),
+        (None, "2013-03-01T01:00:00.000000Z", 6),
+        (0, None, 7),
+    ]
+    # Of chosen workers and times they are none.
+    assert audit("--workers", "north,south", "--until", UNTIL)[0] == 0
+
+
+def test_a_foreign_table_must_tell_the_times_apart(foreign, spark):
+    path, audit = foreign
+    table = spark.read.format("delta").load(path)
+    daily = table.withColumn("day", F.to_date("at")).withColumn("number", F.unix_micros("at"))
+    daily.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
+    code, error = audit(time="day")
+    assert (code, error["error"]) == (2, "CAP-AUDIT-COLUMNS")
+    assert "finer" in error["message"]
+    code, error = audit(time="number")
+    assert (code, error["error"]) == (2, "CAP-AUDIT-COLUMNS")
+    code, error = audit("--columns", "price,nothing")
+    assert (code, error["error"]) == (2, "CAP-AUDIT-COLUMNS")
+
+
+def test_without_json_every_finished_step_is_a_line_on_stderr(run, capsys):
+    capsys.readouterr()
+    assert main(["replay", "bids", "--into", "table"]) == 0
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert "replay bids: 12 records to play" in lines
+    assert "replay bids: published as version 1" in lines
+    assert all(line.startswith("replay bids: ") for line in lines)
+    assert "audit" in out
+    assert "passed (copy, 6 cells)" in out

@@ -1,0 +1,237 @@
+"""What Capstan costs, counted: commits, jobs, files, columns. Counts never vary with the load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from capstan import steps
+from capstan.capture.run import capture
+from capstan.declare import ByColumn, Declarations, EventTime, Source, Stream
+from capstan.replay.request import Request
+from capstan.replay.run import Outcome, replay
+from capstan.tape import delta
+from capstan.tape.lake import Lake
+from capstan.tape.tape import Tape, open_tape
+from capstan.verify import verify
+from capstan.workloads.bench.counters import Scan, Watch, commits
+
+DAY = 86_400
+FIRST_DAY = 18_262
+"""2020-01-01, in days since 1970."""
+
+PER_DAY = 400
+WIDE = 300
+"""Bytes of text in a row, so that a file's size is that of its rows."""
+
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A stream of which each micro-batch is a day; `late-comer` comes with the last one only."""
+
+    spark: SparkSession
+    lake: Lake
+    stream: Stream
+    declared: Declarations
+
+    @property
+    def tape(self) -> Tape:
+        return open_tape(self.lake, self.stream.name)
+
+    @property
+    def source(self) -> Path:
+        return Path(self.stream.source.path or "")
+
+    def lay(self, day: int, *, late_comer: bool = False) -> None:
+        names = ["ann", "bob", "late-comer"] if late_comer else ["ann", "bob"]
+        who = F.element_at(F.array(*map(F.lit, names)), (F.col("id") % len(names) + 1).cast("int"))
+        second = (FIRST_DAY + day) * DAY + F.col("id") * (DAY // PER_DAY)
+        text = F.substring(F.repeat(F.sha2(F.col("id").cast("string"), 512), 3), 1, WIDE)
+        rows = self.spark.range(PER_DAY).select(
+            "id", who.alias("who"), F.timestamp_seconds(second).alias("ts"), text.alias("text")
+        )
+        rows.coalesce(1).write.mode("append").parquet(str(self.source))
+
+    def capture(self) -> None:
+        result = capture(self.spark, self.lake, self.stream)
+        assert result.fed == result.records
+        assert result.late == {}
+
+    def replay(self, into: str, **asked: object) -> Outcome:
+        request = Request(self.stream.name, into, **asked)  # type: ignore[arg-type]
+        return replay(self.spark, self.lake, self.declared, request)
+
+    def days(self, first: int, end: int) -> dict[str, str]:
+        return {"since": f"2020-01-{first + 1:02}", "until": f"2020-01-{end + 1:02}"}
+
+    def files(self) -> list[dict[str, object]]:
+        actions = delta.open_table(self.tape.paths.records).get_add_actions(flatten=True)
+        return pa.table(actions).to_pylist()
+
+    def read(self, work: Work) -> tuple[Scan, ...]:
+        with Watch(self.spark) as watch:
+            work()
+        return watch.scans(self.tape.paths.records)
+
+
+def make(spark: SparkSession, root: Path, days: int) -> Made:
+    lake = Lake.at(root / "lake")
+    stream = Stream(
+        name="rows",
+        source=Source("parquet", str(root / "source"), {"maxFilesPerTrigger": "1"}),
+        workers=ByColumn("who"),
+        time=EventTime(column="ts", every=timedelta(hours=1)),
+    )
+    made = Made(spark, lake, stream, Declarations(root / "streams.yaml", {}, {}, {}, {}))
+    for day in range(days):
+        made.lay(day, late_comer=day == days - 1)
+        made.capture()
+    return made
+
+
+@pytest.fixture(scope="module")
+def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return make(spark, tmp_path_factory.mktemp("counters"), 4)
+
+
+def commits_of(made: Made, work: Work) -> list[str]:
+    """The tables of the commits that `work` makes; staging is looked at before it is deleted."""
+    root = Path(made.lake.root)
+    before = commits(root)
+    seen: set[Path] = set()
+
+    def listen(point: str, _: dict[str, object]) -> None:
+        if point == "replay.staging":
+            seen.update(commits(root))
+
+    with steps.listening(listen):
+        work()
+    found = (seen | commits(root)) - before
+    return sorted(path.relative_to(root).parts[0] for path in found)
+
+
+def test_a_staged_replay_makes_six_commits(made: Made) -> None:
+    first = commits_of(made, lambda: made.replay("six", **made.days(0, 1)))
+    again = commits_of(made, lambda: made.replay("six", **made.days(1, 2)))
+    assert again == ["ledger"] * 4 + ["staging", "tables"]
+    # The ledgers and the target, each made once; what was verified is written down once.
+    assert len(first) <= len(again) + 6
+
+
+def test_a_direct_replay_makes_five_commits(made: Made) -> None:
+    made.replay("five", direct=True, **made.days(0, 1))
+    found = commits_of(made, lambda: made.replay("five", direct=True, **made.days(1, 2)))
+    assert found == ["ledger"] * 4 + ["tables"]
+
+
+def test_a_replay_that_stands_runs_nothing(made: Made) -> None:
+    made.replay("stands", **made.days(0, 2))
+    before = commits(made.lake.root)
+    with Watch(made.spark) as watch:
+        assert made.replay("stands", **made.days(0, 2)).stood
+    assert watch.jobs == 0
+    assert watch.executions == ()
+    assert commits(made.lake.root) == before
+
+
+def test_a_replay_of_a_day_reads_the_files_of_that_day(made: Made) -> None:
+    total = made.files()
+    (scan,) = made.read(lambda: made.replay("a_day", **made.days(1, 2)))
+    assert scan.files == len(total) // 4
+    assert scan.rows == PER_DAY
+    assert 0 < scan.bytes < sum(int(str(f["size_bytes"])) for f in total) / 3
+
+
+def test_a_replay_of_a_worker_reads_the_files_that_have_it(made: Made) -> None:
+    everyone = made.read(lambda: made.replay("all", partial=True, **made.days(0, 4)))
+    (one,) = made.read(
+        lambda: made.replay("one", workers=("late-comer",), partial=True, **made.days(0, 4))
+    )
+    assert [scan.files for scan in everyone] == [len(made.files())]
+    assert one.files == len(made.files()) // 4
+    assert one.bytes < everyone[0].bytes / 3
+
+
+def test_a_replay_reads_records_once_and_its_audit_does_not(made: Made) -> None:
+    for direct in (False, True):
+        scans = made.read(
+            lambda d=direct: made.replay(f"once_{d}".lower(), direct=d, **made.days(2, 3))
+        )
+        assert [scan.rows for scan in scans] == [PER_DAY]
+
+
+def test_verification_reads_no_payload(made: Made) -> None:
+    with Watch(made.spark) as watch:
+        assert verify(made.spark, made.lake, made.tape, remember=False).valid
+    assert watch.scans(made.tape.paths.records) == ()
+    (events,) = watch.scans(made.tape.paths.events)
+    assert events.rows > 0
+    assert "data" not in events.columns
+    with Watch(made.spark) as watch:
+        assert verify(made.spark, made.lake, made.tape, remember=False, deep=True).valid
+    assert watch.scans(made.tape.paths.records) != ()
+
+
+def test_verification_of_what_is_known_runs_no_job(made: Made) -> None:
+    verify(made.spark, made.lake, made.tape)
+    with Watch(made.spark) as watch:
+        assert verify(made.spark, made.lake, made.tape).valid
+    assert watch.jobs == 0
+
+
+def test_following_reads_what_is_new_however_long_the_tape(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    read = []
+    for length in (2, 6):
+        made = make(spark, tmp_path / str(length), length)
+        made.replay("copy", follow="f")
+        made.lay(length)
+        made.capture()
+        with Watch(spark) as watch:
+            assert not made.replay("copy", follow="f").stood
+        records = watch.scans(made.tape.paths.records)
+        events = watch.scans(made.tape.paths.events)
+        assert sum(scan.files for scan in records) < len(made.files())
+        read.append(
+            ([scan.files for scan in records], [scan.rows for scan in records],
+             [scan.files for scan in events])
+        )  # fmt: skip
+    assert read[0] == read[1]
+
+
+def test_no_payload_passes_through_python(spark: SparkSession, tmp_path: Path) -> None:
+    with Watch(spark) as watch:
+        made = make(spark, tmp_path, 2)
+        made.replay("copy", partial=True)
+        made.replay("direct", partial=True, direct=True)
+    heavy = {str(made.source), made.tape.paths.records, made.lake.table("copy")}
+    seen = [
+        scan.path.removeprefix("file:")
+        for execution in watch.executions
+        if execution.python
+        for scan in execution.scans
+    ]
+    # The index does, in verification; so Python would be seen.
+    assert made.tape.paths.events in seen
+    assert [path for path in seen if path in heavy or "/staging/" in path] == []
+
+
+def test_python_over_the_payload_would_be_seen(made: Made) -> None:
+    records = made.spark.read.format("delta").load(made.tape.paths.records)
+    with Watch(made.spark) as watch:
+        payload = records.select("data.*")
+        payload.mapInArrow(iter, payload.schema).count()
+    assert [execution.python for execution in watch.executions if execution.scans] == [
+        ("MapInArrow",)
+    ]
+    assert watch.jobs > 0

@@ -1,0 +1,483 @@
+"""Replays: what comes out, what is refused, and what can be taken back. One tape for all tests."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from capstan.capture.run import capture
+from capstan.declare import Mode, Target, Transform
+from capstan.errors import AnswerIsNo, BadRequest, Held, NotComplete
+from capstan.ledger import claims, coverage, runs
+from capstan.ledger.claims import Scope
+from capstan.ledger.identity import RunId
+from capstan.replay.request import Request
+from capstan.replay.run import Outcome, publish, replay, rollback, unlock
+from capstan.steps import listening
+from capstan.tape import delta
+from capstan.tape.lake import Lake, exists
+from capstan.testing.streams import SUM_BY_DAY, declared, lay, little_stream, rows
+from capstan.times import Box
+from capstan.times.region import Region
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from capstan.declare import Declarations
+
+# Half an hour apart: five days, of which all but the last two hours are complete.
+ROWS = rows(range(240))
+DAY2, DAY4 = "2024-05-02", "2024-05-04"
+
+TIMELESS = Transform(name="by_place", sql="SELECT place, count(*) AS n FROM records GROUP BY place")
+OUTSIDE = Transform(
+    name="outside",
+    sql="SELECT _worker, _time.event + INTERVAL 10 DAYS AS day FROM records",
+    time="day",
+    worker="_worker",
+)
+WRONG = Transform(name="wrong", function="capstan.testing.streams:counting", time="event")
+TARGETS = {
+    "declared": Target(name="declared", worker="place", time="at", columns=("id", "place", "at")),
+    "narrow": Target(name="narrow", columns=("id", "amount")),
+}
+
+
+class Play:
+    """The tape of this module, and short ways to replay it."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, declarations: Declarations) -> None:
+        self.spark, self.lake, self.declarations = spark, lake, declarations
+
+    def __call__(self, into: str, **request: object) -> Outcome:
+        asked = Request("little", into, **request)  # type: ignore[arg-type]
+        return replay(self.spark, self.lake, self.declarations, asked)
+
+    def rollback(self, run: str) -> int:
+        return rollback(self.spark, self.lake, self.declarations, run)
+
+    def rows(self, into: str) -> pl.DataFrame:
+        return pl.read_delta(self.lake.table(into))
+
+    def ids(self, into: str) -> list[int]:
+        return sorted(self.rows(into)["id"].to_list())
+
+    def version(self, into: str) -> int | None:
+        return delta.version_of(self.lake.table(into))
+
+    def sql(self, statement: str, into: str) -> None:
+        self.spark.sql(statement.format(table=f"delta.`{self.lake.table(into)}`"))
+
+
+@pytest.fixture(scope="module")
+def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
+    folder: Path = tmp_path_factory.mktemp("replay")
+    lay(folder / "source", "0", ROWS)
+    stream = little_stream(folder / "source")
+    lake = Lake.at(folder / "lake")
+    capture(spark, lake, stream)
+    transforms = (SUM_BY_DAY, TIMELESS, OUTSIDE, WRONG)
+    return Play(spark, lake, declared(stream, transforms, TARGETS))
+
+
+def run_of(outcome: Outcome) -> str:
+    return str(outcome.certificate["run"])
+
+
+def between(first: int, after: int, places: str = "abc") -> list[int]:
+    return [n for n in range(first, after) if "abc"[n % 3] in places]
+
+
+@pytest.mark.parametrize("peers", [None, 1, 2, 3, 7])
+def test_the_same_rows_on_any_number_of_replay_workers(play: Play, peers: int | None) -> None:
+    into = f"peers_{peers or 'any'}"
+
+    done = play(into, since=DAY2, until=DAY4, peers=peers)
+
+    assert play.ids(into) == between(48, 144)
+    certificate = done.certificate
+    assert (certificate["records"], certificate["peers"]) == (96, peers or 3)
+    dealt = certificate["replay_workers"]
+    assert isinstance(dealt, list)
+    assert sum(worker["records"] for worker in dealt) == 96
+    assert [len(worker["sequences"]) for worker in dealt] == [
+        len(range(seat, 3, peers or 3)) for seat in range(peers or 3)
+    ]
+    assert all(worker["starts_holding"] for worker in dealt if worker["sequences"])
+    json.dumps(certificate)
+
+
+def test_twice_changes_nothing(play: Play) -> None:
+    first = play("twice", workers=("a", "c"), since=DAY2, until=DAY4)
+    version = play.version("twice")
+
+    second = play("twice", workers=("a", "c"), since=DAY2, until=DAY4)
+
+    assert (first.stood, second.stood) == (False, True)
+    assert run_of(second) == run_of(first)
+    assert play.version("twice") == version
+    assert play.ids("twice") == between(48, 144, "ac")
+    assert first.certificate["not_covered"]["workers"] == ["b"]  # type: ignore[index]
+    assert not exists(play.lake.staging(f"{run_of(first)}-1"))
+
+
+def test_replace_leaves_the_rows_outside(play: Play) -> None:
+    play("outside_rows", workers=("a",), since=DAY2, until=DAY4)
+    play("outside_rows", workers=("a", "b"), since="2024-05-03", until="2024-05-05")
+
+    assert play.ids("outside_rows") == sorted(between(48, 192, "a") + between(96, 192, "b"))
+
+
+def test_publish_roll_back_publish_again(play: Play) -> None:
+    play("again", workers=("a",), since=DAY2, until="2024-05-03")
+    first = play("again", workers=("a", "b"), since=DAY2, until=DAY4)
+    play.rollback(run_of(first))
+    assert play.ids("again") == between(48, 96, "a")
+    version = play.version("again")
+    assert play.rollback(run_of(first)) == version == play.version("again")
+
+    second = play("again", workers=("a", "b"), since=DAY2, until=DAY4)
+
+    assert second.certificate["generation"] == 2
+    assert play.ids("again") == between(48, 144, "ab")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE {table} SET amount = 1000 WHERE id = 50",
+        "DELETE FROM {table} WHERE id = 50",
+        "INSERT INTO {table} SELECT * FROM {table} WHERE id = 50",
+        "UPDATE {table} SET _worker = 0 WHERE id = 50",
+        (
+            "UPDATE {table} SET _time = named_struct('event', TIMESTAMP'2024-05-02 05:00:00Z') "
+            "WHERE id = 50"
+        ),
+    ],
+    ids=["altered", "dropped", "doubled", "other worker", "other time"],
+)
+def test_a_damaged_target_is_mended_by_the_same_replay(
+    play: Play, damage: str, request: pytest.FixtureRequest
+) -> None:
+    into = "mend_" + request.node.callspec.id.replace(" ", "_")
+    play(into, since=DAY2, until=DAY4)
+    sound = play.rows(into).sort("id")
+    play.sql(damage, into)
+    assert not play.rows(into).sort("id").equals(sound)
+
+    again = play(into, since=DAY2, until=DAY4)
+
+    assert (again.stood, again.certificate["generation"]) == (False, 2)
+    assert play.rows(into).sort("id").equals(sound)
+
+
+def test_rolling_back_what_a_later_run_wrote_over_is_refused(play: Play) -> None:
+    first = play("later", since=DAY2, until=DAY4)
+    second = play("later", since="2024-05-03", until="2024-05-05", direct=True)
+
+    with pytest.raises(BadRequest, match=f"CAP-LATER.*{run_of(second)}"):
+        play.rollback(run_of(first))
+
+    play.rollback(run_of(second))
+    assert play.ids("later") == between(48, 144)
+    assert [covered.run for covered in coverage.standing(play.lake, play.lake.table("later"))] == [
+        run_of(first)
+    ]
+    # What the second wrote over stands again: nothing has to be done.
+    assert play("later", since=DAY2, until=DAY4).stood
+    play.rollback(run_of(first))
+    assert play.ids("later") == []
+
+
+def test_what_others_changed_outside_survives_a_rollback(play: Play) -> None:
+    done = play("others", workers=("a",), since=DAY2, until=DAY4)
+    play.sql("INSERT INTO {table} SELECT 9, * EXCEPT (_worker) FROM {table} LIMIT 2", "others")
+
+    play.rollback(run_of(done))
+
+    assert play.rows("others")["_worker"].to_list() == [9, 9]
+
+
+def test_rows_of_unknown_origin_are_not_replaced_unless_adopted(play: Play) -> None:
+    play("foreign", workers=("a",), since=DAY2, until=DAY4)
+    play.sql("INSERT INTO {table} SELECT 1, * EXCEPT (_worker) FROM {table} LIMIT 4", "foreign")
+
+    with pytest.raises(BadRequest, match=r"CAP-ADOPT.* 4 rows"):
+        play("foreign", workers=("b",), since=DAY2, until=DAY4)
+    done = play("foreign", workers=("b",), since=DAY2, until=DAY4, adopt=True)
+
+    assert done.certificate["records"] == 32
+    assert play.ids("foreign") == between(48, 144, "ab")
+
+
+def test_only_complete_times(play: Play) -> None:
+    with pytest.raises(NotComplete, match="CAP-INCOMPLETE.*2024-05-05T21:00:00"):
+        play("early", since="2024-05-05", until="2024-05-06")
+    assert play.version("early") is None
+    assert runs.read_histories(play.lake, target=play.lake.table("early")) == {}
+
+    done = play("early", since="2024-05-05", until="2024-05-06", partial=True)
+
+    assert play.ids("early") == between(192, 234)
+    assert done.certificate["complete"] is False
+    left_out = done.certificate["not_covered"]
+    assert left_out["incomplete_from"] == ["2024-05-05T21:00:00.000000Z"]  # type: ignore[index]
+
+
+def test_held_then_published(play: Play) -> None:
+    held = play("held", since=DAY2, until=DAY4, hold=True)
+    assert held.certificate["published"] is False
+    assert play.ids("held") == []
+    # It goes on holding its range.
+    with pytest.raises(Held, match=f"CAP-HELD.*{run_of(held)}"):
+        play("held", workers=("a",), since=DAY2, until="2024-05-03")
+
+    done = publish(play.spark, play.lake, play.declarations, run_of(held))
+
+    assert done.certificate["target_version"] == play.version("held")
+    assert play.ids("held") == between(48, 144)
+    assert publish(play.spark, play.lake, play.declarations, run_of(held)).stood
+
+
+def test_unlock(play: Play) -> None:
+    scope = Scope(play.lake.table("locked"), (0, 1), Region(Box((None,), (None,))))
+    dead = RunId("f" * 32, 1, "locked")
+    assert claims.claim(play.spark, play.lake, dead, "little", scope) == 1
+    with pytest.raises(Held) as caught:
+        play("locked", workers=("b",), since=DAY2, until=DAY4)
+    assert caught.value.exit_code == 4
+    assert caught.value.fields["holder"] == dead.name
+    # Another worker is another matter.
+    play("locked", workers=("c",), since=DAY2, until=DAY4)
+
+    assert unlock(play.spark, play.lake, dead.name) == 1
+
+    play("locked", workers=("b",), since=DAY2, until=DAY4)
+    assert play.ids("locked") == between(48, 144, "bc")
+    with pytest.raises(BadRequest, match="CAP-RUN"):
+        unlock(play.spark, play.lake, "nosuch-1")
+
+
+def test_append_and_its_rollback(play: Play) -> None:
+    play("appended", workers=("a",), since=DAY2, until=DAY4, mode=Mode.APPEND)
+    second = play("appended", workers=("a", "b"), since=DAY2, until=DAY4, mode=Mode.APPEND)
+    assert play.ids("appended") == sorted(between(48, 144, "a") * 2 + between(48, 144, "b"))
+    assert play("appended", workers=("a", "b"), since=DAY2, until=DAY4, mode=Mode.APPEND).stood
+
+    play.rollback(run_of(second))
+
+    assert play.ids("appended") == between(48, 144, "a")
+
+
+def test_merge_and_its_rollback(play: Play) -> None:
+    merging: dict[str, object] = {
+        "transform": "sum_by_day",
+        "mode": Mode.MERGE,
+        "keys": ("_worker", "day"),
+    }
+    play("merged", since=DAY2, until="2024-05-03", **merging)
+    play.sql("UPDATE {table} SET amount = -1", "merged")
+    second = play("merged", since=DAY2, until=DAY4, **merging)
+    merged = play.rows("merged")
+    assert merged.height == 6
+    assert merged["amount"].min() > 0  # type: ignore[operator]
+
+    play.rollback(run_of(second))
+
+    assert play.rows("merged")["amount"].to_list() == [-1, -1, -1]
+
+
+def test_a_transform_by_whole_days(play: Play) -> None:
+    done = play("by_day", transform="sum_by_day")
+
+    assert done.certificate["until"] == "2024-05-05T00:00:00.000000Z"
+    counted = Counter((n // 48, n % 3) for n in range(192))
+    got = play.rows("by_day").select(pl.col("day").dt.day() - 1, "_worker", "rows").rows()
+    assert {(day, worker): n for day, worker, n in got} == counted
+    assert done.certificate["audit"]["kind"] == "transform"  # type: ignore[index]
+    with pytest.raises(BadRequest, match="CAP-GRAIN") as caught:
+        play("by_day", transform="sum_by_day", since="2024-05-02T07:00:00")
+    assert "2024-05-02T00:00:00.000000Z and 2024-05-03T00:00:00.000000Z" in caught.value.hint
+
+
+def test_a_transform_without_time_replaces_all_or_nothing(play: Play) -> None:
+    with pytest.raises(BadRequest, match="CAP-TIMELESS"):
+        play("by_place", transform="by_place", since=DAY2)
+    with pytest.raises(BadRequest, match="CAP-WORKERS"):
+        play("by_place", transform="by_place", workers=("a",))
+    done = play("by_place", transform="by_place")
+    assert sorted(play.rows("by_place").rows()) == [("a", 78), ("b", 78), ("c", 78)]
+    assert done.certificate["records"] == 234
+
+
+def test_a_transform_that_writes_outside_its_range(play: Play) -> None:
+    with pytest.raises(AnswerIsNo, match="CAP-OUTSIDE"):
+        play("outside", transform="outside", since=DAY2, until=DAY4)
+    assert play.rows("outside").height == 0
+
+
+def test_a_transform_that_wrote_a_wrong_row_is_not_published(play: Play) -> None:
+    with pytest.raises(AnswerIsNo, match="CAP-AUDIT"):
+        play("wrong", transform="wrong", since=DAY2, until=DAY4)
+    assert play.rows("wrong").height == 0
+    history = next(iter(runs.read_histories(play.lake, target=play.lake.table("wrong")).values()))
+    assert history.last.step is runs.Step.FAILED
+    # The rows stay in staging, to be looked at.
+    assert exists(play.lake.staging(f"{history.last.run}-1"))
+
+
+def test_direct_is_taken_back_when_its_audit_fails(play: Play) -> None:
+    play("direct", since=DAY2, until="2024-05-03")
+    sound = play.rows("direct").sort("id")
+
+    def damage(point: str, facts: dict[str, object]) -> None:
+        if point == "replay.publish":
+            play.sql("UPDATE {table} SET amount = 1000 WHERE id = 130", "direct")
+
+    with listening(damage), pytest.raises(AnswerIsNo, match="CAP-AUDIT"):
+        play("direct", since="2024-05-03", until=DAY4, direct=True)
+
+    assert play.rows("direct").sort("id").equals(sound)
+    again = play("direct", since="2024-05-03", until=DAY4, direct=True)
+    assert again.certificate["generation"] == 2
+    assert play.ids("direct") == between(48, 144)
+
+
+@pytest.mark.parametrize("into", ["declared", "narrow"])
+def test_a_declared_target_has_its_own_columns(play: Play, into: str) -> None:
+    done = play(into, workers=("a", "b"), since=DAY2, until=DAY4)
+
+    assert done.certificate["audit"]["kind"] == "shared-columns"  # type: ignore[index]
+    expected = {"declared": ["id", "place", "at"], "narrow": ["_worker", "_time", "id", "amount"]}
+    assert play.rows(into).columns == expected[into]
+    assert play.ids(into) == between(48, 144, "ab")
+    play.sql("UPDATE {table} SET id = 999 WHERE id = 51", into)
+    assert not play(into, workers=("a", "b"), since=DAY2, until=DAY4).stood
+    assert play.ids(into) == between(48, 144, "ab")
+    play(into, workers=("c",), since=DAY2, until=DAY4)
+    assert play.ids(into) == between(48, 144)
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        ({"workers": ("x",)}, "CAP-WORKER"),
+        ({"workers": ()}, "CAP-WORKERS"),
+        ({"since": DAY4, "until": DAY2}, "CAP-RANGE"),
+        ({"since": "soon"}, "CAP-TIME"),
+        ({"since": "12"}, "CAP-TIME"),
+        ({"as_of": 7}, "CAP-CUT"),
+        ({"peers": 0}, "CAP-PEERS"),
+        ({"transform": "nosuch"}, "CAP-TRANSFORM"),
+        ({"mode": Mode.MERGE}, "CAP-KEYS"),
+        ({"direct": True, "mode": Mode.APPEND}, "CAP-DIRECT"),
+        ({"follow": "f", "until": DAY4}, "CAP-FOLLOW"),
+    ],
+)
+def test_bad_requests_change_nothing(play: Play, request_: dict[str, object], code: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        play("refused", **request_)
+    assert caught.value.code == code
+    assert caught.value.exit_code == 2
+    assert play.version("refused") is None
+    assert runs.read_histories(play.lake, target=play.lake.table("refused")) == {}
+
+
+@pytest.mark.parametrize("into", ["../x", "a'b", "x; DROP TABLE y", "A", "", "/a/../b", "`"])
+def test_bad_targets(play: Play, into: str) -> None:
+    with pytest.raises(BadRequest, match="CAP-NAME"):
+        play(into)
+
+
+def test_a_target_that_does_not_fit(play: Play) -> None:
+    play.spark.sql(
+        f"CREATE TABLE delta.`{play.lake.table('misfit')}` "
+        "(_worker INT, _time STRUCT<event: TIMESTAMP>, id STRING) USING delta"
+    )
+    with pytest.raises(BadRequest, match="CAP-TARGET-SCHEMA.*column id"):
+        play("misfit", since=DAY2, until=DAY4)
+    assert play.rows("misfit").height == 0
+
+
+def test_ledgers_are_read_by_others(play: Play) -> None:
+    play("read", since=DAY2, until=DAY4)
+    for name in ("runs", "coverage", "claims", "verified"):
+        assert pl.read_delta(play.lake.ledger(name)).height > 0
+
+
+class TestFollow:
+    @pytest.fixture
+    def growing(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> tuple[Play, Callable[[int, int], None]]:
+        stream = little_stream(tmp_path / "source")
+        lake = Lake.at(tmp_path / "lake")
+        play = Play(spark, lake, declared(stream))
+
+        def feed(first: int, after: int) -> None:
+            lay(tmp_path / "source", f"{first:04}", rows(range(first, after)))
+            capture(spark, lake, stream)
+
+        return play, feed
+
+    def test_each_time_once(self, growing: tuple[Play, Callable[[int, int], None]]) -> None:
+        play, feed = growing
+        feed(0, 60)
+        first = play("followed", follow="daily")
+        assert play.ids("followed") == between(0, 54)
+        version = play.version("followed")
+        assert play("followed", follow="daily").stood
+        assert play.version("followed") == version
+
+        feed(60, 100)
+        second = play("followed", follow="daily")
+
+        assert (first.certificate["records"], second.certificate["records"]) == (54, 40)
+        assert second.certificate["since"] == first.certificate["until"]
+        assert play.ids("followed") == between(0, 94)
+        with pytest.raises(BadRequest, match="CAP-LATER"):
+            play.rollback(run_of(first))
+        play.rollback(run_of(second))
+        assert play.ids("followed") == between(0, 54)
+        third = play("followed", follow="daily")
+        assert third.certificate["generation"] == 3
+        assert play.ids("followed") == between(0, 94)
+        with pytest.raises(BadRequest, match="CAP-FOLLOW"):
+            play("followed", follow="daily", workers=("a",))
+
+    def test_by_whole_days(self, growing: tuple[Play, Callable[[int, int], None]]) -> None:
+        play, feed = growing
+        feed(0, 60)
+        play("by_day", follow="sums", transform="sum_by_day")
+        assert play.rows("by_day")["rows"].sum() == 48
+        feed(60, 80)
+        assert play("by_day", follow="sums", transform="sum_by_day").stood
+        feed(80, 120)
+        play("by_day", follow="sums", transform="sum_by_day")
+        assert play.rows("by_day")["rows"].sum() == 96
+
+
+def test_a_newer_cut_is_another_run_but_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
+    stream = little_stream(tmp_path / "source")
+    lake = Lake.at(tmp_path / "lake")
+    play = Play(spark, lake, declared(stream))
+    lay(tmp_path / "source", "0", rows(range(60)))
+    capture(spark, lake, stream)
+    first = play("cuts", since="2024-05-01", until=DAY2)
+    lay(tmp_path / "source", "1", rows(range(60, 70)))
+    capture(spark, lake, stream)
+
+    second = play("cuts", since="2024-05-01", until=DAY2)
+    old = play("old", since="2024-05-01", until=DAY2, as_of=0)
+
+    assert (first.certificate["cut"], second.certificate["cut"]) == (0, 1)
+    fingerprints = {str(run.certificate["fingerprint"]) for run in (first, second, old)}
+    assert len(fingerprints) == 1
+    assert play.ids("cuts") == play.ids("old") == between(0, 48)
