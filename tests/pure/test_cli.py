@@ -204,6 +204,7 @@ def test_bad_yaml_is_named_with_its_line(lake, tmp_path, refused):
     assert refused("streams", "--streams", str(path))["error"] == "CAP-DECLARE"
     missing = tmp_path / "missing.yaml"
     assert refused("capture", "flights", "--streams", str(missing))["error"] == "CAP-DECLARE"
+    assert refused("streams", "--streams", str(missing))["error"] == "CAP-DECLARE"
 
 
 def test_the_demonstration_needs_its_stream(lake, tmp_path, refused):

@@ -94,7 +94,7 @@ def make(spark: SparkSession, root: Path, days: int) -> Made:
     made = Made(spark, lake, stream, Declarations(root / "streams.yaml", {}, {}, {}, {}))
     for day in range(days):
         made.lay(day, late_comer=day == days - 1)
-        made.capture()
+    made.capture()
     return made
 
 
@@ -192,7 +192,7 @@ def test_following_reads_what_is_new_however_long_the_tape(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     read = []
-    for length in (2, 6):
+    for length in (2, 5):
         made = make(spark, tmp_path / str(length), length)
         made.replay("copy", follow="f")
         made.lay(length)
@@ -230,7 +230,7 @@ def test_python_over_the_payload_would_be_seen(made: Made) -> None:
     records = made.spark.read.format("delta").load(made.tape.paths.records)
     with Watch(made.spark) as watch:
         payload = records.select("data.*")
-        payload.mapInArrow(iter, payload.schema).count()
+        payload.mapInArrow(lambda batches: batches, payload.schema).count()
     assert [execution.python for execution in watch.executions if execution.scans] == [
         ("MapInArrow",)
     ]

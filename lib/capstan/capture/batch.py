@@ -22,7 +22,7 @@ from capstan.steps import reached
 from capstan.tape import delta, summary
 from capstan.tape.delta import Txn
 from capstan.tape.fingerprint import fingerprint, row_hashes
-from capstan.tape.schema import updates_array
+from capstan.tape.schema import records_schema, updates_array
 from capstan.tape.tape import Tape, append_events
 
 # Within a micro-batch: where a worker's numbers go on, its opening, its messages, its closing.
@@ -42,11 +42,17 @@ class BatchResult:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was seen while records were written: rows fed, refused, written; greatest event time.
+    """What was seen while records were written.
 
-    `greatest` is in microseconds, of the rows that went on tape; None without any.
+    Attributes:
+        version: The commit of `records`.
+        fed: Rows of the micro-batch.
+        refused: Rows that may not go on tape.
+        written: Rows that were written.
+        greatest: The greatest event time of these in microseconds; None without any.
     """
 
+    version: int
     fed: int
     refused: int
     written: int
@@ -91,7 +97,10 @@ class MicroBatch:
         reached("capture.late", batch=self.number)
         if seen is not None and seen.fed != seen.written + sum(late.values()):
             raise self._uneven(seen.fed, seen.written + sum(late.values()))
-        return self._commit(prepared.sparkSession, roster, seen, late)
+        payload = prepared.schema["data"].dataType
+        assert isinstance(payload, StructType)
+        stored = self._stored(prepared.sparkSession, payload, seen)
+        return self._commit(stored, roster, seen, late)
 
     def _judged(self, prepared: DataFrame, roster: Roster) -> DataFrame:
         ahead = None
@@ -121,7 +130,7 @@ class MicroBatch:
             return None  # An observation of a skipped write never comes.
         written = int(commit.metrics["numOutputRows"])
         found = metrics.get
-        return Seen(found["fed"], found["refused"], written, found["greatest"])
+        return Seen(commit.version, found["fed"], found["refused"], written, found["greatest"])
 
     def _write_late(self, judged: DataFrame) -> dict[str, int]:
         rows = lateness.rows(judged, self.number, self.tape.time_type)
@@ -132,11 +141,15 @@ class MicroBatch:
     def _txn(self) -> Txn:
         return Txn(f"capture:{self.tape.name}:{self.writer}", self.number)
 
-    def _stored(self, spark: SparkSession) -> DataFrame:
+    def _stored(self, spark: SparkSession, payload: StructType, seen: Seen | None) -> DataFrame:
         """What is stored of this batch: `_worker`, `_time`, `_at` and two content hashes a row."""
-        stored = spark.read.format("delta").load(self.tape.paths.records)
-        payload = stored.schema["data"].dataType
-        assert isinstance(payload, StructType)
+        path, schema = self.tape.paths.records, records_schema(self.tape.time_type, payload)
+        files = [] if seen is None else delta.added_files(path, seen.version)
+        if files:
+            # The same files that Delta would find, without replaying its log for each micro-batch.
+            stored = spark.read.schema(schema).parquet(*files)
+        else:
+            stored = spark.read.format("delta").load(path)
         rows = stored.where(f"batch = {self.number}").select(
             F.col("worker").alias("_worker"), F.col("time").alias("_time"), F.col("data.*")
         )
@@ -157,18 +170,17 @@ class MicroBatch:
         return {row["_worker"]: row["at"] for row in found}
 
     def _commit(
-        self, spark: SparkSession, roster: Roster, seen: Seen | None, late: Mapping[str, int]
+        self, stored: DataFrame, roster: Roster, seen: Seen | None, late: Mapping[str, int]
     ) -> BatchResult:
         if not roster.workers:
             return BatchResult(self.number, sum(late.values()), 0, late, roster)
-        stored = self._stored(spark)
         after = roster.advance(self.stream, self.number, self._greatest(stored, roster, seen))
         statements = after.progress_since(roster)
         if not statements and (stored.isEmpty() if seen is None else seen.written == 0):
             # Nothing moved: an empty statement, so that the tape knows the batch was there.
             statements = [(roster.workers[0].number, 2, [])]
         commit = roster.commit + 1
-        frame = self._events(spark, stored, roster, statements)
+        frame = self._events(stored, roster, statements)
         append_events(self.tape, frame, commit, {"stream": self.tape.name, "batch": self.number})
         events, records = summary.commit_counts(self.tape, commit)
         if seen is not None and records != seen.written:
@@ -177,9 +189,7 @@ class MicroBatch:
         reached("capture.events", batch=self.number, fed=fed, records=records, late=dict(late))
         return BatchResult(self.number, fed, records, late, after.written(commit, events))
 
-    def _events(
-        self, spark: SparkSession, stored: DataFrame, before: Roster, progress: list[Statement]
-    ) -> DataFrame:
+    def _events(self, stored: DataFrame, before: Roster, progress: list[Statement]) -> DataFrame:
         """The batch's events, numbered on from each worker's last."""
         messages = stored.groupBy(
             F.col("_worker").alias("worker"), F.col("_time").alias("time")
@@ -187,7 +197,7 @@ class MicroBatch:
             F.count(F.lit(1)).alias("records"),
             fingerprint(F.col("_h1"), F.col("_h2")).alias("fingerprint"),
         )
-        statements = progress_frame(spark, progress, self.tape, before.positions())
+        statements = progress_frame(stored.sparkSession, progress, self.tape, before.positions())
         whole = Window.partitionBy("worker")
         order = whole.orderBy("rank", "time")
         return (

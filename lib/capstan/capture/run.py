@@ -21,7 +21,15 @@ from capstan.steps import reached
 from capstan.tape import summary
 from capstan.tape.lake import Lake, exists, is_table
 from capstan.tape.schema import check_payload, time_struct
-from capstan.tape.tape import Cut, Tape, append_events, create_tape, newest_cut, open_tape
+from capstan.tape.tape import (
+    Cut,
+    Tape,
+    append_events,
+    create_tape,
+    fenced,
+    newest_cut,
+    open_tape,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -172,9 +180,11 @@ def _run(
     )
     try:
         query.awaitTermination()
-    except StreamingQueryException:
+    except StreamingQueryException as error:
         if state.failure is not None:
             raise state.failure from None
+        if "CONCURRENT_STREAM_LOG_UPDATE" in str(error):
+            raise fenced(tape, state.roster.commit) from None
         raise
     finally:
         query.stop()

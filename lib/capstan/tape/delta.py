@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
@@ -22,7 +23,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from capstan.errors import AnswerIsNo, Broken, Held
-from capstan.tape.lake import is_table
+from capstan.tape.lake import is_table, read_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -82,7 +83,11 @@ def create_table(
         builder = builder.property(key, value)
     if partitions:
         builder = builder.partitionedBy(*partitions)
-    builder.execute()
+    try:
+        builder.execute()
+    except (Py4JJavaError, PySparkException):
+        if not is_table(path):
+            raise  # Else another writer has just made it.
 
 
 def set_properties(spark: SparkSession, path: str, properties: Mapping[str, str]) -> None:
@@ -237,6 +242,13 @@ def find_commit(path: str, token: str, since: int) -> Commit | None:
             metrics = commit.get("operationMetrics")
             return Commit(int(str(commit["version"])), metrics if isinstance(metrics, dict) else {})
     return None
+
+
+def added_files(path: str, version: int) -> list[str]:
+    """Places of the data files that one commit of a table added, from its log entry alone."""
+    actions = map(json.loads, read_text(f"{path}/_delta_log/{version:020}.json").splitlines())
+    # Delta writes paths as URIs, relative to the table.
+    return [f"{path}/{unquote(each['add']['path'])}" for each in actions if "add" in each]
 
 
 def stat(actions: object, name: str) -> list[int]:

@@ -121,7 +121,8 @@ def exists(path: str) -> bool:
 
 def is_table(path: str) -> bool:
     """Whether there is a Delta table at `path`, from its log folder alone."""
-    return bool(children(f"{path}/_delta_log"))
+    # A writer that is just making the table has a temporary file there, and no commit yet.
+    return any(name[:1].isdecimal() for name in children(f"{path}/_delta_log"))
 
 
 def children(path: str) -> list[str]:
