@@ -7,7 +7,7 @@ import pytest
 from capstan.errors import BadRequest
 from capstan.testing import contents
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(1800)
 
 # The second micro-batch opens a worker; the third does not move the watermark.
 POINTS = [

@@ -14,7 +14,7 @@ from capstan.tape import summary
 from capstan.tape.tape import newest_cut, open_tape
 from capstan.testing import contents, little
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(1800)
 
 
 def checkpoint(world) -> Path:

@@ -12,7 +12,7 @@ from capstan.tape.lake import children
 from capstan.testing import contents
 from capstan.testing.little import BEFORE, REQUESTS, STAGED
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(1800)
 
 REPLAYS = [
     ("staged", "verify.ledger"),

@@ -189,13 +189,18 @@ def replace(
         ) from error
 
 
+def _is_any(error: Py4JJavaError | PySparkException, *names: str) -> bool:
+    """Whether an error is one of these of Delta's; its text alone may not have its name."""
+    return any(name in f"{type(error).__name__}: {error}" for name in names)
+
+
 def retrying(write: Callable[[], Commit | None], path: str, attempts: int = 12) -> Commit | None:
     """Repeat `write` while it loses Delta's conflict check, with growing pauses."""
     for attempt in range(attempts):
         try:
             return write()
         except (Py4JJavaError, PySparkException) as error:
-            if not any(name in str(error) for name in _CONFLICTS):
+            if not _is_any(error, *_CONFLICTS):
                 raise
             time.sleep(min(0.1 * 2**attempt, 3.0))
     raise Held(
@@ -224,7 +229,7 @@ def _write(
         writer.save(path)
     except (Py4JJavaError, PySparkException) as error:
         # Two writers of one transaction at once: the other one landed, so this one is done.
-        if txn is None or _SAME_TXN not in str(error):
+        if txn is None or not _is_any(error, _SAME_TXN):
             raise
         return None
     return find_commit(path, token, -1 if before is None else before)
@@ -315,7 +320,7 @@ def _merge(
         job = job.whenMatchedUpdate(keep, values)
         job.whenNotMatchedInsert(keep, values).execute()
     except (Py4JJavaError, PySparkException) as error:
-        if _SAME_TXN not in str(error):
+        if not _is_any(error, _SAME_TXN):
             raise
         return None
     finally:

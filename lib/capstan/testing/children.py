@@ -30,7 +30,7 @@ class Child:
     def require_killed(self) -> None:
         """Wait until it was killed, and nothing that it started runs any more."""
         try:
-            code = self.process.wait(2 * PATIENCE)
+            code = self.process.wait(4 * PATIENCE)
         except subprocess.TimeoutExpired:
             code = None
         end = time.monotonic() + PATIENCE

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from capstan import steps
+from capstan.tape.lake import Lake
 from capstan.workloads.bench.clock import Cost
 from capstan.workloads.bench.inputs import (
     SMALL_BATCHES,
@@ -109,7 +110,7 @@ def _small(bench: Bench) -> tuple[Line, Cost]:
 
 
 def _captured(bench: Bench, source: Path, files: int, rows: int) -> tuple[Cost, Phases]:
-    lake = bench.lake("capture")
+    lake = Lake.at(bench.place("capture"))
     phases = Phases(bench.clock.read)
     bench.tidy()
     with steps.listening(phases):
@@ -121,8 +122,8 @@ def _captured(bench: Bench, source: Path, files: int, rows: int) -> tuple[Cost, 
 
 
 def _sunk(bench: Bench, source: Path, files: int) -> Cost:
-    path = bench.folder / "sink" / "table"
+    place = bench.place("sink")
     bench.tidy()
-    cost = bench.clock.measure(lambda: plain_sink(bench, source, files, path))
-    drop(path.parent)
+    cost = bench.clock.measure(lambda: plain_sink(bench, source, files, place / "table"))
+    drop(place)
     return cost

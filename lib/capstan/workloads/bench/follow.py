@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from capstan.tape.lake import Lake
 from capstan.workloads import nexmark
 from capstan.workloads.bench.clock import Cost
 from capstan.workloads.bench.counters import Watch
-from capstan.workloads.bench.inputs import PACE, Bench, nothing_declared, stream
+from capstan.workloads.bench.inputs import Bench, lay, nothing_declared, stream
 from capstan.workloads.bench.lines import Line, ratio
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ BATCHES = 4
 PARTS = 100
 """What is new is one of so many parts of the shorter tape."""
 
+PACE = 1
+"""Events a second: a thousand bids are 18 minutes, so that times become complete with each part."""
+
 
 @dataclass(frozen=True, slots=True)
 class Followed:
@@ -36,22 +40,18 @@ class Followed:
 
     Attributes:
         bench: The bench.
+        lake: Its lake.
         times: How many times as long the tape is before anything new comes.
         part: Rows that come anew each time.
     """
 
     bench: Bench
+    lake: Lake
     times: int
     part: int
 
-    @property
-    def lake(self) -> Lake:
-        """The lake of this tape."""
-        return Lake(str(self.bench.folder / "lakes" / f"follow-{self.times}"))
-
     def begin(self) -> None:
         """Capture what is old, and play it."""
-        self.bench.lake(f"follow-{self.times}")
         self.bench.say(f"capturing and playing {self._old:,} bids to be followed")
         files = BATCHES * self.times
         self._lay(0, self._old, files)
@@ -75,18 +75,18 @@ class Followed:
         return PARTS * self.times * self.part
 
     @property
-    def _source(self) -> str:
-        return f"{self.lake.root}/source"
+    def _source(self) -> Path:
+        return Path(self.lake.root) / "source"
 
     def _lay(self, known: int, rows: int, files: int) -> None:
         bids = nexmark.bids(
             self.bench.spark, known + rows, events_per_second=PACE, partitions=files
         )
-        fresh = bids.where(F.col("dateTime") >= _moment(known)).coalesce(files)
-        fresh.write.format("delta").mode("append").save(self._source)
+        lay(bids.where(F.col("dateTime") >= _moment(known)), self._source)
 
     def _capture(self, rows: int) -> None:
-        self.bench.captured(self.lake, stream(NAME, Path(self._source), 1), rows)
+        declared = stream(NAME, self._source, 1, timedelta(minutes=10))
+        self.bench.captured(self.lake, declared, rows)
 
     def _follow(self) -> None:
         request = Request(NAME, "copy", follow="bench")
@@ -99,7 +99,7 @@ def follow(bench: Bench) -> list[Line]:
     """The lines `follow` and `files read by a follow`."""
     part = max(1_000, bench.options.small // 500)
     times = (1, bench.options.longer)
-    tapes = {each: Followed(bench, each, part) for each in times}
+    tapes = {each: Followed(bench, Lake.at(bench.place("follow")), each, part) for each in times}
     for tape in tapes.values():
         tape.begin()
     costs: dict[int, list[Cost]] = {each: [] for each in times}

@@ -1,8 +1,11 @@
-"""What the benchmark works on: bids as Delta tables, the stream over them, their tapes."""
+"""What the benchmark works on: files of bids, the stream over them, their tapes."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -83,12 +86,12 @@ class Bench:
         )
 
     def source(self, rows: int, files: int) -> Path:
-        """A Delta table of the first `rows` bids in so many files; made once."""
+        """A folder of the first `rows` bids in so many Parquet files, in order; made once."""
         path = self.folder / "sources" / f"{rows}-{files}"
         if not path.exists():
             self.say(f"{rows:,} bids in {files} files")
             bids = nexmark.bids(self.spark, rows, events_per_second=PACE, partitions=files)
-            bids.write.format("delta").save(str(path))
+            lay(bids, path)
         return path
 
     def batches(self, rows: int) -> tuple[Path, int]:
@@ -99,12 +102,11 @@ class Bench:
         """A source of few rows in a file, each file a micro-batch."""
         return self.source(SMALL_ROWS * SMALL_BATCHES, SMALL_BATCHES), 1
 
-    def lake(self, name: str) -> Lake:
-        """An empty lake."""
-        path = self.folder / "lakes" / name
-        shutil.rmtree(path, ignore_errors=True)
+    def place(self, name: str) -> Path:
+        """A new folder; never one that was there before, of which Delta may remember something."""
+        path = self.folder / "lakes" / f"{name}-{uuid.uuid4().hex[:12]}"
         path.mkdir(parents=True)
-        return Lake.at(path)
+        return path
 
     def tapes(self) -> Path:
         """The `streams` folder of the tapes that replays play; they are captured once.
@@ -113,7 +115,8 @@ class Bench:
         """
         home = self.folder / "lakes" / "tapes"
         if not home.exists():
-            lake = self.lake("tapes")
+            home.mkdir(parents=True)
+            lake = Lake.at(home)
             for rows in self.options.sizes:
                 self.say(f"capturing a tape of {rows:,} bids")
                 self.captured(lake, stream(f"{STREAM}_{rows}", *self.batches(rows)), rows)
@@ -124,11 +127,11 @@ class Bench:
         return home / "streams"
 
     def lake_of_tapes(self, name: str) -> Lake:
-        """A lake with the tapes, and with no ledger, staging or table yet."""
+        """A new lake with the tapes, and with no ledger, staging or table yet."""
         tapes = self.tapes()
-        lake = self.lake(name)
-        (Path(lake.root) / "streams").symlink_to(tapes)
-        return lake
+        path = self.place(name)
+        (path / "streams").symlink_to(tapes)
+        return Lake.at(path)
 
     def captured(self, lake: Lake, declared: Stream, rows: int) -> None:
         """Capture a source that has so many more rows, all of them in time.
@@ -150,13 +153,27 @@ class Bench:
         self.spark.sparkContext._jvm.java.lang.System.gc()  # type: ignore[union-attr]
 
 
-def stream(name: str, path: Path, files: int) -> Stream:
+def lay(bids: DataFrame, path: Path) -> None:
+    """Add bids to a folder of Parquet files: one each partition, and in their order.
+
+    A stream takes files in the order of their times; of files that were written side by side
+    these say nothing.
+    """
+    known = set(path.glob("*.parquet"))
+    bids.write.mode("append").parquet(str(path))
+    fresh = sorted(set(path.glob("*.parquet")) - known)
+    last = time.time()
+    for number, file in enumerate(fresh, start=1 - len(fresh)):
+        os.utime(file, (last + number, last + number))
+
+
+def stream(name: str, path: Path, files: int, every: timedelta = timedelta(minutes=1)) -> Stream:
     """A stream of bids: workers by auction, times by the minute, so many files a micro-batch."""
     return Stream(
         name=name,
-        source=Source("delta", str(path), {"maxFilesPerTrigger": str(files)}),
+        source=Source("parquet", str(path), {"maxFilesPerTrigger": str(files)}),
         workers=ByKey(("auction",), WORKERS),
-        time=EventTime(column="dateTime", every=timedelta(minutes=1)),
+        time=EventTime(column="dateTime", every=every),
     )
 
 
@@ -175,9 +192,10 @@ def plain_copy(records: DataFrame, path: Path) -> None:
 
 def plain_sink(bench: Bench, source: Path, files: int, path: Path) -> None:
     """What a capture has to beat: the same micro-batches into a Delta table."""
-    rows = bench.spark.readStream.format("delta").option("maxFilesPerTrigger", files)
+    columns = bench.spark.read.parquet(str(source)).schema
+    rows = bench.spark.readStream.schema(columns).option("maxFilesPerTrigger", files)
     query = (
-        rows.load(str(source))
+        rows.parquet(str(source))
         .writeStream.format("delta")
         .option("checkpointLocation", f"{path}-checkpoint")
         .trigger(availableNow=True)
