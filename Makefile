@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Passed on to the program that a target runs: make bench ARGS=--rows=1000000
 ARGS   ?=
 # Processes for the tests; 0 runs them in pytest's own. All Spark tests go to one of them.
-JOBS   ?= 0
+JOBS   ?= 2
 # Random, so that tests that lean on an order come to light; printed, so that a run can be repeated.
 ifndef SEED
 SEED   := $(shell od -An -N2 -tu2 /dev/urandom | tr -d ' ')

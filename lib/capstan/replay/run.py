@@ -231,8 +231,9 @@ def rollback(spark: SparkSession, lake: Lake, declarations: Declarations, run: s
     """
     history = runs.read_history(lake, run)
     history = settle.complete_ledger(spark, lake, declarations, history) or history
-    if history.rolled_back:
-        return int(str(history.last.detail["target_version"]))
+    for row in history.rows:
+        if row.step is Step.ROLLED_BACK:
+            return int(str(row.detail["target_version"]))
     later: list[str] = []
     if require_intent(history).detail["certificate"]["follow"] is not None:  # type: ignore[index]
         chain = runs.read_histories(lake, identity=history.last.identity).values()

@@ -17,13 +17,13 @@ from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
-from delta.tables import DeltaTable
+from delta.tables import DeltaTable, DeltaTableBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from capstan.errors import AnswerIsNo, Broken, Held
-from capstan.tape.lake import is_table, read_text
+from capstan.tape.lake import delete_folder, is_table, read_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -83,11 +83,25 @@ def create_table(
         builder = builder.property(key, value)
     if partitions:
         builder = builder.partitionedBy(*partitions)
-    try:
-        builder.execute()
-    except (Py4JJavaError, PySparkException):
-        if not is_table(path):
-            raise  # Else another writer has just made it.
+    _create(builder, path)
+
+
+def _create(builder: DeltaTableBuilder, path: str) -> None:
+    """Make a table, whoever else is making it, or was killed while making it."""
+    for pause in (0.1, 0.2, 0.4, 0.8, 1.6):
+        try:
+            builder.execute()
+        except (Py4JJavaError, PySparkException) as error:
+            if is_table(path):
+                return  # Another writer has just made it.
+            if not _is_any(error, "DELTA_TABLE_NOT_FOUND"):
+                raise
+            time.sleep(pause)  # Another writer has begun to.
+        else:
+            return
+    # Whoever had begun is no more: there is no commit, and Delta cannot make one beside the rest.
+    delete_folder(f"{path}/_delta_log")
+    builder.execute()
 
 
 def set_properties(spark: SparkSession, path: str, properties: Mapping[str, str]) -> None:

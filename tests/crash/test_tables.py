@@ -1,0 +1,44 @@
+"""Tables that two drivers make at once, or that one had begun to make when it was killed."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from pyspark.sql.types import LongType, StructField, StructType
+
+from capstan.tape import delta
+from capstan.tape.lake import is_table
+
+pytestmark = pytest.mark.timeout(600)
+
+SCHEMA = StructType([StructField("a", LongType())])
+
+
+def test_a_table_whose_making_was_cut_off_can_be_made(spark, tmp_path: Path) -> None:
+    """Delta writes its first commit under another name, then renames it."""
+    left = tmp_path / "table" / "_delta_log" / f".{0:020}.json.8e21d2f4.tmp"
+    left.parent.mkdir(parents=True)
+    left.write_text('{"commitInfo":', encoding="utf-8")
+    path = str(tmp_path / "table")
+    assert not is_table(path)
+    delta.create_table(spark, path, SCHEMA)
+    delta.append(spark.range(3).selectExpr("id AS a"), path)
+    assert sorted(delta.open_table(path).to_pyarrow_table()["a"].to_pylist()) == [0, 1, 2]
+
+
+def test_a_table_that_another_driver_is_making_is_waited_for(spark, tmp_path: Path) -> None:
+    other = str(tmp_path / "other")
+    delta.create_table(spark, other, SCHEMA)
+    log = tmp_path / "table" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / "being-made.tmp").touch()
+    first = Path(other, "_delta_log", f"{0:020}.json").read_text(encoding="utf-8")
+    arrival = threading.Timer(0.3, (log / f"{0:020}.json").write_text, [first])
+    arrival.start()
+    delta.create_table(spark, str(tmp_path / "table"), SCHEMA)
+    arrival.join()
+    # Nothing of the other's was cleared away.
+    assert (log / "being-made.tmp").exists()
+    assert delta.version_of(str(tmp_path / "table")) == 0
