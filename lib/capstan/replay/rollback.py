@@ -104,14 +104,15 @@ def _invert(job: Job, version: int) -> Commit | None:
 
 def _before_image(changed: DataFrame, before: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     """Per changed key its row of before, or `_gone` where there was none."""
+    # By name alone: both sides may be the same table, and Spark could not tell their columns apart.
+    named = changed.select(*(F.col(quoted(k)).alias(f"_key{i}") for i, k in enumerate(keys)))
     marked = before.withColumn("_gone", F.lit(False))
-    same = [changed[key].eqNullSafe(marked[key]) for key in keys]
-    joined = changed.join(marked, same, "left")
-    rest = [marked[name] for name in before.columns if name not in keys]
-    return joined.select(
-        *(changed[key] for key in keys),
+    same = [F.col(f"_key{i}").eqNullSafe(F.col(quoted(k))) for i, k in enumerate(keys)]
+    rest = [F.col(quoted(name)) for name in before.columns if name not in keys]
+    return named.join(marked, same, "left").select(
+        *(F.col(f"_key{i}").alias(key) for i, key in enumerate(keys)),
         *rest,
-        F.coalesce(marked["_gone"], F.lit(True)).alias("_gone"),
+        F.coalesce(F.col("_gone"), F.lit(True)).alias("_gone"),
     )
 
 
