@@ -1,7 +1,8 @@
 """Hold what a run published, or any table, against what the stream said.
 
 Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
-Keys of the request: run, version; or those of `capstan.replay.foreign.Against`.
+Keys of the request: run, version; or audits, a list of these; or those of
+`capstan.replay.foreign.Against`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import settings
 
 _HERE = Path(__file__).parent
-_MARKS = {"spark": pytest.mark.spark, "crash": pytest.mark.crash, "bench": pytest.mark.bench}
+_MARKS = {
+    "spark": pytest.mark.spark,
+    "crash": pytest.mark.crash,
+    "web": pytest.mark.web,
+    "bench": pytest.mark.bench,
+}
 
 # No deadline: machines that share their cores stall for longer than any example should take.
 settings.register_profile("ci", deadline=None, print_blob=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -18,25 +17,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from capstan.errors import BadRequest, Broken
+from capstan.errors import Broken
+from capstan.runtime import jvm
+from capstan.runtime.archive import archive_options, class_path
 from capstan.runtime.jars import delta_jars
 from capstan.runtime.java import find_java, spark_home
-
-_LOG_LEVELS = ("OFF", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "ALL")
-_MEMORY = re.compile(r"[1-9][0-9]*[kmgt]b?", re.IGNORECASE)
-_LOCAL = re.compile(r"local(?:\[(\*|[0-9]+)(?:,[0-9]+)?\])?")
-_JVM_OPTIONS = "spark.driver.extraJavaOptions"
-# Every query is new code, most of it gone before the second compiler is done with it: with the
-# usual thresholds that one takes half of a small batch's CPU. Loops over many rows still reach it.
-_COMPILER = " ".join(
-    f"-XX:Tier4{name}={count}"
-    for name, count in (
-        ("InvocationThreshold", 50_000),
-        ("MinInvocationThreshold", 6_000),
-        ("CompileThreshold", 100_000),
-    )
-)
-_LOG4J = Path(__file__).parent / "runtime" / "log4j2.properties"
+from capstan.runtime.jvm import is_local
 
 _SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -58,13 +44,6 @@ _SETTINGS = {
     "spark.databricks.delta.optimizeWrite.enabled": "false",
     "spark.databricks.delta.autoCompact.enabled": "false",
 }
-
-# Of so much code the JVM's own bound (48 MB under the first compiler alone) is soon full, and then
-# a third of the processor goes into sweeping it.
-_CODE_CACHE = "-XX:ReservedCodeCacheSize=512m"
-# For jobs of a minute or two: they end before the second compiler's better code has paid for
-# itself, and it takes a third of their processor time. Not for large ranges.
-SHORT = {_JVM_OPTIONS: "-XX:TieredStopAtLevel=1"}
 
 
 def build_session(
@@ -98,27 +77,25 @@ def build_session(
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return _submitted(app_name, wanted)
     place = master or "local[*]"
-    settings = {
-        **_SETTINGS,
-        **_own_process(),
-        **(_local(place) if is_local(place) else {}),
-        "spark.jars": ",".join(str(jar) for jar in delta_jars()),
-    }
-    options = [_quiet_logs(), _COMPILER, _CODE_CACHE, wanted.pop(_JVM_OPTIONS, "")]
-    settings[_JVM_OPTIONS] = " ".join(option for option in options if option)
-    os.environ["JAVA_HOME"] = str(spark_home(find_java()))
-    if is_local(place):
+    java, local = find_java(), is_local(place)
+    settings = {**_SETTINGS, **_own_process()}
+    if local:
+        # One JVM: what is on the driver's class path is everywhere, and fits the class archive.
+        settings |= {"spark.driver.extraClassPath": class_path(), **jvm.local_settings(place)}
+    else:
+        settings["spark.jars"] = ",".join(str(jar) for jar in delta_jars())
+    archive = archive_options(java) if local else ""
+    settings[jvm.OPTIONS] = jvm.driver_options(archive, wanted.pop(jvm.OPTIONS, ""))
+    os.environ["JAVA_HOME"] = str(spark_home(java))
+    if local:
+        # No name of this machine has to resolve.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         _python_of(os.environ, force=True)
         os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
     else:
         _python_of(os.environ, force=False)
     conf = SparkConf(loadDefaults=False).setMaster(place).setAppName(app_name)
     return _start(conf, {**settings, **wanted})
-
-
-def is_local(master: str) -> bool:
-    """Whether `master` runs everything in the driver's own JVM."""
-    return _LOCAL.fullmatch(master) is not None
 
 
 def _submitted(app_name: str, wanted: Mapping[str, str]) -> SparkSession:
@@ -160,51 +137,7 @@ def _start(conf: SparkConf, settings: Mapping[str, str]) -> SparkSession:
 
 def _own_process() -> dict[str, str]:
     """Settings of a driver that this process starts: its memory must be known before its JVM."""
-    memory = os.environ.get("CAPSTAN_DRIVER_MEMORY") or _default_memory()
-    if not _MEMORY.fullmatch(memory):
-        raise BadRequest(
-            "CAP-SETTING",
-            f"CAPSTAN_DRIVER_MEMORY is {memory!r}, not a size of memory",
-            "give a number and a unit, such as 4g or 800m",
-            field="CAPSTAN_DRIVER_MEMORY",
-        )
-    return {"spark.driver.memory": memory, **_warehouse()}
-
-
-def _local(master: str) -> dict[str, str]:
-    match = _LOCAL.fullmatch(master)
-    threads = match.group(1) if match else None
-    cores = os.cpu_count() or 1 if threads == "*" else int(threads or 1)
-    # Nothing here listens beyond this machine, and no name of it has to resolve.
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    return {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        # A start only: adaptive execution joins partitions that turn out small.
-        "spark.sql.shuffle.partitions": str(max(2, 2 * cores)),
-    }
-
-
-def _default_memory() -> str:
-    """Half of the machine's memory, at least 1 and at most 4 GiB."""
-    try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError):
-        total = 4 << 30
-    return f"{min(4096, max(1024, total // 2 // (1 << 20)))}m"
-
-
-def _quiet_logs() -> str:
-    """The JVM options that send logs to standard error, errors only unless asked for more."""
-    level = os.environ.get("CAPSTAN_LOG_LEVEL", "ERROR").upper()
-    if level not in _LOG_LEVELS:
-        raise BadRequest(
-            "CAP-SETTING",
-            f"CAPSTAN_LOG_LEVEL is {level!r}, not a level",
-            f"give one of {', '.join(_LOG_LEVELS)}",
-            field="CAPSTAN_LOG_LEVEL",
-        )
-    return f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Dcapstan.log.level={level}"
+    return {"spark.driver.memory": jvm.driver_memory(), **_warehouse()}
 
 
 def _python_of(environment: MutableMapping[str, str], *, force: bool) -> None:

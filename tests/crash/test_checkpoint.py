@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from capstan.errors import BadRequest
 from capstan.tape import summary
 from capstan.tape.tape import newest_cut, open_tape
 from capstan.testing import contents, little
+from capstan.testing.streams import lay
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -91,8 +90,7 @@ def test_workers_of_a_half_done_batch_do_not_hold_the_stream_back(killed) -> Non
     shutil.rmtree(checkpoint(world))
     shutil.rmtree(world.source)
     world.source.mkdir()
-    rows = [{**row, "site": "east"} for row in little.rows_of(1)]
-    pq.write_table(pa.Table.from_pylist(rows, schema=little.SCHEMA), world.source / "east.parquet")
+    lay(world.source, "east", [(row[0], "east", *row[2:]) for row in little.rows_of(1)])
     tape = open_tape(world.lake, little.NAME)
     before = summary.frontier_of(summary.worker_states(tape, newest_cut(tape)))
     world.act("capture", reseat=True)

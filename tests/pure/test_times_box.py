@@ -77,3 +77,40 @@ def test_from_json_by_name_or_by_position():
 def test_bounds_that_are_refused(since):
     with pytest.raises(BadRequest, match="CAP-TIME"):
         Box.from_json(BOTH, {"since": since})
+
+
+BITEMPORAL = TimeType.of(epoch=Kind.BIGINT, event=Kind.TIMESTAMP)
+MARCH = 1_362_096_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "bound"),
+    [
+        (None, (None, None)),
+        ("2013-03-01", (None, MARCH)),
+        ("event=2013-03-01", (None, MARCH)),
+        ("epoch=7", (7, None)),
+        (" epoch = -7 , event = 2013-03-01T00:00Z ", (-7, MARCH)),
+        ('[null, "2013-03-01"]', (None, MARCH)),
+        ("[7, null]", (7, None)),
+    ],
+)
+def test_a_bound_names_coordinates_or_is_the_event_time(text, bound):
+    assert Box.bound_of_text(BITEMPORAL, text) == bound
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "7", "[7]", "[7, 8]", "[7,", "epoch", "epoch=", "epoch=1,epoch=2", "era=1", "a=b=c"],
+)
+def test_another_text_is_no_bound(text):
+    with pytest.raises(BadRequest, match="CAP-TIME"):
+        Box.bound_of_text(BITEMPORAL, text)
+
+
+def test_a_bare_bound_is_of_the_only_coordinate_and_of_no_unnamed_one():
+    assert Box.bound_of_text(TimeType.of(n=Kind.BIGINT), "7") == (7,)
+    assert Box.bound_of_text(TimeType.of(n=Kind.BIGINT), "n=7") == (7,)
+    with pytest.raises(BadRequest) as refused:
+        Box.bound_of_text(TimeType.of(x=Kind.BIGINT, y=Kind.BIGINT), "7")
+    assert "x=..., y=..." in refused.value.hint

@@ -67,9 +67,9 @@ def test_the_settings_are_those_that_were_measured(spark: SparkSession) -> None:
         "spark.sql.catalogImplementation": "in-memory",
     }
     assert {key: spark.conf.get(key) for key in expected} == expected
-    jars = spark.conf.get("spark.jars")
+    jars = spark.conf.get("spark.driver.extraClassPath")
     assert jars is not None
-    assert sorted(Path(jar).name for jar in jars.split(",")) == sorted(JARS)
+    assert sorted(Path(jar).name for jar in jars.split(":")) == sorted(JARS)
 
 
 def test_a_second_session_is_the_first(spark: SparkSession) -> None:

@@ -575,13 +575,22 @@ def test_going_on_is_the_same_as_beginning_again(spark, lake, tmp_path, width):
             assert_as_reference(found, expected, TYPES[width].minimum)
 
 
-def test_a_repeat_in_a_later_commit_is_found_where_it_stands(spark, lake):
+@pytest.mark.parametrize(
+    ("repeat", "rule"),
+    [
+        (row_of(0, Progress.of([((9,), 5)])), Rule.SEQ),
+        (replace(row_of(0, Progress.of([((9,), 5)])), kind=None, misshapen=True), Rule.SHAPE),
+        (replace(row_of(0, Progress(())), seq=None, misshapen=True), Rule.SHAPE),
+    ],
+)
+def test_a_repeat_in_a_later_commit_is_found_where_it_stands(spark, lake, tmp_path, repeat, rule):
     tape = two_workers(spark, lake)
     assert verify(spark, lake, tape).valid
-    append(spark, tape, 1, [(0, row_of(0, Progress.of([((9,), 5)])))])
-    verdict = verify(spark, lake, tape, workers=[0]).workers[0]
-    assert (verdict.violation.rule, verdict.violation.seq, verdict.events) == (Rule.SEQ, 1, 1)
-    assert verdict.holdings == ((Time.of(0), 1),)
+    append(spark, tape, 1, [(0, repeat)])
+    going_on = verify(spark, lake, tape, workers=[0]).workers[0]
+    assert going_on == verify(spark, Lake.at(tmp_path / "other"), tape, workers=[0]).workers[0]
+    assert going_on.violation.rule is rule
+    assert going_on.events <= 1
 
 
 def test_without_newer_events_no_job_runs_and_nothing_is_written(spark, lake):

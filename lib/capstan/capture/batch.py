@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from capstan.capture import domain, lateness
+from capstan.capture import checkpoint, domain, lateness
 from capstan.capture.workers import Roster, Statement
 from capstan.declare import EventTime, Stream
 from capstan.errors import Broken
@@ -86,11 +86,12 @@ class MicroBatch:
             Counts, and the roster after the batch.
         """
         spark = prepared.sparkSession
-        roster = roster.with_labels(spark, self.tape, self.stream, prepared)
-        reached("capture.workers", batch=self.number)
+        roster, fresh = roster.with_labels(self.tape, self.stream, prepared)
         judged = self._judged(prepared, roster)
         if self.stream.late == "fail":
             lateness.refuse_any(self.stream, judged)
+        roster.write_down(spark, self.tape, fresh)
+        reached("capture.workers", batch=self.number)
         seen = self._write_records(judged)
         reached("capture.records", batch=self.number)
         late = {} if seen is not None and seen.refused == 0 else self._write_late(judged)
@@ -99,7 +100,7 @@ class MicroBatch:
             raise self._uneven(seen.fed, seen.written + sum(late.values()))
         payload = prepared.schema["data"].dataType
         assert isinstance(payload, StructType)
-        stored = self._stored(prepared.sparkSession, payload, seen)
+        stored = self._stored(spark, payload, seen)
         return self._commit(stored, roster, seen, late)
 
     def _judged(self, prepared: DataFrame, roster: Roster) -> DataFrame:
@@ -139,7 +140,7 @@ class MicroBatch:
 
     @property
     def _txn(self) -> Txn:
-        return Txn(f"capture:{self.tape.name}:{self.writer}", self.number)
+        return checkpoint.transaction(self.tape, self.writer, self.number)
 
     def _stored(self, spark: SparkSession, payload: StructType, seen: Seen | None) -> DataFrame:
         """What is stored of this batch: `_worker`, `_time`, `_at` and two content hashes a row."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from capstan.errors import BadRequest
 from capstan.tape import delta
+from capstan.tape.delta import Txn
 from capstan.tape.lake import children, delete_folder, exists, read_text, write_text
 from capstan.tape.tape import Tape, newest_cut
 
@@ -72,6 +73,11 @@ def last_batch(tape: Tape) -> int:
     return max([newest_cut(tape).batch, *delta.stat(late, "max.batch")])
 
 
+def transaction(tape: Tape, identity: str, batch: int) -> Txn:
+    """What a batch's records and late rows are committed under: its version is the batch."""
+    return Txn(f"capture:{tape.name}:{identity}", batch)
+
+
 def require_whole(tape: Tape, what: str) -> None:
     """Check that no micro-batch is half done.
 
@@ -79,11 +85,13 @@ def require_whole(tape: Tape, what: str) -> None:
         BadRequest: `CAP-HALF-DONE`, saying that `what` has to wait.
     """
     known = _known(tape)
-    begun = _last(tape, "offsets")
-    # Its late rows come before its events, and do not make it whole.
-    if known is None or begun <= _last(tape, "commits"):
+    if known is None:
         return
-    if begun + known.base > newest_cut(tape).batch:
+    # Records are a batch's first rows: a batch without them was begun and has written nothing.
+    last = newest_cut(tape).batch
+    app = transaction(tape, known.identity, last).app
+    written = delta.open_table(tape.paths.records).transaction_version(app)
+    if written is not None and written > last:
         raise BadRequest(
             "CAP-HALF-DONE",
             f"stream {tape.name}: {what} has to wait, its last micro-batch is half done",

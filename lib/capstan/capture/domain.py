@@ -55,10 +55,11 @@ def since_epoch(moment: datetime) -> int:
 
 def time_type_of(stream: Stream) -> TimeType:
     """The coordinates of the stream's times."""
-    if isinstance(stream.time, EventTime):
-        minimum = since_epoch(stream.time.minimum)
-        return TimeType((Coordinate.of("event", Kind.TIMESTAMP, minimum),))
-    return TimeType((Coordinate.of("epoch", Kind.BIGINT),))
+    epoch = Coordinate.of("epoch", Kind.BIGINT)
+    if isinstance(stream.time, EpochTime):
+        return TimeType((epoch,))
+    event = Coordinate.of("event", Kind.TIMESTAMP, since_epoch(stream.time.minimum))
+    return TimeType((epoch, event) if stream.time.bitemporal else (event,))
 
 
 def prepare(frame: DataFrame, stream: Stream) -> DataFrame:
@@ -143,8 +144,8 @@ def judge(frame: DataFrame, stream: Stream, limits: Limits) -> DataFrame:
     """Give each prepared row its time, and a reason where it may not go on tape.
 
     Args:
-        frame: Columns `data`, `worker INT`, `at TIMESTAMP`, `frontier BIGINT` (microseconds, held
-            by the row's worker before this micro-batch).
+        frame: Columns `data`, `worker INT`, `at TIMESTAMP`, `frontier BIGINT` (the event time in
+            microseconds that the row's worker held before this micro-batch).
         stream: The declaration.
         limits: Of this micro-batch.
 
@@ -153,9 +154,10 @@ def judge(frame: DataFrame, stream: Stream, limits: Limits) -> DataFrame:
         `at BIGINT` (microseconds), `data`.
     """
     unknown = F.col("worker").isNull()
+    epoch = F.lit(limits.epoch).cast("bigint").alias("epoch")
     if isinstance(stream.time, EpochTime):
         reason = F.when(unknown, "unknown-worker")
-        time = F.struct(F.lit(limits.epoch).cast("bigint").alias("epoch"))
+        time = F.struct(epoch)
     else:
         own = truncated(F.col("at"), stream.time)
         late = own < F.col("frontier")
@@ -171,7 +173,8 @@ def judge(frame: DataFrame, stream: Stream, limits: Limits) -> DataFrame:
             own = F.when(late, F.col("frontier")).otherwise(own)
         else:
             reason = reason.when(late, "late")
-        time = F.struct(F.timestamp_micros(own).alias("event"))
+        event = F.timestamp_micros(own).alias("event")
+        time = F.struct(epoch, event) if stream.time.bitemporal else F.struct(event)
     at = F.unix_micros("at").alias("at")
     return frame.select(
         "worker", time.alias("time"), reason.alias("reason"), "frontier", at, "data"
@@ -185,10 +188,12 @@ def truncated(at: Column, time: EventTime) -> Column:
 
 
 def watermark(time: EventTime, greatest: int, before: int) -> int:
-    """The frontier after event times up to `greatest` were seen; never behind `before`.
+    """The held event time after event times up to `greatest` were seen; never behind `before`.
 
     All three in microseconds.
     """
+    if time.lateness is None:
+        return before
     bound = greatest - micros(time.lateness)
     return max(before, bound - bound % micros(time.every))
 

@@ -17,8 +17,11 @@ from capstan.times import Coordinate, Kind, TimeType
 
 def rows(judged: DataFrame, batch: int, time_type: TimeType) -> DataFrame:
     """The rows of `late` for a judged micro-batch, columns of the `late` table."""
-    first = time_type.coordinates[0]
-    shut_out = F.struct(coordinate(F.col("frontier"), first))
+    # Of the coordinates only the event time can shut a record out; an epoch is the batch's own.
+    told = {"epoch": F.lit(batch).cast("bigint")}
+    shut_out = F.struct(
+        *(coordinate(told.get(c.name, F.col("frontier")), c) for c in time_type.coordinates)
+    )
     return judged.where("reason IS NOT NULL").select(
         "worker",
         F.lit(batch).cast("bigint").alias("batch"),

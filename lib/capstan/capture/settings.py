@@ -39,7 +39,7 @@ def settings_of(stream: Stream) -> dict[str, object]:
             "minimum": time.minimum.isoformat(),
         }
         free |= {
-            "lateness": str(time.lateness),
+            "lateness": None if time.lateness is None else str(time.lateness),
             "max_ahead": None if time.max_ahead is None else str(time.max_ahead),
             "watermark": time.watermark,
         }

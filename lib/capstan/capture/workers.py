@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -36,8 +36,8 @@ class OpenWorker:
     number: int
     label: str
     next_seq: int
-    on_tape: int
-    held: int
+    on_tape: Time
+    held: Time
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,12 @@ class Roster:
         commit: The ordinal of the tape's last commit.
         minimum: The time that a worker holds before its first event.
         workers: By number.
-        seen: The greatest record time on tape, or None.
+        seen: The greatest event time on tape in microseconds (or epoch, where times have none), or
+            None.
     """
 
     commit: int
-    minimum: int
+    minimum: Time
     workers: tuple[OpenWorker, ...]
     seen: int | None = None
 
@@ -74,11 +75,11 @@ class Roster:
                 "capture what follows as a new stream",
                 stream=tape.name,
             )
-        minimum = tape.time_type.minimum[0]
+        minimum = tape.time_type.minimum
         workers = []
         for state in states:
             if not state.closed:
-                held = state.holdings[0][0][0]
+                held = state.holdings[0][0]
                 workers.append(OpenWorker(state.worker, state.label, state.events, held, held))
         seen = summary.greatest_time(tape, cut)
         roster = cls(cut.commit, minimum, tuple(workers), seen)
@@ -87,36 +88,50 @@ class Roster:
         return roster._opening({n: label for n, label in written.items() if n not in there})
 
     @property
-    def frontier(self) -> int:
-        """The least time that any worker holds; the minimum while there is no worker."""
-        return min((worker.held for worker in self.workers), default=self.minimum)
+    def frontier(self) -> Time:
+        """The greatest time that is before all held ones; the minimum while there is no worker."""
+        held = [worker.held for worker in self.workers] or [self.minimum]
+        return Time(map(min, zip(*held, strict=True)))
 
     def positions(self) -> dict[int, int]:
         """The next `seq` by worker."""
         return {worker.number: worker.next_seq for worker in self.workers}
 
     def with_labels(
-        self, spark: SparkSession, tape: Tape, stream: Stream, prepared: DataFrame
-    ) -> Roster:
+        self, tape: Tape, stream: Stream, prepared: DataFrame
+    ) -> tuple[Roster, Mapping[int, str]]:
         """The roster with a worker for every label that is declared, or is in the micro-batch.
 
-        New workers are written down before the events that name them; they open at the stream's
-        frontier, so that what was complete stays complete.
+        Returns:
+            The roster, and the workers that are new: they open at the stream's frontier, so that
+            what was complete stays complete, and have yet to be written down.
         """
         known = {worker.label for worker in self.workers}
         labels = [label for label in self._labels(stream, prepared, known) if label not in known]
         if not labels:
-            return self
-        opened = self.commit + 1
-        table = delta.open_table(tape.paths.workers).to_pyarrow_table().to_pylist()
-        free = max([-1, *(row["worker"] for row in table)]) + 1
+            return self, {}
+        table = delta.open_table(tape.paths.workers).to_pyarrow_table(columns=["worker"])
+        free = max([-1, *table.column("worker").to_pylist()]) + 1
         fresh = {free + i: label for i, label in enumerate(labels)}
+        return self._opening(fresh), fresh
+
+    def write_down(self, spark: SparkSession, tape: Tape, fresh: Mapping[int, str]) -> None:
+        """Write down new workers, before the events that name them.
+
+        Raises:
+            Fenced: `CAP-FENCED` when another process has taken their numbers.
+        """
+        if not fresh:
+            return
+        opened = self.commit + 1
         rows = [(number, label, opened) for number, label in fresh.items()]
         frame = spark.createDataFrame(rows, WORKERS)
         # The first free number only rises; another process that has taken it has taken over.
-        if delta.append(frame, tape.paths.workers, txn=Txn(f"roster:{tape.name}", free)) is None:
+        if (
+            delta.append(frame, tape.paths.workers, txn=Txn(f"roster:{tape.name}", min(fresh)))
+            is None
+        ):
             raise fenced(tape, opened)
-        return self._opening(fresh)
 
     def _opening(self, labels: Mapping[int, str]) -> Roster:
         added = [OpenWorker(n, x, 0, self.minimum, self.frontier) for n, x in labels.items()]
@@ -133,16 +148,19 @@ class Roster:
         return sorted(row["label"] for row in fresh.collect() if row["label"] not in known)
 
     def assign(self, prepared: DataFrame, stream: Stream) -> DataFrame:
-        """Prepared rows with `worker INT` (null: unknown) and the `frontier BIGINT` it holds."""
+        """Prepared rows with `worker INT` (null: unknown) and the `frontier BIGINT` it holds.
+
+        The frontier is the last coordinate: the event time, where there is one.
+        """
         keyed = isinstance(stream.workers, ByKey)
-        held = {worker.held for worker in self.workers}
+        held = {worker.held[-1] for worker in self.workers}
         if keyed and len(held) == 1:
             return prepared.withColumn("frontier", F.lit(held.pop()).cast("bigint"))
         rows = pa.table(
             {
                 "label": pa.array([w.label for w in self.workers], pa.string()),
                 "number": pa.array([w.number for w in self.workers], pa.int32()),
-                "frontier": pa.array([w.held for w in self.workers], pa.int64()),
+                "frontier": pa.array([w.held[-1] for w in self.workers], pa.int64()),
             }
         )
         roster = F.broadcast(prepared.sparkSession.createDataFrame(rows))
@@ -162,24 +180,27 @@ class Roster:
         """
         time = stream.time
         if not isinstance(time, EventTime):
-            moved = tuple(replace(worker, held=batch + 1) for worker in self.workers)
-            return replace(self, workers=moved)
+            return self._moved(lambda _: Time((batch + 1,)))
         present = {worker: at for worker, at in greatest.items() if at is not None}
-        if not present:
-            return self
-        everywhere = max(present.values())
-        if time.watermark == "stream":
+        everywhere = max(present.values(), default=None)
+        if time.watermark == "stream" and everywhere is not None:
             present = {worker.number: everywhere for worker in self.workers}
-        moved = tuple(
-            replace(worker, held=domain.watermark(time, present[worker.number], worker.held))
-            if worker.number in present
-            else worker
-            for worker in self.workers
-        )
+
+        def held(worker: OpenWorker) -> Time:
+            event = worker.held[-1]
+            if worker.number in present:
+                event = domain.watermark(time, present[worker.number], event)
+            return Time((batch + 1, event) if time.bitemporal else (event,))
+
+        after = self._moved(held)
+        if everywhere is None:
+            return after
         last = everywhere - everywhere % domain.micros(time.every)
-        return replace(
-            self, workers=moved, seen=last if self.seen is None else max(last, self.seen)
-        )
+        return replace(after, seen=last if self.seen is None else max(last, self.seen))
+
+    def _moved(self, held: Callable[[OpenWorker], Time]) -> Roster:
+        moved = (replace(worker, held=held(worker)) for worker in self.workers)
+        return replace(self, workers=tuple(moved))
 
     def progress_since(self, before: Roster) -> list[Statement]:
         """The progress statements of a micro-batch: worker, rank, updates.
@@ -207,5 +228,5 @@ class Roster:
         return replace(self, workers=moved, commit=commit)
 
 
-def _move(old: int, new: int) -> list[tuple[Time, int]]:
-    return [(Time((old,)), -1), (Time((new,)), 1)]
+def _move(old: Time, new: Time) -> list[tuple[Time, int]]:
+    return [(old, -1), (new, 1)]

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from capstan.cli import audits, check, house, listing, replays, tapes
+from capstan.cli import audits, check, exchange, house, listing, replays, tapes
 from capstan.cli.output import Output
 from capstan.cli.shell import DEFAULT_LAKE, Shell, shell_of
 from capstan.errors import BadRequest, Broken, CapstanError
@@ -35,6 +35,8 @@ _COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
     "show": (listing.show, "flights --as-of 12"),
     "capture": (tapes.capture, "flights"),
     "close": (tapes.close, "flights"),
+    "import": (exchange.import_, "clicks recordings/ --format timely"),
+    "export": (exchange.export, "flights recordings/ --format jsonl"),
     "check": (check.check, "recording/worker-0.jsonl --minimum 0"),
     "verify": (tapes.verify, "flights --workers EWR,2 --deep"),
     "plan": (replays.plan, f"flights --into march {_MARCH}"),

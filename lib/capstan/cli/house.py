@@ -49,7 +49,6 @@ def doctor(
 def demo(context: typer.Context) -> int:
     """Do the main job on real flights, end to end, and say where to look further."""
     from capstan import demo as main_job
-    from capstan.session import SHORT
 
     shell = shell_of(context)
     declarations = shell.declarations(required=True)
@@ -57,7 +56,7 @@ def demo(context: typer.Context) -> int:
     began = time.monotonic()
     results: list[dict[str, object]] = []
     _say(shell, f"in the lake {shell.lake.root}")
-    with shell.spark(Work("demo"), SHORT) as spark:
+    with shell.spark(Work("demo")) as spark:
         job = main_job.MainJob(spark, shell.lake, declarations)
         for number, step in enumerate(main_job.STEPS, start=1):
             start = time.monotonic()

@@ -16,11 +16,15 @@ Workers = Annotated[
 ]
 Since = Annotated[
     str | None,
-    typer.Option(help="First time, such as 2013-03-01 or 17; from the start by default."),
+    typer.Option(help="First time, such as 2013-03-01, 17 or epoch=3; from the start by default."),
 ]
 Until = Annotated[
     str | None,
     typer.Option(help="First time after the range; all complete times by default."),
+]
+KnownAt = Annotated[
+    int | None,
+    typer.Option(help="The last epoch played, of a bitemporal stream: as known then."),
 ]
 AsOf = Annotated[
     int | None,

@@ -8,7 +8,7 @@ import typer
 from rich.console import RenderableType
 
 from capstan.cli.certificate import certificate_facts, time_range
-from capstan.cli.options import AsOf, Into, Run, Since, Stream, Until, Workers, names
+from capstan.cli.options import AsOf, Into, KnownAt, Run, Since, Stream, Until, Workers, names
 from capstan.cli.output import facts, size, table
 from capstan.cli.progress import Work, replay_work, rollback_work
 from capstan.cli.shell import Shell, shell_of
@@ -54,6 +54,7 @@ def plan(
     workers: Workers = None,
     since: Since = None,
     until: Until = None,
+    known_at: KnownAt = None,
     as_of: AsOf = None,
     peers: Peers = None,
     transform: Transform = None,
@@ -82,6 +83,7 @@ def replay(
     workers: Workers = None,
     since: Since = None,
     until: Until = None,
+    known_at: KnownAt = None,
     as_of: AsOf = None,
     peers: Peers = None,
     transform: Transform = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,9 +61,7 @@ class Shell:
         return load(path, lake=self.lake.root)
 
     @contextmanager
-    def spark(
-        self, work: Work, settings: Mapping[str, str] | None = None
-    ) -> Iterator[SparkSession]:
+    def spark(self, work: Work) -> Iterator[SparkSession]:
         """A Spark session for some work, which is shown; stopped after it if it was started here.
 
         What the work prints goes to standard error: standard output is for the answer.
@@ -71,13 +69,13 @@ class Shell:
         with (
             redirect_stdout(sys.stderr),
             watching(self.output, work) as watch,
-            started(watch, settings) as session,
+            started(watch) as session,
         ):
             yield session
 
 
 @contextmanager
-def started(watch: Watch, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+def started(watch: Watch) -> Iterator[SparkSession]:
     """The Spark session of this process; stopped at the end if there was none before."""
     watch.now("starting Spark")
     from pyspark import SparkContext
@@ -85,7 +83,7 @@ def started(watch: Watch, settings: Mapping[str, str] | None = None) -> Iterator
     from capstan.session import build_session
 
     ours = SparkContext._active_spark_context is None
-    session = build_session("capstan", extra=settings)
+    session = build_session("capstan")
     watch.now("")
     try:
         yield session

@@ -159,28 +159,43 @@ class EpochTime(Declared):
     domain: Literal["epoch"] = "epoch"
 
 
-@dataclass(frozen=True, slots=True, config=CONFIG)
+@dataclass(frozen=True, slots=True, kw_only=True, config=CONFIG)
 class EventTime(Declared):
-    """Times with one coordinate, `event` TIMESTAMP: the record's own time, truncated.
+    """Times with the record's own time, truncated, as coordinate `event` TIMESTAMP.
+
+    In the domain `epoch, event` (bitemporal) a coordinate `epoch` BIGINT comes before it, the
+    number of the micro-batch: what was known when.
 
     Attributes:
+        domain: `event`, or `epoch, event`.
         every: Event times are truncated to multiples of this length since 1970-01-01 UTC.
         column: The column of the event time; or
         expression: SQL over the source's columns that gives it. Exactly one of the two is set.
         lateness: How far the watermark stays behind the greatest event time seen, zero or more.
+            By default zero; in the domain `epoch, event` there is no watermark without it, and
+            nothing is late.
         max_ahead: How far beyond the times before it a record may be dated; None for no bound.
         minimum: Where the stream starts, in UTC; earlier records go to `late`.
         watermark: By default `worker` for workers by partition, `stream` for others.
     """
 
-    domain: Literal["event"] = field(default="event", kw_only=True)
+    domain: Literal["event", "epoch, event"] = "event"
     every: PositiveLength
     column: Column | None = None
     expression: Annotated[Text, AfterValidator(_expression)] | None = None
-    lateness: Length = timedelta()
+    lateness: Length | None = None
     max_ahead: PositiveLength | None = None
     minimum: Instant = _YEAR_ONE
     watermark: Watermark | None = None
+
+    @property
+    def bitemporal(self) -> bool:
+        """Whether times have the number of the micro-batch as well."""
+        return self.domain == "epoch, event"
+
+    def __post_init__(self) -> None:
+        if self.lateness is None and not self.bitemporal:
+            object.__setattr__(self, "lateness", timedelta())
 
     @model_validator(mode="after")
     def _one_source(self) -> EventTime:
@@ -196,8 +211,14 @@ Workers = Annotated[
     _tagger("by", ("key", "column", "partition"), "say one of: key, column or partition"),
 ]
 TimeDomain = Annotated[
-    Annotated[EpochTime, Tag("<epoch>")] | Annotated[EventTime, Tag("<event>")],
-    _tagger("domain", ("epoch", "event"), "say one of: epoch or event"),
+    Annotated[EpochTime, Tag("<epoch>")]
+    | Annotated[EventTime, Tag("<event>")]
+    | Annotated[EventTime, Tag("<epoch, event>")],
+    _tagger(
+        "domain",
+        ("epoch", "event", "epoch, event"),
+        "say one of: epoch, event or 'epoch, event'",
+    ),
 ]
 
 

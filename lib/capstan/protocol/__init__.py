@@ -6,7 +6,7 @@ from capstan.protocol.events import Event, Fault, Item, Messages, Progress
 from capstan.protocol.judge import Judge, judge_all
 from capstan.protocol.reference import Verdict, check
 from capstan.protocol.rules import Rule, Violation
-from capstan.protocol.transcript import read_transcript, transcript_minimum
+from capstan.protocol.transcript import read_transcript, transcript_line, transcript_minimum
 
 __all__ = [
     "Event",
@@ -21,5 +21,6 @@ __all__ = [
     "check",
     "judge_all",
     "read_transcript",
+    "transcript_line",
     "transcript_minimum",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from capstan.protocol.rules import Rule
 from capstan.times import Time
@@ -71,10 +71,12 @@ class Fault:
     Attributes:
         rule: `shape`, `seq` or `content`.
         detail: What was found instead, in words.
+        found: The event that is there, where only its number is wrong.
     """
 
     rule: Rule
     detail: str
+    found: Event | None = field(default=None, compare=False, repr=False, kw_only=True)
 
 
 Item = Event | Fault

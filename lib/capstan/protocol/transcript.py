@@ -64,9 +64,42 @@ def read_transcript(
             yield Fault(Rule.SHAPE, str(error))
             continue
         if seq != position:
-            yield Fault(Rule.SEQ, f"seq {seq} where {position} was due")
+            yield Fault(Rule.SEQ, f"seq {seq} where {position} was due", found=event)
             continue
         yield event
+
+
+def transcript_line(event: Event, worker: int, seq: int, minimum: object) -> bytes:
+    """The line of an event, its newline included: what `read_transcript` reads.
+
+    Compact and UTF-8; what was read from a line written so is written as the same bytes.
+
+    Args:
+        event: The event; its data are JSON values, tuples standing for lists.
+        worker: Whose recording it is.
+        seq: The event's position in the recording.
+        minimum: The minimum time as JSON; as it is written, so is every time.
+
+    Raises:
+        BadRequest: `CAP-VALUE`, a time, a diff or a record has no place in a transcript, or the
+            records lie elsewhere.
+    """
+    width = None if _is_integer(minimum, _COORDINATE) else len(transcript_minimum(minimum))
+    fields: dict[str, object] = {"worker": worker, "seq": seq}
+    if isinstance(event, Progress):
+        fields["event"] = "progress"
+        fields["updates"] = [
+            [_written(time, width), diff if _is_integer(diff, _DIFF) else _unwritten(diff)]
+            for time, diff in event.updates
+        ]
+    else:
+        fields["event"] = "messages"
+        fields["time"] = _written(event.time, width)
+        fields["data"] = _unwritten(event) if event.data is None else event.data
+    try:
+        return _encoded(fields)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _not_written(str(error)) from error
 
 
 def transcript_minimum(value: object) -> Time:
@@ -136,6 +169,38 @@ def _time(value: object, width: int | None) -> Time:
     ):
         _refuse(f"not a time of this recording: {_shown(value)}")
     return Time(values)
+
+
+def _encoded(fields: Mapping[str, object]) -> bytes:
+    def text(*, ascii_only: bool) -> str:
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=ascii_only, allow_nan=False)
+
+    try:
+        return text(ascii_only=False).encode("utf-8") + b"\n"
+    except UnicodeEncodeError:
+        # Half of a surrogate pair is JSON, but only with its escape.
+        return text(ascii_only=True).encode("ascii") + b"\n"
+
+
+def _written(time: Time, width: int | None) -> int | list[int]:
+    if len(time) != (1 if width is None else width):
+        _unwritten(time)
+    for value in time:
+        if not _is_integer(value, _COORDINATE):
+            _unwritten(value)
+    return time[0] if width is None else list(time)
+
+
+def _unwritten(value: object) -> NoReturn:
+    raise _not_written(f"{_shown(value)}")
+
+
+def _not_written(what: str) -> BadRequest:
+    return BadRequest(
+        "CAP-VALUE",
+        f"has no place in a transcript: {what}",
+        "Times are of 64 bits and as wide as the minimum; data are JSON values.",
+    )
 
 
 def _natural(fields: Mapping[str, object], name: str) -> int:

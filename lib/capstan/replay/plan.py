@@ -205,7 +205,10 @@ def _transform(declarations: Declarations, request: Request) -> tuple[Transform 
 
 
 def _box(tape: Tape, request: Request) -> Box:
-    box = Box(_bound(tape, request.since), _bound(tape, request.until))
+    bounds = [Box.bound_of_text(tape.time_type, text) for text in (request.since, request.until)]
+    box = Box(*bounds)
+    if request.known_at is not None:
+        box = box.intersect(_known(tape, request.known_at))
     if box.is_empty:
         raise BadRequest(
             "CAP-RANGE",
@@ -215,10 +218,17 @@ def _box(tape: Tape, request: Request) -> Box:
     return box
 
 
-def _bound(tape: Tape, text: str | None) -> tuple[int | None, ...]:
-    if text is None:
-        return (None,) * len(tape.time_type.coordinates)
-    return tuple(tape.time_type.parse_text(text))
+def _known(tape: Tape, epoch: int) -> Box:
+    """The times of what was known at an epoch."""
+    if "epoch" not in tape.time_type.names:
+        raise BadRequest(
+            "CAP-KNOWN-AT",
+            f"times of stream {tape.name} have no epoch: {', '.join(tape.time_type.names)}",
+            "leave out --known-at; --as-of names a commit of any tape",
+            stream=tape.name,
+        )
+    past = tape.time_type.coordinates[tape.time_type.index("epoch")].parse(epoch) + 1
+    return Box.of(tape.time_type, until={"epoch": past})
 
 
 def _grain(transform: Transform | None) -> int:
@@ -230,26 +240,31 @@ def _grain(transform: Transform | None) -> int:
 def _check_grain(tape: Tape, transform: Transform | None, box: Box) -> None:
     if transform is None or transform.grain is None:
         return
-    grain = _grain(transform)
-    for bound in (box.since[0], box.until[0]):
+    grain, at = _grain(transform), _event(tape)
+    coordinate = tape.time_type.coordinates[at]
+    for bound in (box.since[at], box.until[at]):
         if bound is not None and bound % grain:
             below = bound - bound % grain
-            near = [tape.time_type.render((time,)) for time in (below, below + grain)]
-            shown = tape.time_type.render((bound,))
+            near = [coordinate.render(value) for value in (below, below + grain)]
             raise BadRequest(
                 "CAP-GRAIN",
                 f"transform {transform.name} works on whole multiples of "
-                f"{format_duration(transform.grain)}, and {shown} is none",
+                f"{format_duration(transform.grain)}, and {coordinate.render(bound)} is none",
                 f"the nearest are {near[0]} and {near[1]}",
             )
 
 
+def _event(tape: Tape) -> int:
+    """Which coordinate is the event time: the last one."""
+    return len(tape.time_type.coordinates) - 1
+
+
 def _whole_grains(tape: Tape, transform: Transform | None, frontier: Antichain) -> Antichain:
-    grain = _grain(transform)
-    if grain == 1 or tape.time_type.coordinates[0].kind is not Kind.TIMESTAMP:
+    grain, at = _grain(transform), _event(tape)
+    if grain == 1 or tape.time_type.coordinates[at].kind is not Kind.TIMESTAMP:
         return frontier
     # Only whole grains are played: the last one has to wait for its end.
-    return Antichain.of((time[0] - time[0] % grain,) for time in frontier.elements)
+    return Antichain.of((*time[:at], time[at] - time[at] % grain) for time in frontier.elements)
 
 
 def _layout(tape: Tape, cut: Cut, transform: Transform | None, declared: Target | None) -> Layout:

@@ -19,6 +19,7 @@ class Request:
         workers: Labels or numbers; None for all.
         since: First time played, as the command line writes it; None from the start.
         until: First time no longer played; None for all complete times.
+        known_at: The last epoch played, of a stream whose times have one: what was known then.
         as_of: The cut; None for the newest.
         peers: Replay workers; None for one per chosen worker.
         transform: A registered transform; None plays records as they are.
@@ -36,6 +37,7 @@ class Request:
     workers: tuple[str, ...] | None = None
     since: str | None = None
     until: str | None = None
+    known_at: int | None = None
     as_of: int | None = None
     peers: int | None = None
     transform: str | None = None
@@ -69,11 +71,12 @@ class Request:
             )
 
     def _check_follow(self) -> None:
-        if self.until is not None or self.as_of is not None or self.partial:
+        bounds = (self.until, self.known_at, self.as_of)
+        if any(bound is not None for bound in bounds) or self.partial:
             raise BadRequest(
                 "CAP-FOLLOW",
-                "a followed replay plays whatever became complete: it takes no --until, --as-of "
-                "or --partial",
+                "a followed replay plays whatever became complete: it takes no --until, "
+                "--known-at, --as-of or --partial",
                 "leave them out, or replay without --follow",
             )
 

@@ -20,6 +20,7 @@ from capstan.replay.foreign import (
 from capstan.replay.plan import make_plan
 from capstan.replay.request import Request
 from capstan.replay.run import replay as carry_out_replay
+from capstan.submit.several import audit_all
 from capstan.submit.values import Answer, Fields, Place, Work
 
 if TYPE_CHECKING:
@@ -55,6 +56,13 @@ class RunAudit:
 
     run: str
     version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunAudits:
+    """What `spark_apps/audit.py` is asked of several runs, one after the other."""
+
+    audits: tuple[RunAudit, ...]
 
 
 def capture(fields: Fields, place: Place) -> Work:
@@ -104,7 +112,9 @@ def replay(fields: Fields, place: Place) -> Work:
 
 
 def audit(fields: Fields, place: Place) -> Work:
-    """Prepare an audit: of a run (`run`), or of a table against a stream (`stream`, `table`)."""
+    """Prepare an audit: of a run (`run`), of several (`audits`), or of a table (`table`)."""
+    if "audits" in fields:
+        return _audit_of_runs(fields, place)
     return _audit_of_run(fields, place) if "run" in fields else _audit_of_table(fields, place)
 
 
@@ -118,6 +128,17 @@ def _audit_of_run(fields: Fields, place: Place) -> Work:
         about = {"run": asked.run, "stream": plan.tape.name, "cut": plan.cut.commit}
         where = {"target": plan.request.into, "version": asked.version}
         return _audited({**about, **where}, found, plan.tape.time_type, f"run {asked.run}")
+
+    return work
+
+
+def _audit_of_runs(fields: Fields, place: Place) -> Work:
+    asked = _read(RunAudits, fields)
+    declarations = place.declarations()
+    found = [(require_auditable(place.lake, a.run, a.version), a.version) for a in asked.audits]
+
+    def work(spark: SparkSession) -> Answer:
+        return audit_all(spark, place.lake, declarations, found)
 
     return work
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from capstan.errors import BadRequest, Broken, CapstanError
+from capstan.runtime.owner import watch_owner
 from capstan.submit.values import Answer, Fields, Place, Prepare, Work
 from capstan.tape.lake import Lake
 
@@ -47,6 +48,7 @@ def main(
         start: Gives the Spark session by the app's name; by default `build_session`.
     """
     result = None
+    watch_owner()
     try:
         options = _options(prepare, arguments)
         result = options.result

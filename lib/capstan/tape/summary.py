@@ -197,10 +197,11 @@ def commit_counts(tape: Tape, commit: int) -> tuple[Counter[int], int]:
 
 
 def greatest_time(tape: Tape, cut: Cut) -> int | None:
-    """The greatest first coordinate of any messages event, or None without one."""
+    """The greatest last coordinate (the event time) of any messages event, or None without one."""
     greatest: int | None = None
+    last = len(tape.time_type.coordinates) - 1
     for batch in _scan(tape, cut, ["time"]):
-        found = pc.max(_integers(pc.struct_field(batch.column("time"), 0))).as_py()
+        found = pc.max(_integers(pc.struct_field(batch.column("time"), last))).as_py()
         if found is not None:
             greatest = found if greatest is None else max(greatest, found)
     return greatest
@@ -236,20 +237,19 @@ def _scan(
 
 
 def _files_of(table: deltalake.DeltaTable, time_type: TimeType, region: Region) -> set[str]:
-    """Paths of files whose bounds of a single coordinate meet the region's box."""
+    """Paths of files whose bounds, coordinate by coordinate, meet the region's box."""
     rows = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     box = region.simplified().box
-    name = time_type.names[0]
-    since, until = box.since[0], box.until[0]
-    chosen = set()
-    for row in rows:
+    ranges = list(zip(time_type.names, box.since, box.until, strict=True))
+
+    def meets(row: Mapping[str, object], name: str, since: int | None, until: int | None) -> bool:
         low, high = (_micros(row.get(f"{side}.time.{name}")) for side in ("min", "max"))
         # The bounds of timestamps are cut to milliseconds: what was cut may reach this far.
         before = high is not None and since is not None and high + 1000 <= since
         after = low is not None and until is not None and low >= until
-        if not before and not after:
-            chosen.add(row["path"])
-    return chosen
+        return not before and not after
+
+    return {row["path"] for row in rows if all(meets(row, *bounds) for bounds in ranges)}
 
 
 def _micros(bound: object) -> int | None:

@@ -36,7 +36,7 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
     declared = little.declarations(source)
     if name == "capture":
         found = capture(
-            spark, lake, little.stream(source), reseat=bool(arguments.get("reseat", False))
+            spark, lake, declared.stream(little.NAME), reseat=bool(arguments.get("reseat", False))
         )
         return {"batches": found.batches, "fed": found.fed, "records": found.records}
     if name == "close":

@@ -6,16 +6,25 @@ move the watermark, and rows come late, without a time and without a site.
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+from capstan.declare import Declarations, Transform
+from capstan.testing.streams import HOUR, NAME, Row, declared, lay, little_stream
 
-from capstan.declare import ByColumn, Declarations, EventTime, Source, Stream, Transform
+__all__ = [
+    "BEFORE",
+    "FILES",
+    "NAME",
+    "REQUESTS",
+    "SINCE",
+    "STAGED",
+    "UNTIL",
+    "declarations",
+    "feed",
+    "rows_of",
+]
 
-NAME = "little"
 SINCE, UNTIL = "2024-03-01T03:00:00Z", "2024-03-01T09:00:00Z"
 """A range of the stream that is complete once its four files are captured."""
 
@@ -42,14 +51,6 @@ REQUESTS: dict[str, dict[str, object]] = {
 
 _START = datetime(2024, 3, 1, tzinfo=UTC)
 _SITES = ("north", "south", "west")
-SCHEMA = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("site", pa.string()),
-        ("at", pa.timestamp("us", "UTC")),
-        ("amount", pa.int32()),
-    ]
-)
 # Per file: how many sites, its first and last minute, and the minute its late rows are of.
 _FILES = (
     (2, 0, 360, None),
@@ -71,51 +72,27 @@ def feed(folder: Path, files: int = FILES, *, first: int = 0) -> None:
         files: How many, at most six.
         first: The first one, so that a second call can go on where another has stopped.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     for number in range(first, first + files):
-        path = folder / f"part-{number}.parquet"
-        pq.write_table(pa.Table.from_pylist(rows_of(number), schema=SCHEMA), path)
         # Spark reads the oldest file first: their order must not depend on the clock.
-        moment = (_START + timedelta(days=number)).timestamp()
-        os.utime(path, (moment, moment))
+        lay(folder, f"part-{number}", rows_of(number), _START + timedelta(days=number))
 
 
-def rows_of(number: int) -> list[dict[str, object]]:
+def rows_of(number: int) -> list[Row]:
     """The rows of one file, the same each time."""
     sites, begin, end, late = _FILES[number]
-    rows: list[dict[str, object]] = []
-    for i in range(80):
-        minute = begin + (i * 37) % (end - begin)
-        rows.append(_row(number, i, _SITES[i % sites], minute))
+    rows = [_row(number, i, _SITES[i % sites], begin + (i * 37) % (end - begin)) for i in range(80)]
     if late is not None:
         rows += [_row(number, 80 + i, _SITES[i % sites], late + i) for i in range(6)]
-    rows.append({**_row(number, 90, "north", begin), "at": None})
-    rows.append({**_row(number, 91, "south", begin + 1), "site": None})
-    return rows
+    return [
+        *rows,
+        _row(number, 90, "north", None),
+        _row(number, 91, None, begin + 1),
+    ]
 
 
-def _row(number: int, i: int, site: str, minute: int) -> dict[str, object]:
-    return {
-        "id": 1000 * number + i,
-        "site": site,
-        "at": _START + timedelta(minutes=minute, seconds=i),
-        "amount": None if i % 11 == 0 else (i * i) % 97,
-    }
-
-
-def stream(folder: Path) -> Stream:
-    """The declaration of the stream whose files lie in `folder`: a micro-batch is a file."""
-    return Stream(
-        name=NAME,
-        source=Source(
-            format="parquet",
-            path=str(folder),
-            options={"maxFilesPerTrigger": "1"},
-            schema="id BIGINT, site STRING, at TIMESTAMP, amount INT",
-        ),
-        workers=ByColumn(column="site"),
-        time=EventTime(column="at", every=timedelta(hours=1), lateness=timedelta(hours=2)),
-    )
+def _row(number: int, i: int, site: str | None, minute: int | None) -> Row:
+    at = None if minute is None else _START + timedelta(minutes=minute, seconds=i)
+    return (1000 * number + i, site, at, None if i % 11 == 0 else (i * i) % 97, None)
 
 
 def declarations(folder: Path) -> Declarations:
@@ -127,8 +104,7 @@ def declarations(folder: Path) -> Declarations:
             "FROM records GROUP BY _worker, _time.event"
         ),
         time="hour",
-        grain=timedelta(hours=1),
+        grain=HOUR,
         worker="_worker",
     )
-    streams = {NAME: stream(folder)}
-    return Declarations(folder / "streams.yaml", streams, {"hourly": hourly}, {}, {})
+    return declared(little_stream(folder), (hourly,))

@@ -25,6 +25,7 @@ from capstan.declare import (
     Transform,
 )
 
+NAME = "little"
 START = datetime(2024, 5, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 SCHEMA = pa.schema(
@@ -59,8 +60,15 @@ def rows(numbers: Iterable[int], *, step: timedelta = HOUR / 2) -> list[Row]:
     ]
 
 
-def lay(folder: Path, name: str, content: Sequence[Row]) -> None:
-    """Write one Parquet file; files are read in the order of their modification times."""
+def lay(folder: Path, name: str, content: Sequence[Row], moment: datetime | None = None) -> None:
+    """Write one Parquet file; files are read in the order of their modification times.
+
+    Args:
+        folder: Made where it is not there.
+        name: The file's, without its ending.
+        content: Its rows.
+        moment: Its modification time; by default after all that this process has written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     columns = [
         pa.array(values, field.type)
@@ -68,8 +76,8 @@ def lay(folder: Path, name: str, content: Sequence[Row]) -> None:
     ]
     pq.write_table(pa.table(columns, schema=SCHEMA), folder / f".{name}")
     # Two files of one millisecond would have no order.
-    moment = START.timestamp() + next(_laid)
-    os.utime(folder / f".{name}", (moment, moment))
+    written = moment.timestamp() if moment else START.timestamp() + next(_laid)
+    os.utime(folder / f".{name}", (written, written))
     (folder / f".{name}").rename(folder / f"{name}.parquet")
 
 
@@ -85,7 +93,7 @@ def lay_in(folder: Path, content: Sequence[Row], files: int) -> None:
 def little_stream(folder: Path, **changes: object) -> Stream:
     """A stream over `folder`: a worker per place, times by the hour, two hours of lateness."""
     stream = Stream(
-        name="little",
+        name=NAME,
         source=Source(
             format="parquet",
             path=str(folder),

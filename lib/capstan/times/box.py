@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -94,6 +95,40 @@ class Box:
             for element in frontier
         )
 
+    @staticmethod
+    def bound_of_text(time_type: TimeType, text: str | None) -> Bound:
+        """The bound that an argument of the command line stands for; None bounds nothing.
+
+        Args:
+            time_type: The coordinates.
+            text: `name=value`, several by commas, the rest unbounded; or a JSON list with null
+                where it is unbounded; or a bare value, of the only coordinate or of `event`.
+
+        Raises:
+            BadRequest: `CAP-TIME`, naming what is not a value or not a coordinate.
+        """
+        if text is None:
+            return (None,) * len(time_type.coordinates)
+        text = text.strip()
+        if len(time_type.coordinates) == 1 and "=" not in text:
+            return tuple(time_type.parse_text(text))
+        if text.startswith("["):
+            return _parse(time_type, _json(time_type, text))
+        if "=" not in text and "event" not in time_type.names:
+            raise _not_a_bound(time_type, text)
+        named = text if "=" in text else f"event={text}"
+        parts = [part.partition("=") for part in named.split(",")]
+        values = {name.strip(): value.strip() for name, _, value in parts}
+        if len(values) < len(parts):
+            raise _not_a_bound(time_type, text)
+        return _bound(
+            time_type,
+            {
+                name: time_type.coordinates[time_type.index(name)].parse_text(value)
+                for name, value in values.items()
+            },
+        )
+
     def to_json(self, time_type: TimeType) -> dict[str, BoundJson]:
         """The bounds as JSON: each written like a time, with null where it is unbounded."""
         return {
@@ -127,6 +162,24 @@ def _bound(time_type: TimeType, values: Mapping[str, int]) -> Bound:
     return tuple(by_index.get(index) for index in range(len(time_type.coordinates)))
 
 
+def _json(time_type: TimeType, text: str) -> object:
+    try:
+        return json.loads(text)
+    # RecursionError: text nested deeper than the parser follows.
+    except (ValueError, RecursionError) as error:
+        raise _not_a_bound(time_type, text) from error
+
+
+def _not_a_bound(time_type: TimeType, value: object) -> BadRequest:
+    example = ", ".join(f"{name}=..." for name in time_type.names)
+    return BadRequest(
+        "CAP-TIME",
+        f"not a bound of times of {', '.join(time_type.names)}: {shown(value)}",
+        f"Name coordinates ({example}), or give a list with null where it is unbounded.",
+        value=shown(value),
+    )
+
+
 def _render(time_type: TimeType, bound: Bound) -> BoundJson:
     values = [
         None if value is None else coordinate.render(value)
@@ -147,12 +200,7 @@ def _parse(time_type: TimeType, value: object) -> Bound:
     else:
         values = value if isinstance(value, list) else [value]
     if len(values) != len(coordinates):
-        raise BadRequest(
-            "CAP-TIME",
-            f"not a bound of times of {', '.join(time_type.names)}: {shown(value)}",
-            "Give a value for each coordinate, null where it is unbounded, or an object by name.",
-            value=shown(value),
-        )
+        raise _not_a_bound(time_type, value)
     return tuple(
         None if part is None else coordinate.parse(part)
         for coordinate, part in zip(coordinates, values, strict=True)

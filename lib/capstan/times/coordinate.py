@@ -13,6 +13,7 @@ from typing import Final, NoReturn
 from capstan.errors import BadRequest
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
 _DATE: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})", re.ASCII)
 # A seventh digit would have to be dropped, and with it the time would be another one.
 _TIMESTAMP: Final = re.compile(
@@ -135,6 +136,14 @@ class Coordinate:
             return _days(value) if self.kind is Kind.DATE else _instant(value)
         except (ValueError, OverflowError) as error:
             self._refuse(value, f"not a {self.kind} ({error})")
+
+    def parse_text(self, text: str) -> int:
+        """The integer that a bare value stands for: `17`, `2013-03-01`.
+
+        Raises:
+            BadRequest: `CAP-TIME`, naming the coordinate and the value.
+        """
+        return self.parse(int(text) if _INTEGER.fullmatch(text) else text)
 
     def render(self, value: int) -> int | str:
         """The JSON value that `parse` reads as `value`."""

@@ -15,18 +15,14 @@ coordinate is written as the bare value, of several as a list, the outermost fir
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from capstan.errors import BadRequest
 from capstan.times.coordinate import Coordinate, Kind, shown
 from capstan.times.time import Time
 
 TimeJson = int | str | list[int | str]
-
-_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +137,9 @@ class TimeType:
         """
         text = text.strip()
         if not text.startswith(("[", '"')):
-            return self.parse(int(text) if _INTEGER.fullmatch(text) else text)
+            if len(self.coordinates) > 1:
+                return self.parse(text)
+            return Time((self.coordinates[0].parse_text(text),))
         try:
             value = json.loads(text)
         # RecursionError: text nested deeper than the parser follows.

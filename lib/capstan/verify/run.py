@@ -147,13 +147,14 @@ def _outcomes(spark: SparkSession, tape: Tape, cut: Cut, plan: _Plan) -> dict[in
     outcomes = {worker: Outcome.of(start.judge(minimum)) for worker, start in plan.starts.items()}
     if plan.only is None or plan.only:
         outcomes |= _judged(spark, tape, cut, plan.starts, plan.only, plan.after)
-    # A repeat of an event that an earlier run has judged is found where it stands, not at the end.
+    # A repeat of an event that an earlier run has judged sorts before all that is new. It is found
+    # where it stands, not at the end.
     repeated = frozenset(
         worker
         for worker, outcome in outcomes.items()
         if outcome.violation is not None
-        and outcome.violation.rule is Rule.SEQ
-        and plan.starts[worker].seq
+        and outcome.violation.rule in (Rule.SEQ, Rule.SHAPE)
+        and outcome.events == plan.starts.get(worker, Start()).seq > 0
     )
     if repeated:
         again = {worker: Start() for worker in repeated}

@@ -1,0 +1,9 @@
+"""The Airflow DAG `capstan_audit`: what was published is audited again."""
+
+from __future__ import annotations
+
+from capstan.airflow.audit import audit_dags
+from capstan.airflow.setting import read_setting
+
+for dag in audit_dags(read_setting(__file__)):
+    globals()[dag.dag_id] = dag

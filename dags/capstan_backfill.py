@@ -1,0 +1,9 @@
+"""The Airflow DAGs `capstan_backfill__<replay>`: one for each replay that has a schedule."""
+
+from __future__ import annotations
+
+from capstan.airflow.backfill import backfill_dags
+from capstan.airflow.setting import read_setting
+
+for dag in backfill_dags(read_setting(__file__)):
+    globals()[dag.dag_id] = dag

@@ -1,0 +1,9 @@
+"""Airflow DAGs `capstan_capture__<stream>`: one for each stream of streams.yaml."""
+
+from __future__ import annotations
+
+from capstan.airflow.capture import capture_dags
+from capstan.airflow.setting import read_setting
+
+for dag in capture_dags(read_setting(__file__)):
+    globals()[dag.dag_id] = dag

@@ -1,0 +1,41 @@
+"""Assets: a stream, whose events carry its frontier; a table, whose events carry certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow.sdk import Asset, AssetAlias
+
+REPLAYED = AssetAlias("capstan/replayed")
+"""What `capstan_replay` changes; which table that is, is known when it runs."""
+
+_CAPTURED = ("stream", "cut", "frontier", "batches", "fed", "records", "late")
+_CERTIFIED = (
+    "run", "stream", "cut", "workers", "since", "until", "records", "fingerprint", "frontier",
+    "complete", "transform", "mode", "target", "target_path", "target_version", "published",
+    "stood",
+)  # fmt: skip
+
+
+def stream_asset(name: str) -> Asset:
+    """The asset of a stream's tape: `capstan://streams/<name>`."""
+    return Asset(name=f"capstan/streams/{name}", uri=f"capstan://streams/{name}", group="capstan")
+
+
+def table_asset(target: str) -> Asset:
+    """The asset of a target: `capstan://tables/<name>`, `capstan://tables/path/<path or URI>`."""
+    name = target if "/" not in target else f"path/{target.strip('/').replace('://', '/')}"
+    return Asset(name=f"capstan/tables/{name}", uri=f"capstan://tables/{name}", group="capstan")
+
+
+def captured(result: Mapping[str, object]) -> dict[str, object]:
+    """What the event of a stream's asset carries, of a capture's result."""
+    return {key: result.get(key) for key in _CAPTURED}
+
+
+def certified(result: Mapping[str, object]) -> dict[str, object]:
+    """What the event of a table's asset carries, of a certificate: no samples of rows."""
+    audit = result.get("audit")
+    short = dict(audit) if isinstance(audit, Mapping) else {}
+    kept = {key: short.get(key) for key in ("kind", "passed", "cells", "differing")}
+    return {**{key: result.get(key) for key in _CERTIFIED}, "audit": kept}

@@ -1,0 +1,114 @@
+"""The DAG `capstan_audit`: what was published and stands is held against the tape again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+
+from airflow.sdk import DAG, BaseOperator, Context, Param, XComArg
+from airflow.sdk.exceptions import AirflowSkipException
+
+from capstan.airflow import docs, schedules
+from capstan.airflow.failing import as_task, say_last
+from capstan.airflow.setting import Setting
+from capstan.airflow.showing import audits_markdown
+from capstan.airflow.submit import CapstanSubmitOperator
+
+DAG_ID = "capstan_audit"
+RETRIES = 2
+RETRY_DELAY = timedelta(seconds=30)
+_NEWEST = 50
+
+
+class ListAuditsOperator(BaseOperator):
+    """Lists what replays have published and still stands; skips all that follows if nothing does.
+
+    It leaves XComs: `request`, for the app `audit`, and `count`, how many audits that is.
+    """
+
+    ui_color = "#f3ecd2"
+
+    def __init__(self, *, setting: Setting, **rest: object) -> None:
+        """Prepare a task that lists audits, as the run's parameters choose them."""
+        rest.setdefault("on_failure_callback", say_last)
+        rest.setdefault("multiple_outputs", True)
+        super().__init__(**rest)  # type: ignore[arg-type]
+        self._setting = setting
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """List what stands; the request of the app."""
+        from capstan.airflow.resolving import auditable
+
+        params = context["params"]
+        with as_task():
+            audits = auditable(
+                self._setting, params.get("target"), params.get("runs"), int(params["newest"])
+            )
+        if not audits:
+            raise AirflowSkipException("nothing that was published stands")
+        for each in audits:
+            version = "as it is now" if each["version"] is None else f"version {each['version']}"
+            self.log.info("%s, %s", each["run"], version)
+        return {"request": {"audits": audits}, "count": len(audits)}
+
+
+def audit_dags(setting: Setting) -> Iterator[DAG]:
+    """The DAG that audits, daily and by hand."""
+    with DAG(
+        DAG_ID,
+        description="Audit again what was published, against the tape",
+        doc_md=docs.AUDIT + docs.FAILURES,
+        schedule=schedules.daily(),
+        start_date=schedules.BEGINNING,
+        catchup=False,
+        max_active_runs=1,
+        params=_form(setting),
+        tags=["capstan", "audit"],
+    ) as dag:
+        audits = ListAuditsOperator(
+            task_id="plan",
+            setting=setting,
+            doc_md=docs.TASKS["audits"],
+            retries=RETRIES,
+            retry_delay=RETRY_DELAY,
+        )
+        audit = CapstanSubmitOperator(
+            task_id="audit",
+            app="audit",
+            setting=setting,
+            request=XComArg(audits, "request"),
+            show=audits_markdown,
+            doc_md=docs.TASKS["audit"],
+            retries=RETRIES,
+            retry_delay=RETRY_DELAY,
+        )
+        audits >> audit
+    yield dag
+
+
+def _form(setting: Setting) -> Mapping[str, Param]:
+    declared = setting.declarations
+    targets = {**declared.targets, **{each.target: each for each in declared.replays.values()}}
+    return {
+        "target": Param(
+            None,
+            type=["string", "null"],
+            examples=list(targets),
+            title="Target",
+            description_md="A table of the lake or a declared target; empty for all.",
+        ),
+        "runs": Param(
+            None,
+            type=["array", "null"],
+            items={"type": "string"},
+            title="Runs",
+            description_md="Runs by name, as `capstan runs` shows them; empty for all.",
+        ),
+        "newest": Param(
+            _NEWEST,
+            type="integer",
+            minimum=1,
+            title="Newest",
+            description_md="At most so many runs of each call, the newest of each table first.",
+        ),
+    }

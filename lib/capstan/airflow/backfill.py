@@ -1,0 +1,118 @@
+"""DAGs `capstan_backfill__<replay>`: a declared replay over data intervals, each when complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import DAG, Context
+
+from capstan.airflow import docs, schedules
+from capstan.airflow.assets import table_asset
+from capstan.airflow.choices import labels_by_stream
+from capstan.airflow.form import switch, workers_field
+from capstan.airflow.frontier import FrontierSensor
+from capstan.airflow.replay import replay_tasks
+from capstan.airflow.setting import Setting
+from capstan.declare import EpochTime, Replay
+from capstan.errors import BadRequest
+
+_AT_ONCE = 2
+_LEAST = timedelta(microseconds=1)
+_OWN = ("adopt", "direct", "dry_run")
+
+
+def backfill_dags(setting: Setting) -> Iterator[DAG]:
+    """A DAG for each declared replay that has a schedule.
+
+    A replay that is bounded is backfilled between its bounds, and never starts by itself once they
+    are past.
+
+    Raises:
+        BadRequest: `CAP-DECLARE` when a schedule names no moment, or the stream's times are no
+            moments.
+    """
+    for replay in setting.declarations.replays.values():
+        if replay.schedule is not None:
+            yield _dag(setting, replay, replay.schedule)
+
+
+def _dag(setting: Setting, replay: Replay, schedule: str) -> DAG:
+    place = ("replays", replay.name, "schedule")
+    if isinstance(setting.declarations.stream(replay.stream).time, EpochTime):
+        problem = f"times of {replay.stream} are epochs, and data intervals are moments"
+        raise setting.misdeclared(place, problem)
+    bounds = f"{replay.since or 'the start'} to {replay.until or 'no end'}"
+    about = {"stream": replay.stream, "target": replay.target, "bounds": bounds}
+    labels = labels_by_stream(setting)
+    with DAG(
+        f"capstan_backfill__{replay.name}",
+        description=f"Replay intervals: {replay.description or replay.target}",
+        doc_md=docs.BACKFILL.format(**about, description=replay.description) + docs.FAILURES,
+        schedule=schedules.intervals(setting, place, schedule),
+        start_date=replay.since if isinstance(replay.since, datetime) else schedules.BEGINNING,
+        # Of an interval's beginning: the one that begins with the bound is outside.
+        end_date=replay.until - _LEAST if isinstance(replay.until, datetime) else None,
+        catchup=False,
+        # Of runs on schedule; a backfill brings its own bound.
+        max_active_runs=_AT_ONCE,
+        params={
+            "workers": workers_field({replay.stream: labels[replay.stream]}),
+            "adopt": switch(
+                "Adopt", "Also replace rows of the interval that no replay has put there.", None
+            ),
+            "direct": switch("Direct", "Write to the table at once, and audit it there.", None),
+            "dry_run": switch("Dry run", "Stop after the plan.", None),
+        },
+        tags=["capstan", "backfill"],
+    ) as dag:
+        asked = _interval_of(replay)
+        complete = FrontierSensor(
+            task_id="complete",
+            setting=setting,
+            asked=asked,
+            doc_md=docs.TASKS["complete"],
+        )
+        complete >> replay_tasks(setting, asked, table_asset(replay.target))
+    return dag
+
+
+def _interval_of(replay: Replay) -> Callable[[Context], Mapping[str, object]]:
+    def asked(context: Context) -> Mapping[str, object]:
+        """The request of a run: the declared replay, over the run's interval."""
+        since, until = _bounds(replay, context)
+        params = context["params"]
+        return {
+            "stream": replay.stream,
+            "into": replay.target,
+            "workers": params.get("workers") or replay.workers,
+            "since": since.isoformat(),
+            "until": until.isoformat(),
+            "transform": replay.transform,
+            "mode": str(replay.mode),
+            "keys": replay.keys,
+            **{name: bool(params.get(name)) for name in _OWN},
+        }
+
+    return asked
+
+
+def _bounds(replay: Replay, context: Context) -> tuple[datetime, datetime]:
+    since, until = context.get("data_interval_start"), context.get("data_interval_end")
+    if since is None or until is None or since >= until:
+        raise BadRequest(
+            "CAP-INTERVAL",
+            "this run has no data interval",
+            "backfill the DAG, trigger it with a logical date, or use capstan_replay",
+        )
+    outside = (isinstance(replay.since, datetime) and since < replay.since) or (
+        isinstance(replay.until, datetime) and until > replay.until
+    )
+    if outside:
+        raise BadRequest(
+            "CAP-INTERVAL",
+            f"the interval {since.isoformat()} to {until.isoformat()} is not inside the bounds of "
+            f"replay {replay.name}: {replay.since or 'the start'} to {replay.until or 'the end'}",
+            "backfill from and to dates between them",
+        )
+    return since.astimezone(UTC), until.astimezone(UTC)

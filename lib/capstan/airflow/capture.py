@@ -1,0 +1,74 @@
+"""DAGs `capstan_capture__<stream>`: what has arrived of a stream is put on tape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+
+from airflow.sdk import DAG, Context
+
+from capstan.airflow import docs, schedules
+from capstan.airflow.assets import captured, stream_asset
+from capstan.airflow.choices import remember_labels
+from capstan.airflow.setting import Setting
+from capstan.airflow.submit import CapstanSubmitOperator
+from capstan.declare import Stream
+
+RETRIES = 2
+RETRY_DELAY = timedelta(seconds=30)
+
+
+class CaptureOperator(CapstanSubmitOperator):
+    """Submits the capture of a stream, and keeps the labels of its workers for the form."""
+
+    def __init__(self, *, setting: Setting, stream: str, **rest: object) -> None:
+        """Prepare the capture of a declared stream."""
+        rest.setdefault("outlets", [stream_asset(stream)])
+        rest.setdefault("request", {"stream": stream})
+        super().__init__(app="capture", setting=setting, told=captured, **rest)  # type: ignore[arg-type]
+
+    def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
+        """Tell the stream's asset of the new frontier."""
+        from capstan.airflow.resolving import labels_of
+
+        super().tell_assets(context, result)
+        stream = str(result.get("stream"))
+        remember_labels(self._setting, stream, labels_of(self._setting, stream))
+
+
+def capture_dags(setting: Setting) -> Iterator[DAG]:
+    """A DAG for each declared stream; one without a schedule is triggered by hand.
+
+    Raises:
+        BadRequest: `CAP-DECLARE` when a schedule names no moment.
+    """
+    for stream in setting.declarations.streams.values():
+        yield _dag(setting, stream)
+
+
+def _dag(setting: Setting, stream: Stream) -> DAG:
+    timetable = None
+    if stream.schedule is not None:
+        place = ("streams", stream.name, "schedule")
+        timetable = schedules.moments(setting, place, stream.schedule)
+    about = docs.CAPTURE.format(stream=stream.name, description=stream.description)
+    with DAG(
+        f"capstan_capture__{stream.name}",
+        description=f"Capture {stream.name}: {stream.description}".rstrip(": "),
+        doc_md=about + docs.FAILURES,
+        schedule=timetable,
+        start_date=schedules.BEGINNING,
+        catchup=False,
+        # Two captures of one stream shut each other out.
+        max_active_runs=1,
+        tags=["capstan", "capture"],
+    ) as dag:
+        CaptureOperator(
+            task_id="capture",
+            setting=setting,
+            stream=stream.name,
+            doc_md=docs.TASKS["capture"],
+            retries=RETRIES,
+            retry_delay=RETRY_DELAY,
+        )
+    return dag

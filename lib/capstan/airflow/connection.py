@@ -1,0 +1,74 @@
+"""The connection that says where Spark is: checked, since Airflow's own hook falls back to YARN."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+
+from airflow.sdk import BaseHook, Connection
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from capstan.errors import BadRequest
+
+_MASTER = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|yarn|(spark|k8s|mesos)://.+")
+
+
+def spark_master(name: str) -> str:
+    """The Spark master that connection `name` says.
+
+    Raises:
+        BadRequest: `CAP-CONNECTION` when there is none, it cannot be read, or names no master that
+            an app in client mode can have.
+    """
+    connection = _read(name)
+    master = _master(connection)
+    if not _MASTER.fullmatch(master):
+        raise _error(name, f"names no Spark master: {master!r}")
+    if master == "yarn" and not {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & os.environ.keys():
+        raise _error(name, "says yarn, and neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set")
+    if master.startswith("k8s://") and not _has_kubernetes():
+        package = "apache-airflow-providers-cncf-kubernetes"
+        raise _error(name, f"says Kubernetes, and the package {package} is not installed")
+    if connection.extra_dejson.get("deploy-mode", "client") != "client":
+        raise _error(name, "asks for another deploy mode than client, which leaves no result here")
+    return master
+
+
+def _has_kubernetes() -> bool:
+    try:
+        return importlib.util.find_spec("airflow.providers.cncf.kubernetes") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _read(name: str) -> Connection:
+    try:
+        return BaseHook.get_connection(name)
+    except AirflowNotFoundException:
+        # One that is malformed is passed over as if it were not there.
+        written = os.environ.get(f"AIRFLOW_CONN_{name.upper()}")
+        raise _error(name, "cannot be read" if written else "is not there") from None
+    except Exception as error:
+        # Not its text: that may have what was written, a password with it.
+        raise _error(name, f"cannot be read ({type(error).__name__})") from None
+
+
+def _master(connection: Connection) -> str:
+    """The master as the provider's hook puts it together."""
+    host = connection.host or ""
+    if connection.conn_type == "spark" and host and ("://" in host or not connection.port):
+        master = host
+    else:
+        master = f"{connection.conn_type}://{host}"
+    return f"{master}:{connection.port}" if connection.port else master
+
+
+def _error(name: str, problem: str) -> BadRequest:
+    return BadRequest(
+        "CAP-CONNECTION",
+        f"connection {name} {problem}",
+        f"""set AIRFLOW_CONN_{name.upper()}='{{"conn_type": "spark", "host": "local[*]"}}', or """
+        "a host such as spark://master:7077, in JSON; or add it in the UI under Admin, Connections",
+        connection=name,
+    )

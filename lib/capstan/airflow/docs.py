@@ -1,0 +1,98 @@
+"""What DAGs and tasks say of themselves in the UI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_CODES = (
+    ("0", "done", ""),
+    (
+        "1",
+        "the answer is no: a violation on tape, a failed audit",
+        "No retry; the target is as it was. `capstan verify` and `capstan audit` say more.",
+    ),
+    (
+        "2",
+        "the request is wrong",
+        "No retry; nothing was changed. Mend what the line names, then trigger again.",
+    ),
+    (
+        "3",
+        "not complete yet",
+        "The task waits and comes back; no try is used up. `plan` fails unless asked to wait.",
+    ),
+    (
+        "4",
+        "another run holds that range",
+        "No retry. Wait for the run that is named, then clear; if it is dead: `capstan unlock`.",
+    ),
+    (
+        "5, or none",
+        "something broke, or the app was killed",
+        "Retried, as the next attempt of the same run. Clearing the task does the same.",
+    ),
+)
+
+
+def _table(rows: Iterable[tuple[str, str, str]]) -> str:
+    lines = ["| exit code | meaning | what happens, and what to do |", "| --- | --- | --- |"]
+    return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
+
+
+FAILURES = f"""
+**When a task fails**, the last line of its log is the error's code, what is wrong, and what to do.
+
+{_table(_CODES)}
+
+Killing, clearing or marking a task ends its Spark app. Whatever were left of it can publish
+nothing: the next attempt shuts it out.
+"""
+
+CAPTURE = """
+Puts on tape what has arrived of stream **{stream}**, then ends. {description}
+
+Each run captures all that is new, so a run that was missed is made up for by the next. The event of
+the asset `capstan/streams/{stream}` carries the frontier: every time before it is complete.
+"""
+
+REPLAY = """
+Plays chosen workers and times of a stream into a table: verified, staged, audited against the tape,
+published in one commit. The same replay again changes nothing.
+
+*Trigger* asks for what to play. **plan** refuses what cannot be meant before Spark starts, and
+shows what would be read and written; a *dry run* ends there. **replay** is one Spark app.
+**certificate** shows what was played, what is not covered, and how it was audited: on the task's
+page, under *Rendered Templates*.
+"""
+
+BACKFILL = """
+Replays data intervals of stream **{stream}** into **{target}**. {description}
+
+**complete** waits until the interval is *proven* complete, **plan** shows what will be read and
+written, **replay** is one Spark app, **certificate** shows what was done. An interval that stands
+is not written again.
+
+Airflow's own backfill runs it over the past (*Trigger, Backfill*; `airflow backfill create`;
+REST), several intervals at a time. To do one again, clear its run, or backfill it with *All Runs*.
+Declared are intervals from {bounds}; a run outside of that has no tasks.
+"""
+
+AUDIT = """
+Audits again what replays have published and still stands, each from the version it names: where a
+later run has written over part of it, the version that the run had made; elsewhere the table as it
+is now.
+
+**plan** lists what stands, **audit** is one Spark app; what it found is on its page, under
+*Rendered Templates*. A difference fails the run; nothing is ever changed.
+"""
+
+TASKS = {
+    "capture": "Submits `spark_apps/capture.py`; the XCom is its result.",
+    "complete": "Waits for the frontier, and holds no slot of a worker meanwhile.",
+    "plan": "Plans without Spark, and pins the cut. The plan is under *Rendered Templates*.",
+    "replay": "Submits `spark_apps/replay.py`; the XCom is the certificate.",
+    "certificate": "Shows the certificate, under *Rendered Templates* and in the log.",
+    "audits": "Lists what stands, without Spark.",
+    "audit": "Submits `spark_apps/audit.py`; the XCom has each audit, also when one has failed.",
+}
+"""What tasks say of themselves, by name; what to do on failures is with the DAG."""

@@ -1,0 +1,61 @@
+"""The folders of tries: what a task gave to its Spark app, and what the app answered."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from airflow.sdk import Context
+
+
+@dataclass(frozen=True, slots=True)
+class TryFolder:
+    """The folder of one try of one task, on the machine where it runs."""
+
+    path: Path
+
+    @property
+    def request(self) -> Path:
+        """The request, as JSON."""
+        return self.path / "request.json"
+
+    @property
+    def result(self) -> Path:
+        """The app's result, as JSON; it appears whole or not at all."""
+        return self.path / "result.json"
+
+    def prepare(self, request: Mapping[str, object]) -> None:
+        """Make the folder, with the request in it and nothing of an earlier start."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.path.mkdir(parents=True)
+        self.request.write_text(json.dumps(request), encoding="utf-8")
+
+    def answer(self) -> dict[str, object] | None:
+        """The app's result; None when it left none."""
+        try:
+            found = json.loads(self.result.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def remove(self) -> None:
+        """Take the folder away, with those around it that are empty."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        for parent in list(self.path.parents)[:3]:
+            try:
+                parent.rmdir()
+            except OSError:
+                return
+
+
+def try_folder(work: Path, context: Context) -> TryFolder:
+    """The folder of the try that runs: by DAG, run, task and number of the try."""
+    ti = context["ti"]
+    mapped = ti.map_index is not None and ti.map_index >= 0
+    task = f"{ti.task_id}.{ti.map_index}" if mapped else ti.task_id
+    parts = (ti.dag_id, ti.run_id, task, str(ti.try_number))
+    return TryFolder(work.joinpath("tries", *(quote(part, safe=" :+") for part in parts)))

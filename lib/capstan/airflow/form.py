@@ -1,0 +1,155 @@
+"""The forms of DAGs triggered by hand: sections, choices that exist, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from airflow.sdk import Param
+
+from capstan.airflow.choices import labels_by_stream
+from capstan.airflow.setting import Setting
+from capstan.declare import Mode
+
+WHAT, INTO, HOW = "What to play", "Into which table", "How"
+_TIME = (
+    "a date (`2013-03-01`, from its midnight in UTC), a time (`2013-03-01T05:00:00Z`), "
+    "or a number for streams whose times are epochs"
+)
+
+
+def replay_form(setting: Setting) -> dict[str, Param]:
+    """The form of `capstan_replay`; its names are those of a replay's request."""
+    return {**_what(setting), **_into(setting), **_how()}
+
+
+def workers_field(labels: Mapping[str, Iterable[str]], section: str | None = None) -> Param:
+    """The field that chooses workers, of one or several streams."""
+    streams: dict[str, list[str]] = {}
+    for stream, own in labels.items():
+        for label in own:
+            streams.setdefault(label, []).append(stream)
+    several = len(labels) > 1
+    shown = {name: f"{name} ({', '.join(own)})" if several else name
+             for name, own in streams.items()}  # fmt: skip
+    return _list(
+        "Workers",
+        "Labels or numbers; all workers where none is chosen.",
+        section,
+        examples=list(streams),
+        values_display=shown,
+    )
+
+
+def switch(title: str, description: str, section: str | None = HOW) -> Param:
+    """A field that is on or off, off by default."""
+    return Param(False, type="boolean", title=title, description_md=description, section=section)
+
+
+def _what(setting: Setting) -> dict[str, Param]:
+    streams = setting.declarations.streams
+    shown = {name: f"{name}: {stream.description}".rstrip(": ") for name, stream in streams.items()}
+    return {
+        "stream": Param(
+            next(iter(streams)),
+            type="string",
+            enum=list(streams),
+            values_display=shown,
+            title="Stream",
+            section=WHAT,
+        ),
+        "workers": workers_field(labels_by_stream(setting), WHAT),
+        "since": _text("Since", f"The first time that is played: {_TIME}. Empty: all.", WHAT),
+        "until": _text(
+            "Until",
+            f"The first time that is played no more: {_TIME}. Empty: all complete times.",
+            WHAT,
+        ),
+        "known_at": _number(
+            "Known at", "Only what was known at this epoch, of a stream with epochs.", WHAT
+        ),
+    }
+
+
+def _into(setting: Setting) -> dict[str, Param]:
+    declared = setting.declarations
+    targets = {**declared.targets, **{each.target: each for each in declared.replays.values()}}
+    names = declared.registry.names
+    shown = {"None": "none: the records as they are"}
+    for name in names:
+        about = declared.registry.get(name).description
+        shown[name] = f"{name}: {about}".rstrip(": ")
+    return {
+        "into": Param(
+            type="string",
+            title="Target",
+            description_md="A table of the lake, a declared target, or the path of a Delta table.",
+            section=INTO,
+            minLength=1,
+            examples=list(targets),
+        ),
+        "transform": Param(
+            None,
+            type=["string", "null"],
+            enum=[None, *names],
+            values_display=shown,
+            title="Transform",
+            section=INTO,
+        ),
+        "mode": Param(
+            str(Mode.REPLACE),
+            type="string",
+            enum=[str(mode) for mode in Mode],
+            values_display={
+                "replace": "replace what was played, nothing else",
+                "append": "append",
+                "merge": "merge on keys",
+            },
+            title="Mode",
+            section=INTO,
+        ),
+        "keys": _list("Keys", "Columns that merge matches rows by; else the transform's.", INTO),
+        "adopt": switch(
+            "Adopt", "Also replace rows of the range that no replay has put there.", INTO
+        ),
+    }
+
+
+def _how() -> dict[str, Param]:
+    return {
+        "dry_run": switch("Dry run", "Stop after the plan: what would be read and written."),
+        "wait": switch("Wait", "Wait until the range is complete, where it is not."),
+        "partial": switch("Partial", "Play what is complete of a range that is not."),
+        "direct": switch("Direct", "Write to the table at once, audit it there: half the writing."),
+        "as_of": _number("As of", "A commit of the tape; the newest where it is empty.", HOW),
+        "peers": _number("Peers", "Replay workers; one per chosen worker.", HOW, minimum=1),
+    }
+
+
+def _text(title: str, description: str, section: str) -> Param:
+    return Param(
+        None, type=["string", "null"], title=title, description_md=description, section=section
+    )
+
+
+def _number(title: str, description: str, section: str, minimum: int = 0) -> Param:
+    return Param(
+        None,
+        type=["integer", "null"],
+        minimum=minimum,
+        title=title,
+        description_md=description,
+        section=section,
+    )
+
+
+def _list(title: str, description: str, section: str | None, **choices: Any) -> Param:
+    return Param(
+        None,
+        type=["array", "null"],
+        items={"type": "string"},
+        title=title,
+        description_md=description,
+        section=section,
+        **choices,
+    )

@@ -1,0 +1,37 @@
+"""Links from a task to what it made; a task pushes them, the web server only shows them."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, urlencode
+
+from airflow.sdk import BaseOperator, BaseOperatorLink
+from airflow.sdk.configuration import conf
+from airflow.sdk.types import TaskInstanceKey
+
+
+def page(path: str) -> str:
+    """The address of a page of this Airflow's UI."""
+    base: str = conf.get("api", "base_url", fallback="/") or "/"
+    return f"{base.rstrip('/')}/{path}"
+
+
+class CertificateLink(BaseOperatorLink):
+    """From a task that replays to the certificate of its run."""
+
+    name = "Certificate"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """The page of the task `certificate` of the same run, where the certificate is shown."""
+        run = f"dags/{quote(ti_key.dag_id)}/runs/{quote(ti_key.run_id, safe='')}"
+        return page(f"{run}/tasks/certificate/rendered_templates")
+
+
+class TargetLink(BaseOperatorLink):
+    """From a task that replays to its target's asset: what changed it, and what follows it."""
+
+    name = "Target"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """The page of the assets that match the target's name; of all while it is not known."""
+        asset = getattr(operator, "asset_name", None)
+        return page("assets" + (f"?{urlencode({'name_pattern': asset})}" if asset else ""))

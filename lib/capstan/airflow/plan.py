@@ -1,0 +1,110 @@
+"""The task that plans a replay: refuses what cannot be meant, shows the rest, and pins the cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow.sdk import BaseOperator, Context, timezone
+from airflow.sdk.exceptions import DownstreamTasksSkipped
+
+from capstan.airflow.failing import as_task, come_back, say_last
+from capstan.airflow.setting import Setting
+from capstan.airflow.showing import plan_markdown
+from capstan.errors import NotComplete
+
+if TYPE_CHECKING:
+    from capstan.replay.preview import Preview
+
+Asked = Callable[[Context], Mapping[str, object]]
+
+_PINNED = "capstan_request"
+
+
+class PlanReplayOperator(BaseOperator):
+    """Plans a replay from the index and the ledgers alone, without a JVM.
+
+    It leaves XComs: `request`, with the cut pinned, for the app; `records`, how many it plays; and
+    `plan`, what it would read and write. The cut is pinned so that a retry of the app is the next
+    attempt of the same run, also when more was captured since.
+    """
+
+    template_fields = ("plan",)
+    template_fields_renderers = {"plan": "md"}  # noqa: RUF012
+    overwrite_rtif_after_execution = True
+    ui_color = "#f3ecd2"
+
+    def __init__(
+        self,
+        *,
+        setting: Setting,
+        asked: Asked,
+        wait: timedelta = timedelta(minutes=1),
+        **rest: object,
+    ) -> None:
+        """Prepare a task that plans.
+
+        Args:
+            setting: Where Capstan works.
+            asked: Gives the request's fields of a run; `dry_run` stops after the plan, `wait` has
+                the task wait until the range is complete.
+            wait: How long it waits before it asks again.
+            rest: Anything that an operator takes.
+        """
+        rest.setdefault("on_failure_callback", say_last)
+        rest.setdefault("on_retry_callback", say_last)
+        rest.setdefault("multiple_outputs", True)
+        super().__init__(**rest)  # type: ignore[arg-type]
+        self.plan = ""
+        self._setting = setting
+        self._asked = asked
+        self._wait = wait
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Plan; what the next tasks need."""
+        from capstan.airflow.resolving import begun, foresee, pinned, read_request
+
+        store = context.get("task_state_store")
+        with as_task():
+            fields = self._asked(context)
+            dry, wait = bool(fields.get("dry_run")), bool(fields.get("wait"))
+            request = read_request(fields)
+            earlier = None if store is None else begun(self._setting, request, store.get(_PINNED))
+            if earlier is not None:
+                self.log.info("an earlier try has begun at commit %s: going on", earlier.as_of)
+            found = foresee(self._setting, earlier or request)
+            shown = found.as_json()
+            self._show(shown)
+            if not dry:
+                self._require_complete(found, wait=wait)
+        # What a task keeps has to be JSON, and a tuple is none.
+        asked = json.loads(json.dumps(pinned(found).as_json()))
+        result = {"request": asked, "records": found.played.records, "plan": shown}
+        if dry:
+            self._stop(context, result)
+        if store is not None:
+            store.set(_PINNED, asked)
+        return result
+
+    def _show(self, plan: Mapping[str, object]) -> None:
+        self.plan = plan_markdown(plan)
+        for line in self.plan.splitlines():
+            self.log.info("%s", line)
+
+    def _require_complete(self, found: Preview, *, wait: bool) -> None:
+        try:
+            found.plan.require_complete()
+        except NotComplete as error:
+            if not wait:
+                raise
+            self.log.info("waiting: %s", error)
+            raise come_back(timezone.utcnow() + self._wait) from error
+
+    def _stop(self, context: Context, result: Mapping[str, object]) -> None:
+        """Skip all that follows, with the plan as the result."""
+        self.log.info("dry run: nothing is replayed")
+        context["ti"].xcom_push(key="return_value", value=dict(result))
+        following = context["task"].get_flat_relative_ids(upstream=False)
+        raise DownstreamTasksSkipped(tasks=sorted(following))  # type: ignore[no-untyped-call]

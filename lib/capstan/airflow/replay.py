@@ -1,0 +1,109 @@
+"""The DAG `capstan_replay`, triggered by hand with a form; and the tasks that all replays share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+
+from airflow.sdk import DAG, Asset, AssetAlias, Context, XComArg
+
+from capstan.airflow import docs, schedules
+from capstan.airflow.assets import REPLAYED, certified, table_asset
+from capstan.airflow.certify import CertificateOperator
+from capstan.airflow.form import replay_form
+from capstan.airflow.links import CertificateLink, TargetLink
+from capstan.airflow.plan import PlanReplayOperator
+from capstan.airflow.setting import Setting
+from capstan.airflow.submit import CapstanSubmitOperator
+
+DAG_ID = "capstan_replay"
+RETRIES = 2
+RETRY_DELAY = timedelta(seconds=30)
+
+
+class ReplayOperator(CapstanSubmitOperator):
+    """Submits a replay; the events of its target's asset carry the certificate."""
+
+    operator_extra_links = (CertificateLink(), TargetLink())
+
+    def __init__(self, *, setting: Setting, **rest: object) -> None:
+        """Prepare a replay; the target is an outlet, or becomes known through an alias."""
+        super().__init__(app="replay", setting=setting, told=certified, **rest)  # type: ignore[arg-type]
+        self.asset_name: str | None = None
+
+    def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
+        """Tell the target's asset what was played into it."""
+        super().tell_assets(context, result)
+        asset = table_asset(str(result.get("target")))
+        self.asset_name = asset.name
+        extra = json.loads(json.dumps(certified(result), default=str))
+        for outlet in self.outlets:
+            if isinstance(outlet, AssetAlias):
+                context["outlet_events"][outlet].add(asset, extra=extra)
+
+
+def replay_tasks(
+    setting: Setting,
+    asked: Callable[[Context], Mapping[str, object]],
+    outlet: Asset | AssetAlias,
+) -> PlanReplayOperator:
+    """Plan, replay, certificate: the tasks of a replay inside a DAG; the first of them.
+
+    Args:
+        setting: Where Capstan works.
+        asked: Gives the request's fields of a run.
+        outlet: What the replay changes.
+    """
+    plan = PlanReplayOperator(
+        task_id="plan",
+        setting=setting,
+        asked=asked,
+        doc_md=docs.TASKS["plan"],
+        retries=RETRIES,
+        retry_delay=RETRY_DELAY,
+    )
+    replayed = ReplayOperator(
+        task_id="replay",
+        setting=setting,
+        request=XComArg(plan, "request"),
+        records=XComArg(plan, "records"),
+        outlets=[outlet],
+        doc_md=docs.TASKS["replay"],
+        retries=RETRIES,
+        retry_delay=RETRY_DELAY,
+    )
+    certificate = CertificateOperator(
+        task_id="certificate",
+        result=replayed.output,
+        doc_md=docs.TASKS["certificate"],
+        retries=RETRIES,
+        retry_delay=RETRY_DELAY,
+    )
+    plan >> replayed >> certificate
+    return plan
+
+
+def replay_dags(setting: Setting) -> Iterator[DAG]:
+    """The DAG that replays what its form asks for; none where no stream is declared."""
+    if not setting.declarations.streams:
+        return
+    with DAG(
+        DAG_ID,
+        description="Replay chosen workers and times of a stream into a table",
+        doc_md=docs.REPLAY + docs.FAILURES,
+        schedule=None,
+        start_date=schedules.BEGINNING,
+        catchup=False,
+        max_active_runs=4,
+        # Nothing starts it but a person, who should not have to find out why it does not run.
+        is_paused_upon_creation=False,
+        params=replay_form(setting),
+        tags=["capstan", "replay"],
+    ) as dag:
+        replay_tasks(setting, _asked, REPLAYED)
+    yield dag
+
+
+def _asked(context: Context) -> Mapping[str, object]:
+    return dict(context["params"])

@@ -1,0 +1,132 @@
+"""What tasks ask of the lake without a JVM. Imported only by tasks that run: it is not light."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from capstan.airflow.setting import Setting
+from capstan.declare.names import did_you_mean, one_of
+from capstan.declare.reading import read_model
+from capstan.errors import BadRequest
+from capstan.ledger import claims, coverage
+from capstan.ledger.identity import short_name
+from capstan.ledger.tables import read_rows
+from capstan.replay.plan import Plan, make_plan
+from capstan.replay.preview import Preview, preview
+from capstan.replay.request import Request
+from capstan.tape import summary
+from capstan.tape.lake import Lake, is_table
+from capstan.tape.tape import open_tape
+
+OWN_FIELDS = ("dry_run", "wait")
+"""Fields of forms that tasks follow themselves; the rest are those of a request."""
+
+
+def read_request(fields: Mapping[str, object]) -> Request:
+    """The request that a form or a schedule makes; empty text and empty lists are nothing.
+
+    Raises:
+        BadRequest: `CAP-REQUEST` for a key that a request does not have, or a wrong value.
+    """
+    known = list(Request.__dataclass_fields__)
+    for key in fields:
+        if key not in (*known, *OWN_FIELDS):
+            problem = f"a replay has no {key[:80]!r}{did_you_mean(key, known)}"
+            raise BadRequest("CAP-REQUEST", problem, f"it has {one_of(known)}", key=key)
+    given = {
+        key: value
+        for key, value in fields.items()
+        if key in known and value not in (None, "", [], ())
+    }
+    return read_model(Request, given, "CAP-REQUEST")
+
+
+def look(setting: Setting, fields: Mapping[str, object]) -> Plan | None:
+    """The plan of a request, as far as the index tells it; None while nothing is on tape.
+
+    Raises:
+        BadRequest: The request cannot be meant; see `make_plan`.
+    """
+    lake, request = Lake.at(setting.lake), read_request(fields)
+    declared = request.stream in setting.declarations.streams
+    if declared and not is_table(lake.stream(request.stream).events):
+        return None
+    return make_plan(lake, setting.declarations, request)
+
+
+def foresee(setting: Setting, request: Request) -> Preview:
+    """What a replay would do.
+
+    Raises:
+        BadRequest: The request cannot be meant; see `preview`.
+    """
+    lake = Lake.at(setting.lake)
+    lake.require()
+    return preview(lake, setting.declarations, request)
+
+
+def pinned(found: Preview) -> Request:
+    """The request of a preview, at the cut that it saw."""
+    request = found.plan.request
+    return request if request.follow else replace(request, as_of=found.plan.cut.commit)
+
+
+def begun(setting: Setting, request: Request, kept: object) -> Request | None:
+    """What an earlier try had pinned (`kept`), if `request` is the same and that holds its range.
+
+    An app that was killed keeps its claim. Only the next attempt of its own run may take that
+    over, and it is the same run only at the same cut.
+    """
+    if not isinstance(kept, Mapping):
+        return None
+    earlier = Request.from_json(kept)
+    if replace(earlier, as_of=request.as_of) != request:
+        return None
+    lake = Lake.at(setting.lake)
+    plan = make_plan(lake, setting.declarations, earlier)
+    name = f"{short_name(plan.target)}-{plan.identity[:8]}-"
+    holds = any(claim.run.startswith(name) for claim in claims.alive(lake, plan.target))
+    return earlier if holds else None
+
+
+def labels_of(setting: Setting, stream: str) -> list[str]:
+    """The labels of a stream's workers, by number."""
+    tape = open_tape(Lake.at(setting.lake), stream)
+    return list(summary.worker_labels(tape, summary.find_cut(tape, None)).values())
+
+
+def auditable(
+    setting: Setting, target: str | None, runs: list[str] | None, newest: int
+) -> list[dict[str, object]]:
+    """What stands in targets, as audits to make: `run` and `version`, the newest publish first.
+
+    Where a later run has written over part of what a run published, its own version is audited;
+    elsewhere the table as it is now.
+
+    Raises:
+        BadRequest: `CAP-RUN` for a run that does not stand.
+    """
+    lake = Lake.at(setting.lake)
+    paths = {str(row["target"]) for row in read_rows(lake, "coverage")}
+    if target:
+        declared = setting.declarations.targets.get(target)
+        paths &= {lake.table(declared.path if declared and declared.path else target)}
+    found: list[tuple[str, int | None]] = []
+    for path in sorted(paths):
+        standing = coverage.standing(lake, path)
+        for each in reversed(standing):
+            over = any(o.target_version > each.target_version and o.scope.meets(each.scope)
+                       for o in standing)  # fmt: skip
+            found.append((each.run, each.target_version if over else None))
+    for run in runs or ():
+        if run not in dict(found):
+            known = [name for name, _ in found]
+            raise BadRequest(
+                "CAP-RUN",
+                f"run {run[:80]!r} has published nothing that stands{did_you_mean(run, known)}",
+                "see `capstan runs`",
+                run=run,
+            )
+    chosen = [each for each in found if not runs or each[0] in runs]
+    return [{"run": run, "version": version} for run, version in chosen[:newest]]

@@ -1,0 +1,121 @@
+"""Orders and groups of rows that follow from their values alone, whatever order they came in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Direction = Literal["ascending", "descending"]
+
+_BITS = {pa.float64(): pa.int64(), pa.float32(): pa.int32()}
+
+
+def check_sortable(schema: pa.Schema, columns: Sequence[str]) -> None:
+    """Refuse columns by which rows cannot be ordered.
+
+    Raises:
+        ValueError: Naming the first of them.
+    """
+    for column in columns:
+        kind = schema.field(column).type
+        if not _sortable(kind):
+            message = f"rows cannot be ordered by {column}, which is of type {kind}"
+            raise ValueError(message)
+
+
+def ordered(
+    rows: pa.Table, first: Sequence[tuple[str, Direction]], then: Sequence[str] | None = None
+) -> pa.Table:
+    """The rows by `first`, and where these are equal by the values of `then`.
+
+    Nulls come last. The order is total on the columns that it names: floats that are equal but
+    not the same (-0.0 and 0.0, NaNs) are told apart by their bits.
+
+    Args:
+        rows: What to order.
+        first: Columns and directions.
+        then: Columns that break ties, ascending; all columns when not given.
+    """
+    if rows.num_rows < 2:
+        return rows
+    columns: list[pa.ChunkedArray] = []
+    keys: list[tuple[str, Direction]] = []
+    for name, direction in first:
+        columns.append(rows.column(name))
+        keys.append((str(len(keys)), direction))
+    for name in rows.column_names if then is None else then:
+        columns.append(_bits(rows.column(name)))
+        keys.append((str(len(keys)), "ascending"))
+    values = pa.Table.from_arrays(columns, [name for name, _ in keys])
+    return rows.take(pc.sort_indices(values, sort_keys=keys))
+
+
+def positions(rows: int) -> pa.Array:
+    """0, 1, 2, ... as int64."""
+    return pc.subtract(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), rows)), 1)
+
+
+def group_ids(rows: pa.Table, columns: Sequence[str]) -> pa.Array:
+    """A number for each row, the same for rows with equal values; null is a value like others."""
+    ids = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
+    for name in columns:
+        column = rows.column(name)
+        if column.type in _BITS:
+            # -0.0 and 0.0 are one value.
+            column = pc.add(column, pa.scalar(0.0, column.type))
+        encoded = _whole(column).dictionary_encode("encode")
+        codes = pc.cast(encoded.indices, pa.int64())
+        # Dense again after each column, so that the product of the counts fits 64 bits.
+        ids = pc.add(pc.multiply(ids, len(encoded.dictionary)), codes)
+        ids = pc.cast(ids.dictionary_encode().indices, pa.int64())
+    return ids
+
+
+def starts(ids: pa.Array) -> pa.Array:
+    """For rows in which equal ids stand together: the position of the first row of each one's run.
+
+    >>> starts(pa.array([7, 7, 3])).to_pylist()
+    [0, 0, 2]
+    """
+    index = positions(len(ids))
+    if len(ids) < 2:
+        return index
+    changed = pa.concat_arrays([pa.array([True]), pc.not_equal(ids[1:], ids[:-1])])
+    return pc.cumulative_max(pc.if_else(changed, index, 0))
+
+
+def first_of_each(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """The first row of each group of rows with equal values, in the order that they have."""
+    if not columns:
+        return rows.slice(0, 1)
+    numbered = pa.table({"id": group_ids(rows, columns), "at": positions(rows.num_rows)})
+    found = numbered.group_by("id", use_threads=False).aggregate([("at", "min")]).column("at_min")
+    return rows.take(found.take(pc.sort_indices(found)))
+
+
+def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _bits(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    other = _BITS.get(column.type)
+    if other is None:
+        return column
+    return pa.chunked_array([chunk.view(other) for chunk in column.chunks], other)
+
+
+def _sortable(kind: pa.DataType) -> bool:
+    return (
+        pa.types.is_integer(kind)
+        or kind in _BITS
+        or pa.types.is_boolean(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_date(kind)
+        or pa.types.is_time(kind)
+        or pa.types.is_timestamp(kind)
+        or pa.types.is_duration(kind)
+        or kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    )

@@ -1,0 +1,136 @@
+"""Checks and runs SQL text with DuckDB."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_ROW_BY_ROW: Final = {"PROJECTION", "FILTER", "EMPTY_RESULT", "UNNEST", "UNION"}
+_SCAN: Final = "ARROW_SCAN"
+# These are written without brackets, and so look like columns.
+_CLOCKS: Final = {"current_date", "current_time", "current_timestamp", "localtime"} | {
+    "localtimestamp",
+    "current_user",
+    "session_user",
+    "user",
+}
+
+
+def connected() -> DuckDBPyConnection:
+    """A connection that reaches neither files nor the network, in UTC, with one thread."""
+    import duckdb
+
+    settings: dict[str, str | bool | int | float | list[str]] = {
+        "threads": 1,
+        "enable_external_access": False,
+        "preserve_insertion_order": True,
+    }
+    connection = duckdb.connect(":memory:", config=settings)
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def run_query(
+    connection: DuckDBPyConnection, query: str, tables: dict[str, pa.RecordBatch | pa.Table]
+) -> pa.Table:
+    """What a query makes of rows under these names."""
+    for name, rows in tables.items():
+        connection.register(name, rows)
+    try:
+        return connection.sql(query).to_arrow_table()
+    finally:
+        for name in tables:
+            connection.unregister(name)
+
+
+def checked_query(query: str, tables: dict[str, pa.Schema], *, row_by_row: bool) -> pa.Schema:
+    """The columns that a query makes.
+
+    Raises:
+        ValueError: It is not one SELECT over these tables, or not one with a fixed result.
+    """
+    import duckdb
+
+    connection = connected()
+    try:
+        # Fetched to the end, or the connection could not go on.
+        ((text,),) = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
+        tree = json.loads(text)
+        if tree["error"] or len(tree["statements"]) != 1:
+            message = f"not one SELECT: {tree.get('error_message', query)}"
+            raise ValueError(message)
+        _check_names(tree, tables)
+        for name, schema in tables.items():
+            connection.register(name, schema.empty_table())
+        if row_by_row:
+            (_, plan), *_ = connection.execute(f"EXPLAIN (FORMAT json) {query}").fetchall()
+            _check_plan(json.loads(plan))
+        return connection.sql(query).to_arrow_table().schema
+    except duckdb.Error as error:
+        raise ValueError(str(error)) from error
+    finally:
+        connection.close()
+
+
+@cache
+def _unsteady() -> frozenset[str]:
+    """The functions that read something else than rows, or give another value at each call."""
+    with connected() as connection:
+        names = connection.execute(
+            "SELECT function_name FROM duckdb_functions() "
+            "WHERE function_type = 'table' OR stability <> 'CONSISTENT'"
+        ).fetchall()
+    return (frozenset(name for (name,) in names) | _CLOCKS) - {"unnest"}
+
+
+def _check_names(tree: object, tables: dict[str, pa.Schema]) -> None:
+    columns = {name for schema in tables.values() for name in schema.names}
+    nodes = list(_nodes(tree))
+    common = {entry["key"] for node in nodes for entry in _common_tables(node)}
+    for node in nodes:
+        name = node.get("function_name")
+        if node.get("class") == "COLUMN_REF":
+            name = _bare_clock(node, columns)
+        if isinstance(name, str) and name.lower() in _unsteady():
+            message = f"{name} has no fixed value"
+            raise ValueError(message)
+        if node.get("type") == "BASE_TABLE" and node["table_name"] not in {*tables, *common}:
+            message = f"no table {node['table_name']}, only {', '.join(tables)}"
+            raise ValueError(message)
+
+
+def _bare_clock(node: dict[str, object], columns: set[str]) -> str | None:
+    names = node["column_names"]
+    if not isinstance(names, list) or len(names) != 1 or names[0] in columns:
+        return None
+    return names[0] if names[0].lower() in _CLOCKS else None
+
+
+def _common_tables(node: dict[str, object]) -> list[dict[str, str]]:
+    found = node.get("cte_map")
+    return found["map"] if isinstance(found, dict) else []
+
+
+def _check_plan(plan: object) -> None:
+    names = [str(node["name"]) for node in _nodes(plan) if "name" in node and "children" in node]
+    other = sorted(n for n in names if n not in _ROW_BY_ROW and not n.endswith(_SCAN))
+    if other:
+        message = f"it does not look at one row at a time: {', '.join(other)}"
+        raise ValueError(message)
+
+
+def _nodes(tree: object) -> Iterator[dict[str, object]]:
+    if isinstance(tree, dict):
+        yield tree
+    for child in (
+        tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    ):
+        yield from _nodes(child)

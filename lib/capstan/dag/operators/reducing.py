@@ -1,0 +1,197 @@
+"""Carries aggregates out over groups of rows.
+
+Results depend on the rows alone, not on the order or the batches that they came in. Sums of
+integers are exact or fail; they never wrap around. Sums of floats are taken in one order that
+follows from the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capstan.dag.event import TIME
+from capstan.dag.operators.aggregates import Aggregate, AggregateKind, sum_type
+from capstan.dag.operators.order import check_sortable, ordered, positions
+from capstan.dag.operators.timed import field_of
+
+
+class Reducer:
+    """Aggregates over rows with given columns; holds no rows itself.
+
+    Where all aggregates can be put together from parts (`partial`), rows are reduced to one part
+    per group as they come. Otherwise they are kept until their group is complete.
+
+    Attributes:
+        partial: Whether rows are reduced as they come.
+    """
+
+    __slots__ = ("_aggregates", "_columns", "_schema", "_sorting", "partial")
+
+    def __init__(
+        self, schema: pa.Schema, aggregates: Sequence[Aggregate], ties: Sequence[str] = ()
+    ) -> None:
+        """A reducer of rows with `schema`, which has `_time`.
+
+        Raises:
+            ValueError: A column is not there, or not of a fitting type.
+        """
+        if not aggregates:
+            message = "no aggregates"
+            raise ValueError(message)
+        for aggregate in aggregates:
+            aggregate.result_type(schema)
+        for column in ties:
+            field_of(schema, column)
+        check_sortable(schema, ties)
+        self._schema = schema
+        self._aggregates = tuple(aggregates)
+        self.partial = all(_partial(aggregate, schema) for aggregate in aggregates)
+        ordering = [a.column for a in aggregates if _by_order(a, schema) and a.column is not None]
+        self._sorting = list(dict.fromkeys([TIME, *ties, *ordering])) if ordering else []
+        used = [a.column for a in aggregates if a.column is not None]
+        self._columns = list(dict.fromkeys([*used, *(ties if ordering else ())]))
+
+    def fields(self) -> list[pa.Field]:
+        """The result columns."""
+        return [pa.field(a.name, a.result_type(self._schema)) for a in self._aggregates]
+
+    def take_in(self, rows: pa.Table, by: Sequence[str]) -> pa.Table:
+        """Rows as they are kept: parts of groups, or the columns that are needed.
+
+        Args:
+            rows: With the columns of the schema and those of `by`.
+            by: The columns that make a group; `_time` is kept as well where rows are.
+        """
+        if self.partial:
+            return _grouped(rows, by, [step for a in self._aggregates for step in _parts(a)])
+        return rows.select(list(dict.fromkeys([*by, *self._columns, TIME])))
+
+    def merge(self, kept: pa.Table, by: Sequence[str]) -> pa.Table:
+        """Fewer rows that stand for the same, where that is possible."""
+        if not self.partial:
+            return kept
+        return _grouped(kept, by, [_again(step) for a in self._aggregates for step in _parts(a)])
+
+    def finish(self, kept: pa.Table, by: Sequence[str]) -> pa.Table:
+        """The columns of `by`, then the results."""
+        if self.partial:
+            grouped = self.merge(kept, by)
+        else:
+            kept = ordered(kept, [], self._sorting) if self._sorting else kept
+            steps = [step for a in self._aggregates for step in _whole_steps(a)]
+            rows = kept.append_column("#row", positions(kept.num_rows))
+            grouped = _grouped(rows, by, steps)
+        arrays = [grouped.column(name) for name in by]
+        arrays += [self._result(a, grouped, kept) for a in self._aggregates]
+        return pa.Table.from_arrays(arrays, [*by, *(a.name for a in self._aggregates)])
+
+    def _result(self, a: Aggregate, grouped: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
+        if a.kind in (AggregateKind.FIRST, AggregateKind.LAST):
+            return rows.column(a.column).take(grouped.column(_named(a, f"{a.kind}-at")))
+        kind = a.result_type(self._schema)
+        if a.kind is AggregateKind.MEAN:
+            total = pc.cast(grouped.column(_named(a, "sum")), pa.float64(), safe=False)
+            count = pc.cast(grouped.column(_named(a, "count")), pa.float64())
+            return pc.divide(total, pc.if_else(pc.equal(count, 0.0), 1.0, count))
+        return pc.cast(grouped.column(_named(a, a.kind.value)), kind)
+
+
+_Step = tuple[str | None, str, str]
+"""A column, a function over the values of a group, and the name of what comes out."""
+
+
+def _named(aggregate: Aggregate, part: str) -> str:
+    return f"#{aggregate.column}:{part}"
+
+
+def _parts(a: Aggregate) -> list[_Step]:
+    kinds = ["sum", "count"] if a.kind is AggregateKind.MEAN else [a.kind.value]
+    return [(a.column, kind, _named(a, kind)) for kind in kinds]
+
+
+def _again(step: _Step) -> _Step:
+    _, function, name = step
+    return name, "sum" if function == "count" else function, name
+
+
+def _whole_steps(a: Aggregate) -> list[_Step]:
+    if a.kind is AggregateKind.FIRST:
+        return [("#row", "min", _named(a, f"{a.kind}-at"))]
+    if a.kind is AggregateKind.LAST:
+        return [("#row", "max", _named(a, f"{a.kind}-at"))]
+    return _parts(a)
+
+
+def _partial(a: Aggregate, schema: pa.Schema) -> bool:
+    kept = (AggregateKind.COUNT_DISTINCT, AggregateKind.FIRST, AggregateKind.LAST)
+    return a.kind not in kept and not _by_order(a, schema)
+
+
+def _by_order(a: Aggregate, schema: pa.Schema) -> bool:
+    if a.kind in (AggregateKind.FIRST, AggregateKind.LAST):
+        return True
+    summed = a.kind in (AggregateKind.SUM, AggregateKind.MEAN)
+    return summed and pa.types.is_floating(schema.field(a.column).type)
+
+
+def _grouped(rows: pa.Table, by: Sequence[str], steps: Sequence[_Step]) -> pa.Table:
+    """The columns of `by`, then one column for each step, groups in order of appearance."""
+    arrays: list[pa.ChunkedArray] = [rows.column(name) for name in by]
+    names = [f"k{position}" for position in range(len(by))]
+    todo: list[tuple[object, ...]] = []
+    done: dict[str, str] = {}
+    for column, function, name in steps:
+        if name in done:
+            continue
+        if column is None:
+            todo.append(([], "count_all"))
+            done[name] = "count_all"
+            continue
+        arrays.append(_ready(rows.column(column), function))
+        names.append(f"a{len(names)}")
+        empty_is_null = pc.ScalarAggregateOptions(min_count=1)
+        options = empty_is_null if function in ("sum", "min", "max") else None
+        todo.append((names[-1], function, options))
+        done[name] = f"{names[-1]}_{function}"
+    values = pa.Table.from_arrays(arrays, names)
+    grouped = values.group_by(names[: len(by)], use_threads=False).aggregate(todo)
+    results = [grouped.column(f"k{position}") for position in range(len(by))]
+    results += [_back(grouped.column(found), name, steps, rows) for name, found in done.items()]
+    return pa.Table.from_arrays(results, [*by, *done])
+
+
+def _ready(column: pa.ChunkedArray, function: str) -> pa.ChunkedArray:
+    kind = column.type
+    if function == "sum":
+        if pa.types.is_integer(kind):
+            wide = pa.decimal128(38, 0)
+            return pc.cast(column, wide) if _may_wrap(column) else column
+        if pa.types.is_decimal128(kind):
+            return pc.cast(column, pa.decimal128(38, kind.scale))
+        return pc.cast(column, pa.float64())
+    if function in ("min", "max") and pa.types.is_floating(kind):
+        # -0.0 and 0.0 are equal, so which is the least would depend on which came first.
+        return pc.add(column, pa.scalar(0.0, kind))
+    return column
+
+
+def _may_wrap(column: pa.ChunkedArray) -> bool:
+    ends = pc.min_max(column).as_py()
+    if ends["min"] is None:
+        return False
+    limit = 2**64 if pa.types.is_unsigned_integer(column.type) else 2**63
+    return bool(len(column) * max(abs(ends["min"]), abs(ends["max"])) >= limit)
+
+
+def _back(
+    column: pa.ChunkedArray, name: str, steps: Sequence[_Step], rows: pa.Table
+) -> pa.ChunkedArray:
+    source = next(step[0] for step in steps if step[2] == name)
+    if not pa.types.is_decimal128(column.type) or source is None:
+        return column
+    before = rows.column(source).type
+    # Only sums of integers went through decimals; a sum that does not fit raises here.
+    return pc.cast(column, sum_type(before)) if pa.types.is_integer(before) else column

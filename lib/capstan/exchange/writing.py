@@ -1,0 +1,127 @@
+"""Writing recordings inside Spark's Python workers: one file at a time, in bounded memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from io import BufferedWriter
+from pathlib import Path
+from typing import TypedDict
+
+import pyarrow as pa
+
+from capstan.exchange.columns import payload_values
+from capstan.exchange.form import Form
+from capstan.interop import EventWriter
+from capstan.protocol import Messages, Progress
+from capstan.times import Time
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file that was written: its name, events, records and bytes."""
+
+    worker: int
+    file: str
+    events: int
+    records: int
+    bytes: int
+
+    def as_json(self) -> dict[str, object]:
+        """The file as reports name it."""
+        return asdict(self)
+
+    def to_text(self) -> str:
+        """The same as JSON text, which `from_text` reads."""
+        return json.dumps(self.as_json())
+
+    @classmethod
+    def from_text(cls, text: str) -> Written:
+        """What `to_text` wrote."""
+        return cls(**json.loads(text))
+
+
+class _Update(TypedDict):
+    time: list[int]
+    diff: int
+
+
+class _Recording:
+    """The file of one worker, on its way: it appears under its name when it is whole."""
+
+    def __init__(self, folder: str, form: Form, worker: int) -> None:
+        self._form = form
+        self._worker = worker
+        self._path = Path(folder) / f"worker-{worker}{form.format.suffix}"
+        self._unfinished = self._path.with_name(f".{self._path.name}.unfinished")
+        self._file: BufferedWriter = self._unfinished.open("wb")
+        self._writer = EventWriter(self._file, form.encoding(worker), str(self._path))
+        self._records = 0
+        self._waiting: tuple[Time, list[object]] | None = None
+
+    def event(self, time: list[int] | None, updates: list[_Update] | None) -> None:
+        self._finish_messages()
+        if time is None:
+            pairs = ((Time(each["time"]), each["diff"]) for each in updates or ())
+            self._writer.push(Progress(tuple(pairs)))
+        else:
+            self._waiting = (Time(time), [])
+
+    def record(self, value: object) -> None:
+        assert self._waiting is not None
+        self._waiting[1].append(value)
+        self._records += 1
+
+    def close(self) -> Written:
+        self._finish_messages()
+        self._writer.flush()
+        self._file.close()
+        self._unfinished.replace(self._path)
+        found = (self._writer.seq, self._records, self._writer.size)
+        return Written(self._worker, self._path.name, *found)
+
+    def _finish_messages(self) -> None:
+        if self._waiting is not None:
+            time, data = self._waiting
+            self._writer.push(Messages.of(time, data))
+            self._waiting = None
+
+
+def write(batches: Iterable[pa.RecordBatch], folder: str, form: Form) -> Iterator[pa.RecordBatch]:
+    """Write rows as `exporting` sorts them; `worker INT, written STRING`, a row per file."""
+    at: int | None = None
+    recording: _Recording | None = None
+    for batch in batches:
+        data = iter(_values(batch, form))
+        columns = [batch.column(name).to_pylist() for name in ("worker", "kind", "time", "updates")]
+        for worker, kind, time, updates in zip(*columns, strict=True):
+            value = next(data)
+            if worker != at or recording is None:
+                if recording is not None:
+                    yield _told(recording.close())
+                recording, at = _Recording(folder, form, worker), worker
+            if kind is None:
+                recording.record(value)
+            else:
+                recording.event(time, updates)
+    if recording is not None:
+        yield _told(recording.close())
+
+
+def write_empty(folder: str, form: Form, worker: int) -> Written:
+    """Write the recording of a worker that has no events."""
+    return _Recording(folder, form, worker).close()
+
+
+def _values(batch: pa.RecordBatch, form: Form) -> list[object]:
+    """The record of each row, None of an event."""
+    column = batch.column("data")
+    if form.types is None:
+        return [None if text is None else json.loads(text) for text in column.to_pylist()]
+    return payload_values(form.types.record, column)
+
+
+def _told(written: Written) -> pa.RecordBatch:
+    columns = [pa.array([written.worker], pa.int32()), pa.array([written.to_text()], pa.string())]
+    return pa.RecordBatch.from_arrays(columns, ["worker", "written"])

@@ -1,0 +1,204 @@
+"""PostgreSQL for Airflow: the server of the wheel `pgserver`, on a socket of its own.
+
+It listens on no port at all: the socket lies in a folder that only its owner may enter, so that no
+password is needed. SQLite will not do: under a running scheduler it locks itself.
+
+PostgreSQL refuses to run as root. There it runs as the owner of its data, another user, with the
+one right to pass through folders that are root's alone, such as a project below /root.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from capstan.errors import BadRequest, Broken
+
+ROLE = "airflow"
+_MAKING_SECONDS = 120.0
+_UNPRIVILEGED = ("postgres", "nobody")
+
+
+@dataclass(frozen=True, slots=True)
+class Postgres:
+    """A PostgreSQL server of this machine.
+
+    Attributes:
+        folder: Holds its data; may not be there yet.
+        socket: The folder of its socket, a short path.
+        programs: The folder of `postgres` and `initdb`.
+    """
+
+    folder: Path
+    socket: Path
+    programs: Path
+
+    @property
+    def data(self) -> Path:
+        """The folder of the data."""
+        return self.folder / "data"
+
+    @property
+    def url(self) -> str:
+        """What SQLAlchemy calls its database."""
+        return f"postgresql+psycopg2://{ROLE}@/postgres?host={self.socket}"
+
+    def command(self) -> list[str]:
+        """The command that runs the server in the foreground.
+
+        Raises:
+            Broken: `CAP-DATABASE` when this is root, and there is no way to run as another user.
+        """
+        settings = {
+            "listen_addresses": "",
+            "unix_socket_directories": str(self.socket),
+            "unix_socket_permissions": "0700",
+            "timezone": "UTC",
+            "log_timezone": "UTC",
+            "shared_buffers": "64MB",
+        }
+        given = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
+        return self._as_owner([str(self.programs / "postgres"), "-D", str(self.data), *given])
+
+    def is_ready(self) -> bool:
+        """Whether it answers."""
+        asked = [str(self.programs / "pg_isready"), "-q", "-t", "2", "-h", str(self.socket)]
+        return subprocess.run([*asked, "-d", "postgres", "-U", ROLE], check=False).returncode == 0
+
+    def make(self) -> bool:
+        """Make the data where there is none yet; whether that was done.
+
+        Raises:
+            Broken: `CAP-DATABASE` when it cannot be made.
+        """
+        if self.data.is_dir():
+            return False
+        # Renamed when it is whole: what was cut off is made again.
+        unfinished = self.folder / "making"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        unfinished.mkdir(mode=0o700)
+        self._give_to_owner(unfinished)
+        command = [str(self.programs / "initdb"), "-D", str(unfinished), "-U", ROLE]
+        command += ["--auth-local=trust", "--auth-host=reject", "--no-instructions"]
+        command += ["--encoding=UTF8", "--locale=C"]
+        done = self._run(self._as_owner(command))
+        if done.returncode != 0:
+            said = (done.stderr or done.stdout).strip().splitlines()
+            raise _broken(f"initdb ended with {done.returncode}: {said[-1] if said else ''}")
+        unfinished.rename(self.data)
+        return True
+
+    def make_socket(self) -> None:
+        """Make the folder of the socket; its name is kept beside the data, to be removed by."""
+        self.remove_socket()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._link.symlink_to(self.socket)
+        self.socket.mkdir(mode=0o700)
+        self._give_to_owner(self.socket)
+
+    def remove_socket(self) -> None:
+        """Remove the folder of the socket, also that of a launcher that was killed."""
+        if self._link.is_symlink():
+            shutil.rmtree(self._link.readlink(), ignore_errors=True)
+            self._link.unlink()
+
+    @property
+    def _link(self) -> Path:
+        return self.folder / "socket"
+
+    def _run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(
+                command, capture_output=True, text=True, timeout=_MAKING_SECONDS, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise _broken(str(error)) from error
+
+    def _give_to_owner(self, folder: Path) -> None:
+        owner = self._owner()
+        if owner is not None:
+            os.chown(folder, owner.pw_uid, owner.pw_gid)
+
+    def _owner(self) -> pwd.struct_passwd | None:
+        """The user to run as where this is root; None where it is not."""
+        if os.geteuid() != 0:
+            return None
+        if self.data.is_dir() and self.data.stat().st_uid != 0:
+            return pwd.getpwuid(self.data.stat().st_uid)
+        for name in _UNPRIVILEGED:
+            try:
+                return pwd.getpwnam(name)
+            except KeyError:
+                continue
+        raise _broken(f"there is no user {' or '.join(_UNPRIVILEGED)} to run it as")
+
+    def _as_owner(self, command: list[str]) -> list[str]:
+        owner = self._owner()
+        if owner is None:
+            return command
+        setpriv = shutil.which("setpriv")
+        if setpriv is None:
+            raise _broken("it does not run as root, and there is no setpriv to run it as another")
+        user = [f"--reuid={owner.pw_uid}", f"--regid={owner.pw_gid}", "--clear-groups"]
+        return [
+            setpriv,
+            *user,
+            "--inh-caps=+dac_override",
+            "--ambient-caps=+dac_override",
+            *command,
+        ]
+
+
+def embedded(folder: Path) -> Postgres:
+    """The server whose data is, or will be, in `folder`; its socket's folder is a new one.
+
+    Raises:
+        Broken: `CAP-DATABASE` when the wheel is not installed.
+    """
+    spec = importlib.util.find_spec("pgserver")
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    programs = Path(places[0]) / "pginstall" / "bin" if places else Path()
+    if not (programs / "postgres").is_file():
+        raise Broken(
+            "CAP-DATABASE",
+            "PostgreSQL is not there: the package pgserver is missing",
+            "run `make setup`, or name a database with --database",
+        )
+    # A socket's path has at most 107 bytes, which a project's folder may well exceed.
+    socket = Path(tempfile.gettempdir()) / f"capstan-postgres-{secrets.token_hex(8)}"
+    return Postgres(folder, socket, programs)
+
+
+def check_url(url: str) -> str:
+    """A database that was named, as SQLAlchemy needs it.
+
+    Raises:
+        BadRequest: `CAP-DATABASE` when it is not PostgreSQL.
+    """
+    scheme, colon, rest = url.partition("://")
+    if not colon or scheme.partition("+")[0] not in ("postgresql", "postgres"):
+        raise BadRequest(
+            "CAP-DATABASE",
+            f"--database is {scheme!r}, not a PostgreSQL",
+            "give postgresql://user:password@host:port/name; SQLite fails under a scheduler",
+            field="database",
+        )
+    return f"postgresql+psycopg2://{rest}"
+
+
+def _broken(reason: str, fields: Mapping[str, object] | None = None) -> Broken:
+    return Broken(
+        "CAP-DATABASE",
+        f"PostgreSQL could not be started: {reason}",
+        "run as an ordinary user, or name a database of yours with --database",
+        **(fields or {}),
+    )

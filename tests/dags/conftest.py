@@ -1,0 +1,292 @@
+"""An Airflow of these tests' own: a home in a temporary folder, a fresh SQLite, no scheduler.
+
+Airflow reads its configuration when it is imported, which is when tests are collected; so its file
+is written here, and the environment is as before when the tests of other folders run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.models.dagrun import DagRun
+
+ROOT = Path(__file__).parents[2]
+DAGS = ROOT / "dags"
+_HOME = Path(tempfile.mkdtemp(prefix="capstan-tests-airflow-"))
+_CONFIG = f"""
+[core]
+dags_folder = {DAGS}
+load_examples = False
+unit_test_mode = False
+[database]
+sql_alchemy_conn = sqlite:///{_HOME}/airflow.db
+load_default_connections = False
+[logging]
+base_log_folder = {_HOME}/logs
+[api_auth]
+jwt_secret = only-for-tests
+"""
+_OWN = {
+    "AIRFLOW_HOME": str(_HOME),
+    "AIRFLOW_CONFIG": str(_HOME / "airflow.cfg"),
+}
+
+atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
+(_HOME / "airflow.cfg").write_text(_CONFIG, encoding="utf-8")
+
+
+def _use_own(patch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("AIRFLOW", "CAPSTAN_")):
+            patch.delenv(name)
+    for name, value in _OWN.items():
+        patch.setenv(name, value)
+
+
+with pytest.MonkeyPatch.context() as _patch:
+    _use_own(_patch)
+    import airflow.configuration
+    import airflow.sdk.configuration  # noqa: F401
+
+STREAMS = """
+streams:
+  little:
+    description: Rows of three places
+    source:
+      format: parquet
+      path: "{lake}/source"
+      options: {maxFilesPerTrigger: 1}
+      schema: "id BIGINT, place STRING, at TIMESTAMP, amount INT, note STRING"
+    workers: {by: column, column: place}
+    time: {domain: event, column: at, every: 1 hour, lateness: 2 hours}
+    schedule: "@hourly"
+transforms:
+  by_day:
+    description: Sums by day
+    sql: >-
+      SELECT _worker, date_trunc('DAY', _time.event) AS day, count(*) AS seen
+      FROM records GROUP BY _worker, date_trunc('DAY', _time.event)
+    time: day
+    grain: 1 day
+    worker: _worker
+targets:
+  by_day: {time: day}
+replays:
+  by_day:
+    stream: little
+    transform: by_day
+    target: by_day
+    since: 2024-05-01
+    until: 2024-05-06
+    schedule: "@daily"
+"""
+"""Declarations of a stream that `capstan.testing.streams` can lay down."""
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _airflow() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        _use_own(patch)
+        from airflow.utils.db import initdb
+
+        initdb()
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a test works: a lake, declarations, the DAG files over them."""
+
+    root: Path
+
+    @property
+    def lake(self) -> Path:
+        return self.root / "lake"
+
+    @property
+    def work(self) -> Path:
+        return self.root / "work"
+
+    @property
+    def streams(self) -> Path:
+        return self.root / "streams.yaml"
+
+    def bag(self, dags: Path = DAGS) -> DagBag:
+        """The DAG files, read anew."""
+        from airflow.dag_processing.dagbag import DagBag
+
+        return DagBag(dag_folder=dags, bundle_path=dags, bundle_name="dags-folder")
+
+    def run(
+        self, dag_id: str, conf: Mapping[str, object] | None = None, date: object = None
+    ) -> DagRun:
+        """Run a DAG in this process to its end."""
+        dag = self.bag().dags[dag_id]
+        more = {} if date is None else {"logical_date": date}
+        return dag.test(run_conf=dict(conf) if conf else None, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A lake of the test's own, of which nothing is on tape."""
+    found = Place(tmp_path)
+    found.lake.mkdir()
+    found.streams.write_text(STREAMS, encoding="utf-8")
+    use(found, monkeypatch)
+    return found
+
+
+def use(place: Place, patch: pytest.MonkeyPatch) -> None:
+    """Have the DAG files work in `place`, on a Spark of this machine."""
+    spark = {"conn_type": "spark", "host": "local[2]"}
+    patch.setenv("CAPSTAN_LAKE", str(place.lake))
+    patch.setenv("CAPSTAN_STREAMS", str(place.streams))
+    patch.setenv("CAPSTAN_WORK", str(place.work))
+    patch.setenv("CAPSTAN_DRIVER_MEMORY", "1g")
+    patch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))
+
+
+_FAKE = """#!{python}
+import json, os, sys, time
+from pathlib import Path
+told = json.loads(Path({told!r}).read_text())
+arguments = sys.argv[1:]
+with Path({seen!r}).open("a") as file:
+    file.write(json.dumps({{"arguments": arguments, "environment": dict(os.environ),
+        "request": json.loads(Path(arguments[arguments.index("--lake") - 1]).read_text())}}))
+    file.write("\\n")
+answer = told.get("answers", [told])[-1]
+seen = len(Path({seen!r}).read_text().splitlines())
+if "answers" in told:
+    answer = told["answers"][min(seen, len(told["answers"])) - 1]
+result = Path(arguments[arguments.index("--result") + 1])
+if answer.get("result") is not None:
+    text = answer["result"]
+    result.write_text(text if isinstance(text, str) else json.dumps(text))
+for line in answer.get("lines", []):
+    print(line, flush=True)
+if answer.get("child"):
+    import subprocess
+    subprocess.Popen(["sleep", "300"])
+    Path({seen!r}).with_name("started").write_text(str(os.getpid()))
+    time.sleep(300)
+if answer.get("signal"):
+    os.kill(os.getpid(), answer["signal"])
+sys.exit(answer.get("exit", 0))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FakeSubmit:
+    """A `spark-submit` that starts nothing: it answers what it is told, and notes what it saw."""
+
+    folder: Path
+
+    def answers(self, *answers: Mapping[str, object]) -> None:
+        """What the calls to come are answered: `exit`, `result`, `lines`, `signal`, `child`."""
+        told = json.dumps({"answers": list(answers)})
+        (self.folder / "told.json").write_text(told, encoding="utf-8")
+
+    @property
+    def calls(self) -> list[dict[str, object]]:
+        """What the calls so far have brought: `arguments`, `environment`, `request`."""
+        seen = self.folder / "seen"
+        lines = seen.read_text(encoding="utf-8").splitlines() if seen.exists() else []
+        return [json.loads(line) for line in lines]
+
+    @property
+    def started(self) -> Path:
+        """The file that has the process number of a call which has started a child."""
+        return self.folder / "started"
+
+
+@pytest.fixture
+def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSubmit:
+    """A `spark-submit` that starts nothing, before any other on the path."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    fake = FakeSubmit(folder)
+    program = folder / "spark-submit"
+    text = _FAKE.format(
+        python=sys.executable, told=str(folder / "told.json"), seen=str(folder / "seen")
+    )
+    program.write_text(text, encoding="utf-8")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    fake.answers({"exit": 0, "result": {}})
+    return fake
+
+
+class Events(dict[object, Any]):
+    """The asset events of a context, each made when it is asked for."""
+
+    def __missing__(self, key: object) -> Any:
+        self[key] = type("Event", (), {"extra": None})()
+        return self[key]
+
+
+class Task:
+    """The instance of a task that runs, as far as an operator asks it."""
+
+    dag_id, run_id, task_id, map_index, try_number = "d", "r:1+0", "t", -1, 1
+
+    def __init__(self) -> None:
+        self.pushed: dict[str, object] = {}
+        self.since: object = None
+
+    def xcom_push(self, key: str, value: object) -> None:
+        self.pushed[key] = value
+
+    def get_first_reschedule_date(self, _: object) -> object:
+        return self.since
+
+
+@pytest.fixture
+def context() -> Callable[[], dict[str, Any]]:
+    """Makes what a task is given when it runs, as far as operators ask it."""
+    return lambda: {"ti": Task(), "outlet_events": Events(), "task_state_store": None}
+
+
+@pytest.fixture
+def execute() -> Callable[[Any, Any], Any]:
+    """Calls an operator as a task does, which is the only way that Airflow allows."""
+    from airflow.sdk.bases.operator import ExecutorSafeguard
+
+    def call(task: Any, where: Any) -> Any:
+        token = ExecutorSafeguard.tracker.set(task)
+        try:
+            return task.execute(where)
+        finally:
+            ExecutorSafeguard.tracker.reset(token)
+
+    return call
+
+
+@pytest.fixture(scope="package")
+def taped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A lake with a tape: three days of a row each half hour, captured by the DAG."""
+    from capstan.testing.streams import lay_in, rows
+
+    place = Place(tmp_path_factory.mktemp("taped"))
+    lay_in(place.lake / "source", rows(range(144), step=timedelta(minutes=30)), 2)
+    place.streams.write_text(STREAMS, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        use(place, patch)
+        assert place.run("capstan_capture__little").state == "success"
+        yield place

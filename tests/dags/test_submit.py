@@ -1,0 +1,365 @@
+"""The submitting operator over a `spark-submit` that starts nothing: exit codes, kills, answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from airflow.models.asset import AssetEvent
+from airflow.models.taskinstance import TaskInstance
+from airflow.sdk import timezone
+from airflow.sdk.exceptions import AirflowRescheduleException
+from airflow.utils.session import create_session
+from airflow.utils.state import TaskInstanceState
+from sqlalchemy import select
+
+from capstan.airflow.capture import CaptureOperator
+from capstan.airflow.connection import spark_master
+from capstan.airflow.failing import TaskBrokenError, TaskRefusedError, say_last
+from capstan.airflow.folders import try_folder
+from capstan.airflow.setting import read_setting
+from capstan.airflow.submit import CapstanSubmitOperator
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from conftest import FakeSubmit, Place
+
+DAGS = Path(__file__).parents[2] / "dags"
+CAPTURE = "capstan_capture__little"
+DONE = {"stream": "little", "cut": 3, "frontier": ["2024-05-01"], "records": 7, "batches": 1}
+
+
+def operator(**more: Any) -> CapstanSubmitOperator:
+    given = {"task_id": "t", "app": "verify", "request": {"stream": "little"}, **more}
+    return CapstanSubmitOperator(setting=read_setting(DAGS / "any.py"), **given)
+
+
+def error(code: str = "CAP-X") -> dict[str, object]:
+    return {"error": code, "message": "what is wrong", "hint": "what to do"}
+
+
+def option(arguments: list[str], name: str) -> str:
+    return arguments[arguments.index(name) + 1]
+
+
+def conf(arguments: list[str]) -> dict[str, str]:
+    pairs = [arguments[i + 1] for i, word in enumerate(arguments) if word == "--conf"]
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def test_the_result_is_the_answer_and_nothing_is_left(
+    place: Place, submit: FakeSubmit, execute: Any, context: Any
+) -> None:
+    submit.answers({"exit": 0, "result": {"valid": True}})
+    assert execute(operator(), context()) == {"valid": True}
+    assert list(place.work.rglob("*.json")) == []
+    assert not (place.work / "tries" / "d").exists()
+    [call] = submit.calls
+    assert call["request"] == {"stream": "little"}
+    arguments: Any = call["arguments"]
+    assert option(arguments, "--master") == "local[2]"
+    assert option(arguments, "--lake") == str(place.lake)
+    assert option(arguments, "--streams") == str(place.streams)
+    assert option(arguments, "--driver-memory") == "1g"
+    app = arguments[arguments.index("--lake") - 2]
+    assert app == str(DAGS.parent / "spark_apps" / "verify.py")
+
+
+def test_the_driver_starts_lean_and_on_loopback(
+    place: Place, submit: FakeSubmit, monkeypatch: pytest.MonkeyPatch, execute: Any, context: Any
+) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    submit.answers({"exit": 0, "result": {}})
+    for records in (None, 10, 1_000_000_000):
+        execute(operator(records=records), context())
+    plain, short, large = (call["arguments"] for call in submit.calls)
+    settings = conf(plain)  # type: ignore[arg-type]
+    assert settings["spark.driver.bindAddress"] == settings["spark.driver.host"] == "127.0.0.1"
+    assert settings["spark.driver.extraClassPath"].count(".jar") == 2
+    assert "--packages" not in plain  # type: ignore[operator]
+    options = [conf(each)["spark.driver.extraJavaOptions"] for each in (plain, short, large)]  # type: ignore[arg-type]
+    assert ["TieredStopAtLevel=1" in each for each in options] == [False, True, False]
+    assert all("-Dcapstan.log.level=WARN" in each for each in options)
+    environment: Any = submit.calls[0]["environment"]
+    assert environment["SPARK_LOCAL_IP"] == "127.0.0.1"
+    assert Path(environment["JAVA_HOME"], "bin", "java").is_file()
+    assert environment["PYSPARK_PYTHON"] == environment["PYSPARK_DRIVER_PYTHON"]
+    assert environment["CAPSTAN_OWNER"].startswith(f"{os.getpid()}:")
+
+
+def test_what_is_given_wins_over_what_is_usual(
+    place: Place, submit: FakeSubmit, execute: Any, context: Any
+) -> None:
+    mine = {"spark.driver.extraJavaOptions": "-Dmine=1", "spark.sql.shuffle.partitions": "7"}
+    execute(operator(conf=mine, driver_memory="3g", env_vars={"SPARK_LOCAL_IP": "::1"}), context())
+    [call] = submit.calls
+    arguments: Any = call["arguments"]
+    assert conf(arguments).items() >= mine.items()
+    assert option(arguments, "--driver-memory") == "3g"
+    environment: Any = call["environment"]
+    assert environment["SPARK_LOCAL_IP"] == "::1"
+
+
+def test_a_cluster_gets_the_jars_and_no_loopback(
+    place: Place, submit: FakeSubmit, monkeypatch: pytest.MonkeyPatch, execute: Any, context: Any
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "spark://127.0.0.1:7077")
+    execute(operator(), context())
+    arguments: Any = submit.calls[0]["arguments"]
+    assert option(arguments, "--master") == "spark://127.0.0.1:7077"
+    assert option(arguments, "--jars").count(".jar") == 2
+    assert not any("driver.host" in word or "SharedArchiveFile" in word for word in arguments)
+
+
+@pytest.mark.parametrize("code", [1, 2, 4])
+def test_answers_that_stay_the_same_are_not_retried(
+    place: Place, submit: FakeSubmit, code: int, execute: Any, context: Any
+) -> None:
+    submit.answers({"exit": code, "result": error(), "lines": ["what to do", "CAP-X: what"]})
+    where = context()
+    with pytest.raises(TaskRefusedError) as caught:
+        execute(operator(), where)
+    assert str(caught.value) == "CAP-X: what is wrong (what to do)"
+    assert where["ti"].pushed == {"return_value": error()}
+    assert try_folder(place.work, where).answer() == error()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"exit": 5, "result": error()}, "CAP-X: what is wrong (what to do)"),
+        ({"exit": 1}, "CAP-SUBMIT: spark-submit ended with 1 and no answer: "),
+        ({"exit": 1, "result": "{"}, "CAP-SUBMIT: spark-submit ended with 1 and no answer: "),
+        ({"exit": 2, "result": {"a": 1}}, "CAP-SUBMIT: spark-submit ended with 2 and no answer: "),
+        ({"exit": 137, "result": error()}, "CAP-SUBMIT: spark-submit ended with 137 and no answer"),
+        ({"signal": 9}, "CAP-SUBMIT: spark-submit ended with -9 and no answer: "),
+        ({"exit": 7, "lines": ["no memory"]}, "ended with 7 and no answer: no memory"),
+        ({"exit": 0}, "CAP-SUBMIT: spark-submit ended well, and left no result"),
+        ({"exit": 0, "result": "[1]"}, "CAP-SUBMIT: spark-submit ended well, and left no result"),
+    ],
+)
+def test_what_broke_is_retried(
+    place: Place,
+    submit: FakeSubmit,
+    answer: Mapping[str, object],
+    said: str,
+    execute: Any,
+    context: Any,
+) -> None:
+    submit.answers(answer)
+    with pytest.raises(TaskBrokenError) as caught:
+        execute(operator(), context())
+    assert said in str(caught.value)
+
+
+def test_an_answer_of_an_earlier_start_is_not_taken(
+    place: Place, submit: FakeSubmit, execute: Any, context: Any
+) -> None:
+    where = context()
+    folder = try_folder(place.work, where)
+    folder.prepare({})
+    folder.result.write_text("{}", encoding="utf-8")
+    submit.answers({"exit": 0})
+    with pytest.raises(TaskBrokenError, match="left no result"):
+        execute(operator(), where)
+
+
+def test_not_complete_yet_waits_and_gives_its_slot_back(
+    place: Place, submit: FakeSubmit, execute: Any, context: Any
+) -> None:
+    submit.answers({"exit": 3, "result": error("CAP-INCOMPLETE")})
+    where = context()
+    with pytest.raises(AirflowRescheduleException) as caught:
+        execute(operator(wait=timedelta(minutes=9)), where)
+    ahead = caught.value.reschedule_date - timezone.utcnow()
+    assert timedelta(minutes=8) < ahead <= timedelta(minutes=9)
+    where["ti"].since = caught.value.reschedule_date - timedelta(days=8)
+    with pytest.raises(TaskRefusedError, match="CAP-INCOMPLETE"):
+        execute(operator(), where)
+
+
+@pytest.mark.parametrize("request_", ["{", "[]", "7"])
+def test_a_request_that_is_no_object_is_refused(
+    place: Place, submit: FakeSubmit, request_: str, execute: Any, context: Any
+) -> None:
+    with pytest.raises(TaskRefusedError, match="CAP-REQUEST"):
+        execute(operator(request=request_), context())
+    assert submit.calls == []
+
+
+@pytest.mark.parametrize(
+    ("connection", "problem"),
+    [
+        (None, "is not there"),
+        ("", "is not there"),
+        ("spark://local[*]", "cannot be read"),
+        ("{", "cannot be read"),
+        ('{"conn_type": "spark"}', "names no Spark master: 'spark://'"),
+        ('{"conn_type": "spark", "host": "yarn"}', "says yarn, and neither HADOOP_CONF_DIR"),
+        ('{"conn_type": "http", "host": "x"}', "names no Spark master: 'http://x'"),
+        ('{"conn_type": "spark", "host": "local[x]"}', "names no Spark master"),
+        ("spark://master:7077?deploy-mode=cluster", "asks for another deploy mode"),
+        (
+            '{"conn_type": "spark", "host": "k8s://https://c:6443"}',
+            "says Kubernetes, and the package",
+        ),
+    ],
+)
+def test_a_connection_that_is_wrong_is_an_error_and_never_yarn(
+    place: Place,
+    submit: FakeSubmit,
+    monkeypatch: pytest.MonkeyPatch,
+    connection: str | None,
+    problem: str,
+    execute: Any,
+    context: Any,
+) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    if connection is not None:
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", connection)
+    with pytest.raises(TaskRefusedError) as caught:
+        execute(operator(), context())
+    said = str(caught.value)
+    assert said.startswith(f"CAP-CONNECTION: connection spark_default {problem}")
+    assert """AIRFLOW_CONN_SPARK_DEFAULT='{"conn_type": "spark", "host": "local[*]"}'""" in said
+    assert submit.calls == []
+
+
+@pytest.mark.parametrize(
+    ("connection", "master"),
+    [
+        ('{"conn_type": "spark", "host": "local"}', "local"),
+        ('{"conn_type": "spark", "host": "local[*]"}', "local[*]"),
+        (
+            '{"conn_type": "spark", "host": "spark://127.0.0.1", "port": 7077}',
+            "spark://127.0.0.1:7077",
+        ),
+        ("spark://127.0.0.1:7077?deploy-mode=client", "spark://127.0.0.1:7077"),
+        ('{"conn_type": "spark", "host": "spark://a:7077,b:7077"}', "spark://a:7077,b:7077"),
+    ],
+)
+def test_the_master_is_the_one_that_the_provider_submits_to(
+    place: Place, monkeypatch: pytest.MonkeyPatch, connection: str, master: str
+) -> None:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", connection)
+    assert spark_master("spark_default") == master
+    assert SparkSubmitHook()._connection["master"] == master
+
+
+def test_a_kill_ends_all_that_was_started(
+    place: Place, submit: FakeSubmit, execute: Any, context: Any
+) -> None:
+    submit.answers({"child": True})
+    task, ended = operator(), []
+
+    def run() -> None:
+        try:
+            execute(task, context())
+        except TaskBrokenError as found:
+            ended.append(str(found))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    end = time.monotonic() + 60
+    while not submit.started.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    process = psutil.Process(int(submit.started.read_text(encoding="utf-8")))
+    family = [process, *process.children(recursive=True)]
+    assert len(family) == 2
+    task.on_kill()
+    _, alive = psutil.wait_procs(family, timeout=10)
+    thread.join(10)
+    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+    assert len(ended) == 1
+    assert "spark-submit ended with -9" in ended[0]
+
+
+def test_a_kill_before_the_start_ends_nothing(place: Place) -> None:
+    operator().on_kill()
+
+
+def test_the_error_is_the_last_line(
+    caplog: pytest.LogCaptureFixture, place: Place, submit: FakeSubmit
+) -> None:
+    assert say_last in operator().on_failure_callback
+    for raised, line in (
+        (TaskRefusedError("CAP-X: what (do)"), "CAP-X: what (do)"),
+        (ValueError("first\nsecond"), "CAP-BROKEN: ValueError: first"),
+        (ValueError(), "CAP-BROKEN: ValueError"),
+    ):
+        say_last({"exception": raised})
+        assert caplog.messages[-1] == line
+
+
+def instance(dag_id: str, task_id: str) -> TaskInstance:
+    with create_session() as session:
+        found = session.scalars(
+            select(TaskInstance)
+            .where(TaskInstance.dag_id == dag_id, TaskInstance.task_id == task_id)
+            .order_by(TaskInstance.start_date.desc())
+        ).first()
+        assert found is not None
+        return found
+
+
+@pytest.mark.parametrize(
+    ("answers", "state", "tries"),
+    [
+        ([{"exit": 1, "result": error()}], "failed", 1),
+        ([{"exit": 2, "result": error()}], "failed", 1),
+        ([{"exit": 4, "result": error()}], "failed", 1),
+        ([{"exit": 5, "result": error()}], "failed", 3),
+    ],
+)
+def test_a_dag_run_retries_what_can_change(
+    place: Place,
+    submit: FakeSubmit,
+    monkeypatch: pytest.MonkeyPatch,
+    answers: list[Mapping[str, object]],
+    state: str,
+    tries: int,
+) -> None:
+    monkeypatch.setattr("capstan.airflow.capture.RETRY_DELAY", timedelta(0))
+    submit.answers(*answers)
+    assert place.run(CAPTURE).state == state
+    assert len(submit.calls) == tries
+    assert instance(CAPTURE, "capture").state == TaskInstanceState.FAILED
+
+
+def test_a_capture_tells_its_asset_and_the_form(
+    place: Place, submit: FakeSubmit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capstan.airflow.resolving.labels_of", lambda *_: ["a", "b"])
+    submit.answers({"exit": 0, "result": DONE})
+    assert place.run(CAPTURE).state == "success"
+    with create_session() as session:
+        event = session.scalars(select(AssetEvent).order_by(AssetEvent.id.desc())).first()
+        assert event is not None
+        assert event.uri == "capstan://streams/little"
+        assert event.extra["cut"] == 3
+        assert event.extra["frontier"] == ["2024-05-01"]
+    assert json.loads((place.work / "workers.json").read_text()) == {"little": ["a", "b"]}
+
+
+def test_capturing_tells_what_the_result_has(
+    place: Place, submit: FakeSubmit, monkeypatch: pytest.MonkeyPatch, execute: Any, context: Any
+) -> None:
+    monkeypatch.setattr("capstan.airflow.resolving.labels_of", lambda *_: [])
+    submit.answers({"exit": 0, "result": DONE})
+    where = context()
+    task = CaptureOperator(task_id="t", setting=read_setting(DAGS / "any.py"), stream="little")
+    assert execute(task, where) == DONE
+    [event] = where["outlet_events"].values()
+    assert event.extra["records"] == 7
+    assert submit.calls[0]["request"] == {"stream": "little"}

@@ -1,0 +1,113 @@
+"""Captures and replays that are triggered over REST, and those that are refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from capstan.tape.tape import open_tape
+from capstan.testing.rest import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from conftest import World
+
+REPLAY = "capstan_replay"
+CAPTURE = "capstan_capture__flights"
+
+
+def asset_events(world: World, name: str) -> list[dict[str, object]]:
+    found = world.rest.call("GET", "/assets/events?limit=100")["asset_events"]
+    assert isinstance(found, list)
+    return [event["extra"] for event in found if event["name"] == name]
+
+
+def test_no_dag_file_has_an_error(captured: World) -> None:
+    assert captured.rest.import_errors() == []
+
+
+def test_a_capture_puts_the_source_on_tape_and_tells_its_asset(captured: World) -> None:
+    tape = open_tape(captured.lake, "flights")
+    assert tape is not None
+    run = captured.rest.runs(CAPTURE)[0]
+    result = captured.rest.xcom(CAPTURE, str(run["dag_run_id"]), "capture")
+    assert isinstance(result, dict)
+    assert result["fed"] == result["records"] + sum(result["late"].values()) > 5000
+    extra = asset_events(captured, "capstan/streams/flights")[0]
+    assert extra["cut"] == result["cut"]
+    assert extra["frontier"] == result["frontier"] != []
+
+
+def test_a_replay_is_published_and_certified(captured: World, whole: dict[str, object]) -> None:
+    assert whole["published"]
+    assert whole["audit"]["passed"]  # type: ignore[index]
+    assert len(captured.rows("whole")) == 6 * 3
+    [extra] = asset_events(captured, "capstan/tables/whole")
+    assert extra["run"] == whole["run"]
+    assert extra["target_version"] == whole["target_version"]
+    run = captured.rest.runs(REPLAY)[0]["dag_run_id"]
+    shown = captured.rest.xcom(REPLAY, str(run), "certificate")
+    assert str(shown).startswith(f"## Certificate of {whole['run']}\n")
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {},
+        {"into": ""},
+        {"into": "t", "stream": "nothing"},
+        {"into": "t", "workers": "EWR"},
+        {"into": "t", "since": 7},
+        {"into": "t", "transform": "none_such"},
+        {"into": "t", "mode": "burn"},
+        {"into": "t", "peers": 0},
+        {"into": "t", "dry_run": "yes"},
+    ],
+    ids=str,
+)
+def test_what_the_form_does_not_offer_is_refused_at_once(
+    captured: World, conf: Mapping[str, object]
+) -> None:
+    before = len(captured.rest.runs(REPLAY))
+    with pytest.raises(Refused) as caught:
+        captured.rest.trigger(REPLAY, conf)
+    assert caught.value.status == 400
+    assert len(captured.rest.runs(REPLAY)) == before
+
+
+REFUSED = {
+    "CAP-WORKER": {"into": "t", "workers": ["EWR", "XXX"]},
+    "CAP-RANGE": {"into": "t", "since": "2013-01-03", "until": "2013-01-02"},
+    "CAP-INCOMPLETE": {"into": "t", "until": "2013-02-01"},
+    "CAP-NAME": {"into": "../t"},
+    "CAP-TIME": {"into": "t", "since": "yesterday"},
+}
+
+
+def test_what_cannot_be_meant_is_refused_before_spark_starts(captured: World) -> None:
+    before = captured.versions()
+    runs = {code: captured.rest.trigger(REPLAY, conf) for code, conf in REFUSED.items()}
+    for code, run in runs.items():
+        assert captured.rest.wait(REPLAY, run) == "failed", code
+        tasks = {str(t["task_id"]): t for t in captured.rest.tasks(REPLAY, run)}
+        assert tasks["plan"]["state"] == "failed"
+        assert tasks["plan"]["try_number"] == 1
+        assert tasks["replay"]["state"] == "upstream_failed"
+        said = captured.rest.log(REPLAY, run, "plan").strip().splitlines()
+        last = [line for line in said if not line.startswith("::")][-1]
+        assert last.startswith(f"{code}: "), said
+    assert captured.launched.spark() == []
+    assert captured.versions() == before
+
+
+def test_a_dry_run_shows_the_plan_and_starts_no_spark(captured: World) -> None:
+    before = captured.versions()
+    run = captured.rest.run(REPLAY, {"into": "dry", "until": "2013-01-03", "dry_run": True})
+    states = {str(t["task_id"]): t["state"] for t in captured.rest.tasks(REPLAY, run)}
+    assert states == {"plan": "success", "replay": "skipped", "certificate": "skipped"}
+    result = captured.rest.xcom(REPLAY, run, "plan")
+    assert isinstance(result, dict)
+    assert result["plan"]["records"] > 1000
+    assert captured.versions() == before
