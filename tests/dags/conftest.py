@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
 import shutil
 import stat
@@ -106,6 +107,8 @@ def _airflow() -> Iterator[None]:
         from airflow.utils.db import initdb
 
         initdb()
+        # Airflow has loggers say everything; this one goes on when the tests' output is closed.
+        logging.getLogger("py4j").setLevel(logging.WARNING)
         yield
 
 
