@@ -29,8 +29,10 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"seeds: PYTHONHASHSEED={hashing}, --hypothesis-seed={given or 'random'}"
 
 
+# First, as pytest-xdist has a hook of its own here, which looks for the groups.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by the folder they lie in; under pytest-xdist one process has Spark."""
+    """Mark tests by the folder they lie in; under pytest-xdist each group has one process."""
     for item in items:
         folder = item.path.relative_to(_HERE).parts[0]
         if folder in _MARKS:
