@@ -12,6 +12,7 @@ _HERE = Path(__file__).parent
 _MARKS = {
     "spark": pytest.mark.spark,
     "crash": pytest.mark.crash,
+    "dags": pytest.mark.dags,
     "web": pytest.mark.web,
     "bench": pytest.mark.bench,
 }
