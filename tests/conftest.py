@@ -16,6 +16,8 @@ _MARKS = {
     "web": pytest.mark.web,
     "bench": pytest.mark.bench,
 }
+# What the tests of a folder share: a Spark session, a running Airflow. One process has each.
+_TOGETHER = {"spark": "spark", "dags": "spark", "crash": "crash", "web": "web", "bench": "bench"}
 
 # No deadline: machines that share their cores stall for longer than any example should take.
 settings.register_profile("ci", deadline=None, print_blob=True)
@@ -30,12 +32,26 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"seeds: PYTHONHASHSEED={hashing}, --hypothesis-seed={given or 'random'}"
 
 
-# First, as pytest-xdist has a hook of its own here, which looks for the groups.
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by the folder they lie in; under pytest-xdist each group has one process."""
+    """Mark tests by the folder they lie in."""
     for item in items:
         folder = item.path.relative_to(_HERE).parts[0]
         if folder in _MARKS:
             item.add_marker(_MARKS[folder])
-            item.add_marker(pytest.mark.xdist_group(folder))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Deal tests to processes such that those who share something costly share a process.
+
+    The marks of pytest-xdist 3.8 would do that, but pytest 9.2 does not let them.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            parts = nodeid.split("::", maxsplit=1)[0].split("/")
+            folder = parts[parts.index(_HERE.name) + 1] if _HERE.name in parts else ""
+            return _TOGETHER.get(folder, nodeid)
+
+    return Together(config, log) if config.getvalue("dist") == "loadgroup" else None

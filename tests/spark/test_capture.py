@@ -168,6 +168,18 @@ def test_advance_sends_late_records_at_the_frontier(
     assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
 
 
+def test_a_batch_without_any_worker_is_late_as_a_whole(
+    spark: SparkSession, lake: Lake, source: Path
+) -> None:
+    lay(source, "0", [(n, None, START, 1, "no place") for n in range(3)])
+    lay(source, "1", [(3, None, START, 1, "no place"), *rows(range(10, 12))])
+
+    done = capture(spark, lake, little_stream(source))
+
+    assert (done.fed, done.records, done.late) == (6, 2, {"unknown-worker": 4})
+    assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
+
+
 def test_fail_writes_nothing_of_the_batch(spark: SparkSession, lake: Lake, source: Path) -> None:
     lay(source, "0", rows(range(40)))
     late, new = (100, "b", START, 1, "came late"), (101, "d", START + 40 * HOUR, 1, "new place")

@@ -113,12 +113,12 @@ class MicroBatch:
     def _write_records(self, judged: DataFrame) -> Seen | None:
         """Write what goes on tape; None where an earlier try of the micro-batch has written it."""
         metrics = Observation()
-        counted = judged.observe(
-            metrics,
+        figures = (
             F.count(F.lit(1)).alias("fed"),
             F.count(F.col("reason")).alias("refused"),
             F.max(F.when(F.col("reason").isNull(), F.col("at"))).alias("greatest"),
         )
+        counted = judged.observe(metrics, *figures)
         rows = counted.where("reason IS NULL").select(
             "worker",
             F.lit(self.number).cast("bigint").alias("batch"),
@@ -130,7 +130,8 @@ class MicroBatch:
         if commit is None:
             return None  # An observation of a skipped write never comes.
         written = int(commit.metrics["numOutputRows"])
-        found = metrics.get
+        # Where Spark can tell that no row goes on tape, it reads none, and observes nothing.
+        found = metrics.get if written else judged.agg(*figures).collect()[0].asDict()
         return Seen(commit.version, found["fed"], found["refused"], written, found["greatest"])
 
     def _write_late(self, judged: DataFrame) -> dict[str, int]:
