@@ -18,8 +18,8 @@ class CertificateOperator(BaseOperator):
     The text is on the task's page under Rendered Templates, where links of other tasks lead.
     """
 
-    template_fields = ("result", "certificate")
-    template_fields_renderers = {"result": "json", "certificate": "md"}  # noqa: RUF012
+    template_fields = ("certificate", "result")
+    template_fields_renderers = {"certificate": "md", "result": "json"}  # noqa: RUF012
     overwrite_rtif_after_execution = True
     ui_color = "#dcefd6"
 

@@ -13,8 +13,8 @@ from capstan.declare import Mode
 
 WHAT, INTO, HOW = "What to play", "Into which table", "How"
 _TIME = (
-    "a date (`2013-03-01`, from its midnight in UTC), a time (`2013-03-01T05:00:00Z`), "
-    "or a number for streams whose times are epochs"
+    "a date (2013-03-01, from its midnight in UTC), a time (2013-03-01T05:00:00Z), or a number "
+    "for streams whose times are epochs"
 )
 
 

@@ -182,7 +182,9 @@ class MicroBatch:
             # Nothing moved: an empty statement, so that the tape knows the batch was there.
             statements = [(roster.workers[0].number, 2, [])]
         commit = roster.commit + 1
-        frame = self._events(stored, roster, statements)
+        frame = numbered_events(
+            stored, self.tape, statements, roster.positions(), batch=self.number, commit=commit
+        )
         append_events(self.tape, frame, commit, {"stream": self.tape.name, "batch": self.number})
         events, records = summary.commit_counts(self.tape, commit)
         if seen is not None and records != seen.written:
@@ -190,37 +192,6 @@ class MicroBatch:
         fed = records + sum(late.values())
         reached("capture.events", batch=self.number, fed=fed, records=records, late=dict(late))
         return BatchResult(self.number, fed, records, late, after.written(commit, events))
-
-    def _events(self, stored: DataFrame, before: Roster, progress: list[Statement]) -> DataFrame:
-        """The batch's events, numbered on from each worker's last."""
-        messages = stored.groupBy(
-            F.col("_worker").alias("worker"), F.col("_time").alias("time")
-        ).agg(
-            F.count(F.lit(1)).alias("records"),
-            fingerprint(F.col("_h1"), F.col("_h2")).alias("fingerprint"),
-        )
-        statements = progress_frame(stored.sparkSession, progress, self.tape, before.positions())
-        whole = Window.partitionBy("worker")
-        order = whole.orderBy("rank", "time")
-        return (
-            messages.withColumn("rank", F.lit(MESSAGES))
-            .unionByName(statements, allowMissingColumns=True)
-            .select(
-                "worker",
-                (F.max("start").over(whole) + F.row_number().over(order) - 2).alias("seq"),
-                F.when(F.col("rank") == MESSAGES, "messages").otherwise("progress").alias("kind"),
-                "time",
-                "updates",
-                F.lit(self.number).cast("bigint").alias("batch"),
-                F.lit(before.commit + 1).cast("bigint").alias("commit"),
-                "records",
-                "fingerprint",
-                "rank",
-            )
-            .where(F.col("rank") > POSITION)
-            .drop("rank")
-            .coalesce(1)
-        )
 
     def _uneven(self, given: int, stored: int) -> Broken:
         return Broken(
@@ -230,6 +201,57 @@ class MicroBatch:
             "the source gave different rows when it was read twice; make it repeatable",
             stream=self.tape.name,
         )
+
+
+def numbered_events(
+    stored: DataFrame,
+    tape: Tape,
+    statements: list[Statement],
+    positions: Mapping[int, int],
+    *,
+    batch: int,
+    commit: int,
+) -> DataFrame:
+    """The events of one commit, numbered on from each worker's last.
+
+    Args:
+        stored: The batch's records as they are stored, a row each: `_worker INT, _time STRUCT` and
+            the content hashes `_h1, _h2 BIGINT`.
+        tape: The tape.
+        statements: The progress statements, before or after a worker's messages by their rank.
+        positions: The next `seq` by worker.
+        batch: The micro-batch.
+        commit: The ordinal of the commit.
+
+    Returns:
+        Rows with the columns of `events`, in one partition.
+    """
+    messages = stored.groupBy(F.col("_worker").alias("worker"), F.col("_time").alias("time")).agg(
+        F.count(F.lit(1)).alias("records"),
+        fingerprint(F.col("_h1"), F.col("_h2")).alias("fingerprint"),
+    )
+    progress = progress_frame(stored.sparkSession, statements, tape, positions)
+    whole = Window.partitionBy("worker")
+    order = whole.orderBy("rank", "time")
+    return (
+        messages.withColumn("rank", F.lit(MESSAGES))
+        .unionByName(progress, allowMissingColumns=True)
+        .select(
+            "worker",
+            (F.max("start").over(whole) + F.row_number().over(order) - 2).alias("seq"),
+            F.when(F.col("rank") == MESSAGES, "messages").otherwise("progress").alias("kind"),
+            "time",
+            "updates",
+            F.lit(batch).cast("bigint").alias("batch"),
+            F.lit(commit).cast("bigint").alias("commit"),
+            "records",
+            "fingerprint",
+            "rank",
+        )
+        .where(F.col("rank") > POSITION)
+        .drop("rank")
+        .coalesce(1)
+    )
 
 
 def progress_frame(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,7 @@ from capstan.cli.output import facts, size, table
 from capstan.cli.progress import Work, replay_work, rollback_work
 from capstan.cli.shell import Shell, shell_of
 from capstan.declare import Mode
+from capstan.errors import BadRequest
 
 if TYPE_CHECKING:
     from capstan.replay.preview import Preview
@@ -79,7 +81,21 @@ def plan(
 def replay(
     context: typer.Context,
     stream: Stream,
-    into: Into,
+    into: Annotated[
+        str | None,
+        typer.Option(
+            help="The target: a table of the lake, a declared target or a Delta path.",
+            metavar="TABLE",
+        ),
+    ] = None,
+    into_stream: Annotated[
+        str | None,
+        typer.Option(
+            help="Record the output on the tape of another stream, which --peers workers have; "
+            "the same again records what became complete since.",
+            metavar="STREAM",
+        ),
+    ] = None,
     workers: Workers = None,
     since: Since = None,
     until: Until = None,
@@ -101,8 +117,16 @@ def replay(
     """
     from capstan.replay.plan import make_plan
 
-    request = _request(context)
     shell = shell_of(context)
+    if into_stream is not None:
+        return _recapture(context, shell)
+    if into is None:
+        raise BadRequest(
+            "CAP-USAGE",
+            "a replay needs --into TABLE or --into-stream STREAM",
+            "see `capstan replay --help`",
+        )
+    request = _request(context)
     declarations = shell.declarations()
     # What can be refused is refused before a JVM starts.
     make_plan(shell.lake, declarations, request)
@@ -111,6 +135,44 @@ def replay(
 
         outcome = carry_out(spark, shell.lake, declarations, request)
     _answer(shell, outcome)
+    return 0
+
+
+_RECAPTURED = frozenset({"stream", "into_stream", "workers", "peers", "as_of"})
+
+
+def _recapture(context: typer.Context, shell: Shell) -> int:
+    from capstan.exchange.recapture import RecaptureRequest
+    from capstan.tape.tape import open_tape
+
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name not in _RECAPTURED and context.params.get(name) != parameter.default:
+            raise BadRequest(
+                "CAP-USAGE",
+                f"{parameter.opts[0]} does not go with --into-stream",
+                "a re-capture records all complete times of the chosen workers, as they are",
+            )
+    given = context.params
+    asked = RecaptureRequest(
+        stream=given["stream"],
+        into=given["into_stream"],
+        workers=names(given["workers"], "--workers"),
+        peers=given["peers"],
+        as_of=given["as_of"],
+    )
+    open_tape(shell.lake, asked.stream)
+    with shell.spark(Work(f"record {asked.stream} onto {asked.into}")) as spark:
+        from capstan.exchange.recapture import recapture
+
+        found = recapture(spark, shell.lake, asked)
+    if found.stood:
+        done = "nothing new"
+    else:
+        done = f"{found.records:,} records of {found.stream} at commit {found.cut}"
+    frontier = ", ".join(map(str, found.frontier)) or "closed"
+    line = f"{found.into}, {found.workers} workers, commit {found.commit}: {done}"
+    shell.output.answer(asdict(found), line, f"frontier: {frontier}")
     return 0
 
 

@@ -40,6 +40,9 @@ _CODE_CACHE = "-XX:ReservedCodeCacheSize=512m"
 # The usual collector works beside the program all the time: on few cores that takes a fifth of the
 # CPU of a small batch, for pauses that nobody waits for here.
 _COLLECTOR = "-XX:+UseParallelGC"
+# Hadoop has no native library here, and starts a program for each mode that it sets and each link
+# that it looks at: a hundred in a small batch.
+_SPAWN = "-Djdk.lang.Process.launchMechanism=VFORK"
 _ANY_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 
@@ -54,7 +57,7 @@ def driver_options(*more: str, level: str = "ERROR") -> str:
         BadRequest: `CAP-SETTING` when `CAPSTAN_LOG_LEVEL` is not a level.
     """
     collector = "" if any(map(_ANY_COLLECTOR.search, more)) else _COLLECTOR
-    options = [_quiet_logs(level), _COMPILER, _CODE_CACHE, collector, *more]
+    options = [_quiet_logs(level), _COMPILER, _CODE_CACHE, collector, _SPAWN, *more]
     return " ".join(option for option in options if option)
 
 

@@ -1,0 +1,291 @@
+"""Re-capture: the output of a replay goes on another tape, for any number of workers.
+
+What a replay puts out is a stream again, with a frontier that only moves on. So it can be recorded:
+each new worker holds the frontier that was reached, receives its share of the records whose times
+became complete since, and then moves on. The new tape is its own cursor: a second re-capture goes
+on where it stands, and plays what is new alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from capstan.capture.batch import CLOSING, numbered_events
+from capstan.capture.workers import Statement
+from capstan.declare import check_name
+from capstan.errors import AnswerIsNo, BadRequest
+from capstan.steps import reached
+from capstan.tape import delta, summary
+from capstan.tape.delta import Txn
+from capstan.tape.fingerprint import fingerprint, row_hashes
+from capstan.tape.lake import Lake, is_table
+from capstan.tape.schema import WORKERS
+from capstan.tape.summary import Played
+from capstan.tape.tape import (
+    Cut,
+    Tape,
+    append_events,
+    create_tape,
+    newest_cut,
+    open_tape,
+    read_records,
+)
+from capstan.times import Antichain, Box
+from capstan.times.region import Region
+from capstan.verify import verify
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_MOST = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class RecaptureRequest:
+    """What is to be re-captured.
+
+    Attributes:
+        stream: The stream to play; all its complete times.
+        into: The stream that records it; made when it is not there.
+        workers: Labels or numbers of captured workers; None for all.
+        peers: How many workers the new stream has; None for as many as are chosen, or as it has.
+        as_of: The cut; None for the newest.
+    """
+
+    stream: str
+    into: str
+    workers: tuple[str, ...] | None = None
+    peers: int | None = None
+    as_of: int | None = None
+
+    def __post_init__(self) -> None:
+        check_name("stream", self.stream)
+        check_name("stream", self.into)
+        if self.into == self.stream:
+            raise BadRequest(
+                "CAP-INTO-STREAM", "a stream cannot be recorded onto itself", "name another stream"
+            )
+        if self.peers is not None and not 1 <= self.peers <= _MOST:
+            raise BadRequest(
+                "CAP-PEERS", f"{self.peers} workers are not possible", f"choose 1 to {_MOST}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Recaptured:
+    """What a re-capture did.
+
+    Attributes:
+        stream: The stream that was played.
+        cut: Its commit.
+        into: The stream that records it.
+        workers: How many workers that has.
+        commit: Its newest commit.
+        records: Records that were played now.
+        frontier: What is complete on it now, as JSON times; empty when it is closed.
+        stood: Whether nothing was new.
+    """
+
+    stream: str
+    cut: int
+    into: str
+    workers: int
+    commit: int
+    records: int
+    frontier: list[object]
+    stood: bool
+
+
+def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Recaptured:
+    """Record what became complete of a stream since the last time, in one commit.
+
+    Cut off anywhere, the same request finishes what was begun.
+
+    Raises:
+        AnswerIsNo: `CAP-VIOLATION`, the recording that is played is not sound; `CAP-AUDIT`, what
+            was recorded is not what was played.
+        BadRequest: `CAP-DECLARED`, the new stream came from another one, from other workers, or
+            has another number of workers.
+        Fenced: `CAP-FENCED`, another process records onto it.
+    """
+    tape = open_tape(lake, request.stream)
+    cut = summary.find_cut(tape, request.as_of)
+    workers = summary.resolve_workers(tape, cut, request.workers)
+    verify(spark, lake, tape, workers=tuple(workers), cut=cut).require_valid(tape)
+    copy = _copy(spark, lake, request, tape, len(workers))
+    cut = _pinned(copy, cut, tape)
+    states = [s for s in summary.worker_states(tape, cut) if s.worker in workers]
+    after = summary.frontier_of(states)
+    last = newest_cut(copy).commit
+    # Before the first commit its workers are written down, and hold the minimum.
+    before = summary.frontier_of(summary.worker_states(copy, Cut(max(last, 0), last)))
+    fresh = last < 0
+    if after == before and not fresh:
+        return _told(request, cut, copy, records=0, stood=True)
+    region = Region(Box.everything(tape.time_type), after, None if fresh else before)
+    records = _record(spark, tape, cut, workers, region, copy, before, after)
+    verify(spark, lake, copy).require_valid(copy)
+    return _told(request, cut, copy, records=records, stood=False)
+
+
+def _copy(
+    spark: SparkSession, lake: Lake, request: RecaptureRequest, tape: Tape, chosen: int
+) -> Tape:
+    """The tape that records; made, with its workers, when it is not there."""
+    there = is_table(lake.stream(request.into).events)
+    copy = open_tape(lake, request.into) if there else None
+    count = request.peers or (chosen if copy is None else _count(copy))
+    source = delta.open_table(tape.paths.events).metadata().id
+    fixed = {
+        "domain": "recapture",
+        "of": {"stream": tape.name, "tape": str(source)},
+        "workers": None if request.workers is None else sorted(request.workers),
+        "count": count,
+    }
+    settings = {"fixed": fixed, "free": {}}
+    if copy is None:
+        payload = spark.read.format("delta").load(tape.paths.records).schema["data"].dataType
+        assert isinstance(payload, StructType)
+        copy = create_tape(spark, lake, request.into, tape.time_type, payload, settings)
+    elif copy.settings != settings:
+        raise BadRequest(
+            "CAP-DECLARED",
+            f"stream {copy.name} does not record {count} workers of stream {tape.name} in this way",
+            "re-capture as before, or into another stream",
+            stream=copy.name,
+        )
+    labels = [(number, str(number), 0) for number in range(count)]
+    roster = Txn(f"roster:{copy.name}", 0)
+    delta.append(spark.createDataFrame(labels, WORKERS).coalesce(1), copy.paths.workers, txn=roster)
+    reached("recapture.workers", stream=copy.name, workers=count)
+    return copy
+
+
+def _count(copy: Tape) -> int:
+    fixed = copy.settings.get("fixed")
+    count = fixed.get("count") if isinstance(fixed, Mapping) else None
+    return int(str(count)) if count is not None else 0
+
+
+def _transaction(copy: Tape, commit: int) -> Txn:
+    return Txn(f"recapture:{copy.name}", commit)
+
+
+def _pinned(copy: Tape, cut: Cut, tape: Tape) -> Cut:
+    """The cut that a re-capture which was cut off had played; else the one that is wanted."""
+    commit = newest_cut(copy).commit + 1
+    table = delta.open_table(copy.paths.records)
+    if table.transaction_version(_transaction(copy, commit).app) != commit:
+        return cut
+    note = delta.note_of(table.history(1)[0])
+    return summary.find_cut(tape, int(str(note["cut"])))
+
+
+def _record(
+    spark: SparkSession,
+    tape: Tape,
+    cut: Cut,
+    workers: Mapping[int, str],
+    region: Region,
+    copy: Tape,
+    before: Antichain,
+    after: Antichain,
+) -> int:
+    """Write records, then events: one commit of the new tape; how many records it has."""
+    commit = newest_cut(copy).commit + 1
+    note = {"stream": copy.name, "of": tape.name, "cut": cut.commit}
+    played = _dealt(spark, tape, cut, workers, region, copy, commit)
+    delta.append(played, copy.paths.records, txn=_transaction(copy, commit), note=note)
+    reached("recapture.records", stream=copy.name, commit=commit)
+    states = summary.worker_states(copy, Cut(commit, commit))
+    moved = [(time, -1) for time in before if time not in after.elements]
+    moved += [(time, 1) for time in after if time not in before.elements]
+    statements: list[Statement] = [(state.worker, CLOSING, moved) for state in states]
+    stored = _stored(spark, copy, commit)
+    found = _require_all(summary.played(tape, cut, tuple(workers), region), stored, copy, commit)
+    positions = {state.worker: state.events for state in states}
+    events = numbered_events(stored, copy, statements, positions, batch=commit, commit=commit)
+    append_events(copy, events, commit, note)
+    reached("recapture.events", stream=copy.name, commit=commit)
+    return found
+
+
+def _dealt(
+    spark: SparkSession,
+    tape: Tape,
+    cut: Cut,
+    workers: Mapping[int, str],
+    region: Region,
+    copy: Tape,
+    commit: int,
+) -> DataFrame:
+    """The played records, dealt to the new workers by their content, in the order of replay."""
+    records = read_records(spark, tape, cut, workers=tuple(workers), region=region)
+    payload = records.schema["data"].dataType
+    assert isinstance(payload, StructType)
+    count = _count(copy)
+    share = F.pmod(row_hashes(payload.fields, F.col("data"))[0], F.lit(count)).cast("int")
+    return (
+        records.withColumn("share", share)
+        .repartition("share")
+        .sortWithinPartitions("share", "time", "worker", "batch", "pos")
+        .select(
+            F.col("share").alias("worker"),
+            F.lit(commit).cast("bigint").alias("batch"),
+            "time",
+            F.monotonically_increasing_id().alias("pos"),
+            "data",
+        )
+    )
+
+
+def _stored(spark: SparkSession, copy: Tape, commit: int) -> DataFrame:
+    stored = spark.read.format("delta").load(copy.paths.records).where(f"batch = {commit}")
+    payload = stored.schema["data"].dataType
+    assert isinstance(payload, StructType)
+    h1, h2 = row_hashes(payload.fields, F.col("data"))
+    return stored.select(
+        F.col("worker").alias("_worker"),
+        F.col("time").alias("_time"),
+        h1.alias("_h1"),
+        h2.alias("_h2"),
+    )
+
+
+def _require_all(promised: Played, stored: DataFrame, copy: Tape, commit: int) -> int:
+    """Check that what is stored is what the index of the other tape promises; how many records."""
+    content = fingerprint(F.col("_h1"), F.col("_h2")).alias("content")
+    found = stored.agg(F.count(F.lit(1)).alias("records"), content).collect()[0]
+    parts = [found["content"][name] or 0 for name in ("h1", "h2")]
+    hashed = "".join(f"{part % 2**64:016x}" for part in parts)
+    if (promised.records, promised.fingerprint) != (found["records"], hashed):
+        raise AnswerIsNo(
+            "CAP-AUDIT",
+            f"stream {copy.name}, commit {commit}: {found['records']} records are stored, and "
+            f"{promised.records} were promised, with another content",
+            "see `capstan verify --deep` of the stream that is played for what is damaged",
+            stream=copy.name,
+        )
+    return promised.records
+
+
+def _told(
+    request: RecaptureRequest, cut: Cut, copy: Tape, *, records: int, stood: bool
+) -> Recaptured:
+    newest = newest_cut(copy)
+    states = summary.worker_states(copy, newest)
+    return Recaptured(
+        request.stream,
+        cut.commit,
+        copy.name,
+        len(states),
+        newest.commit,
+        records,
+        [copy.time_type.render(time) for time in summary.frontier_of(states)],
+        stood,
+    )

@@ -1,0 +1,129 @@
+"""The output of a replay on another tape: a sound recording again, of the same records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from capstan.capture.run import capture, close
+from capstan.errors import BadRequest
+from capstan.exchange import RecaptureRequest, recapture
+from capstan.steps import listening
+from capstan.tape import summary
+from capstan.tape.tape import newest_cut, open_tape
+from capstan.testing.streams import lay, little_stream, rows
+from capstan.verify import verify
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from capstan.tape.lake import Lake
+
+NUMBERS = range(40)
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return tmp_path / "source"
+
+
+def ids(lake: Lake, name: str) -> list[int]:
+    return sorted(pl.read_delta(open_tape(lake, name).paths.records)["data"].struct.field("id"))
+
+
+def kill_at(point: str):
+    def listener(reached: str, _facts: object) -> None:
+        if reached == point:
+            raise KilledError(point)
+
+    return listener
+
+
+@pytest.mark.parametrize("peers", [1, 4])
+def test_a_recapture_goes_on_where_the_last_one_stood(
+    spark: SparkSession, lake: Lake, source: Path, peers: int
+) -> None:
+    stream = little_stream(source)
+    lay(source, "0", rows(NUMBERS))
+    capture(spark, lake, stream)
+    asked = RecaptureRequest("little", "copy", peers=peers)
+
+    done = recapture(spark, lake, asked)
+
+    # Number 39 is at 19:30; what is before 17:00 is complete.
+    assert (done.records, done.workers, done.commit, done.stood) == (34, peers, 0, False)
+    assert done.frontier == ["2024-05-01T17:00:00.000000Z"]
+    copy = open_tape(lake, "copy")
+    assert verify(spark, lake, copy, deep=True).valid
+    again = recapture(spark, lake, asked)
+    assert (again.stood, again.records, again.commit) == (True, 0, 0)
+
+    lay(source, "1", rows(range(40, 60)))
+    capture(spark, lake, stream)
+    close(spark, lake, "little")
+    last = recapture(spark, lake, asked)
+    assert (last.records, last.commit, last.frontier) == (26, 1, [])
+    verification = verify(spark, lake, copy, deep=True)
+    assert verification.valid
+    assert all(verdict.closed for verdict in verification.workers)
+    assert ids(lake, "copy") == list(range(60))
+    times = {
+        name: pl.read_delta(open_tape(lake, name).paths.records).select("time", "data")
+        for name in ("little", "copy")
+    }
+    key = pl.col("data").struct.field("id")
+    assert times["copy"].sort(key).equals(times["little"].sort(key))
+
+
+def test_chosen_workers_and_a_declaration_that_stays(
+    spark: SparkSession, lake: Lake, source: Path
+) -> None:
+    lay(source, "0", rows(NUMBERS))
+    capture(spark, lake, little_stream(source))
+    done = recapture(spark, lake, RecaptureRequest("little", "part", workers=("a", "c")))
+    assert (done.workers, done.records) == (2, len([n for n in range(34) if n % 3 != 1]))
+    for changed in (
+        RecaptureRequest("little", "part", workers=("a",)),
+        RecaptureRequest("little", "part", workers=("a", "c"), peers=3),
+        RecaptureRequest("part", "little"),
+    ):
+        with pytest.raises(BadRequest, match="CAP-DECLARED"):
+            recapture(spark, lake, changed)
+    with pytest.raises(BadRequest, match="CAP-INTO-STREAM"):
+        RecaptureRequest("little", "little")
+    assert newest_cut(open_tape(lake, "part")).commit == 0
+
+
+@pytest.mark.parametrize("point", ["recapture.workers", "recapture.records", "recapture.events"])
+def test_what_was_cut_off_is_finished_at_the_cut_that_it_played(
+    spark: SparkSession, lake: Lake, source: Path, point: str
+) -> None:
+    stream = little_stream(source)
+    lay(source, "0", rows(NUMBERS))
+    capture(spark, lake, stream)
+    asked = RecaptureRequest("little", "copy", peers=2)
+    with pytest.raises(KilledError), listening(kill_at(point)):
+        recapture(spark, lake, asked)
+    lay(source, "1", rows(range(40, 60)))
+    capture(spark, lake, stream)
+
+    while not recapture(spark, lake, asked).stood:
+        pass
+
+    copy = open_tape(lake, "copy")
+    assert verify(spark, lake, copy, deep=True).valid
+    # Number 59 is at 29:30 of the first day; what is before 27:00 is complete.
+    assert ids(lake, "copy") == list(range(54))
+    assert summary.frontier_of(summary.worker_states(copy, newest_cut(copy))) == (
+        summary.frontier_of(
+            summary.worker_states(open_tape(lake, "little"), newest_cut(open_tape(lake, "little")))
+        )
+    )
