@@ -79,7 +79,7 @@ imports: setup
 
 ## Run the benchmarks (ARGS=... for them).
 bench: setup
-	$(BIN)/python -m capstan.workloads.bench $(ARGS)
+	$(BIN)/python -m capstan.bench $(ARGS)
 
 ## Lock the packages again, in a throw-away environment (ARGS=--upgrade for newer ones).
 lock: python

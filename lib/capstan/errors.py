@@ -44,7 +44,11 @@ class CapstanError(Exception):
 
     def as_json(self) -> dict[str, object]:
         """The error as the object that `--json` prints."""
-        return {"error": self.code, "message": self.message, "hint": self.hint, **self.fields}
+        return {**self.told(), **self.fields}
+
+    def told(self) -> dict[str, object]:
+        """Code, message and hint alone, to stand beside fields of a result."""
+        return {"error": self.code, "message": self.message, "hint": self.hint}
 
 
 def _rebuild(

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from capstan.errors import Broken
 from capstan.runtime import jvm
-from capstan.runtime.archive import archive_options, class_path
+from capstan.runtime.archive import archive_options, local_settings
 from capstan.runtime.jars import delta_jars
 from capstan.runtime.java import find_java, spark_home
 from capstan.runtime.jvm import is_local
@@ -80,8 +80,7 @@ def build_session(
     java, local = find_java(), is_local(place)
     settings = {**_SETTINGS, **_own_process()}
     if local:
-        # One JVM: what is on the driver's class path is everywhere, and fits the class archive.
-        settings |= {"spark.driver.extraClassPath": class_path(), **jvm.local_settings(place)}
+        settings |= local_settings(place)
     else:
         settings["spark.jars"] = ",".join(str(jar) for jar in delta_jars())
     archive = archive_options(java) if local else ""

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capstan.bench.__main__ import main, parse
+from capstan.bench.clock import Cost, _Process, descendants
+from capstan.bench.counters import commits, count_in, size_in
+from capstan.bench.lines import Line, Sample, compared, interleave
 from capstan.errors import BadRequest
-from capstan.workloads.bench.__main__ import main, parse
-from capstan.workloads.bench.clock import Cost, _Process, descendants
-from capstan.workloads.bench.counters import commits, count_in, size_in
-from capstan.workloads.bench.lines import Line, Sample, compared, interleave
 
 costs = st.builds(Cost, *[st.floats(0.01, 1e4)] * 3)
 

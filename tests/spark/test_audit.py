@@ -15,7 +15,6 @@ from capstan.audit import (
     Audit,
     audit_copy,
     audit_transform,
-    payload_of,
     played_records,
     restrict,
     shape_of,
@@ -27,7 +26,7 @@ from capstan.tape import delta
 from capstan.tape.fingerprint import fingerprint, row_hashes
 from capstan.tape.lake import Lake
 from capstan.tape.schema import WORKERS, events_schema
-from capstan.tape.tape import Cut, Tape, append_events, create_tape, newest_cut
+from capstan.tape.tape import Cut, Tape, append_events, create_tape, newest_cut, stored_payload
 from capstan.times import Antichain, Box, Kind, Time, TimeType
 from capstan.times.region import Region
 
@@ -532,7 +531,7 @@ def test_a_transform_that_keeps_neither_worker_nor_time(made: Made) -> None:
 def test_cells_of_a_table_equal_those_of_the_index(made: Made, held: DataFrame) -> None:
     shape = shape_of(held.schema, EVENT, payload=PAYLOAD)
     promised = promised_cells(made.spark, made.tape, made.cut, made.workers, made.region)
-    stored = stored_cells(held, payload_of(made.spark, made.tape).fields, shape, EVENT)
+    stored = stored_cells(held, stored_payload(made.spark, made.tape).fields, shape, EVENT)
     assert promised.columns == stored.columns == ["worker", "t0", "records", "h1", "h2"]
     assert sorted(promised.collect()) == sorted(stored.collect())
     found = compare(promised, stored.where("worker <> 1"), 2)

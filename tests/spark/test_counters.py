@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from capstan import steps
+from capstan.bench.counters import Scan, Watch, commits
 from capstan.capture.run import capture
 from capstan.declare import ByColumn, Declarations, EventTime, Source, Stream
 from capstan.replay.request import Request
@@ -21,7 +22,6 @@ from capstan.tape import delta
 from capstan.tape.lake import Lake
 from capstan.tape.tape import Tape, open_tape
 from capstan.verify import verify
-from capstan.workloads.bench.counters import Scan, Watch, commits
 
 DAY = 86_400
 FIRST_DAY = 18_262

@@ -5,7 +5,7 @@ from __future__ import annotations
 from capstan.audit.audit import audit_copy, audit_transform
 from capstan.audit.report import Audit, Finding
 from capstan.audit.shape import Shape, shape_of
-from capstan.audit.source import payload_of, played_records, restrict
+from capstan.audit.source import played_records, restrict
 
 __all__ = [
     "Audit",
@@ -13,7 +13,6 @@ __all__ = [
     "Shape",
     "audit_copy",
     "audit_transform",
-    "payload_of",
     "played_records",
     "restrict",
     "shape_of",

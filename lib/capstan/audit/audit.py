@@ -13,9 +13,9 @@ from capstan.audit.cells import CellDifference
 from capstan.audit.report import TAPE, Audit, Finding
 from capstan.audit.rows import RowDifferences, Side, row_differences, within
 from capstan.audit.shape import Shape, columns_error, common_fields, stored_fields
-from capstan.audit.source import payload_of, played_records
+from capstan.audit.source import played_records
 from capstan.audit.view import View, table_view, tape_view
-from capstan.tape.tape import Cut, Tape, read_records
+from capstan.tape.tape import Cut, Tape, read_records, stored_payload
 from capstan.times.region import Region
 
 SAMPLE = 20
@@ -120,7 +120,7 @@ def audit_copy(
             another type, or a time column that cannot hold the stream's times.
     """
     scope = _Scope(spark, tape, cut, workers, region, limit)
-    payload = payload_of(spark, tape)
+    payload = stored_payload(spark, tape)
     fields = common_fields(shape.columns, payload, frame.schema)
     sides = _CopySides(scope, payload, fields, frame, shape)
     return sides.shared() if len(fields) < len(payload.fields) else sides.copy()
@@ -244,7 +244,7 @@ def audit_transform(
             or one of different types, or a key is not a data column.
     """
     scope = _Scope(spark, tape, cut, workers, region, limit)
-    records = cells.view_cells(scope.records(), {"h": payload_of(spark, tape).fields})
+    records = cells.view_cells(scope.records(), {"h": stored_payload(spark, tape).fields})
     computed = recompute(played_records(spark, tape, cut, workers, region))
     fields = common_fields(shape.columns, computed.schema, frame.schema)
     stored = stored_fields(fields, frame.schema)

@@ -18,13 +18,6 @@ from capstan.times.region import Region
 _MAPPED = 64
 
 
-def payload_of(spark: SparkSession, tape: Tape) -> StructType:
-    """The stream's own columns, as the tape has them now."""
-    payload = spark.read.format("delta").load(tape.paths.records).schema["data"].dataType
-    assert isinstance(payload, StructType)
-    return payload
-
-
 def played_records(
     spark: SparkSession, tape: Tape, cut: Cut, workers: Mapping[int, str], region: Region
 ) -> DataFrame:

@@ -20,9 +20,10 @@ from capstan.declare import EventTime, Stream
 from capstan.errors import Broken
 from capstan.steps import reached
 from capstan.tape import delta, summary
+from capstan.tape.columns import coordinate
 from capstan.tape.delta import Txn
 from capstan.tape.fingerprint import fingerprint, row_hashes
-from capstan.tape.schema import records_schema, updates_array
+from capstan.tape.schema import payload_of, records_schema, updates_array
 from capstan.tape.tape import Tape, append_events
 
 # Within a micro-batch: where a worker's numbers go on, its opening, its messages, its closing.
@@ -98,9 +99,7 @@ class MicroBatch:
         reached("capture.late", batch=self.number)
         if seen is not None and seen.fed != seen.written + sum(late.values()):
             raise self._uneven(seen.fed, seen.written + sum(late.values()))
-        payload = prepared.schema["data"].dataType
-        assert isinstance(payload, StructType)
-        stored = self._stored(spark, payload, seen)
+        stored = self._stored(spark, payload_of(prepared.schema), seen)
         return self._commit(stored, roster, seen, late)
 
     def _judged(self, prepared: DataFrame, roster: Roster) -> DataFrame:
@@ -280,9 +279,7 @@ def progress_frame(
     }
 
     def update(numbers: Column) -> Column:
-        coordinates = [
-            lateness.coordinate(numbers[i], tape.time_type.coordinates[i]) for i in range(width)
-        ]
+        coordinates = [coordinate(numbers[i], tape.time_type.coordinates[i]) for i in range(width)]
         return F.struct(F.struct(*coordinates).alias("time"), numbers[width].alias("diff"))
 
     typed = F.transform("updates", update).cast(updates_array(tape.time_type)).alias("updates")

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter
 
 from pyarrow import dataset
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from capstan.declare import Stream
 from capstan.errors import AnswerIsNo
 from capstan.tape import delta
+from capstan.tape.columns import coordinate
 from capstan.tape.tape import Tape
-from capstan.times import Coordinate, Kind, TimeType
+from capstan.times import TimeType
 
 
 def rows(judged: DataFrame, batch: int, time_type: TimeType) -> DataFrame:
@@ -31,16 +32,6 @@ def rows(judged: DataFrame, batch: int, time_type: TimeType) -> DataFrame:
         F.when(F.col("frontier").isNotNull(), F.array(shut_out)).alias("frontier"),
         "data",
     )
-
-
-def coordinate(value: Column, declared: Coordinate) -> Column:
-    """A BIGINT column as a coordinate: itself, days, or microseconds, named as declared."""
-    typed = {
-        Kind.BIGINT: value,
-        Kind.DATE: F.date_from_unix_date(value.cast("int")),
-        Kind.TIMESTAMP: F.timestamp_micros(value),
-    }[declared.kind]
-    return typed.alias(declared.name)
 
 
 def count(tape: Tape, batch: int) -> dict[str, int]:

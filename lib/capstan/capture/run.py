@@ -20,7 +20,7 @@ from capstan.errors import BadRequest, CapstanError
 from capstan.steps import reached
 from capstan.tape import summary
 from capstan.tape.lake import Lake, exists, is_table
-from capstan.tape.schema import check_payload, time_struct
+from capstan.tape.schema import check_payload, payload_of, time_struct
 from capstan.tape.tape import (
     Cut,
     Tape,
@@ -29,6 +29,7 @@ from capstan.tape.tape import (
     fenced,
     newest_cut,
     open_tape,
+    stored_payload,
 )
 
 if TYPE_CHECKING:
@@ -84,9 +85,7 @@ def capture(spark: SparkSession, lake: Lake, stream: Stream, *, reseat: bool = F
     """
     source = read_source(spark, stream)
     prepared = domain.prepare(source, stream)
-    payload = prepared.schema["data"].dataType
-    assert isinstance(payload, StructType)
-    tape = _tape(spark, lake, stream, payload)
+    tape = _tape(spark, lake, stream, payload_of(prepared.schema))
     roster = Roster.load(tape, newest_cut(tape))
     seat = checkpoint.reseat(spark, tape) if reseat else checkpoint.reserve(spark, tape)
     progress = _Progress(roster)
@@ -147,9 +146,7 @@ def _tape(spark: SparkSession, lake: Lake, stream: Stream, payload: StructType) 
         time_type = domain.time_type_of(stream)
         return create_tape(spark, lake, stream.name, time_type, payload, settings)
     tape = open_tape(lake, stream.name)
-    stored = spark.read.format("delta").load(tape.paths.records).schema["data"].dataType
-    assert isinstance(stored, StructType)
-    check_payload(stream.name, stored, payload)
+    check_payload(stream.name, stored_payload(spark, tape), payload)
     return keep_settings(spark, tape, settings)
 
 

@@ -127,10 +127,8 @@ class Roster:
         rows = [(number, label, opened) for number, label in fresh.items()]
         frame = spark.createDataFrame(rows, WORKERS)
         # The first free number only rises; another process that has taken it has taken over.
-        if (
-            delta.append(frame, tape.paths.workers, txn=Txn(f"roster:{tape.name}", min(fresh)))
-            is None
-        ):
+        taken = Txn(f"roster:{tape.name}", min(fresh))
+        if delta.append(frame, tape.paths.workers, txn=taken) is None:
             raise fenced(tape, opened)
 
     def _opening(self, labels: Mapping[int, str]) -> Roster:

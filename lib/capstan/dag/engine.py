@@ -29,7 +29,6 @@ class Engine:
     __slots__ = (
         "_capacity",
         "_moving",
-        "_worker",
         "changelog",
         "counters",
         "failure",
@@ -40,7 +39,6 @@ class Engine:
 
     def __init__(self, dag: Dag, worker: int, capacity: int) -> None:
         self._capacity = capacity
-        self._worker = worker
         self._moving = False
         self.changelog = Changelog(node.name for node in dag.nodes)
         self.counters = DagExecutorMetrics()
@@ -198,13 +196,6 @@ class Engine:
         if isinstance(error, OperatorFailed):
             # A reader failed while this node waited for it.
             raise error
-        cause = f"{type(error).__name__}: {error}"
-        self.failure = OperatorFailed.of(
-            f"{node.node} failed at time {node.time} on worker {self._worker}: {cause}",
-            node=node.node,
-            time=node.time,
-            worker=self._worker,
-            port=node.port,
-            cause=cause,
-        )
+        what = f"failed at time {node.time} on worker {node.worker}"
+        self.failure = node.failed(what, error)
         raise self.failure from error

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from capstan.dag.changelog import Change, Changelog
 from capstan.dag.checks import why_unfit
-from capstan.dag.errors import BackpressureFull, SchemaMismatch
+from capstan.dag.errors import BackpressureFull, OperatorFailed, SchemaMismatch
 from capstan.dag.event import Event, OutputKey, OutputKind, Timer
 from capstan.dag.graph import Node
 from capstan.dag.metrics import OperatorNodeMetrics
@@ -181,6 +181,18 @@ class NodeContext:
             reason = reason or "no columns"
             message = f"rows at {self.node} have {reason}"
             raise SchemaMismatch.of(message, source=self.node, target=self.node, reason=reason)
+
+    def failed(self, what: str, error: Exception) -> OperatorFailed:
+        """The error of an operator that raised `error`; `what` follows its name in the message."""
+        cause = f"{type(error).__name__}: {error}"
+        return OperatorFailed.of(
+            f"{self.node} {what}: {cause}",
+            node=self.node,
+            time=self.time,
+            worker=self.worker,
+            port=self.port,
+            cause=cause,
+        )
 
     def _collect(self, key: OutputKey, batch: pa.RecordBatch) -> None:
         if batch.num_rows:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from capstan.dag.changelog import Change, Changelog
 from capstan.dag.checkpoint import DagCheckpoint, NodeCheckpoint
-from capstan.dag.errors import OperatorFailed, RestoreFailed
+from capstan.dag.errors import RestoreFailed
 from capstan.dag.event import WEIGHT, Event, OutputKey, OutputKind
 from capstan.dag.graph import operator_id
 from capstan.dag.node import NodeContext
@@ -72,15 +72,8 @@ def _state_of(node: NodeContext) -> OperatorState | None:
     try:
         data = operator.checkpoint()
     except Exception as error:
-        cause = f"{type(error).__name__}: {error}"
-        raise OperatorFailed.of(
-            f"{node.node} cannot give its state on worker {node.worker}: {cause}",
-            node=node.node,
-            time=node.time,
-            worker=node.worker,
-            port=node.port,
-            cause=cause,
-        ) from error
+        what = f"cannot give its state on worker {node.worker}"
+        raise node.failed(what, error) from error
     return OperatorState(operator_id(node.node), operator.version, data)
 
 
@@ -123,15 +116,8 @@ def _undo(node: NodeContext, undo: Sequence[tuple[Operator, int, bytes]]) -> Non
         for operator, version, before in undo:
             operator.restore(version, before)
     except Exception as error:
-        cause = f"{type(error).__name__}: {error}"
-        raise OperatorFailed.of(
-            f"an operator could not take its own state back after {node.node} failed: {cause}",
-            node=node.node,
-            time=node.time,
-            worker=node.worker,
-            port=node.port,
-            cause=cause,
-        ) from error
+        what = "failed to be restored, and an operator could not take its own state back"
+        raise node.failed(what, error) from error
 
 
 def _change_of(event: Event) -> Change:

@@ -18,9 +18,10 @@ from capstan.exchange.columns import payload_type
 from capstan.exchange.form import Form, Format
 from capstan.protocol import Rule
 from capstan.steps import reached
+from capstan.tape.columns import integers
 from capstan.tape.lake import Lake
+from capstan.tape.schema import payload_of
 from capstan.tape.tape import Cut, Tape, newest_cut, read_events, read_records
-from capstan.times import Kind, TimeType
 from capstan.verify import Verification, verify
 
 if TYPE_CHECKING:
@@ -155,9 +156,7 @@ def _rows(spark: SparkSession, tape: Tape, cut: Cut, workers: list[int], form: F
     """
     events = read_events(spark, tape, cut, workers=workers)
     records = read_records(spark, tape, cut, workers=workers)
-    payload = records.schema["data"].dataType
-    assert isinstance(payload, StructType)
-    data = _data(payload, form)
+    data = _data(payload_of(records.schema), form)
     named = events.where("kind = 'messages'").select("worker", "seq", "batch", "time")
     messages = records.join(named, ["worker", "batch", "time"]).select(
         "worker", "seq", "pos", data.alias("data")
@@ -166,11 +165,11 @@ def _rows(spark: SparkSession, tape: Tape, cut: Cut, workers: list[int], form: F
         "worker",
         "seq",
         "kind",
-        _integers(F.col("time"), tape.time_type).alias("time"),
+        F.when(F.col("time").isNotNull(), integers(F.col("time"), tape.time_type)).alias("time"),
         F.transform(
             "updates",
             lambda update: F.struct(
-                _integers(update.getField("time"), tape.time_type).alias("time"),
+                integers(update.getField("time"), tape.time_type).alias("time"),
                 update.getField("diff").alias("diff"),
             ),
         ).alias("updates"),
@@ -179,13 +178,6 @@ def _rows(spark: SparkSession, tape: Tape, cut: Cut, workers: list[int], form: F
     rows = numbers.unionByName(messages, allowMissingColumns=True)
     order = [F.col("worker"), F.col("seq"), F.col("kind").isNull(), F.col("pos")]
     return rows.repartition("worker").sortWithinPartitions(*order)
-
-
-def _integers(time: Column, time_type: TimeType) -> Column:
-    """A time as an array of integers."""
-    casts = {Kind.BIGINT: lambda c: c, Kind.DATE: F.unix_date, Kind.TIMESTAMP: F.unix_micros}
-    values = [casts[c.kind](time.getField(c.name)).cast("bigint") for c in time_type.coordinates]
-    return F.when(time.isNotNull(), F.array(*values))
 
 
 def _data(payload: StructType, form: Form) -> Column:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
 
 from capstan.errors import AnswerIsNo, BadRequest, Broken
 from capstan.exchange import reading
@@ -21,9 +20,9 @@ from capstan.exchange.reading import Survey
 from capstan.steps import reached
 from capstan.tape import delta, summary
 from capstan.tape.delta import Txn
-from capstan.tape.fingerprint import fingerprint, row_hashes
+from capstan.tape.fingerprint import fingerprint, record_hashes
 from capstan.tape.lake import Lake, is_table
-from capstan.tape.schema import WORKERS
+from capstan.tape.schema import WORKERS, payload_of
 from capstan.tape.tape import Tape, append_events, create_tape, newest_cut, open_tape
 
 if TYPE_CHECKING:
@@ -189,8 +188,7 @@ def _tape(
                 stream=name,
             )
         return tape
-    payload = from_arrow_schema(reading.record_schema(form))["data"].dataType
-    assert isinstance(payload, StructType)
+    payload = payload_of(from_arrow_schema(reading.record_schema(form)))
     return create_tape(spark, lake, name, form.time_type, payload, settings)
 
 
@@ -213,9 +211,7 @@ def _write(
 def _events(spark: SparkSession, tape: Tape, files: DataFrame, form: Form) -> DataFrame:
     """The events of the files, with counts and content hashes of the records as they are stored."""
     stored = spark.read.format("delta").load(tape.paths.records)
-    payload = stored.schema["data"].dataType
-    assert isinstance(payload, StructType)
-    h1, h2 = row_hashes(payload.fields, F.col("data"))
+    h1, h2 = record_hashes(stored)
     cells = stored.groupBy(*_CELL).agg(
         F.count(F.lit(1)).alias("stored"), fingerprint(h1, h2).alias("found")
     )

@@ -8,12 +8,11 @@ on where it stands, and plays what is new alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from capstan.capture.batch import CLOSING, numbered_events
 from capstan.capture.workers import Statement
@@ -22,10 +21,10 @@ from capstan.errors import AnswerIsNo, BadRequest
 from capstan.steps import reached
 from capstan.tape import delta, summary
 from capstan.tape.delta import Txn
-from capstan.tape.fingerprint import fingerprint, row_hashes
+from capstan.tape.fingerprint import fingerprint, record_hashes
 from capstan.tape.lake import Lake, is_table
 from capstan.tape.schema import WORKERS
-from capstan.tape.summary import Played
+from capstan.tape.summary import Played, WorkerState
 from capstan.tape.tape import (
     Cut,
     Tape,
@@ -34,6 +33,7 @@ from capstan.tape.tape import (
     newest_cut,
     open_tape,
     read_records,
+    stored_payload,
 )
 from capstan.times import Antichain, Box
 from capstan.times.region import Region
@@ -118,19 +118,56 @@ def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Rec
     workers = summary.resolve_workers(tape, cut, request.workers)
     verify(spark, lake, tape, workers=tuple(workers), cut=cut).require_valid(tape)
     copy = _copy(spark, lake, request, tape, len(workers))
-    cut = _pinned(copy, cut, tape)
+    commit = newest_cut(copy).commit + 1
+    cut = _pinned(copy, commit, cut, tape)
     states = [s for s in summary.worker_states(tape, cut) if s.worker in workers]
     after = summary.frontier_of(states)
-    last = newest_cut(copy).commit
     # Before the first commit its workers are written down, and hold the minimum.
-    before = summary.frontier_of(summary.worker_states(copy, Cut(max(last, 0), last)))
-    fresh = last < 0
-    if after == before and not fresh:
+    holders = summary.worker_states(copy, Cut(max(commit - 1, 0), commit - 1))
+    before = summary.frontier_of(holders)
+    if after == before and commit:
         return _told(request, cut, copy, records=0, stood=True)
-    region = Region(Box.everything(tape.time_type), after, None if fresh else before)
-    records = _record(spark, tape, cut, workers, region, copy, before, after)
+    region = Region(Box.everything(tape.time_type), after, before if commit else None)
+    source = _Source(tape, cut, tuple(workers), region)
+    records = _record(spark, source, copy, commit, holders, _moves(holders, before, after))
     verify(spark, lake, copy).require_valid(copy)
     return _told(request, cut, copy, records=records, stood=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What is played: workers and times of a tape at a cut."""
+
+    tape: Tape
+    cut: Cut
+    workers: tuple[int, ...]
+    region: Region
+
+
+def _record(
+    spark: SparkSession,
+    source: _Source,
+    copy: Tape,
+    commit: int,
+    holders: Sequence[WorkerState],
+    moves: list[Statement],
+) -> int:
+    """Write records, then events: one commit of the new tape; how many records it has."""
+    note = {"stream": copy.name, "of": source.tape.name, "cut": source.cut.commit}
+    records = read_records(
+        spark, source.tape, source.cut, workers=source.workers, region=source.region
+    )
+    dealt = _dealt(records, commit, len(holders))
+    delta.append(dealt, copy.paths.records, txn=_transaction(copy, commit), note=note)
+    reached("recapture.records", stream=copy.name, commit=commit)
+    stored = _stored(spark, copy, commit)
+    promised = summary.played(source.tape, source.cut, source.workers, source.region)
+    found = _require_all(promised, stored, copy, commit)
+    positions = {state.worker: state.events for state in holders}
+    events = numbered_events(stored, copy, moves, positions, batch=commit, commit=commit)
+    append_events(copy, events, commit, note)
+    reached("recapture.events", stream=copy.name, commit=commit)
+    return found
 
 
 def _copy(
@@ -149,8 +186,7 @@ def _copy(
     }
     settings = {"fixed": fixed, "free": {}}
     if copy is None:
-        payload = spark.read.format("delta").load(tape.paths.records).schema["data"].dataType
-        assert isinstance(payload, StructType)
+        payload = stored_payload(spark, tape)
         copy = create_tape(spark, lake, request.into, tape.time_type, payload, settings)
     elif copy.settings != settings:
         raise BadRequest(
@@ -159,9 +195,10 @@ def _copy(
             "re-capture as before, or into another stream",
             stream=copy.name,
         )
-    labels = [(number, str(number), 0) for number in range(count)]
-    roster = Txn(f"roster:{copy.name}", 0)
-    delta.append(spark.createDataFrame(labels, WORKERS).coalesce(1), copy.paths.workers, txn=roster)
+    if newest_cut(copy).commit < 0:
+        labels = [(number, str(number), 0) for number in range(count)]
+        frame = spark.createDataFrame(labels, WORKERS).coalesce(1)
+        delta.append(frame, copy.paths.workers, txn=Txn(f"roster:{copy.name}", 0))
     reached("recapture.workers", stream=copy.name, workers=count)
     return copy
 
@@ -176,9 +213,8 @@ def _transaction(copy: Tape, commit: int) -> Txn:
     return Txn(f"recapture:{copy.name}", commit)
 
 
-def _pinned(copy: Tape, cut: Cut, tape: Tape) -> Cut:
+def _pinned(copy: Tape, commit: int, cut: Cut, tape: Tape) -> Cut:
     """The cut that a re-capture which was cut off had played; else the one that is wanted."""
-    commit = newest_cut(copy).commit + 1
     table = delta.open_table(copy.paths.records)
     if table.transaction_version(_transaction(copy, commit).app) != commit:
         return cut
@@ -186,50 +222,9 @@ def _pinned(copy: Tape, cut: Cut, tape: Tape) -> Cut:
     return summary.find_cut(tape, int(str(note["cut"])))
 
 
-def _record(
-    spark: SparkSession,
-    tape: Tape,
-    cut: Cut,
-    workers: Mapping[int, str],
-    region: Region,
-    copy: Tape,
-    before: Antichain,
-    after: Antichain,
-) -> int:
-    """Write records, then events: one commit of the new tape; how many records it has."""
-    commit = newest_cut(copy).commit + 1
-    note = {"stream": copy.name, "of": tape.name, "cut": cut.commit}
-    played = _dealt(spark, tape, cut, workers, region, copy, commit)
-    delta.append(played, copy.paths.records, txn=_transaction(copy, commit), note=note)
-    reached("recapture.records", stream=copy.name, commit=commit)
-    states = summary.worker_states(copy, Cut(commit, commit))
-    moved = [(time, -1) for time in before if time not in after.elements]
-    moved += [(time, 1) for time in after if time not in before.elements]
-    statements: list[Statement] = [(state.worker, CLOSING, moved) for state in states]
-    stored = _stored(spark, copy, commit)
-    found = _require_all(summary.played(tape, cut, tuple(workers), region), stored, copy, commit)
-    positions = {state.worker: state.events for state in states}
-    events = numbered_events(stored, copy, statements, positions, batch=commit, commit=commit)
-    append_events(copy, events, commit, note)
-    reached("recapture.events", stream=copy.name, commit=commit)
-    return found
-
-
-def _dealt(
-    spark: SparkSession,
-    tape: Tape,
-    cut: Cut,
-    workers: Mapping[int, str],
-    region: Region,
-    copy: Tape,
-    commit: int,
-) -> DataFrame:
-    """The played records, dealt to the new workers by their content, in the order of replay."""
-    records = read_records(spark, tape, cut, workers=tuple(workers), region=region)
-    payload = records.schema["data"].dataType
-    assert isinstance(payload, StructType)
-    count = _count(copy)
-    share = F.pmod(row_hashes(payload.fields, F.col("data"))[0], F.lit(count)).cast("int")
+def _dealt(records: DataFrame, commit: int, count: int) -> DataFrame:
+    """Played records, dealt to `count` new workers by their content, in the order of replay."""
+    share = F.pmod(record_hashes(records)[0], F.lit(count)).cast("int")
     return (
         records.withColumn("share", share)
         .repartition("share")
@@ -244,11 +239,16 @@ def _dealt(
     )
 
 
+def _moves(holders: Sequence[WorkerState], before: Antichain, after: Antichain) -> list[Statement]:
+    """Each new worker moves from the one frontier on to the other, after its messages."""
+    moved = [(time, -1) for time in before if time not in after.elements]
+    moved += [(time, 1) for time in after if time not in before.elements]
+    return [(state.worker, CLOSING, moved) for state in holders]
+
+
 def _stored(spark: SparkSession, copy: Tape, commit: int) -> DataFrame:
     stored = spark.read.format("delta").load(copy.paths.records).where(f"batch = {commit}")
-    payload = stored.schema["data"].dataType
-    assert isinstance(payload, StructType)
-    h1, h2 = row_hashes(payload.fields, F.col("data"))
+    h1, h2 = record_hashes(stored)
     return stored.select(
         F.col("worker").alias("_worker"),
         F.col("time").alias("_time"),

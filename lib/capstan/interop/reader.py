@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 from capstan.errors import BadRequest
+from capstan.interop.closing import Closing
 from capstan.interop.encoding import Decoder, Encoding
 from capstan.interop.frames import Damage, Torn
 from capstan.protocol import Event, Fault, Item, Rule
@@ -21,7 +21,7 @@ class ByteSource(Protocol):
         """At most `size` bytes; empty at the end, None when there are none now."""
 
 
-class EventReader:
+class EventReader(Closing):
     """Reads the events of one recording in bounded memory; timely's `EventReader`.
 
     Unlike that one it tells the end from a pause, and what was cut off from what is whole. As a
@@ -95,17 +95,6 @@ class EventReader:
         close = getattr(self._source, "close", None)
         if close is not None:
             close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _next(self) -> Item | None:
         """The next item, reading until there is one; None at the end, or when none is there now."""

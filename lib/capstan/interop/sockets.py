@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from capstan.errors import BadRequest, Broken
+from capstan.interop.closing import Closing
 from capstan.interop.encoding import Encoding
 from capstan.interop.reader import EventReader
 from capstan.interop.writer import EventWriter
@@ -26,7 +26,7 @@ _RECEIVED: Final = 64 * 2**10
 _LAST_PORT: Final = 65_535
 
 
-class SocketWriter:
+class SocketWriter(Closing):
     """An `EventWriter` over a connection that it owns.
 
     Attributes:
@@ -54,19 +54,8 @@ class SocketWriter:
         finally:
             self._connection.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class Listener:
+class Listener(Closing):
     """Waits for one sender on each of several ports.
 
     Attributes:
@@ -134,17 +123,6 @@ class Listener:
         """Stops to listen; connections that were taken stay open."""
         for each in self._sockets:
             each.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def connect(host: str, port: int, encoding: Encoding, timeout: float = 10.0) -> SocketWriter:

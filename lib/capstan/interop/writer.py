@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 from capstan.errors import Broken
+from capstan.interop.closing import Closing
 from capstan.interop.encoding import Encoding
 from capstan.protocol import Event
 
@@ -19,7 +19,7 @@ class ByteSink(Protocol):
         """Takes the beginning of `data`, or all; how much it took."""
 
 
-class EventWriter:
+class EventWriter(Closing):
     """Writes the events of one recording; timely's `EventWriter`.
 
     Bytes are gathered into pieces of 64 KiB: one write per number, as timely does without a
@@ -87,14 +87,3 @@ class EventWriter:
     def close(self) -> None:
         """Sends what was gathered; the sink stays open, and so does the recording."""
         self.flush()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, StructType
 
-from capstan.audit import Audit, Shape, audit_copy, payload_of, shape_of
+from capstan.audit import Audit, Shape, audit_copy, shape_of
 from capstan.audit.shape import columns_error
 from capstan.declare import Declarations
 from capstan.errors import BadRequest
@@ -20,6 +20,7 @@ from capstan.replay.plan import Plan, make_plan
 from capstan.replay.request import Request
 from capstan.tape import delta
 from capstan.tape.lake import Lake, is_table
+from capstan.tape.tape import stored_payload
 from capstan.times import Box, Kind, TimeType
 from capstan.times.region import Region
 
@@ -143,7 +144,7 @@ def audit_against(spark: SparkSession, plan: Plan, asked: Against) -> Audit:
         worker=layout.worker,
         time=layout.time,
         columns=asked.columns,
-        payload=payload_of(spark, tape),
+        payload=stored_payload(spark, tape),
     )
     _require_times(rows.schema, layout, found, time_type)
     tagged = layout.tagged(_restricted(rows, plan, asked), time_type)

@@ -12,7 +12,6 @@ from capstan.audit import (
     Shape,
     audit_copy,
     audit_transform,
-    payload_of,
     played_records,
     shape_of,
 )
@@ -26,6 +25,7 @@ from capstan.replay.play import shaped
 from capstan.tape import delta
 from capstan.tape.delta import Commit
 from capstan.tape.lake import Lake, is_table
+from capstan.tape.tape import stored_payload
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -110,7 +110,7 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
     if plan.transform is None:
         tagged = plan.layout.tagged(rows, tape.time_type)
         times = tuple(f"`_time`.{quoted(name)}" for name in tape.time_type.names)
-        payload = payload_of(spark, tape).names
+        payload = stored_payload(spark, tape).names
         wanted = plan.declared.columns if plan.declared and plan.declared.columns else payload
         shape = Shape("_worker", times, tuple(name for name in wanted if name in rows.columns))
         return audit_copy(spark, tape, plan.cut, workers, region, tagged, shape)

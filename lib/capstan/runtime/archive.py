@@ -47,9 +47,14 @@ def archive_options(java: Java) -> str:
         return ""
 
 
-def class_path() -> str:
-    """What must come first on a driver's class path for the archive to fit: Delta's jars."""
-    return os.pathsep.join(str(jar) for jar in delta_jars())
+def local_settings(master: str) -> dict[str, str]:
+    """Settings of a driver whose `master` is local, with which the archive fits.
+
+    There is one JVM: what is on the driver's class path is everywhere, and Delta's jars come first
+    there, as they did when the archive was made.
+    """
+    jars = os.pathsep.join(str(jar) for jar in delta_jars())
+    return {**jvm.local_settings(master), "spark.driver.extraClassPath": jars}
 
 
 def pyspark_home() -> Path:
@@ -96,9 +101,8 @@ def make_archive(say: Callable[[str], None] = print) -> Path:
 def _train(java: Java, archive: Path) -> None:
     options = jvm.driver_options(f"-XX:ArchiveClassesAtExit={archive}", _QUIET)
     settings = {
-        **jvm.local_settings("local[2]"),
+        **local_settings("local[2]"),
         jvm.OPTIONS: options,
-        "spark.driver.extraClassPath": class_path(),
         "spark.driver.memory": "1g",
     }
     conf = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capstan.runtime import jvm
-from capstan.runtime.archive import archive_options, class_path, pyspark_home
+from capstan.runtime.archive import archive_options, local_settings, pyspark_home
 from capstan.runtime.jars import delta_jars
 from capstan.runtime.java import find_java, spark_home
 
@@ -54,8 +54,7 @@ def submission(master: str, *, short: bool = False) -> Submission:
         "spark.ui.showConsoleProgress": "false",
     }
     if local:
-        # One JVM: what is on the driver's class path is everywhere, and fits the class archive.
-        conf |= {"spark.driver.extraClassPath": class_path(), **jvm.local_settings(master)}
+        conf |= local_settings(master)
     environment = {
         "PATH": _path(),
         "JAVA_HOME": str(spark_home(java)),

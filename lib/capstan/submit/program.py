@@ -59,7 +59,8 @@ def main(
         work = prepare(_request(options), place)
         answer = _carried_out(work, f"capstan {prepare.__name__}", start)
         if result is not None:
-            _write(result, {**answer.value, **_told(answer.refusal)})
+            refused = answer.refusal.told() if answer.refusal is not None else {}
+            _write(result, {**answer.value, **refused})
     except Exception as error:
         return _failed(error, result)
     if answer.refusal is not None:
@@ -134,12 +135,6 @@ def _ended(error: CapstanError) -> int:
         print(" ".join(error.hint.split()), flush=True)
     print(" ".join(str(error).split()), flush=True)
     return error.exit_code
-
-
-def _told(refusal: CapstanError | None) -> Fields:
-    if refusal is None:
-        return {}
-    return {"error": refusal.code, "message": refusal.message, "hint": refusal.hint}
 
 
 def _write(path: Path, value: Fields) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkException
 
 from capstan.declare import Declarations
-from capstan.errors import AnswerIsNo, BadRequest, CapstanError
+from capstan.errors import AnswerIsNo, BadRequest
 from capstan.ledger.runs import History
 from capstan.replay.foreign import audit_run
 from capstan.submit.values import Answer
@@ -64,13 +64,9 @@ def _audited(
     try:
         plan, found = audit_run(spark, lake, declarations, history, version)
     except BadRequest as error:
-        return {**about, **_told(error)}
+        return {**about, **error.told()}
     except PySparkException as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         gone = BadRequest("CAP-GONE", f"it cannot be read any more: {reason}")
-        return {**about, **_told(gone)}
+        return {**about, **gone.told()}
     return {**about, "cut": plan.cut.commit, **found.as_json(plan.tape.time_type)}
-
-
-def _told(error: CapstanError) -> dict[str, object]:
-    return {"error": error.code, "message": error.message, "hint": error.hint}

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -39,6 +39,7 @@ from pyspark.sql.types import (
 )
 
 from capstan.errors import BadRequest
+from capstan.tape.schema import payload_of
 
 _INTEGERS = (BooleanType, ByteType, ShortType, IntegerType, LongType)
 _SEEDS = (1, 2)
@@ -62,6 +63,15 @@ def row_hashes(fields: Iterable[StructField], at: Column | None = None) -> tuple
         parts.append(_canonical(value, field.dataType, field.name))
     first, second = (F.xxhash64(F.lit(seed), *parts) for seed in _SEEDS)
     return first, second
+
+
+def record_hashes(records: DataFrame) -> tuple[Column, Column]:
+    """Two BIGINT hash columns of the rows of a table that has the stream's columns as `data`.
+
+    Raises:
+        BadRequest: `CAP-TYPE` for a type that has no canonical value, naming the field.
+    """
+    return row_hashes(payload_of(records.schema).fields, F.col("data"))
 
 
 def sum_mod64(value: Column) -> Column:

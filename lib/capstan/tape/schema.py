@@ -77,6 +77,13 @@ def records_schema(time_type: TimeType, payload: StructType) -> StructType:
     )
 
 
+def payload_of(schema: StructType) -> StructType:
+    """The stream's own columns, in a schema that has them as `data`."""
+    payload = schema["data"].dataType
+    assert isinstance(payload, StructType)
+    return payload
+
+
 def late_schema(time_type: TimeType, payload: StructType) -> StructType:
     """Columns of `late`, one raw row per record that was not put on tape.
 

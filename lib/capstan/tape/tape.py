@@ -117,6 +117,11 @@ def change_settings(spark: SparkSession, tape: Tape, settings: Mapping[str, obje
     return Tape(tape.name, tape.paths, tape.time_type, settings)
 
 
+def stored_payload(spark: SparkSession, tape: Tape) -> StructType:
+    """The stream's own columns, as the tape has them now."""
+    return schema.payload_of(spark.read.format("delta").load(tape.paths.records).schema)
+
+
 def append_events(tape: Tape, frame: DataFrame, commit: int, note: Mapping[str, object]) -> None:
     """Append `frame`, events of one commit, as ordinal `commit`: the point of no return.
 

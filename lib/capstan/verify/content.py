@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
-from capstan.tape.fingerprint import row_hashes, sum_mod64
+from capstan.tape.columns import integers
+from capstan.tape.fingerprint import record_hashes, sum_mod64
 from capstan.tape.tape import Cut, Tape, read_events, read_records
-from capstan.times import Kind, Time, TimeType
+from capstan.times import Time
 from capstan.verify.columns import NO_WORKER
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ def findings(
             "promised",
         )
     ).alias("first")
-    coordinates = _coordinates(tape.time_type, F.col("first.time"))
+    # Dates and timestamps would come in Python's own types.
+    coordinates = integers(F.col("first.time"), tape.time_type).alias("coordinates")
     rows = (
         differing.groupBy("worker")
         .agg(first)
@@ -90,9 +91,7 @@ def cells_of(
     promised_h1, promised_h2`), zero where there is nothing. No order promised.
     """
     rows = read_records(spark, tape, cut, workers=workers)
-    payload = rows.schema["data"].dataType
-    assert isinstance(payload, StructType)
-    h1, h2 = row_hashes(payload.fields, F.col("data"))
+    h1, h2 = record_hashes(rows)
     stored = rows.select(*_CELL, F.lit(1).alias("stored"), h1.alias("h1"), h2.alias("h2"))
     promised = (
         read_events(spark, tape, cut, workers=workers)
@@ -120,13 +119,6 @@ def cells_of(
 
 def _or_zero(value: Column) -> Column:
     return F.coalesce(value, F.lit(0))
-
-
-def _coordinates(time_type: TimeType, time: Column) -> Column:
-    """The time as an array of integers: dates and timestamps would come in Python's own types."""
-    casts = {Kind.BIGINT: lambda c: c, Kind.DATE: F.unix_date, Kind.TIMESTAMP: F.unix_micros}
-    values = [casts[c.kind](time.getField(c.name)).cast("bigint") for c in time_type.coordinates]
-    return F.array(*values).alias("coordinates")
 
 
 def _in_words(seq: int | None, batch: int, stored: int, promised: int) -> str:

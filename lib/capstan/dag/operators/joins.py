@@ -34,8 +34,32 @@ def _check_join(how: str, left_on: Sequence[str], right_on: Sequence[str]) -> No
         raise ValueError(message)
 
 
+class _Join:
+    """What all joins are: rows of two inputs side by side, by columns that are equal."""
+
+    __slots__ = ()
+    left_on: tuple[str, ...]
+    right_on: tuple[str, ...]
+    prefix: str
+
+    @property
+    def key(self) -> Key:
+        """The key columns of both inputs."""
+        return Key.of_ports(self.left_on, self.right_on)
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """The left columns, then the right ones."""
+        schema = Sides.of(inputs, self.left_on, self.right_on, self.prefix).schema()
+        check_sortable(schema, schema.names)
+        return schema
+
+    def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
+        """The left key columns."""
+        return frozenset(self.left_on)
+
+
 @dataclass(frozen=True, slots=True)
-class IntervalJoin:
+class IntervalJoin(_Join):
     """Pairs of a left row at `t` and a right one at `u` with `t + lower <= u <= t + upper`.
 
     Port 0 is left, port 1 is right. A pair leaves when both times are complete, at the later of
@@ -64,19 +88,6 @@ class IntervalJoin:
             message = f"an interval from {self.lower} to {self.upper} is empty"
             raise ValueError(message)
 
-    @property
-    def key(self) -> Key:
-        """The key columns of both inputs."""
-        return Key.of_ports(self.left_on, self.right_on)
-
-    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """The left columns, then the right ones."""
-        return _output(inputs, self.left_on, self.right_on, self.prefix)
-
-    def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
-        """The left key columns."""
-        return frozenset(self.left_on)
-
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
         """A running form without rows."""
         return _IntervalJoinOperator(self, inputs)
@@ -87,7 +98,7 @@ class IntervalJoin:
 
 
 @dataclass(frozen=True, slots=True)
-class WindowJoin:
+class WindowJoin(_Join):
     """Pairs of rows with equal keys in the same tumbling window.
 
     Port 0 is left, port 1 is right. Pairs leave when the window closes, at the last time within.
@@ -115,19 +126,6 @@ class WindowJoin:
             message = f"windows of {self.size} are empty"
             raise ValueError(message)
 
-    @property
-    def key(self) -> Key:
-        """The key columns of both inputs."""
-        return Key.of_ports(self.left_on, self.right_on)
-
-    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """The left columns, then the right ones."""
-        return _output(inputs, self.left_on, self.right_on, self.prefix)
-
-    def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
-        """The left key columns."""
-        return frozenset(self.left_on)
-
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
         """A running form without rows."""
         return _WindowJoinOperator(self, inputs)
@@ -135,15 +133,6 @@ class WindowJoin:
     def describe(self) -> str:
         """One line for people."""
         return f"{self.how} join on {self.key} in windows of {self.size}"
-
-
-def _output(
-    inputs: Sequence[pa.Schema], left_on: Sequence[str], right_on: Sequence[str], prefix: str
-) -> pa.Schema:
-    sides = Sides.of(inputs, left_on, right_on, prefix)
-    schema = sides.schema()
-    check_sortable(schema, schema.names)
-    return schema
 
 
 class _JoinOperator(Operator):

@@ -124,8 +124,7 @@ class Window:
         bounds: pa.DataType | None = None,
     ) -> Self:
         """Windows that follow one another without overlap."""
-        kind = pa.int64() if bounds is None else bounds
-        return cls(size, size, tuple(aggregates), tuple(by), tuple(ties), offset, kind)
+        return cls.sliding(size, size, aggregates, by=by, ties=ties, offset=offset, bounds=bounds)
 
     @classmethod
     def sliding(

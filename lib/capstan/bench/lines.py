@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from capstan.workloads.bench.clock import Cost
+from capstan.bench.clock import Cost
 
 
 @dataclass(frozen=True, slots=True)

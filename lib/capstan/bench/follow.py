@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from capstan.bench.clock import Cost
+from capstan.bench.counters import Watch
+from capstan.bench.inputs import Bench, lay, nothing_declared, stream
+from capstan.bench.lines import Line, ratio
 from capstan.errors import Broken
 from capstan.replay.request import Request
 from capstan.replay.run import replay
 from capstan.tape.lake import Lake
 from capstan.workloads import nexmark
-from capstan.workloads.bench.clock import Cost
-from capstan.workloads.bench.counters import Watch
-from capstan.workloads.bench.inputs import Bench, lay, nothing_declared, stream
-from capstan.workloads.bench.lines import Line, ratio
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

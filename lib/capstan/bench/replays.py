@@ -7,13 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from capstan.replay.request import Request
-from capstan.replay.run import replay
-from capstan.tape.lake import Lake
-from capstan.tape.tape import newest_cut, open_tape, read_records
-from capstan.verify import verify
-from capstan.workloads.bench.clock import Cost
-from capstan.workloads.bench.inputs import (
+from capstan.bench.clock import Cost
+from capstan.bench.inputs import (
     SMALL_STREAM,
     STREAM,
     Bench,
@@ -21,7 +16,12 @@ from capstan.workloads.bench.inputs import (
     nothing_declared,
     plain_copy,
 )
-from capstan.workloads.bench.lines import Line, Side, compared, interleave
+from capstan.bench.lines import Line, Side, compared, interleave
+from capstan.replay.request import Request
+from capstan.replay.run import replay
+from capstan.tape.lake import Lake
+from capstan.tape.tape import newest_cut, open_tape, read_records
+from capstan.verify import verify
 
 DIRECT, STAGED, VERIFY, COPY = "direct", "staged", "verify", "bare copy"
 GOALS = {DIRECT: 1.25, STAGED: 2.1, VERIFY: 0.01}

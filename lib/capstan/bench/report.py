@@ -13,8 +13,8 @@ from pyarrow import parquet
 from rich import box
 from rich.table import Table
 
-from capstan.workloads.bench.inputs import Bench
-from capstan.workloads.bench.lines import Line
+from capstan.bench.inputs import Bench
+from capstan.bench.lines import Line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

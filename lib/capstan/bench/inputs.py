@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from capstan.bench.clock import Clock
+from capstan.bench.lines import Sample
 from capstan.capture.run import capture, close
 from capstan.declare import ByKey, Declarations, EventTime, Source, Stream
 from capstan.errors import Broken
 from capstan.tape.lake import Lake
 from capstan.workloads import nexmark
-from capstan.workloads.bench.clock import Clock
-from capstan.workloads.bench.lines import Sample
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

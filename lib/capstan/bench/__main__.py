@@ -14,18 +14,19 @@ from pathlib import Path
 
 from rich.console import Console
 
+from capstan.bench import report
+from capstan.bench.captures import captures
+from capstan.bench.clock import Clock
+from capstan.bench.fixed import fixed
+from capstan.bench.follow import follow
+from capstan.bench.inputs import Bench, Options
+from capstan.bench.lines import Line
+from capstan.bench.replays import replays
+from capstan.bench.scheduled import scheduled
 from capstan.errors import BadRequest, CapstanError
 from capstan.session import build_session
-from capstan.workloads.bench import report
-from capstan.workloads.bench.captures import captures
-from capstan.workloads.bench.clock import Clock
-from capstan.workloads.bench.fixed import fixed
-from capstan.workloads.bench.follow import follow
-from capstan.workloads.bench.inputs import Bench, Options
-from capstan.workloads.bench.lines import Line
-from capstan.workloads.bench.replays import replays
 
-NAMES = ("capture", "direct", "staged", "verify", "fixed", "follow")
+NAMES = ("capture", "direct", "staged", "verify", "fixed", "follow", "airflow")
 _REPLAYS = frozenset({"direct", "staged", "verify"})
 
 
@@ -35,7 +36,7 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path | None]:
     Raises:
         BadRequest: `CAP-BENCH` for numbers that nothing can be measured by.
     """
-    parser = argparse.ArgumentParser(prog="capstan.workloads.bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="capstan.bench", description=__doc__)
     parser.add_argument(
         "--rows", default="1000000,3000000", help="the two sizes; 10000000,50000000 in full"
     )
@@ -77,6 +78,7 @@ def measured(bench: Bench) -> list[Line]:
         (_REPLAYS, lambda: replays(bench, wanted)),
         (frozenset({"fixed"}), lambda: fixed(bench)),
         (frozenset({"follow"}), lambda: follow(bench)),
+        (frozenset({"airflow"}), lambda: scheduled(bench)),
     ]
     return [line for names, part in parts if names & wanted for line in part()]
 
@@ -99,7 +101,9 @@ def run(options: Options, output: Path, folder: Path) -> None:
         spark.stop()
     report.write(output, json.dumps(found, indent=1))
     answers = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 160)
-    answers.print(report.costs(lines), report.table(lines))
+    for table in (report.costs(lines), report.table(lines)):
+        if table.row_count:
+            answers.print(table)
     answers.print(
         "Measures are slopes between the two sizes, in CPU seconds of this run's processes; "
         f"whole runs are of the larger size. Everything is in {output}.",

@@ -8,9 +8,8 @@ from pathlib import Path
 from statistics import median
 
 from capstan import steps
-from capstan.tape.lake import Lake
-from capstan.workloads.bench.clock import Cost
-from capstan.workloads.bench.inputs import (
+from capstan.bench.clock import Cost
+from capstan.bench.inputs import (
     SMALL_BATCHES,
     SMALL_ROWS,
     Bench,
@@ -18,7 +17,8 @@ from capstan.workloads.bench.inputs import (
     plain_sink,
     stream,
 )
-from capstan.workloads.bench.lines import Line, compared, interleave
+from capstan.bench.lines import Line, compared, interleave
+from capstan.tape.lake import Lake
 
 CAPTURE, INDEX_LEFT_OUT, SINK = "capture", "capture without read-back", "plain sink"
 WHOLE_GOAL, LEFT_OUT_GOAL = 1.3, 1.15

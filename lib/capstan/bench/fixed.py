@@ -7,15 +7,15 @@ from pathlib import Path
 from statistics import median
 
 from capstan import steps
+from capstan.bench.clock import Cost
+from capstan.bench.counters import commits
+from capstan.bench.inputs import SMALL_STREAM, WORKERS, Bench, nothing_declared
+from capstan.bench.lines import Line
+from capstan.bench.replays import lake_with_ledgers
 from capstan.replay.request import Request
 from capstan.replay.run import replay
 from capstan.tape.lake import Lake
 from capstan.workloads import nexmark
-from capstan.workloads.bench.clock import Cost
-from capstan.workloads.bench.counters import commits
-from capstan.workloads.bench.inputs import SMALL_STREAM, WORKERS, Bench, nothing_declared
-from capstan.workloads.bench.lines import Line
-from capstan.workloads.bench.replays import lake_with_ledgers
 
 SECONDS_GOAL, COMMITS_GOAL = 4.0, 6.0
 
