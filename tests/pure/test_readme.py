@@ -42,7 +42,7 @@ def test_every_option_that_is_named_exists() -> None:
         for option in parameter.opts
     }
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*\b(?!-)", TEXT))
-    assert named - known == {"--jars", "--request", "--result", "--help", "--port"}
+    assert named - known == {"--jars", "--request", "--result", "--help"}
 
 
 def test_every_option_of_a_replay_is_named() -> None:

@@ -14,7 +14,7 @@ import pytest
 from capstan.launcher.processes import send
 from capstan.tape.lake import Lake
 from capstan.testing import contents
-from capstan.testing.rest import until
+from capstan.testing.rest import Refused, until
 from capstan.workloads.flights import feed
 
 if TYPE_CHECKING:
@@ -43,24 +43,66 @@ def has_files(place: str) -> bool:
     return any(path.suffix == ".parquet" for path in Path(place).rglob("*"))
 
 
+def commits(place: str) -> int:
+    return len(list(Path(place).glob("_delta_log/*.json")))
+
+
+# When a replay is killed: what is there at that moment, by the step that it is in the midst of.
+MOMENTS: dict[str, Callable[[World, str, int], bool]] = {
+    "claimed": lambda world, _, claims: commits(world.lake.ledger("claims")) > claims,
+    "staged": lambda world, _, __: has_files(f"{world.lake.root}/staging"),
+    # The first commit makes the table, the second one publishes.
+    "published": lambda world, into, _: commits(world.lake.table(into)) > 1,
+}
+
+
 @pytest.mark.slow
-def test_a_replay_killed_while_it_stages(captured: World, whole: dict[str, object]) -> None:
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_replay_killed_in_its_midst(
+    captured: World, whole: dict[str, object], moment: str
+) -> None:
     asked = {key: whole[key] for key in ("transform", "since", "until")}
-    run = captured.rest.trigger(REPLAY, {**asked, "into": "killed"})
-    with frozen(captured, lambda: has_files(f"{captured.lake.root}/staging")):
+    into, claims = f"killed_{moment}", commits(captured.lake.ledger("claims"))
+    run = captured.rest.trigger(REPLAY, {**asked, "into": into})
+    with frozen(captured, lambda: MOMENTS[moment](captured, into, claims)):
         captured.rest.fail_task(REPLAY, run, "replay")
     assert captured.rest.wait(REPLAY, run) == "failed"
-    assert captured.rows("killed") == []
+    assert (captured.rows(into) == []) is (moment != "published")
 
     captured.rest.clear(REPLAY, run, ["replay"])
     captured.rest.require(REPLAY, run)
     certificate = captured.rest.xcom(REPLAY, run, "replay")
     assert isinstance(certificate, dict)
-    assert certificate["attempt"] == 2
     assert certificate["published"]
-    assert captured.rows("killed") == captured.rows("whole") != []
+    if moment != "published":
+        assert certificate["attempt"] == 2
+    assert captured.rows(into) == captured.rows("whole") != []
     contents.require_published_once(captured.lake, str(certificate["run"]))
     assert not has_files(f"{captured.lake.root}/staging")
+
+
+@pytest.mark.slow
+def test_a_run_that_is_cleared_from_its_first_task_changes_nothing(
+    captured: World, whole: dict[str, object]
+) -> None:
+    runs = [str(each["dag_run_id"]) for each in captured.rest.runs(REPLAY)]
+    done = [run for run in runs if captured.rest.state(REPLAY, run) == "success"]
+    run = next(r for r in done if told(captured, r).get("run") == whole["run"])
+    before = captured.versions()
+    captured.rest.clear(REPLAY, run, ["plan"])
+    captured.rest.require(REPLAY, run)
+    again = told(captured, run)
+    assert (again["run"], again["stood"]) == (whole["run"], True)
+    assert captured.versions() == before
+
+
+def told(world: World, run: str) -> dict[str, object]:
+    """The certificate that a run has left, if it has."""
+    try:
+        found = world.rest.xcom(REPLAY, run, "replay")
+    except Refused:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 REPLAY = "capstan_replay"
 CAPTURE = "capstan_capture__flights"
+AUDIT = "capstan_audit"
 
 
 def asset_events(world: World, name: str) -> list[dict[str, object]]:
@@ -110,4 +111,18 @@ def test_a_dry_run_shows_the_plan_and_starts_no_spark(captured: World) -> None:
     result = captured.rest.xcom(REPLAY, run, "plan")
     assert isinstance(result, dict)
     assert result["plan"]["records"] > 1000
+    assert captured.versions() == before
+
+
+def test_what_was_published_is_audited_again(captured: World, whole: dict[str, object]) -> None:
+    before = captured.versions()
+    captured.rest.wait_for_dag(AUDIT)
+    captured.rest.unpause(AUDIT)
+    run = captured.rest.run(AUDIT, {"target": "whole"})
+    found = captured.rest.xcom(AUDIT, run, "audit")
+    assert isinstance(found, dict)
+    [audit] = found["audits"]
+    assert (audit["run"], audit["passed"]) == (whole["run"], True)
+    assert audit["cells"] > 0
+    assert (found["passed"], found["not_audited"]) == (True, [])
     assert captured.versions() == before

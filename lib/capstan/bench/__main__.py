@@ -20,13 +20,15 @@ from capstan.bench.clock import Clock
 from capstan.bench.fixed import fixed
 from capstan.bench.follow import follow
 from capstan.bench.inputs import Bench, Options
+from capstan.bench.judging import judging
 from capstan.bench.lines import Line
+from capstan.bench.moving import moving
 from capstan.bench.replays import replays
 from capstan.bench.scheduled import scheduled
 from capstan.errors import BadRequest, CapstanError
 from capstan.session import build_session
 
-NAMES = ("capture", "direct", "staged", "verify", "fixed", "follow", "airflow")
+NAMES = ("capture", "direct", "staged", "verify", "fixed", "follow", "judge", "move", "airflow")
 _REPLAYS = frozenset({"direct", "staged", "verify"})
 
 
@@ -78,6 +80,8 @@ def measured(bench: Bench) -> list[Line]:
         (_REPLAYS, lambda: replays(bench, wanted)),
         (frozenset({"fixed"}), lambda: fixed(bench)),
         (frozenset({"follow"}), lambda: follow(bench)),
+        (frozenset({"judge"}), lambda: judging(bench)),
+        (frozenset({"move"}), lambda: moving(bench)),
         (frozenset({"airflow"}), lambda: scheduled(bench)),
     ]
     return [line for names, part in parts if names & wanted for line in part()]

@@ -158,3 +158,33 @@ def _middle(samples: Sequence[Sample], side: str, rows: int, number: int | None 
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
+
+
+def rate(
+    name: str, unit: str, count: int, costs: Sequence[Cost], bare: Sequence[Cost] = ()
+) -> Line:
+    """The line of what one core does in a second, which has no goal.
+
+    Args:
+        name: What was measured.
+        unit: What is counted.
+        count: How many each of `costs` was for.
+        costs: What it cost, by round.
+        bare: What the bare job beside it cost; `total` is the ratio of both.
+    """
+    middle = median(cost.cpu for cost in costs)
+    beside = median(cost.cpu for cost in bare) if bare else None
+    return Line(
+        name=name,
+        against="" if beside is None else "bare Spark",
+        value=count / middle if middle > 0 else None,
+        goal=None,
+        unit=unit,
+        total=None if beside is None else ratio(middle, beside),
+        rounds=tuple(count / cost.cpu for cost in costs if cost.cpu > 0),
+        detail={
+            "count": count,
+            "cost": [cost.as_json() for cost in costs],
+            "bare": [cost.as_json() for cost in bare],
+        },
+    )

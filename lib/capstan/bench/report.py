@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMAT = 1
+_WHOLE = ("commits", "files", "events/s", "records/s")
 _PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow")
 
 
@@ -94,7 +95,7 @@ def table(lines: Sequence[Line]) -> Table:
             "" if line.goal is None else f"<= {_number(line.goal, line.unit)}",
             met,
             _number(line.total),
-            " ".join(_number(each) for each in line.rounds),
+            " ".join(_number(each, line.unit).split(" ")[0] for each in line.rounds),
         )
     return made
 
@@ -126,5 +127,5 @@ def write(path: Path, text: str) -> None:
 def _number(value: float | None, unit: str = "") -> str:
     if value is None:
         return ""
-    text = f"{value:.0f}" if unit in ("commits", "files") else f"{value:.3g}"
+    text = f"{value:,.0f}" if unit in _WHOLE else f"{value:.3g}"
     return f"{text} {unit}".rstrip()

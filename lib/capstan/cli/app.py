@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from capstan.cli import audits, check, exchange, house, listing, replays, tapes
+from capstan.cli import audits, check, exchange, house, listing, replays, sockets, tapes
 from capstan.cli.output import Output
 from capstan.cli.shell import DEFAULT_LAKE, Shell, shell_of
 from capstan.errors import BadRequest, Broken, CapstanError
@@ -37,6 +37,8 @@ _COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
     "close": (tapes.close, "flights"),
     "import": (exchange.import_, "clicks recordings/ --format timely"),
     "export": (exchange.export, "flights recordings/ --format jsonl"),
+    "listen": (sockets.listen, "clicks --port 8000 --workers 5 --time-type u64 --record-type u64"),
+    "serve": (sockets.serve, "clicks --to 127.0.0.1:8000 --peers 3"),
     "check": (check.check, "recording/worker-0.jsonl --minimum 0"),
     "verify": (tapes.verify, "flights --workers EWR,2 --deep"),
     "plan": (replays.plan, f"flights --into march {_MARCH}"),

@@ -60,7 +60,7 @@ def import_(
 
     shell = shell_of(context)
     check_name("stream", stream)
-    format_ = _format(form)
+    format_ = format_of(form)
     start = None if minimum is None else minimum_of(minimum)
     types = {"time_type": time_type, "record_type": record_type}
     read = Form.of(folder, format_, minimum=start, **types)
@@ -99,7 +99,7 @@ def export(
     tape = open_tape(shell.lake, stream)
     cut = find_cut(tape, as_of)
     chosen = tuple(resolve_workers(tape, cut, names(workers, "--workers")))
-    written = form_of(tape, _format(form), time_type, record_type)
+    written = form_of(tape, format_of(form), time_type, record_type)
     require_new_folder(folder)
     with shell.spark(Work(f"export {stream}")) as spark:
         from capstan.exchange import export_recordings
@@ -109,7 +109,12 @@ def export(
     return 0
 
 
-def _format(text: str) -> Format:
+def format_of(text: str) -> Format:
+    """The format of that name.
+
+    Raises:
+        BadRequest: `CAP-FORMAT-NAME`.
+    """
     from capstan.exchange.form import Format
 
     try:

@@ -58,6 +58,11 @@ _DONE: Mapping[str, Callable[[Facts], str]] = {
     "rollback.coverage": lambda _: "coverage written",
     "rollback.ledger": lambda _: "ledger written",
     "capture.close": lambda _: "closed",
+    "listen.ready": lambda facts: f"listening on {_ports(facts)}; Ctrl-C ends it",
+    "listen.connected": lambda facts: f"worker {facts.get('worker')} is {facts.get('peer')}",
+    "listen.disconnected": lambda facts: f"worker {facts.get('worker')} has gone",
+    "listen.events": lambda facts: f"commit {facts.get('commit')}: {facts.get('events'):,} events",
+    "serve.sent": lambda facts: f"{facts.get('peer')}: {facts.get('events', 0):,} events sent",
 }
 # What is done next, for the line that moves.
 _NEXT = {
@@ -73,6 +78,15 @@ _NEXT = {
     "capture.late": "fingerprinting",
     "capture.events": "reading what came next",
 }
+
+
+def _ports(facts: Facts) -> str:
+    ports = facts.get("ports")
+    numbers = list(ports) if isinstance(ports, tuple) else []
+    adjacent = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    if len(numbers) > 1 and adjacent:
+        return f"ports {numbers[0]} to {numbers[-1]}"
+    return "port " + ", ".join(map(str, numbers))
 
 
 def replay_work(title: str, *, direct: bool = False, hold: bool = False) -> Work:

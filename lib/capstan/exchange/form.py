@@ -77,6 +77,33 @@ class Form:
         return cls(form, None, start)
 
     @classmethod
+    def given(
+        cls,
+        form: Format,
+        *,
+        time_type: str | None = None,
+        record_type: str | None = None,
+        minimum: object = None,
+    ) -> Form:
+        """The form of recordings that come without files: only what is given.
+
+        Raises:
+            BadRequest: `CAP-FILE`, frames have no types; `CAP-TYPE`, `CAP-TIME`.
+        """
+        if time_type is not None and record_type is not None:
+            types = EventTypes.of(time_type, record_type, minimum)
+            return cls(form, types, types.minimum_json)
+        if form is Format.TIMELY:
+            raise BadRequest(
+                "CAP-FILE",
+                "the types of frames are not known: their bytes do not say them",
+                "give --time-type and --record-type, such as u64 and string",
+            )
+        start = 0 if minimum is None else minimum
+        transcript_minimum(start)
+        return cls(form, None, start)
+
+    @classmethod
     def from_json(cls, value: Mapping[str, object], form: Format) -> Form:
         """The form of a stream that was imported, as its settings keep it.
 

@@ -203,19 +203,28 @@ def _write(
     delta.append(frame, tape.paths.workers, txn=Txn(f"roster:{tape.name}", 0))
     reached("import.workers", stream=tape.name)
     note = {"stream": tape.name, "import": str(form.format)}
-    append_events(tape, _events(spark, tape, files, form), 0, note)
+    events = _read(files, form, reading.events, reading.event_schema(form.time_type))
+    stored = spark.read.format("delta").load(tape.paths.records)
+    append_events(tape, counted_events(events, stored, 0), 0, note)
     reached("import.events", stream=tape.name)
     _require_all(tape, surveys)
 
 
-def _events(spark: SparkSession, tape: Tape, files: DataFrame, form: Form) -> DataFrame:
-    """The events of the files, with counts and content hashes of the records as they are stored."""
-    stored = spark.read.format("delta").load(tape.paths.records)
+def counted_events(events: DataFrame, stored: DataFrame, commit: int) -> DataFrame:
+    """Events with counts and content hashes of the records as they are stored.
+
+    Args:
+        events: Columns as `reading.event_schema` says; each worker's batches are its own.
+        stored: The rows of `records` that belong to them.
+        commit: The ordinal of their commit.
+
+    Returns:
+        The columns of `events`, in no order.
+    """
     h1, h2 = record_hashes(stored)
     cells = stored.groupBy(*_CELL).agg(
         F.count(F.lit(1)).alias("stored"), fingerprint(h1, h2).alias("found")
     )
-    events = _read(files, form, reading.events, reading.event_schema(form.time_type))
     zero = F.struct(F.lit(0).cast("bigint").alias("h1"), F.lit(0).cast("bigint").alias("h2"))
     messages = F.col("kind") == "messages"
     return events.join(cells, _CELL, "left").select(
@@ -225,7 +234,7 @@ def _events(spark: SparkSession, tape: Tape, files: DataFrame, form: Form) -> Da
         "time",
         "updates",
         "batch",
-        F.lit(0).cast("bigint").alias("commit"),
+        F.lit(commit).cast("bigint").alias("commit"),
         F.when(messages, F.coalesce("stored", F.lit(0))).alias("records"),
         F.when(messages, F.coalesce("found", zero)).alias("fingerprint"),
     )

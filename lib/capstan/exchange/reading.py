@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -98,36 +98,33 @@ def _surveyed(recording: Recording, form: Form) -> Survey:
     source = _Hashed(recording.path)
     judge = Judge(form.time_type.minimum)
     violation: Violation | None = None
-    beyond: tuple[int, str] | None = None
+    too_large: tuple[int, str] | None = None
     events = records = 0
-    record = None if form.types is None else form.types.record
     with EventReader(source, form.encoding(recording.named), recording.path) as reader:
         for position, item in enumerate(reader.items()):
             events += 1
             records += _records(_event(item)) or 0
             violation = violation or judge.judge(item)
-            if beyond is None:
-                beyond = _beyond(position, item, lambda data: payload_array(record, data))
+            if too_large is None and (number := beyond(_event(item), form)) is not None:
+                too_large = position, number
         torn = None if reader.torn is None else reader.torn.about
     told = None
     if violation is not None:
         told = (violation.seq, violation.rule.value, violation.describe(form.time_type))
     digest = source.hash.hexdigest()
-    return Survey(recording.worker, recording.path, digest, events, records, told, torn, beyond)
+    return Survey(recording.worker, recording.path, digest, events, records, told, torn, too_large)
 
 
-def _beyond(
-    position: int, item: Item, columns: Callable[[tuple[object, ...]], object]
-) -> tuple[int, str] | None:
-    event = _event(item)
+def beyond(event: Event | None, form: Form) -> str | None:
+    """The first number of an event that no BIGINT holds, as text; None where all can be kept."""
     try:
         for time in _times(event):
             for value in time:
                 require_bigint(value)
         if isinstance(event, Messages):
-            columns(event.data or ())
+            payload_array(None if form.types is None else form.types.record, event.data or ())
     except BeyondError as error:
-        return position, str(error)
+        return str(error)
     return None
 
 
@@ -199,12 +196,26 @@ def events(files: Files, form: Form) -> Iterator[pa.RecordBatch]:
         for position, item in enumerate(_items(recording, form)):
             skipped = 1 if isinstance(item, Fault) and item.rule is Rule.SEQ else skipped
             event = _event(item)
-            weight = 1 + (len(event.updates) if isinstance(event, Progress) else 0)
             place = (recording.worker, position + skipped)
-            rows.add(weight, *place, *_cells(event, time_type), position, _records(event))
+            rows.add(weight(event), *place, *_cells(event, time_type), position, _records(event))
             if rows.weight >= _FULL:
                 yield rows.taken()
     yield rows.taken()
+
+
+def event_batch(
+    time_type: TimeType, placed: Iterable[tuple[int, int, int, Event]]
+) -> pa.RecordBatch:
+    """Events with worker, `seq` and batch, as `event_schema` says."""
+    rows = _Rows(event_schema(time_type))
+    for worker, seq, batch, event in placed:
+        rows.add(0, worker, seq, *_cells(event, time_type), batch, _records(event))
+    return rows.taken()
+
+
+def weight(event: Event | None) -> int:
+    """How much of the index an event is: itself, and its updates."""
+    return 1 + (len(event.updates) if isinstance(event, Progress) else 0)
 
 
 def _cells(event: Event | None, time_type: TimeType) -> tuple[object, object, object]:
@@ -252,14 +263,26 @@ def records(files: Files, form: Form) -> Iterator[pa.RecordBatch]:
                 waiting.append((position, event))
                 held += event.records
             if held >= _FULL:
-                yield _record_batch(schema, form, worker, pos, waiting)
+                yield record_batch(schema, form, worker, pos, waiting)
                 pos, held, waiting = pos + held, 0, []
-        yield _record_batch(schema, form, worker, pos, waiting)
+        yield record_batch(schema, form, worker, pos, waiting)
 
 
-def _record_batch(
-    schema: pa.Schema, form: Form, worker: int, pos: int, events: list[tuple[int, Messages]]
+def record_batch(
+    schema: pa.Schema, form: Form, worker: int, pos: int, events: Sequence[tuple[int, Messages]]
 ) -> pa.RecordBatch:
+    """The records of a worker's messages, each with its batch, as `record_schema` says.
+
+    Args:
+        schema: That schema.
+        form: What the records are.
+        worker: Whose they are.
+        pos: The first record's place.
+        events: The batch of each event, and the event.
+
+    Raises:
+        BeyondError: A number does not fit a BIGINT.
+    """
     record = None if form.types is None else form.types.record
     data = [value for _, event in events for value in event.data or ()]
     batches = [position for position, event in events for _ in range(event.records)]

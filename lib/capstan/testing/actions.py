@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capstan.capture.run import capture, close
+from capstan.exchange import Form, RecaptureRequest, import_recordings, recapture
+from capstan.exchange.form import Format, find_recordings
 from capstan.ledger.runs import read_histories
 from capstan.replay.request import Request
 from capstan.replay.run import Outcome, publish, replay, rollback
@@ -24,10 +26,11 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
 
     Args:
         spark: The session.
-        name: `capture`, `close`, `replay`, `publish` or `rollback`.
-        arguments: `lake` and `source` are folders; `capture` takes `reseat`; `replay` takes the
-            fields of a `Request` under `request`; `publish` and `rollback` take `run`, else
-            it is the newest one.
+        name: `capture`, `close`, `import`, `recapture`, `replay`, `publish` or `rollback`.
+        arguments: `lake` and `source` are folders; `capture` takes `reseat`; `import` takes the
+            folder `recordings`, of timely's frames; `recapture` takes `into` and `peers`; `replay`
+            takes the fields of a `Request` under `request`; `publish` and `rollback` take `run`,
+            else it is the newest one.
 
     Returns:
         What came of it, as JSON.
@@ -41,6 +44,14 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
         return {"batches": found.batches, "fed": found.fed, "records": found.records}
     if name == "close":
         return {"closed": close(spark, lake, little.NAME)[1]}
+    if name == "import":
+        return _import(spark, lake, Path(str(arguments["recordings"])))
+    if name == "recapture":
+        wanted = RecaptureRequest(
+            little.NAME, str(arguments["into"]), peers=int(str(arguments["peers"]))
+        )
+        done = recapture(spark, lake, wanted)
+        return {"commit": done.commit, "records": done.records, "stood": done.stood}
     if name == "replay":
         return _outcome(replay(spark, lake, declared, request_of(arguments)))
     if name == "publish":
@@ -48,6 +59,17 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
     if name == "rollback":
         return {"version": rollback(spark, lake, declared, _run(lake, arguments))}
     raise ValueError(name)
+
+
+def _import(spark: SparkSession, lake: Lake, folder: Path) -> dict[str, object]:
+    found = import_recordings(
+        spark,
+        lake,
+        folder.name,
+        find_recordings(folder, Format.TIMELY),
+        Form.of(folder, Format.TIMELY),
+    )
+    return {"stood": found.stood, "records": sum(each.records for each in found.surveys)}
 
 
 def request_of(arguments: Arguments) -> Request:

@@ -1,0 +1,163 @@
+"""Receiving recordings over sockets: a thread per worker, judged event by event, bounded."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from capstan.errors import BadRequest, Broken
+from capstan.exchange.form import Form
+from capstan.exchange.reading import beyond, weight
+from capstan.interop import EventReader, Listener
+from capstan.protocol import Event, Judge
+from capstan.steps import reached
+
+_TICK: Final = 0.2
+FULL: Final = 100_000
+"""So many events, updates and records wait to be written, at the most; then senders wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """An event that was found sound.
+
+    Attributes:
+        worker: Whose it is.
+        seq: Its position.
+        event: The event.
+    """
+
+    worker: int
+    seq: int
+    event: Event
+
+    @property
+    def weight(self) -> int:
+        """How much it is: itself, its updates, its records."""
+        return weight(self.event) + getattr(self.event, "records", 0)
+
+
+@dataclass(slots=True)
+class Inbox:
+    """What was received, and waits to be written: in order, and no more than so much.
+
+    Attributes:
+        limit: The weight from which on senders have to wait.
+    """
+
+    limit: int = FULL
+    _waiting: deque[Received] = field(default_factory=deque)
+    _weight: int = 0
+    _over: bool = False
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def put(self, received: Received) -> bool:
+        """Add an event, once there is room; False where nothing is taken any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._over or self._weight < self.limit)
+            if not self._over:
+                self._waiting.append(received)
+                self._weight += received.weight
+                self._changed.notify_all()
+            return not self._over
+
+    def take(self, seconds: float) -> list[Received]:
+        """All that waits: as soon as it is full, else after so many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._over or self._weight >= self.limit, seconds)
+            found = list(self._waiting)
+            self._waiting.clear()
+            self._weight = 0
+            self._changed.notify_all()
+            return found
+
+    def end(self) -> None:
+        """Take nothing any more; what waits can still be taken out."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Let who takes look again, although it is not full."""
+        with self._changed:
+            self._changed.notify_all()
+
+
+@dataclass(slots=True)
+class Receiver:
+    """Receives one worker's recording on its port, connection after connection, until it is closed.
+
+    A sender that goes away leaves its recording as far as it was whole; the next one goes on there.
+    One that sends what is no event, or breaks a rule, is shut out, and so is its worker until the
+    next time; others are not touched.
+
+    Attributes:
+        worker: The worker.
+        judge: What it holds; goes on from the tape.
+        faults: Why senders were shut out, and what they left unfinished, in words.
+        refused: Whether the worker's last sender broke a rule.
+    """
+
+    worker: int
+    judge: Judge
+    form: Form
+    listener: Listener
+    inbox: Inbox
+    stopping: Callable[[], bool]
+    last: float = field(default_factory=time.monotonic)
+    faults: list[str] = field(default_factory=list)
+    refused: bool = False
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing will come of it any more."""
+        return self.refused or self.judge.closed
+
+    def run(self) -> None:
+        """Receive until the recording is closed, refused, or all is to stop."""
+        while not self.done and not self.stopping():
+            try:
+                reader = self.listener.accept(self.worker, _TICK)
+            except Broken:
+                continue
+            reached("listen.connected", worker=self.worker, peer=reader.name)
+            with reader:
+                self._receive(reader)
+            self.last = time.monotonic()
+            reached("listen.disconnected", worker=self.worker, peer=reader.name)
+
+    def _receive(self, reader: EventReader) -> None:
+        while not self.done and not self.stopping():
+            try:
+                event = reader.poll()
+            except BadRequest as error:
+                self._refuse(error.message)
+                return
+            if event is not None:
+                self._take(event, reader.name)
+            elif reader.ended:
+                torn = reader.torn
+                if torn is not None:
+                    self.faults.append(f"worker {self.worker}, {reader.name}: {torn.about}")
+                return
+
+    def _take(self, event: Event, peer: str) -> None:
+        self.last = time.monotonic()
+        number = beyond(event, self.form)
+        if number is not None:
+            self._refuse(f"event {self.judge.seq} of {peer}: no BIGINT holds {number}")
+            return
+        seq = self.judge.seq
+        violation = self.judge.judge(event)
+        if violation is not None:
+            self._refuse(f"{peer}: {violation.describe(self.form.time_type)}")
+            return
+        self.inbox.put(Received(self.worker, seq, event))
+
+    def _refuse(self, why: str) -> None:
+        self.faults.append(f"worker {self.worker}, {why}")
+        self.refused = True

@@ -1,0 +1,66 @@
+"""A listener that is interrupted, as a person does it: what it has received is on tape."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from capstan.tape import summary
+from capstan.tape.lake import Lake
+from capstan.tape.tape import newest_cut, open_tape
+from capstan.testing.kill import PATIENCE
+
+pytestmark = pytest.mark.timeout(600)
+
+RECORDING = Path(__file__).parents[1] / "conformance" / "timely" / "g0_strings_w3" / "worker-0.bin"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_was_received_is_on_tape(tmp_path: Path, number: signal.Signals) -> None:
+    lake, port, said = tmp_path / "lake", free_port(), tmp_path / "said"
+    shell = str(Path(sys.executable).with_name("capstan"))
+    words = ["listen", "heard", "--port", str(port), "--workers", "1", "--every", "600"]
+    types = ["--time-type", "u64", "--record-type", "string"]
+    with said.open("wb") as errors:
+        process = subprocess.Popen(
+            [shell, "--json", "--lake", str(lake), *words, *types],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+        )
+
+        def wait_for(text: str) -> None:
+            end = time.monotonic() + PATIENCE
+            while text not in said.read_text(encoding="utf-8"):
+                assert process.poll() is None, said.read_text(encoding="utf-8")
+                assert time.monotonic() < end
+                time.sleep(0.1)
+
+        wait_for("listening on port")
+        data = RECORDING.read_bytes()
+        with socket.create_connection(("127.0.0.1", port), PATIENCE) as sender:
+            sender.sendall(data[: len(data) * 2 // 3])
+        wait_for("worker 0 has gone")
+        process.send_signal(number)
+        answer = process.communicate(timeout=PATIENCE)[0]
+    assert process.returncode == 0, said.read_text(encoding="utf-8")
+    found = json.loads(answer)
+    assert found["events"] > 0
+    assert [each["closed"] for each in found["workers"]] == [False]
+    assert len(found["faults"]) == 1
+    tape = open_tape(Lake.at(lake), "heard")
+    (state,) = summary.worker_states(tape, newest_cut(tape))
+    assert (state.events, state.records) == (found["events"], found["records"])
