@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import subprocess
@@ -36,7 +35,7 @@ def test_what_was_received_is_on_tape(tmp_path: Path, number: signal.Signals) ->
     types = ["--time-type", "u64", "--record-type", "string"]
     with said.open("wb") as errors:
         process = subprocess.Popen(
-            [shell, "--json", "--lake", str(lake), *words, *types],
+            [shell, "--lake", str(lake), *words, *types],
             stdout=subprocess.PIPE,
             stderr=errors,
             start_new_session=True,
@@ -55,12 +54,12 @@ def test_what_was_received_is_on_tape(tmp_path: Path, number: signal.Signals) ->
             sender.sendall(data[: len(data) * 2 // 3])
         wait_for("worker 0 has gone")
         process.send_signal(number)
-        answer = process.communicate(timeout=PATIENCE)[0]
+        answer = process.communicate(timeout=PATIENCE)[0].decode()
     assert process.returncode == 0, said.read_text(encoding="utf-8")
-    found = json.loads(answer)
-    assert found["events"] > 0
-    assert [each["closed"] for each in found["workers"]] == [False]
-    assert len(found["faults"]) == 1
     tape = open_tape(Lake.at(lake), "heard")
     (state,) = summary.worker_states(tape, newest_cut(tape))
-    assert (state.events, state.records) == (found["events"], found["records"])
+    assert state.records > 0
+    assert not state.closed
+    received = f"heard at commit 0: {state.events} events with {state.records} records"
+    assert received in " ".join(answer.split())
+    assert "worker 0, 127.0.0.1:" in answer
