@@ -12,12 +12,13 @@ import pytest
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from capstan.capture import domain
-from capstan.ledger import tables
+from capstan.ledger import findings, tables
 from capstan.ledger.coverage import PUBLISHED, ROLLED_BACK
 from capstan.ledger.identity import RunId
 from capstan.ledger.runs import Step
 from capstan.protocol import Rule
-from capstan.replay import certificate
+from capstan.replay import certificate, difference
+from capstan.replay.approval import Decision
 from capstan.tape import delta, schema
 from capstan.times import Kind, TimeType
 from capstan.verify.remembered import VERIFIED
@@ -176,8 +177,30 @@ def test_certificate_keys_are_those_of_the_code() -> None:
 def test_audit_keys_are_those_of_the_code() -> None:
     listed = names(rows(section("Audit"), "key"))
     coded = keys_of("audit/report.py", "as_json")
-    assert coded - set(listed) == {"worker", "time", "expected", "actual", "where"}
+    inside = {"worker", "time", "expected", "actual", "where", "check", "name", "rule", "failing"}
+    assert coded - set(listed) == inside
     assert coded <= words(section("Audit"))
+
+
+def test_difference_keys_are_those_of_the_code() -> None:
+    coded = keys_of("replay/difference.py", "as_json")
+    assert coded <= words(section("Difference"))
+    kinds = set(difference._KINDS.values())
+    assert kinds <= words(section("Difference"))
+
+
+def test_codes_of_findings_are_those_of_the_code() -> None:
+    text = section("`findings`")
+    assert names(rows(text, "code")) == list(findings.CODES.values())
+    cells = {row[0].strip("`"): row[2] for row in rows(text, "column")}
+    assert words(cells["kind"]) == set(findings.CODES)
+
+
+def test_decisions_hold_what_is_written() -> None:
+    cells = {row[0].strip("`"): row[2] for row in rows(section("`runs`"), "step")}
+    decided = set(Decision("ann").as_json())
+    assert words(cells["approved"]) == decided
+    assert words(cells["rejected"]) == decided | {"staging"}
 
 
 def test_verification_keys_are_those_of_the_code() -> None:

@@ -17,7 +17,7 @@ from capstan.submit import Answer, Fields, Place, Work, main
 from capstan.tape.lake import Lake
 
 APPS = Path(__file__).parents[2] / "spark_apps"
-NAMES = ("audit", "capture", "replay", "verify")
+NAMES = ("audit", "backfill", "capture", "plan", "publish", "replay", "verify")
 
 
 class FakeSession:

@@ -13,7 +13,7 @@ _CAPTURED = ("stream", "cut", "frontier", "batches", "fed", "records", "late")
 _CERTIFIED = (
     "run", "stream", "cut", "workers", "since", "until", "records", "fingerprint", "frontier",
     "complete", "transform", "mode", "target", "target_path", "target_version", "published",
-    "stood",
+    "stood", "approval",
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow import docs, schedules
 from capstan.airflow.failing import as_task, say_last
+from capstan.airflow.notify import on_failure
 from capstan.airflow.setting import Setting
 from capstan.airflow.showing import audits_markdown
 from capstan.airflow.submit import CapstanSubmitOperator
@@ -69,6 +70,7 @@ def audit_dags(setting: Setting) -> Iterator[DAG]:
             task_id="plan",
             setting=setting,
             doc_md=docs.TASKS["audits"],
+            on_failure_callback=on_failure(setting),
             retries=RETRIES,
             retry_delay=RETRY_DELAY,
         )
@@ -78,6 +80,7 @@ def audit_dags(setting: Setting) -> Iterator[DAG]:
             setting=setting,
             request=XComArg(audits, "request"),
             show=audits_markdown,
+            on_failure_callback=on_failure(setting),
             doc_md=docs.TASKS["audit"],
             retries=RETRIES,
             retry_delay=RETRY_DELAY,

@@ -12,6 +12,7 @@ from capstan.airflow.assets import table_asset
 from capstan.airflow.choices import labels_by_stream
 from capstan.airflow.form import switch, workers_field
 from capstan.airflow.frontier import FrontierSensor
+from capstan.airflow.notify import on_failure
 from capstan.airflow.replay import replay_tasks
 from capstan.airflow.setting import Setting
 from capstan.declare import EpochTime, Replay
@@ -71,9 +72,12 @@ def _dag(setting: Setting, replay: Replay, schedule: str) -> DAG:
             task_id="complete",
             setting=setting,
             asked=asked,
+            on_failure_callback=on_failure(
+                setting, replay.notify, ("replays", replay.name, "notify")
+            ),
             doc_md=docs.TASKS["complete"],
         )
-        complete >> replay_tasks(setting, asked, table_asset(replay.target))
+        complete >> replay_tasks(setting, asked, table_asset(replay.target), replay)
     return dag
 
 
@@ -91,6 +95,8 @@ def _interval_of(replay: Replay) -> Callable[[Context], Mapping[str, object]]:
             "transform": replay.transform,
             "mode": str(replay.mode),
             "keys": replay.keys,
+            "approve": replay.approve,
+            "replay": replay.name,
             **{name: bool(params.get(name)) for name in _OWN},
         }
 

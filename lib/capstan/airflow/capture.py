@@ -10,6 +10,8 @@ from airflow.sdk import DAG, Context
 from capstan.airflow import docs, schedules
 from capstan.airflow.assets import captured, stream_asset
 from capstan.airflow.choices import remember_labels
+from capstan.airflow.failing import TaskRefusedError, as_task
+from capstan.airflow.notify import on_failure
 from capstan.airflow.setting import Setting
 from capstan.airflow.submit import CapstanSubmitOperator
 from capstan.declare import Stream
@@ -19,13 +21,30 @@ RETRY_DELAY = timedelta(seconds=30)
 
 
 class CaptureOperator(CapstanSubmitOperator):
-    """Submits the capture of a stream, and keeps the labels of its workers for the form."""
+    """Submits the capture of a stream, and keeps the labels of its workers for the form.
+
+    Where the frontier has stood still for longer than is declared, the task fails after its app
+    with `CAP-STALLED`, without a retry: what had arrived is on tape all the same.
+    """
 
     def __init__(self, *, setting: Setting, stream: str, **rest: object) -> None:
         """Prepare the capture of a declared stream."""
         rest.setdefault("outlets", [stream_asset(stream)])
         rest.setdefault("request", {"stream": stream})
         super().__init__(app="capture", setting=setting, told=captured, **rest)  # type: ignore[arg-type]
+
+    def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
+        """Capture, then judge whether the frontier moves; what was captured."""
+        from capstan.airflow.resolving import require_moving
+
+        result = super().execute(context)
+        try:
+            with as_task():
+                require_moving(self._setting, str(result.get("stream")))
+        except TaskRefusedError:
+            context["ti"].xcom_push(key="return_value", value=result)
+            raise
+        return result
 
     def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
         """Tell the stream's asset of the new frontier."""
@@ -68,6 +87,9 @@ def _dag(setting: Setting, stream: Stream) -> DAG:
             setting=setting,
             stream=stream.name,
             doc_md=docs.TASKS["capture"],
+            on_failure_callback=on_failure(
+                setting, stream.notify, ("streams", stream.name, "notify")
+            ),
             retries=RETRIES,
             retry_delay=RETRY_DELAY,
         )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from airflow.sdk import BaseOperator, Context
 
-from capstan.airflow.failing import TaskRefusedError
+from capstan.airflow.failing import TaskRefusedError, say_last
 from capstan.airflow.showing import certificate_markdown
 
 Show = Callable[[Mapping[str, object]], str]
@@ -26,7 +26,14 @@ class CertificateOperator(BaseOperator):
     def __init__(
         self, *, result: object, show: Show = certificate_markdown, **rest: object
     ) -> None:
-        """Prepare a task that shows `result`, another task's output, by `show`."""
+        """Prepare a task that shows another task's output.
+
+        Args:
+            result: The output; of a list of several the first one that there is.
+            show: Makes markdown of it.
+            rest: Anything that an operator takes.
+        """
+        rest.setdefault("on_failure_callback", say_last)
         super().__init__(**rest)  # type: ignore[arg-type]
         self.result = result
         self.certificate = ""
@@ -34,9 +41,11 @@ class CertificateOperator(BaseOperator):
 
     def execute(self, context: Context) -> str:
         """Show the result; the text."""
-        if not isinstance(self.result, Mapping):
+        several = self.result if isinstance(self.result, list) else [self.result]
+        found = next((each for each in several if isinstance(each, Mapping)), None)
+        if found is None:
             raise TaskRefusedError("CAP-RESULT: the task before has left no result (run it again)")
-        self.certificate = self._show(self.result)
+        self.certificate = self._show(found)
         for line in self.certificate.splitlines():
             self.log.info("%s", line)
         return self.certificate

@@ -61,8 +61,10 @@ published in one commit. The same replay again changes nothing.
 
 *Trigger* asks for what to play. **plan** refuses what cannot be meant before Spark starts, and
 shows what would be read and written; a *dry run* ends there. **replay** is one Spark app.
-**certificate** shows what was played, what is not covered, and how it was audited: on the task's
-page, under *Rendered Templates*.
+With *Approve* it stops after its audit, **approve** waits until a person has decided (*Required
+Actions*), and **publish** is a second, small app; rejected, the run fails with `CAP-REJECTED` and
+the table is as it was. **certificate** shows what was played, what is not covered, and how it was
+audited: on the task's page, under *Rendered Templates*.
 """
 
 BACKFILL = """
@@ -91,6 +93,8 @@ TASKS = {
     "complete": "Waits for the frontier, and holds no slot of a worker meanwhile.",
     "plan": "Plans without Spark, and pins the cut. The plan is under *Rendered Templates*.",
     "replay": "Submits `spark_apps/replay.py`; the XCom is the certificate.",
+    "approve": "Waits for a person's decision, where one is asked for; holds no slot meanwhile.",
+    "publish": "Submits `spark_apps/publish.py`, as was decided; the XCom is the certificate.",
     "certificate": "Shows the certificate, under *Rendered Templates* and in the log.",
     "audits": "Lists what stands, without Spark.",
     "audit": "Submits `spark_apps/audit.py`; the XCom has each audit, also when one has failed.",

@@ -118,6 +118,9 @@ def _into(setting: Setting) -> dict[str, Param]:
 def _how() -> dict[str, Param]:
     return {
         "dry_run": switch("Dry run", "Stop after the plan: what would be read and written."),
+        "approve": switch(
+            "Approve", "A person decides between audit and publish, seeing what would change."
+        ),
         "wait": switch("Wait", "Wait until the range is complete, where it is not."),
         "partial": switch("Partial", "Play what is complete of a range that is not."),
         "direct": switch("Direct", "Write to the table at once, audit it there: half the writing."),

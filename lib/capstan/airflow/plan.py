@@ -36,6 +36,9 @@ class PlanReplayOperator(BaseOperator):
     overwrite_rtif_after_execution = True
     ui_color = "#f3ecd2"
 
+    # Tasks for which there is nothing to do unless a person's approval is asked for.
+    without_approval: tuple[str, ...] = ()
+
     def __init__(
         self,
         *,
@@ -86,6 +89,8 @@ class PlanReplayOperator(BaseOperator):
             self._stop(context, result)
         if store is not None:
             store.set(_PINNED, asked)
+        if self.without_approval and not asked["approve"]:
+            self._skip(context, result)
         return result
 
     def _show(self, plan: Mapping[str, object]) -> None:
@@ -101,6 +106,12 @@ class PlanReplayOperator(BaseOperator):
                 raise
             self.log.info("waiting: %s", error)
             raise come_back(timezone.utcnow() + self._wait) from error
+
+    def _skip(self, context: Context, result: Mapping[str, object]) -> None:
+        """Skip the tasks of an approval that nobody asked for: they cost not even a start."""
+        for key, value in {**result, "return_value": dict(result)}.items():
+            context["ti"].xcom_push(key=key, value=value)
+        raise DownstreamTasksSkipped(tasks=list(self.without_approval))  # type: ignore[no-untyped-call]
 
     def _stop(self, context: Context, result: Mapping[str, object]) -> None:
         """Skip all that follows, with the plan as the result."""

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from typing import Any
 
-from airflow.sdk import DAG, Asset, AssetAlias, Context, XComArg
+from airflow.sdk import DAG, Asset, AssetAlias, Context, TriggerRule, XComArg
 
 from capstan.airflow import docs, schedules
+from capstan.airflow.approve import ApproveOperator
 from capstan.airflow.assets import REPLAYED, certified, table_asset
 from capstan.airflow.certify import CertificateOperator
 from capstan.airflow.form import replay_form
 from capstan.airflow.links import CertificateLink, TargetLink
+from capstan.airflow.notify import on_failure
 from capstan.airflow.plan import PlanReplayOperator
 from capstan.airflow.setting import Setting
 from capstan.airflow.submit import CapstanSubmitOperator
+from capstan.declare import Replay
 
 DAG_ID = "capstan_replay"
 RETRIES = 2
@@ -27,13 +31,17 @@ class ReplayOperator(CapstanSubmitOperator):
 
     operator_extra_links = (CertificateLink(), TargetLink())
 
-    def __init__(self, *, setting: Setting, **rest: object) -> None:
+    def __init__(self, *, setting: Setting, app: str = "replay", **rest: object) -> None:
         """Prepare a replay; the target is an outlet, or becomes known through an alias."""
-        super().__init__(app="replay", setting=setting, told=certified, **rest)  # type: ignore[arg-type]
+        super().__init__(app=app, setting=setting, told=certified, **rest)  # type: ignore[arg-type]
         self.asset_name: str | None = None
 
     def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
-        """Tell the target's asset what was played into it."""
+        """Tell the target's asset what was played into it; nothing while that only waits."""
+        if result.get("published") is False:
+            # A task that succeeds changes its outlets, whether it tells them anything or not.
+            self.outlets = []
+            return
         super().tell_assets(context, result)
         asset = table_asset(str(result.get("target")))
         self.asset_name = asset.name
@@ -43,25 +51,41 @@ class ReplayOperator(CapstanSubmitOperator):
                 context["outlet_events"][outlet].add(asset, extra=extra)
 
 
+class PublishOperator(ReplayOperator):
+    """Submits the publish of a run that a person has approved, or writes down that it is rejected.
+
+    A rejected run fails the task with `CAP-REJECTED`, without a retry.
+    """
+
+    def __init__(self, *, setting: Setting, **rest: object) -> None:
+        """Prepare a publish; the request is the output of an `ApproveOperator`."""
+        super().__init__(setting=setting, app="publish", **rest)
+
+
 def replay_tasks(
     setting: Setting,
     asked: Callable[[Context], Mapping[str, object]],
     outlet: Asset | AssetAlias,
+    replay: Replay | None = None,
 ) -> PlanReplayOperator:
-    """Plan, replay, certificate: the tasks of a replay inside a DAG; the first of them.
+    """Plan, replay, approve, publish, certificate: the tasks of a replay; the first of them.
+
+    Where a run asks for no approval, `replay` publishes, and `approve` and `publish` are skipped.
 
     Args:
         setting: Where Capstan works.
         asked: Gives the request's fields of a run.
         outlet: What the replay changes.
+        replay: The declared replay, which says whom to tell of failures.
     """
+    place = ("replays", replay.name, "notify") if replay is not None else ()
+    usual: dict[str, Any] = {
+        "on_failure_callback": on_failure(setting, replay.notify if replay else (), place),
+        "retries": RETRIES,
+        "retry_delay": RETRY_DELAY,
+    }
     plan = PlanReplayOperator(
-        task_id="plan",
-        setting=setting,
-        asked=asked,
-        doc_md=docs.TASKS["plan"],
-        retries=RETRIES,
-        retry_delay=RETRY_DELAY,
+        task_id="plan", setting=setting, asked=asked, doc_md=docs.TASKS["plan"], **usual
     )
     replayed = ReplayOperator(
         task_id="replay",
@@ -70,17 +94,29 @@ def replay_tasks(
         records=XComArg(plan, "records"),
         outlets=[outlet],
         doc_md=docs.TASKS["replay"],
-        retries=RETRIES,
-        retry_delay=RETRY_DELAY,
+        **usual,
+    )
+    approve = ApproveOperator(
+        task_id="approve", result=replayed.output, doc_md=docs.TASKS["approve"], **usual
+    )
+    published = PublishOperator(
+        task_id="publish",
+        setting=setting,
+        request=approve.output,
+        records=XComArg(plan, "records"),
+        outlets=[outlet],
+        doc_md=docs.TASKS["publish"],
+        **usual,
     )
     certificate = CertificateOperator(
         task_id="certificate",
-        result=replayed.output,
+        result=[published.output, replayed.output],
+        trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS,
         doc_md=docs.TASKS["certificate"],
-        retries=RETRIES,
-        retry_delay=RETRY_DELAY,
+        **usual,
     )
-    plan >> replayed >> certificate
+    plan.without_approval = (approve.task_id, published.task_id)
+    plan >> replayed >> approve >> published >> certificate
     return plan
 
 

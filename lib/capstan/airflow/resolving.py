@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from capstan.airflow.setting import Setting
+from capstan.capture import stalled
 from capstan.declare.names import did_you_mean, one_of
 from capstan.declare.reading import read_model
 from capstan.errors import BadRequest
@@ -88,6 +90,18 @@ def begun(setting: Setting, request: Request, kept: object) -> Request | None:
     name = f"{short_name(plan.target)}-{plan.identity[:8]}-"
     holds = any(claim.run.startswith(name) for claim in claims.alive(lake, plan.target))
     return earlier if holds else None
+
+
+def require_moving(setting: Setting, stream: str) -> None:
+    """Check that a stream's frontier moves, where it is declared how long it may stand.
+
+    Raises:
+        AnswerIsNo: `CAP-STALLED`.
+    """
+    declared = setting.declarations.streams.get(stream)
+    if declared is not None and declared.stalled_after is not None:
+        tape = open_tape(Lake.at(setting.lake), stream)
+        stalled.require_moving(declared, tape, datetime.now(UTC))
 
 
 def labels_of(setting: Setting, stream: str) -> list[str]:

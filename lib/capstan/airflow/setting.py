@@ -7,6 +7,7 @@
 | `CAPSTAN_WORK` | requests and results of tries | `capstan` in `AIRFLOW_HOME` |
 | `CAPSTAN_POOL` | the pool of tasks that start Spark | Airflow's default pool |
 | `CAPSTAN_CONNECTION` | the connection that says where Spark is | `spark_default` |
+| `CAPSTAN_NOTIFY` | who is told of failed tasks: `package.module:name`, by commas | nobody |
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Setting:
         work: A folder of this machine for requests, results, and lists for the form.
         pool: The pool of tasks that start Spark.
         connection: The Airflow connection that says where Spark is.
+        notify: Notifiers, or other callbacks, that are told of every task that fails.
     """
 
     lake: str
@@ -41,6 +43,7 @@ class Setting:
     work: Path
     pool: str
     connection: str
+    notify: tuple[str, ...] = ()
 
     @property
     def apps(self) -> Path:
@@ -74,4 +77,5 @@ def read_setting(dag_file: str | Path) -> Setting:
         work,
         os.environ.get("CAPSTAN_POOL") or "default_pool",
         os.environ.get("CAPSTAN_CONNECTION") or "spark_default",
+        tuple(filter(None, map(str.strip, os.environ.get("CAPSTAN_NOTIFY", "").split(",")))),
     )

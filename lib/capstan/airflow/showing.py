@@ -17,6 +17,9 @@ def plan_markdown(plan: Mapping[str, object]) -> str:
         ("times", _times(plan)),
         ("complete", complete),
         ("frontier", plan.get("frontier") or "empty: closed"),
+        ("held back by", _behind(plan.get("behind"))),
+        ("without a record", plan.get("silent")),
+        ("never captured", plan.get("not_on_tape")),
         ("records", f"{plan.get('records')} at {plan.get('times')} times"),
         ("to read", f"{plan.get('files')} of {plan.get('files_all')} files, {plan.get('bytes')} B"),
         ("late, not played", plan.get("late")),
@@ -24,10 +27,14 @@ def plan_markdown(plan: Mapping[str, object]) -> str:
         ("mode", plan.get("mode")),
         ("target", plan.get("target_path")),
         ("stands already", plan.get("stands")),
+        ("of the records", _standing(plan.get("standing"))),
+        ("range is held by", plan.get("held_by")),
+        ("checks", plan.get("checks")),
+        ("approval", "a person decides before it is published" if plan.get("approve") else None),
     ]
     covered = plan.get("covered")
     if isinstance(covered, list) and covered:
-        rows.append(("covered already by", [each.get("run") for each in covered]))
+        rows.append(("covered already by", [_covered(each) for each in covered]))
     return _page(f"Plan: {plan.get('stream')} into {plan.get('target')}", rows)
 
 
@@ -49,12 +56,45 @@ def certificate_markdown(certificate: Mapping[str, object]) -> str:
         ("complete", f"{complete}, frontier {frontier}"),
         ("late, not played", certificate.get("late")),
         ("transform", certificate.get("transform")),
-        ("target", f"{certificate.get('target')}, version {version}"),
+        (
+            "target",
+            f"{certificate.get('target')}{'' if version is None else f', version {version}'}",
+        ),
         ("audit", _audit(certificate)),
+        ("checks", _checks(certificate)),
+        ("approved", _approval(certificate.get("approval"))),
         ("published", f"{'yes' if certificate.get('published') else 'no'}{stood}"),
         ("attempt", certificate.get("attempt")),
     ]
     return _page(f"Certificate of {certificate.get('run')}", rows)
+
+
+def approval_markdown(result: Mapping[str, object]) -> str:
+    """What a person decides on: the certificate of a run that waits, and what it would change."""
+    found = result.get("diff")
+    difference = found if isinstance(found, Mapping) else {}
+    names = ("added", "removed", "changed")
+    cells = f"{difference.get('differing')} of {difference.get('cells')} change"
+    rows = [(f"rows {name}", difference.get(name)) for name in names]
+    columns = difference.get("new_columns")
+    parts = [
+        certificate_markdown(result),
+        "",
+        _page("What publishing would change", [*rows, ("cells", cells), ("new columns", columns)]),
+    ]
+    sample = difference.get("sample")
+    if isinstance(sample, list) and sample:
+        parts += [
+            "",
+            "| change | worker | time | before | after |",
+            "| --- | --- | --- | --- | --- |",
+        ]
+        for each in sample:
+            shown = [each.get(key) for key in ("kind", "worker", "time", "before", "after")]
+            parts.append("| " + " | ".join(map(_row, shown)) + " |")
+    rest = "Rejected, it stays there, and the table as it is."
+    parts += ["", f"It is staged at `{result.get('staging')}`. {rest}"]
+    return "\n".join(parts)
 
 
 def audits_markdown(result: Mapping[str, object]) -> str:
@@ -81,8 +121,50 @@ def _audit(certificate: Mapping[str, object]) -> str:
         return ""
     if audit.get("passed"):
         return f"passed ({audit.get('kind')}, {audit.get('cells')} cells)"
+    if not audit.get("differing"):
+        return f"failed ({audit.get('kind')}): {_checks(certificate)}"
     differing, cells = audit.get("differing"), audit.get("cells")
     return f"failed ({audit.get('kind')}): {differing} of {cells} cells differ"
+
+
+def _checks(certificate: Mapping[str, object]) -> str:
+    audit = certificate.get("audit")
+    checks = audit.get("checks") if isinstance(audit, Mapping) else None
+    return ", ".join(
+        f"{each['name']} ({each['rule']}): "
+        + (f"not met by {each['failing']} rows" if each["failing"] else "met by all rows")
+        for each in (checks if isinstance(checks, list) else [])
+    )
+
+
+def _approval(approval: object) -> str:
+    if not isinstance(approval, Mapping):
+        return ""
+    reason = f": {approval['reason']}" if approval.get("reason") else ""
+    return f"by {approval.get('by')} at {approval.get('at')}{reason}"
+
+
+def _behind(behind: object) -> str:
+    found = behind if isinstance(behind, Mapping) else {}
+    return ", ".join(f"{label} at {_text(frontier)}" for label, frontier in found.items())
+
+
+def _standing(standing: object) -> str:
+    found = standing if isinstance(standing, Mapping) else {}
+    words = {"current": "stand as they would be", "stale": "stand by other code",
+             "missing": "are not there"}  # fmt: skip
+    return ", ".join(f"{found[key]} {said}" for key, said in words.items() if found.get(key))
+
+
+def _covered(covered: Mapping[str, object]) -> str:
+    return f"{covered.get('run')} (other code)" if covered.get("stale") else str(covered.get("run"))
+
+
+def _row(value: object) -> str:
+    """A row of a table as text, with the names of its columns."""
+    if isinstance(value, Mapping):
+        return _text(", ".join(f"{name}={part}" for name, part in value.items()))
+    return _text(value)
 
 
 def _times(value: Mapping[str, object]) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from capstan.audit.audit import audit_copy, audit_transform
-from capstan.audit.report import Audit, Finding
+from capstan.audit.report import Audit, CheckResult, Finding
 from capstan.audit.shape import Shape, shape_of
 from capstan.audit.source import played_records, restrict
 
 __all__ = [
     "Audit",
+    "CheckResult",
     "Finding",
     "Shape",
     "audit_copy",

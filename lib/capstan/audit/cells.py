@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
+from capstan.audit.checks import Prepared, tallied
 from capstan.audit.report import CellTime
 from capstan.audit.shape import Shape
 from capstan.audit.view import View, place_of, table_view, tape_view, time_of
@@ -107,30 +108,38 @@ def stored_cells(
     return view_cells(table_view(frame, shape, time_type, workers), {"h": list(fields)})
 
 
-def view_cells(view: View, sets: Mapping[str, Sequence[StructField]]) -> DataFrame:
+def view_cells(
+    view: View, sets: Mapping[str, Sequence[StructField]], checks: Sequence[Prepared] = ()
+) -> DataFrame:
     """The cells of some rows, in one scan, with a fingerprint per set of fields.
 
     Args:
         view: The rows.
         sets: Fields by the prefix of their two columns: `h` gives `h1` and `h2`.
+        checks: Declared checks, each of which gives a column `c0`, `c1`, ... of rows that do not
+            meet it.
     """
     hashes: dict[str, Column] = {}
     for prefix, fields in sets.items():
         for i, column in enumerate(row_hashes(fields, view.data), start=1):
             hashes[f"{prefix}{i}"] = column
-    return _summed(view, F.lit(1).cast("bigint"), hashes)
+    return _summed(view, F.lit(1).cast("bigint"), hashes, checks)
 
 
-def _summed(view: View, records: Column, hashes: Mapping[str, Column]) -> DataFrame:
+def _summed(
+    view: View,
+    records: Column,
+    hashes: Mapping[str, Column],
+    checks: Sequence[Prepared] = (),
+) -> DataFrame:
     rows = view.frame.select(
         *view.place,
         records.alias("records"),
         *(column.alias(name) for name, column in hashes.items()),
+        *(flag for check in checks for flag in check.flags()),
     )
-    return rows.groupBy(*place_of(rows)).agg(
-        F.sum("records").alias("records"),
-        *(sum_mod64(F.col(name)).alias(name) for name in hashes),
-    )
+    sums = {name: sum_mod64(F.col(name)) for name in hashes}
+    return tallied(rows, checks, {"records": F.sum("records"), **sums})
 
 
 def compare(expected: DataFrame, actual: DataFrame, limit: int) -> CellComparison:
@@ -197,7 +206,10 @@ def _count(side: str) -> Column:
 
 
 def count_cells(
-    joined: DataFrame, sides: Sequence[str], checks: Mapping[str, Column]
+    joined: DataFrame,
+    sides: Sequence[str],
+    checks: Mapping[str, Column],
+    sums: Mapping[str, str] | None = None,
 ) -> dict[str, int]:
     """Totals over gathered cells, in one job.
 
@@ -205,16 +217,18 @@ def count_cells(
         joined: The gathered cells.
         sides: Names of sides.
         checks: Conditions by name.
+        sums: Further columns to be summed, by name.
 
     Returns:
-        By name: `cells` with rows on any side, rows per side, cells per condition, and as `any`
-        the cells that meet at least one condition.
+        By name: `cells` with rows on any side, rows per side, cells per condition, the sums, and
+        as `any` the cells that meet at least one condition.
     """
     counts = [_count(side) for side in sides]
     found = joined.agg(
         F.count_if(reduce(_or, [count > 0 for count in counts])).alias("cells"),
         *(F.sum(count).alias(side) for side, count in zip(sides, counts, strict=True)),
         *(F.count_if(wrong).alias(name) for name, wrong in checks.items()),
+        *(F.sum(column).alias(name) for name, column in (sums or {}).items()),
         F.count_if(reduce(_or, checks.values())).alias("any"),
     ).first()
     assert found is not None

@@ -13,6 +13,8 @@ CellTime = tuple[int | None, ...]
 TimesJson = int | str | None | list[int | str | None]
 # Where a difference is: in the audited table, or on the tape itself.
 TARGET, TAPE = "target", "tape"
+CHECK = "check"
+"""The kind of a finding that is a row which does not meet a declared check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +24,12 @@ class Finding:
     Attributes:
         worker: The captured worker; None where the table does not keep it.
         time: Per coordinate the value, None where it is not kept.
-        kind: `missing`, `extra` or `changed`.
+        kind: `missing`, `extra` or `changed`; or `check`, a row that does not meet a check.
         expected: The row that should be there, or None; on the tape, the cell's count and
             fingerprint.
         actual: What is there instead, or None.
         where: `target`, or `tape` when the tape's own records are not what its index says.
+        check: The name of the check, empty for differences.
     """
 
     worker: int | None
@@ -35,6 +38,7 @@ class Finding:
     expected: Mapping[str, object] | None
     actual: Mapping[str, object] | None
     where: str = TARGET
+    check: str = ""
 
     def as_json(self, time_type: TimeType) -> dict[str, object]:
         """The finding as the object that `--json` prints."""
@@ -45,16 +49,39 @@ class Finding:
             "expected": self.expected,
             "actual": self.actual,
             "where": self.where,
+            "check": self.check or None,
         }
 
 
 @dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What came of a declared check.
+
+    Attributes:
+        name: Its name.
+        rule: What every row must meet, as a person reads it.
+        failing: How many rows do not meet it; of columns that are unique, how many rows share
+            their values with another.
+        findings: Some of these rows.
+    """
+
+    name: str
+    rule: str
+    failing: int
+    findings: tuple[Finding, ...] = ()
+
+    def as_json(self) -> dict[str, object]:
+        """The result as the object that `--json` prints; the rows are among the findings."""
+        return {"name": self.name, "rule": self.rule, "failing": self.failing}
+
+
+@dataclass(frozen=True, slots=True)
 class Audit:
-    """The answer to: is this table exactly what the stream said?
+    """The answer to: is this table exactly what the stream said, and what its owner demands?
 
     Attributes:
         kind: What was checked: `copy`, `shared-columns` or `transform`.
-        passed: Whether nothing differs.
+        passed: Whether nothing differs, and every row meets every check.
         cells: How many cells (worker, time) were compared; of a transform those of its input and
             of its output.
         differing: How many of them differ.
@@ -63,6 +90,7 @@ class Audit:
         totals: Exact counts: rows of the table that are `missing`, `extra`, `changed`; cells of
             the `tape` whose own records are not what its index says.
         first: Where the first differing cell is, as text; empty when none differs.
+        checks: What came of the declared checks.
     """
 
     kind: str
@@ -73,6 +101,17 @@ class Audit:
     records: int
     totals: Mapping[str, int]
     first: str = ""
+    checks: tuple[CheckResult, ...] = ()
+
+    @property
+    def shown(self) -> tuple[Finding, ...]:
+        """The findings, with the rows that do not meet a check after the differences."""
+        return (*self.findings, *(row for check in self.checks for row in check.findings))
+
+    @property
+    def failed_checks(self) -> tuple[CheckResult, ...]:
+        """The checks that some row does not meet."""
+        return tuple(check for check in self.checks if check.failing)
 
     def as_json(self, time_type: TimeType) -> dict[str, object]:
         """The audit as the object that `--json` prints."""
@@ -83,7 +122,8 @@ class Audit:
             "differing": self.differing,
             "records": self.records,
             "totals": dict(self.totals),
-            "findings": [finding.as_json(time_type) for finding in self.findings],
+            "findings": [finding.as_json(time_type) for finding in self.shown],
+            "checks": [check.as_json() for check in self.checks],
         }
 
     def require_passed(self, where: str) -> None:
@@ -93,10 +133,13 @@ class Audit:
             where: What was audited, for the message.
 
         Raises:
-            AnswerIsNo: `CAP-AUDIT`, saying how many cells differ and where the first is.
+            AnswerIsNo: `CAP-AUDIT`, saying how many cells differ and where the first is;
+                `CAP-CHECK` where nothing differs, and rows do not meet a declared check.
         """
         if self.passed:
             return
+        if not self.differing:
+            self._require_checks(where)
         counts = ", ".join(f"{count} {kind}" for kind, count in self.totals.items() if count)
         raise AnswerIsNo(
             "CAP-AUDIT",
@@ -108,6 +151,20 @@ class Audit:
             cells=self.cells,
             differing=self.differing,
             totals=dict(self.totals),
+        )
+
+    def _require_checks(self, where: str) -> None:
+        first, *others = self.failed_checks
+        more = f"; so do {', '.join(check.name for check in others)}" if others else ""
+        raise AnswerIsNo(
+            "CAP-CHECK",
+            f"{where}: check {first.name} ({first.rule}) fails for {first.failing} of "
+            f"{self.records} rows{more}",
+            "the findings show the rows; mend what makes them, or the check",
+            check=first.name,
+            failing=first.failing,
+            checks=[check.as_json() for check in self.checks],
+            sample=[finding.actual for finding in first.findings],
         )
 
 

@@ -56,16 +56,9 @@ class Side:
             *self.view.place,
             *(column.cast("bigint").alias(name) for name, column in hashes),
             F.lit(sign).alias("sign"),
-            F.to_json(F.struct(*map(self._value, self.fields)), _AS_TEXT).alias("text"),
+            row_text(self.fields, data).alias("text"),
         )
         return within(rows, cells)
-
-    def _value(self, field: StructField) -> Column:
-        data = self.view.data
-        value = F.col(quoted(field.name)) if data is None else data.getField(field.name)
-        if isinstance(field.dataType, DecimalType):
-            value = value.cast("string")  # A JSON number would be read as a float.
-        return value.alias(field.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +77,23 @@ class _Group:
     time: tuple[int | None, ...]
     missing: list[_Values]
     extra: list[_Values]
+
+
+def row_text(fields: Iterable[StructField], data: Column | None = None) -> Column:
+    """A row's values as JSON text.
+
+    Args:
+        fields: The columns.
+        data: The struct that holds them; by default they are columns of the frame.
+    """
+
+    def value(field: StructField) -> Column:
+        found = F.col(quoted(field.name)) if data is None else data.getField(field.name)
+        if isinstance(field.dataType, DecimalType):
+            found = found.cast("string")  # A JSON number would be read as a float.
+        return found.alias(field.name)
+
+    return F.to_json(F.struct(*map(value, fields)), _AS_TEXT)
 
 
 def within(rows: DataFrame, cells: DataFrame) -> DataFrame:

@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from capstan.bench import report
+from capstan.bench.backfills import backfills
 from capstan.bench.captures import captures
 from capstan.bench.clock import Clock
 from capstan.bench.fixed import fixed
@@ -23,12 +24,27 @@ from capstan.bench.inputs import Bench, Options
 from capstan.bench.judging import judging
 from capstan.bench.lines import Line
 from capstan.bench.moving import moving
+from capstan.bench.pages import pages
+from capstan.bench.pipelines import pipelines
 from capstan.bench.replays import replays
 from capstan.bench.scheduled import scheduled
 from capstan.errors import BadRequest, CapstanError
 from capstan.session import build_session
 
-NAMES = ("capture", "direct", "staged", "verify", "fixed", "follow", "judge", "move", "airflow")
+NAMES = (
+    "capture",
+    "direct",
+    "staged",
+    "verify",
+    "fixed",
+    "follow",
+    "judge",
+    "move",
+    "backfill",
+    "page",
+    "pipeline",
+    "airflow",
+)
 _REPLAYS = frozenset({"direct", "staged", "verify"})
 
 
@@ -82,6 +98,9 @@ def measured(bench: Bench) -> list[Line]:
         (frozenset({"follow"}), lambda: follow(bench)),
         (frozenset({"judge"}), lambda: judging(bench)),
         (frozenset({"move"}), lambda: moving(bench)),
+        (frozenset({"backfill"}), lambda: backfills(bench)),
+        (frozenset({"page"}), lambda: pages(bench)),
+        (frozenset({"pipeline"}), lambda: pipelines(bench)),
         (frozenset({"airflow"}), lambda: scheduled(bench)),
     ]
     return [line for names, part in parts if names & wanted for line in part()]

@@ -10,7 +10,19 @@ from typing import Annotated
 
 import typer
 
-from capstan.cli import audits, check, exchange, house, listing, replays, sockets, tapes
+from capstan.cli import (
+    audits,
+    backfills,
+    check,
+    exchange,
+    explain,
+    house,
+    listing,
+    replays,
+    reports,
+    sockets,
+    tapes,
+)
 from capstan.cli.output import Output
 from capstan.cli.shell import DEFAULT_LAKE, Shell, shell_of
 from capstan.errors import BadRequest, Broken, CapstanError
@@ -40,6 +52,7 @@ _COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
     "listen": (sockets.listen, "clicks --port 8000 --workers 5 --time-type u64 --record-type u64"),
     "serve": (sockets.serve, "clicks --to 127.0.0.1:8000 --peers 3"),
     "check": (check.check, "recording/worker-0.jsonl --minimum 0"),
+    "explain": (explain.explain, "late_carriers --mermaid"),
     "verify": (tapes.verify, "flights --workers EWR,2 --deep"),
     "plan": (replays.plan, f"flights --into march {_MARCH}"),
     "replay": (replays.replay, f"flights --into march --workers EWR,LGA {_MARCH}"),
@@ -48,9 +61,13 @@ _COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
         "flights --against /data/departures --worker-column origin --time-column sched_dep",
     ),
     "publish": (replays.publish, "march-3f2a9c1b-1"),
+    "reject": (replays.reject, "march-3f2a9c1b-1 --reason 'the wrong month'"),
     "rollback": (replays.rollback, "march-3f2a9c1b-1"),
     "unlock": (replays.unlock, "march-3f2a9c1b-1"),
     "runs": (listing.runs, "--target march --limit 5"),
+    "report": (reports.report, "march-3f2a9c1b-1 -o march.html"),
+    "gaps": (backfills.gaps, "flights_by_day --every '7 days'"),
+    "backfill": (backfills.backfill, "flights_by_day --since 2013-03-01 --chunk 7"),
 }
 
 app = typer.Typer(

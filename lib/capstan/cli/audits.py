@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import RenderableType
 
-from capstan.cli.certificate import audit_line, finding_table
+from capstan.cli.certificate import audit_line, checks_line, finding_table
 from capstan.cli.options import AsOf, Since, Until, Workers, names
 from capstan.cli.progress import Work
 from capstan.cli.shell import Shell, shell_of
@@ -72,7 +72,7 @@ def audit(
     )
     planned = plan_against(shell.lake, shell.declarations(), asked)
     with shell.spark(Work(f"audit {against}")) as spark:
-        found = audit_against(spark, planned, asked)
+        found = audit_against(spark, shell.lake, planned, asked)
     about: dict[str, object] = {
         "stream": what,
         "cut": planned.cut.commit,
@@ -102,8 +102,12 @@ def _audit_run(shell: Shell, run: str, version: int | None) -> int:
 def _audited(shell: Shell, about: dict[str, object], found: Audit, time_type: TimeType) -> int:
     value = found.as_json(time_type)
     lines: list[RenderableType] = [f"{about['target']}: audit {audit_line(value)}"]
-    if not found.passed:
+    if found.checks:
+        lines.append(f"checks: {checks_line(value)}")
+    if found.differing:
         counts = ", ".join(f"{count:,} {kind}" for kind, count in found.totals.items() if count)
-        lines += [f"rows: {counts}; the first at {found.first}", finding_table(value)]
+        lines.append(f"rows: {counts}; the first at {found.first}")
+    if not found.passed:
+        lines.append(finding_table(value))
     shell.output.answer({**about, **value}, *lines)
     return 0 if found.passed else 1

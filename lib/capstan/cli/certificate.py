@@ -30,6 +30,8 @@ def certificate_facts(certificate: Mapping[str, object]) -> Table:
             ("transform", certificate.get("transform")),
             ("target", _target(certificate)),
             ("audit", audit_line(certificate.get("audit"))),
+            ("checks", checks_line(certificate.get("audit"))),
+            ("approved", _approval(certificate.get("approval"))),
             ("published", certificate.get("published")),
             ("seconds", certificate.get("seconds")),
             ("", ""),
@@ -44,25 +46,47 @@ def audit_line(audit: object) -> str:
     cells, differing = cell(audit.get("cells")), cell(audit.get("differing"))
     if audit.get("passed"):
         return f"passed ({audit.get('kind')}, {cells} cells)"
+    if not audit.get("differing"):
+        return f"failed ({audit.get('kind')}): rows do not meet a check"
     return f"failed ({audit.get('kind')}): {differing} of {cells} cells differ"
 
 
+def checks_line(audit: object) -> str:
+    """The declared checks of an audit in one line: each with the rows that do not meet it."""
+    checks = audit.get("checks") if isinstance(audit, Mapping) else None
+    return ", ".join(
+        f"{each['name']} {'met' if not each['failing'] else 'not met by ' + cell(each['failing'])}"
+        for each in (checks if isinstance(checks, list) else [])
+    )
+
+
+def _approval(approval: object) -> str:
+    if not isinstance(approval, Mapping):
+        return ""
+    reason = f": {approval['reason']}" if approval.get("reason") else ""
+    return f"by {approval.get('by')} at {approval.get('at')}{reason}"
+
+
 def finding_table(audit: Mapping[str, object]) -> Table:
-    """The sample of an audit's differences."""
+    """The sample of an audit's differences, and of the rows that do not meet a check."""
     found = audit.get("findings")
     return table(
         "",
         ("kind", "worker", "time", "expected", "actual"),
         [
-            (each["kind"], each["worker"], each["time"], *_sides(each))
+            (
+                each.get("check") or each["kind"],
+                each["worker"],
+                each["time"],
+                *row_pair(each["expected"], each["actual"]),
+            )
             for each in (found if isinstance(found, list) else [])
         ],
     )
 
 
-def _sides(finding: Mapping[str, object]) -> tuple[str, str]:
-    """Both rows; where there are both, only what is not the same in them."""
-    expected, actual = finding["expected"], finding["actual"]
+def row_pair(expected: object, actual: object) -> tuple[str, str]:
+    """Two rows; where there are both, only what is not the same in them."""
     if isinstance(expected, Mapping) and isinstance(actual, Mapping):
         other = [name for name in expected if expected[name] != actual.get(name)]
         return _row(expected, other), _row(actual, other)

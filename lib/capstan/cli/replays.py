@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import getpass
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import RenderableType
 
-from capstan.cli.certificate import certificate_facts, time_range
+from capstan.cli.certificate import certificate_facts
 from capstan.cli.options import AsOf, Into, KnownAt, Run, Since, Stream, Until, Workers, names
-from capstan.cli.output import facts, size, table
+from capstan.cli.planned import difference_tables, plan_tables
 from capstan.cli.progress import Work, replay_work, rollback_work
 from capstan.cli.shell import Shell, shell_of
 from capstan.declare import Mode
 from capstan.errors import BadRequest
 
 if TYPE_CHECKING:
-    from capstan.replay.preview import Preview
     from capstan.replay.request import Request
     from capstan.replay.run import Outcome
 
@@ -47,6 +46,10 @@ Adopt = Annotated[
 Hold = Annotated[
     bool, typer.Option("--hold", help="Stop after the audit; `capstan publish` goes on.")
 ]
+Diff = Annotated[
+    bool,
+    typer.Option("--diff", help="Also compare with the target: rows added, removed, changed."),
+]
 
 
 def plan(
@@ -67,14 +70,26 @@ def plan(
     direct: Direct = False,
     adopt: Adopt = False,
     hold: Hold = False,
+    diff: Diff = False,
 ) -> int:
-    """Say what a replay would read and write; ends with 3 where the range is not complete."""
+    """Say what a replay would read and write; ends with 3 where the range is not complete.
+
+    With --diff also which rows it would add, remove and change; nothing is written.
+    """
     from capstan.replay.preview import preview
 
     shell = shell_of(context)
     found = preview(shell.lake, shell.declarations(), _request(context))
     value = found.as_json()
-    shell.output.answer(value, *_plan_tables(found, value))
+    shown = plan_tables(value)
+    if diff:
+        with shell.spark(Work(f"plan {stream}")) as spark:
+            from capstan.replay.difference import difference
+
+            told = difference(spark, found.plan).as_json(found.plan.tape.time_type)
+        value["diff"] = told
+        shown += difference_tables(told)
+    shell.output.answer(value, *shown)
     return 0 if found.plan.complete or partial else 3
 
 
@@ -180,7 +195,8 @@ def _request(context: typer.Context) -> Request:
     """The request of a command whose parameters are named like the request's fields."""
     from capstan.replay.request import Request
 
-    fields = {name: context.params[name] for name in Request.__dataclass_fields__}
+    given = context.params
+    fields = {name: given[name] for name in Request.__dataclass_fields__ if name in given}
     fields["mode"] = Mode(fields["mode"])
     fields["workers"] = names(fields["workers"], "--workers")
     fields["keys"] = names(fields["keys"], "--keys") or ()
@@ -199,39 +215,13 @@ def _answer(shell: Shell, outcome: Outcome) -> None:
     shell.output.answer(value, certificate_facts(value), line)
 
 
-def _plan_tables(found: Preview, value: dict[str, object]) -> list[RenderableType]:
-    covered = value["covered"]
-    assert isinstance(covered, list)
-    complete = "yes" if value["complete"] else "no: times of the range can still receive records"
-    shown: list[RenderableType] = [
-        facts(
-            f"plan: {value['stream']} into {value['target']}",
-            [
-                ("commit", value["cut"]),
-                ("workers", value["workers"]),
-                ("workers left out", value["left_out"]),
-                ("times", time_range(value)),
-                ("complete", complete),
-                ("frontier", value["frontier"] or "empty: closed"),
-                ("records", f"{found.played.records:,} at {found.played.times:,} times"),
-                ("to read", f"{found.files} of {found.files_all} files, {size(found.bytes)}"),
-                ("late, not played", value["late"]),
-                ("target", value["target_path"]),
-                ("stands already", value["stands"]),
-                ("", ""),
-            ],
-        )
-    ]
-    if covered:
-        columns = ("run", "workers", "since", "until", "transform", "stale")
-        rows = [[each[name] for name in columns] for each in covered]
-        shown.append(table("covered already", columns, rows))
-    return shown
-
-
 def publish(context: typer.Context, run: Run) -> int:
-    """Publish a run that was held after its audit, or finish one that was cut off."""
+    """Publish a run that was held after its audit, or finish one that was cut off.
+
+    A run that waits for approval is approved by this, in the name of who is logged in.
+    """
     from capstan.ledger.runs import read_history
+    from capstan.replay.approval import Decision
 
     shell = shell_of(context)
     shell.lake.require()
@@ -239,9 +229,43 @@ def publish(context: typer.Context, run: Run) -> int:
     with shell.spark(Work(f"publish {run}")) as spark:
         from capstan.replay.run import publish as carry_out
 
-        outcome = carry_out(spark, shell.lake, shell.declarations(), run)
+        decision = Decision(_user())
+        outcome = carry_out(spark, shell.lake, shell.declarations(), run, decision)
     _answer(shell, outcome)
     return 0
+
+
+def reject(
+    context: typer.Context,
+    run: Run,
+    reason: Annotated[str, typer.Option(help="Why; it goes into the ledger.")] = "",
+) -> int:
+    """Reject a run that was held after its audit: it is not published, and holds nothing more.
+
+    What it has staged stays where it is, to be looked at.
+    """
+    from capstan.ledger.runs import read_history
+    from capstan.replay.approval import Decision, require_waiting
+    from capstan.replay.approval import reject as carry_out
+
+    shell = shell_of(context)
+    shell.lake.require()
+    require_waiting(read_history(shell.lake, run))
+    with shell.spark(Work(f"reject {run}")) as spark:
+        row = carry_out(spark, shell.lake, run, Decision(_user(), reason=reason))
+    shell.output.answer(
+        {"run": run, "rejected": True, **row.detail},
+        f"run {run} is rejected; what it staged is at {row.detail['staging']}",
+    )
+    return 0
+
+
+def _user() -> str:
+    """Who is logged in, as the system knows them."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
 
 
 def rollback(context: typer.Context, run: Run) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from capstan.declare.checks import Check, Range
 from capstan.declare.computation import Transform, TransformFunction
 from capstan.declare.loading import Declarations, default_path, load
 from capstan.declare.models import (
@@ -26,11 +27,13 @@ __all__ = [
     "ByColumn",
     "ByKey",
     "ByPartition",
+    "Check",
     "Declarations",
     "EpochTime",
     "EventTime",
     "LatePolicy",
     "Mode",
+    "Range",
     "Registry",
     "Replay",
     "Source",

@@ -6,7 +6,6 @@ import hashlib
 import importlib
 import inspect
 import json
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from datetime import timedelta
@@ -17,23 +16,24 @@ from typing import Annotated
 from pydantic import AfterValidator, model_validator
 from pydantic.dataclasses import dataclass
 
-from capstan.declare.fields import CONFIG, Column, Columns, Declared, PositiveLength, Text, name_of
+from capstan.declare.fields import (
+    CONFIG,
+    Column,
+    Columns,
+    Declared,
+    PositiveLength,
+    Reference,
+    Text,
+    name_of,
+)
 from capstan.declare.sql import normalised, problem_with_query
 from capstan.errors import BadRequest
 
 # A Spark DataFrame in, a Spark DataFrame out; this room does not import Spark to say so.
 TransformFunction = Callable[..., object]
 
-_DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
-_REFERENCE = re.compile(f"{_DOTTED}:{_DOTTED}")
 # Functions registered in Python, by `module:function`; they may lie where import cannot reach.
 _registered: dict[str, TransformFunction] = {}
-
-
-def _reference(text: str) -> str:
-    if not _REFERENCE.fullmatch(text):
-        raise ValueError(f"{text!r} is not a function; write package.module:function")
-    return text
 
 
 def _query(text: str) -> str:
@@ -68,7 +68,7 @@ class Transform(Declared):
     name: Annotated[str, name_of("transform")]
     description: str = ""
     sql: Annotated[Text, AfterValidator(_query)] | None = None
-    function: Annotated[str, AfterValidator(_reference)] | None = None
+    function: Reference | None = None
     time: Column | None = None
     grain: PositiveLength | None = None
     worker: Column | None = None

@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, model_validator
 from pydantic.dataclasses import dataclass
@@ -25,11 +25,16 @@ CONFIG = ConfigDict(extra="forbid")
 _INTEGER = re.compile(r"-?\d{1,19}")
 _SCHEDULE = re.compile(r"@[a-z]{3,20}|[0-9A-Za-z*/,#?-]+( [0-9A-Za-z*/,#?-]+){4}")
 _LIMIT = 2**63
+_DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+_REFERENCE = re.compile(f"{_DOTTED}:{_DOTTED}")
 
 
 @dataclass(frozen=True, slots=True, config=CONFIG)
 class Declared:
     """A model of the declaration file: frozen, and closed to keys that it does not know."""
+
+    # Whether the key above a model is its name, so that it has no key `name` inside.
+    NAMED_BY_KEY: ClassVar[bool] = True
 
     @model_validator(mode="before")
     @classmethod
@@ -40,11 +45,11 @@ class Declared:
             given = list(values)
         else:
             return values
-        # The name is the key of the mapping that holds the model, never one inside it.
         known = [field.name for field in dataclasses.fields(cls)]
+        allowed = [name for name in known if name != "name" or not cls.NAMED_BY_KEY]
         for key in given:
             if key not in known:
-                raise unknown_key(str(key), [name for name in known if name != "name"])
+                raise unknown_key(str(key), allowed)
         return values
 
 
@@ -121,13 +126,23 @@ def _several(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
-def _distinct(values: tuple[str, ...]) -> tuple[str, ...]:
-    if not values:
-        raise ValueError("is empty; name at least one")
+def _once(values: tuple[str, ...]) -> tuple[str, ...]:
     for value in values:
         if values.count(value) > 1:
             raise ValueError(f"has {value!r} twice")
     return values
+
+
+def _distinct(values: tuple[str, ...]) -> tuple[str, ...]:
+    if not values:
+        raise ValueError("is empty; name at least one")
+    return _once(values)
+
+
+def _reference(text: str) -> str:
+    if not _REFERENCE.fullmatch(text):
+        raise ValueError(f"{text!r} names nothing in Python; write package.module:function")
+    return text
 
 
 def name_of(kind: str) -> AfterValidator:
@@ -139,6 +154,9 @@ Text = Annotated[str, AfterValidator(_text)]
 Column = Annotated[str, AfterValidator(_checked(check_column))]
 Columns = Annotated[tuple[Column, ...], BeforeValidator(_several), AfterValidator(_distinct)]
 Labels = Annotated[tuple[str, ...], BeforeValidator(_several), AfterValidator(_distinct)]
+# What Python has under a name: `package.module:name`.
+Reference = Annotated[str, AfterValidator(_reference)]
+References = Annotated[tuple[Reference, ...], BeforeValidator(_several), AfterValidator(_once)]
 TableOrPath = Annotated[str, AfterValidator(_checked(check_target))]
 Schedule = Annotated[str, AfterValidator(_schedule)]
 Length = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_not_negative)]

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
+from capstan.declare.checks import twice
 from capstan.declare.computation import Transform
 from capstan.declare.consistency import check_replay
 from capstan.declare.document import Document, Place, read_document
@@ -165,6 +166,11 @@ def _check_replay(document: Document, name: str, replay: Replay, declared: Decla
     if problem is not None:
         field, what = problem
         raise document.error(("replays", name, field), what, "see the declarations it names")
+    target = declared.targets.get(replay.target)
+    name_twice = twice((*(target.checks if target else ()), *replay.checks))
+    if name_twice is not None:
+        said = f"{name_twice!r} is a check of target {replay.target} as well"
+        raise document.error(("replays", name, "checks"), said, "give one another name")
 
 
 def _fill_in(document: Document, sections: dict[str, dict[str, object]], lake: str) -> None:

@@ -18,6 +18,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
+from capstan.declare.checks import Checks
 from capstan.declare.fields import (
     CONFIG,
     Bound,
@@ -28,6 +29,7 @@ from capstan.declare.fields import (
     Labels,
     Length,
     PositiveLength,
+    References,
     Schedule,
     TableOrPath,
     Text,
@@ -242,6 +244,8 @@ class Stream(Declared):
     time: TimeDomain
     late: LatePolicy = LatePolicy.DEAD_LETTER
     schedule: Schedule | None = None
+    stalled_after: PositiveLength | None = None
+    notify: References = field(default=())
     description: str = ""
 
     @field_validator("workers", mode="after")
@@ -278,6 +282,7 @@ class Target(Declared):
         worker: The column that says the worker: its number (`_worker`), or its label.
         time: The column that says the time.
         columns: The stream's columns that the table has; None for all.
+        checks: What every row must meet that a replay puts there.
         description: One line for people.
     """
 
@@ -286,6 +291,7 @@ class Target(Declared):
     worker: Column = "_worker"
     time: Column = "_time"
     columns: Columns | None = None
+    checks: Checks = field(default=())
     description: str = ""
 
 
@@ -304,6 +310,9 @@ class Replay(Declared):
         mode: How the target is changed.
         keys: Columns that `merge` matches rows by; those of the transform when empty.
         schedule: When Airflow runs it over data intervals; None by hand only.
+        checks: What every row must meet that it puts out, besides the checks of its target.
+        approve: Whether a person decides, between audit and publish.
+        notify: Whom Airflow tells of failures: notifiers, or other callbacks of a failed task.
         description: One line for people.
     """
 
@@ -317,4 +326,7 @@ class Replay(Declared):
     mode: Mode = Mode.REPLACE
     keys: Columns = field(default=())
     schedule: Schedule | None = None
+    checks: Checks = field(default=())
+    approve: bool = False
+    notify: References = field(default=())
     description: str = ""

@@ -251,7 +251,7 @@ class _Session:
         self._request = request
         self._listener = listener
         self._cut = newest_cut(tape)
-        self._app = f"listen:{tape.name}:{uuid.uuid4()}"
+        self._identity = uuid.uuid4()
         self._stop = threading.Event()
         self._inbox = Inbox(request.limit)
         self._events = self._records = 0
@@ -335,7 +335,8 @@ class _Session:
         ]
         if batches:
             rows = self._spark.createDataFrame(pa.Table.from_batches(batches, schema))
-            delta.append(rows, tape.paths.records, txn=Txn(self._app, first))
+            listener = Txn(f"listen:{tape.name}:{self._identity}", first)
+            delta.append(rows, tape.paths.records, txn=listener)
         reached("listen.records", stream=tape.name, commit=commit)
         placed = [(r.worker, r.seq, first + place, r.event) for place, r in enumerate(received)]
         index = reading.event_batch(form.time_type, placed)

@@ -25,6 +25,10 @@ class Step(StrEnum):
     """It will publish; its detail is the request and what the target was before."""
     AUDITED = "audited"
     """Its output is staged and has passed its audit; it waits to be published."""
+    APPROVED = "approved"
+    """A person has approved what waits; its detail says who, when and why."""
+    REJECTED = "rejected"
+    """A person has rejected it: it is not published, and its staging stays to be looked at."""
     DONE = "done"
     """It has published; its detail is the certificate."""
     FAILED = "failed"
@@ -34,7 +38,7 @@ class Step(StrEnum):
 
 
 # After one of these an attempt holds nothing any more.
-TERMINAL = frozenset({Step.DONE, Step.FAILED, Step.ROLLED_BACK})
+TERMINAL = frozenset({Step.DONE, Step.FAILED, Step.ROLLED_BACK, Step.REJECTED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,11 @@ class History:
     def rolled_back(self) -> bool:
         """Whether what it published was taken back."""
         return any(row.step is Step.ROLLED_BACK for row in self.rows)
+
+    def approval(self, attempt: int) -> Mapping[str, object] | None:
+        """Who has approved what an attempt has staged, and when; None where nobody was asked."""
+        found = [r for r in self.rows if r.attempt == attempt and r.step is Step.APPROVED]
+        return found[-1].detail if found else None
 
     def intent(self, attempt: int) -> Row | None:
         """What an attempt said it would do, if it got so far."""

@@ -1,4 +1,4 @@
-"""The ledgers: what was claimed, intended, done and covered. Append only; read without a JVM."""
+"""The ledgers: what was claimed, done, covered and found. Append only; read without a JVM."""
 
 from __future__ import annotations
 
@@ -75,6 +75,27 @@ SCHEMAS = {
             StructField("region", _TEXT),
             StructField("at", _MOMENT),
             StructField("expires", _MOMENT),
+        ]
+    ),
+    "findings": StructType(
+        [
+            StructField("run", _TEXT),
+            StructField("attempt", _INT),
+            StructField("at", _MOMENT),
+            StructField("stream", _TEXT),
+            StructField("cut", _LONG),
+            StructField("target", _TEXT),
+            StructField("target_version", _LONG),
+            StructField("audit", _TEXT),
+            StructField("kind", _TEXT),
+            StructField("code", _TEXT),
+            StructField("check_name", _TEXT),
+            StructField("total", _LONG),
+            StructField("worker", _INT),
+            StructField("time", _TEXT),
+            StructField("expected", _TEXT),
+            StructField("actual", _TEXT),
+            StructField("sample", _TEXT),
         ]
     ),
 }

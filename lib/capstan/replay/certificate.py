@@ -30,7 +30,7 @@ def draft(plan: Plan, played: Played) -> dict[str, object]:
     """The certificate as far as it is known before anything is written.
 
     Keys are those of `lib/PROTOCOL.md`; what the publish adds: `target_version`, `audit`,
-    `published`, `attempt`, `seconds`.
+    `approval`, `published`, `attempt`, `seconds`.
     """
     time_type = plan.tape.time_type
     bounds = render_bounds(time_type, plan.region)
@@ -131,6 +131,7 @@ def finished(
     generation: int,
     target_version: int,
     audit: object,
+    approval: Mapping[str, object] | None,
     seconds: float,
 ) -> dict[str, object]:
     """The whole certificate of a replay that has published."""
@@ -141,6 +142,7 @@ def finished(
         "generation": generation,
         "target_version": target_version,
         "audit": audit,
+        "approval": approval,
         "published": True,
         "seconds": round(seconds, 3),
     }

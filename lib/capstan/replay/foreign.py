@@ -14,6 +14,7 @@ from capstan.declare import Declarations
 from capstan.errors import BadRequest
 from capstan.ledger.runs import History, read_history
 from capstan.replay import settle, target
+from capstan.replay.findings import note_findings
 from capstan.replay.job import restore
 from capstan.replay.layout import Layout, quoted
 from capstan.replay.plan import Plan, make_plan
@@ -121,14 +122,15 @@ def _require_version(path: str, version: int | None) -> None:
         )
 
 
-def audit_against(spark: SparkSession, plan: Plan, asked: Against) -> Audit:
-    """Audit a table against what the stream said.
+def audit_against(spark: SparkSession, lake: Lake, plan: Plan, asked: Against) -> Audit:
+    """Audit a table against what the stream said; what is found goes into the findings ledger.
 
     Where no workers were named, rows of workers that the stream does not have are `extra`; where
     no range was, rows without a time are.
 
     Args:
         spark: The session.
+        lake: The lake.
         plan: What `plan_against` made of `asked`.
         asked: The table and its columns.
 
@@ -150,7 +152,11 @@ def audit_against(spark: SparkSession, plan: Plan, asked: Against) -> Audit:
     tagged = layout.tagged(_restricted(rows, plan, asked), time_type)
     times = tuple(f"`_time`.{quoted(name)}" for name in time_type.names)
     shape = Shape("_worker", times, found.columns)
-    return audit_copy(spark, tape, plan.cut, plan.workers, plan.region, tagged, shape)
+    audit = audit_copy(
+        spark, tape, plan.cut, plan.workers, plan.region, tagged, shape, checks=plan.checks
+    )
+    note_findings(spark, lake, plan, audit, target_version=asked.version)
+    return audit
 
 
 def _read(spark: SparkSession, path: str, version: int | None) -> DataFrame:
@@ -229,14 +235,26 @@ def audit_run(
 ) -> tuple[Plan, Audit]:
     """Audit what a run has put into its target, as it is now or at a version.
 
-    Of a run that waits to be published, what it has staged is audited.
+    Of a run that waits to be published, what it has staged is audited. What is found goes into the
+    findings ledger.
 
     Raises:
         BadRequest: `CAP-CODE` when its transform has changed since.
     """
-    plan = restore(spark, lake, declarations, history).plan
-    waiting = settle.audited(history)
+    job = restore(spark, lake, declarations, history)
+    plan, waiting = job.plan, settle.audited(history)
     if waiting is not None and version is None:
         staged = spark.read.format("delta").load(waiting[1])
-        return plan, target.audit(spark, plan, staged)
-    return plan, target.audit_target(spark, plan, version)
+        found = target.audit(spark, plan, staged)
+    else:
+        found = target.audit_target(spark, plan, version)
+    note_findings(
+        spark,
+        lake,
+        plan,
+        found,
+        run=history.last.run,
+        attempt=job.attempt,
+        target_version=version,
+    )
+    return plan, found

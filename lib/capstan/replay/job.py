@@ -108,6 +108,7 @@ class Job:
             generation=self.run.generation,
             target_version=version,
             audit=audit,
+            approval=None if history is None else history.approval(self.attempt),
             seconds=time.monotonic() - self.started,
         )
         self.write(Step.DONE, done)
@@ -130,6 +131,9 @@ def restore(spark: SparkSession, lake: Lake, declarations: Declarations, history
     """
     intent = require_intent(history)
     request = Request.from_json(_object(intent, "request"))
+    if request.replay not in declarations.replays:
+        # What was published outlives its declaration.
+        request = replace(request, replay=None)
     tape = open_tape(lake, request.stream)
     cut = summary.find_cut(tape, int(str(intent.detail["cut"])))
     plan = make_plan(lake, declarations, request, cut=cut)

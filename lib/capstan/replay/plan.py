@@ -14,6 +14,7 @@ from capstan.declare import (
     format_duration,
     transforms,
 )
+from capstan.declare.checks import Check
 from capstan.errors import BadRequest, NotComplete
 from capstan.ledger.claims import Scope
 from capstan.ledger.identity import identity_of
@@ -51,6 +52,7 @@ class Plan:
         layout: How the target keeps worker and time.
         transform: The transform, or None for a copy.
         code: The hash of the transform's code and settings, empty for a copy.
+        checks: What every row must meet that is put out: the target's checks, and the replay's.
     """
 
     request: Request
@@ -69,6 +71,7 @@ class Plan:
     layout: Layout
     transform: Transform | None
     code: str
+    checks: tuple[Check, ...] = ()
 
     @property
     def scope(self) -> Scope:
@@ -148,8 +151,9 @@ def make_plan(
         cursor: Of a followed replay, what it has played already.
 
     Raises:
-        BadRequest: Unknown stream, worker, transform, cut; a range that is reversed, or does not
-            fit the transform's grain; workers that the transform cannot do without.
+        BadRequest: Unknown stream, worker, transform, cut, declared replay; a range that is
+            reversed, or does not fit the transform's grain; workers that the transform cannot do
+            without.
     """
     tape = open_tape(lake, request.stream)
     cut = cut or summary.find_cut(tape, request.as_of)
@@ -180,6 +184,7 @@ def make_plan(
         _layout(tape, cut, transform, declared),
         transform,
         code,
+        _checks(declarations, request, declared),
     )
     _check_scope(plan)
     return plan
@@ -202,6 +207,13 @@ def _transform(declarations: Declarations, request: Request) -> tuple[Transform 
         return None, ""
     found = transforms(declarations.transforms).get(request.transform)
     return found, found.code_hash
+
+
+def _checks(
+    declarations: Declarations, request: Request, declared: Target | None
+) -> tuple[Check, ...]:
+    own = () if request.replay is None else declarations.replay(request.replay).checks
+    return (*(declared.checks if declared is not None else ()), *own)
 
 
 def _box(tape: Tape, request: Request) -> Box:

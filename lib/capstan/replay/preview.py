@@ -10,16 +10,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.declare import Declarations
-from capstan.ledger import coverage, runs
+from capstan.ledger import claims, coverage, runs
 from capstan.ledger.coverage import Covered
+from capstan.ledger.identity import short_name
 from capstan.ledger.regions import render_bounds
 from capstan.replay.certificate import late_in
 from capstan.replay.follow import cursor, follow_identity
 from capstan.replay.plan import Plan, make_plan, target_path
+from capstan.replay.planned import Absent, Standing, absent_from, is_stale, standing_in
 from capstan.replay.request import Request
 from capstan.tape import delta, summary
 from capstan.tape.lake import Lake
 from capstan.tape.summary import Played
+from capstan.tape.tape import open_tape
 from capstan.times import Kind
 
 # The bounds of timestamps are cut to milliseconds: what was cut may reach this far.
@@ -37,9 +40,11 @@ class Preview:
         files_all: Files that `records` has.
         bytes: Their size, as they are stored.
         covered: What stands already in the part of the target that it would change.
-        left_out: Labels of the workers that are not chosen.
+        standing: How much of what it would play that is.
+        absent: Workers that are missing in one way or another.
         late: Late rows of the range, by reason.
         stands: The run of the same identity that has published, if one has.
+        held_by: Other runs that hold part of the range now.
     """
 
     plan: Plan
@@ -48,9 +53,11 @@ class Preview:
     files_all: int
     bytes: int
     covered: tuple[Covered, ...]
-    left_out: tuple[str, ...]
+    standing: Standing
+    absent: Absent
     late: Mapping[str, int]
     stands: str | None
+    held_by: tuple[str, ...]
 
     def as_json(self) -> dict[str, object]:
         """The preview as the object that `--json` prints."""
@@ -62,7 +69,13 @@ class Preview:
             "cut": plan.cut.commit,
             "workers": list(plan.workers.values()),
             "peers": plan.peers,
-            "left_out": list(self.left_out),
+            "left_out": list(self.absent.left_out),
+            "behind": {
+                label: [time_type.render(time) for time in frontier]
+                for label, frontier in self.absent.behind.items()
+            },
+            "silent": list(self.absent.silent),
+            "not_on_tape": list(self.absent.not_on_tape),
             "since": bounds["since"],
             "until": bounds["until"],
             "asked_until": plan.box.to_json(time_type)["until"],
@@ -79,8 +92,15 @@ class Preview:
             "mode": str(plan.request.mode),
             "target": plan.request.into,
             "target_path": plan.target,
-            "covered": [_covered_json(plan, each) for each in self.covered],
+            "covered": [
+                {**_covered_json(plan, each), "records": self.standing.by_run.get(each.run, 0)}
+                for each in self.covered
+            ],
+            "standing": self.standing.as_json(),
             "stands": self.stands,
+            "held_by": list(self.held_by),
+            "checks": [check.title for check in plan.checks],
+            "approve": plan.request.approve,
         }
 
 
@@ -94,20 +114,34 @@ def preview(lake: Lake, declarations: Declarations, request: Request) -> Preview
     if request.follow is not None:
         identity = follow_identity(request, target_path(lake, declarations, request.into)[0])
         played = cursor(request, runs.read_histories(lake, identity=identity).values())
-    plan = make_plan(lake, declarations, request, cursor=played)
+    tape = open_tape(lake, request.stream)
+    cut = summary.find_cut(tape, request.as_of)
+    states = summary.worker_states(tape, cut)
+    plan = make_plan(lake, declarations, request, states=states, cut=cut, cursor=played)
     files, files_all, size = _to_read(plan)
-    labels = summary.worker_labels(plan.tape, plan.cut)
+    region = summary.played(plan.tape, plan.cut, tuple(plan.workers), plan.region)
+    covered = tuple(
+        each for each in coverage.standing(lake, plan.target) if each.scope.meets(plan.scope)
+    )
     return Preview(
         plan,
-        summary.played(plan.tape, plan.cut, tuple(plan.workers), plan.region),
+        region,
         files,
         files_all,
         size,
-        tuple(c for c in coverage.standing(lake, plan.target) if c.scope.meets(plan.scope)),
-        tuple(label for worker, label in labels.items() if worker not in plan.workers),
+        covered,
+        standing_in(plan, covered),
+        absent_from(plan, declarations, states, region.by_worker),
         late_in(plan.tape, plan.cut, tuple(plan.workers), plan.region, plan.everyone),
         _standing_run(lake, plan),
+        _holders(lake, plan),
     )
+
+
+def _holders(lake: Lake, plan: Plan) -> tuple[str, ...]:
+    own = f"{short_name(plan.target)}-{plan.identity[:8]}-"
+    held = [each for each in claims.alive(lake, plan.target) if each.scope.meets(plan.scope)]
+    return tuple(each.run for each in held if not each.run.startswith(own))
 
 
 def _standing_run(lake: Lake, plan: Plan) -> str | None:
@@ -183,5 +217,5 @@ def _covered_json(plan: Plan, covered: Covered) -> dict[str, object]:
         "transform": covered.transform or None,
         "cut": covered.cut,
         "target_version": covered.target_version,
-        "stale": covered.transform == (plan.request.transform or "") and covered.code != plan.code,
+        "stale": is_stale(plan, covered),
     }

@@ -30,6 +30,8 @@ class Request:
         direct: Write to the target at once, audit it there, take it back if the audit fails.
         adopt: Replace rows of the range that no replay has put there.
         hold: Stop after the audit; `capstan publish` goes on.
+        approve: Stop after the audit, saying what publishing would change; a person decides.
+        replay: The declared replay that this is a run of, whose checks it has to meet.
     """
 
     stream: str
@@ -48,6 +50,13 @@ class Request:
     direct: bool = False
     adopt: bool = False
     hold: bool = False
+    approve: bool = False
+    replay: str | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether it stops after the audit."""
+        return self.hold or self.approve
 
     def __post_init__(self) -> None:
         check_name("stream", self.stream)
@@ -63,7 +72,9 @@ class Request:
             raise BadRequest(
                 "CAP-PEERS", f"{self.peers} replay workers are not possible", "choose 1 to 10000"
             )
-        if self.direct and (self.mode is not Mode.REPLACE or self.hold):
+        if self.replay is not None:
+            check_name("replay", self.replay)
+        if self.direct and (self.mode is not Mode.REPLACE or self.held):
             raise BadRequest(
                 "CAP-DIRECT",
                 "--direct goes with mode replace and publishes at once",

@@ -17,6 +17,9 @@ from capstan.ledger import claims, runs
 from capstan.ledger.identity import RunId, short_name
 from capstan.ledger.runs import History, Step
 from capstan.replay import certificate, settle, target
+from capstan.replay.approval import Decision, require_unmoved, require_waiting
+from capstan.replay.difference import difference
+from capstan.replay.findings import note_findings
 from capstan.replay.follow import cursor, follow_identity, nothing_new
 from capstan.replay.job import Job, draft_of, require_intent, restore
 from capstan.replay.plan import Plan, make_plan, target_path
@@ -134,6 +137,7 @@ def _carry_out(job: Job) -> Outcome:
 def _attempt(job: Job) -> Outcome:
     plan = job.plan
     rows = played_rows(job.spark, plan)
+    target.require_checks(plan, rows)
     # Before the fence, which needs a table: an earlier attempt may not have got so far.
     target.ensure(job.spark, plan, rows.schema)
     if job.attempt > 1:
@@ -156,11 +160,23 @@ def _attempt(job: Job) -> Outcome:
         return Outcome(settle.audit_direct(job, commit.version, draft))
     staging = job.lake.staging(f"{job.run.name}-{job.attempt}")
     staged, audit = _stage(job, rows, staging)
-    if plan.request.hold:
-        job.write(Step.AUDITED, {"audit": audit, "staging": staging})
-        reached("replay.audited", run=job.run.name)
-        return Outcome({"run": job.run.name, **draft, "audit": audit})
+    if plan.request.held:
+        return _hold(job, staged, {"audit": audit, "staging": staging}, draft)
     return Outcome(_publish(job, staged, staging, audit, draft))
+
+
+def _hold(
+    job: Job, staged: DataFrame, waiting: dict[str, object], draft: Mapping[str, object]
+) -> Outcome:
+    """Leave a run as audited; who is to approve it is told what it would change."""
+    plan = job.plan
+    if plan.request.approve:
+        found = difference(job.spark, plan, staged)
+        waiting = {**waiting, "diff": found.as_json(plan.tape.time_type)}
+    job.write(Step.AUDITED, waiting)
+    reached("replay.audited", run=job.run.name)
+    told = {"attempt": job.attempt, "generation": job.run.generation}
+    return Outcome({"run": job.run.name, **draft, **told, **waiting})
 
 
 def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str, object]]:
@@ -173,6 +189,7 @@ def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str
     staged = job.spark.read.format("delta").load(staging)
     audit = target.audit(job.spark, job.plan, staged)
     reached("replay.audit", run=job.run.name, passed=audit.passed, cells=audit.cells)
+    note_findings(job.spark, job.lake, job.plan, audit, run=job.run.name, attempt=job.attempt)
     audit.require_passed(f"run {job.run.name}, staged at {staging}")
     return staged, audit.as_json(job.plan.tape.time_type)
 
@@ -192,31 +209,60 @@ def _publish(
     return done
 
 
-def publish(spark: SparkSession, lake: Lake, declarations: Declarations, run: str) -> Outcome:
+def publish(
+    spark: SparkSession,
+    lake: Lake,
+    declarations: Declarations,
+    run: str,
+    decision: Decision | None = None,
+) -> Outcome:
     """Publish a run that was held back after its audit, or finish one that was cut off.
 
+    Args:
+        spark: The session.
+        lake: The lake.
+        declarations: What is declared.
+        run: The run.
+        decision: Who has approved it. One that waits for approval is published with it alone.
+
     Raises:
-        BadRequest: `CAP-RUN` for an unknown run, `CAP-NOT-AUDITED` for one that is not ready.
+        BadRequest: `CAP-RUN` for an unknown run, `CAP-NOT-AUDITED` for one that is not ready,
+            `CAP-DECISION` for one that nobody has approved, `CAP-LATER` when others have published
+            into its range since its audit.
+        AnswerIsNo: `CAP-REJECTED` for one that was rejected.
     """
     history = runs.read_history(lake, run)
     before = history.published
     history = settle.complete_ledger(spark, lake, declarations, history) or history
     if history.published:
         return Outcome(history.certificate or {}, stood=before)
+    require_waiting(history)
     waiting = settle.audited(history)
-    if waiting is None:
-        raise BadRequest(
-            "CAP-NOT-AUDITED",
-            f"run {run} does not wait to be published: its last step was {history.last.step}",
-            "replay again; with --hold it stops after the audit",
-            run=run,
-        )
+    assert waiting is not None
     attempt, staging, audit = waiting
     job = restore(spark, lake, declarations, history).at(attempt)
     claims.require_free(lake, job.plan.scope, besides=[run])
+    require_unmoved(lake, job.plan, history, attempt)
+    _approve(job, history, decision)
     staged = spark.read.format("delta").load(staging)
     draft = draft_of(history.intent(attempt) or require_intent(history))
     return Outcome(_publish(job, staged, staging, audit, draft))
+
+
+def _approve(job: Job, history: History, decision: Decision | None) -> None:
+    """Write down who has approved, once."""
+    if history.approval(job.attempt) is not None:
+        return
+    if decision is not None:
+        job.write(Step.APPROVED, decision.as_json())
+        reached("replay.approved", run=job.run.name)
+    elif job.plan.request.approve:
+        raise BadRequest(
+            "CAP-DECISION",
+            f"run {job.run.name} waits for a person's approval",
+            "approve it in Airflow, or with `capstan publish`",
+            run=job.run.name,
+        )
 
 
 def rollback(spark: SparkSession, lake: Lake, declarations: Declarations, run: str) -> int:

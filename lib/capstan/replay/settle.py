@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from capstan.declare import Declarations, Mode
 from capstan.ledger import coverage, runs
 from capstan.ledger.regions import parse_region
-from capstan.ledger.runs import History, Step
+from capstan.ledger.runs import History
 from capstan.replay import target
+from capstan.replay.approval import waiting
+from capstan.replay.findings import note_findings
 from capstan.replay.job import Job, draft_of, require_intent, restore
 from capstan.replay.plan import with_region
 from capstan.replay.rollback import take_back
@@ -60,6 +62,15 @@ def audit_direct(job: Job, version: int, draft: Mapping[str, object]) -> dict[st
     audit = target.audit_target(job.spark, job.plan, version)
     reached("replay.audit", run=job.run.name, passed=audit.passed, cells=audit.cells)
     if not audit.passed:
+        note_findings(
+            job.spark,
+            job.lake,
+            job.plan,
+            audit,
+            run=job.run.name,
+            attempt=job.attempt,
+            target_version=version,
+        )
         coverage.write_covered(
             job.spark,
             job.lake,
@@ -73,9 +84,11 @@ def audit_direct(job: Job, version: int, draft: Mapping[str, object]) -> dict[st
 
 
 def stands(job: Job, history: History) -> bool:
-    """Whether what a run published is still what the target holds."""
-    version = int(str((history.certificate or {})["target_version"]))
-    if delta.version_of(job.plan.target) == version:
+    """Whether what a run published is still what the target holds, and meets today's checks."""
+    certificate = history.certificate or {}
+    version = int(str(certificate["target_version"]))
+    checked = _checked(certificate) == [(each.title, each.rule) for each in job.plan.checks]
+    if checked and delta.version_of(job.plan.target) == version:
         return True
     mine = [c for c in coverage.standing(job.lake, job.plan.target) if c.run == history.last.run]
     if not mine or coverage.later_than(job.lake, mine[0]):
@@ -85,11 +98,18 @@ def stands(job: Job, history: History) -> bool:
     return target.audit_target(job.spark, job.plan).passed
 
 
+def _checked(certificate: Mapping[str, object]) -> list[tuple[object, object]]:
+    """The checks, by name and rule, that a certificate says were made."""
+    audit = certificate.get("audit")
+    checks = audit.get("checks") if isinstance(audit, Mapping) else None
+    return [(each["name"], each["rule"]) for each in checks] if isinstance(checks, list) else []
+
+
 def audited(history: History) -> tuple[int, str, dict[str, object]] | None:
     """Attempt, staging and audit of a run that waits to be published, if it does."""
-    if history.last.step is not Step.AUDITED:
+    row = waiting(history)
+    if row is None:
         return None
-    detail = history.last.detail
-    audit = detail["audit"]
+    audit = row.detail["audit"]
     assert isinstance(audit, dict)
-    return history.last.attempt, str(detail["staging"]), audit
+    return row.attempt, str(row.detail["staging"]), audit

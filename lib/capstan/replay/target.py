@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
@@ -15,6 +15,7 @@ from capstan.audit import (
     played_records,
     shape_of,
 )
+from capstan.audit.checks import prepare
 from capstan.declare import Mode
 from capstan.errors import BadRequest, Broken, Fenced
 from capstan.ledger import coverage
@@ -109,11 +110,8 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
     tape, workers, region = plan.tape, plan.workers, plan.region
     if plan.transform is None:
         tagged = plan.layout.tagged(rows, tape.time_type)
-        times = tuple(f"`_time`.{quoted(name)}" for name in tape.time_type.names)
-        payload = stored_payload(spark, tape).names
-        wanted = plan.declared.columns if plan.declared and plan.declared.columns else payload
-        shape = Shape("_worker", times, tuple(name for name in wanted if name in rows.columns))
-        return audit_copy(spark, tape, plan.cut, workers, region, tagged, shape)
+        shape = copy_shape(spark, plan, rows.columns)
+        return audit_copy(spark, tape, plan.cut, workers, region, tagged, shape, checks=plan.checks)
     given = shaped(spark, plan, played_records(spark, tape, plan.cut, workers, region))
     shape = shape_of(
         rows.schema,
@@ -132,7 +130,33 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
         shape,
         lambda records: shaped(spark, plan, records),
         plan.keys,
+        checks=plan.checks,
     )
+
+
+def copy_shape(spark: SparkSession, plan: Plan, columns: Collection[str]) -> Shape:
+    """Where a copy has worker, time and data, once it is tagged with `_worker` and `_time`.
+
+    Args:
+        spark: The session.
+        plan: The replay, which has no transform.
+        columns: The columns that there are.
+    """
+    times = tuple(f"`_time`.{quoted(name)}" for name in plan.tape.time_type.names)
+    payload = stored_payload(spark, plan.tape).names
+    wanted = plan.declared.columns if plan.declared and plan.declared.columns else payload
+    return Shape("_worker", times, tuple(name for name in wanted if name in columns))
+
+
+def require_checks(plan: Plan, rows: DataFrame) -> None:
+    """Check that the declared checks fit the rows that a replay will put out; no job runs.
+
+    Raises:
+        BadRequest: `CAP-CHECK-COLUMN`, naming the check.
+    """
+    if plan.checks:
+        copied = plan.transform is None
+        prepare(plan.checks, plan.layout.tagged(rows, plan.tape.time_type) if copied else rows)
 
 
 def audit_target(spark: SparkSession, plan: Plan, version: int | None = None) -> Audit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capstan.submit.apps import audit, capture, replay, verify
+from capstan.submit.apps import audit, backfill, capture, plan, publish, replay, verify
 from capstan.submit.program import main
 from capstan.submit.values import Answer, Fields, Place, Prepare, Work
 
@@ -13,8 +13,11 @@ __all__ = [
     "Prepare",
     "Work",
     "audit",
+    "backfill",
     "capture",
     "main",
+    "plan",
+    "publish",
     "replay",
     "verify",
 ]

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from capstan.backfill.proposing import Backfill
+from capstan.backfill.run import prepare
 from capstan.declare.names import did_you_mean, one_of
 from capstan.declare.reading import read_model
 from capstan.errors import AnswerIsNo, BadRequest, CapstanError
@@ -20,6 +22,8 @@ from capstan.replay.foreign import (
 from capstan.replay.plan import make_plan
 from capstan.replay.request import Request
 from capstan.replay.run import replay as carry_out_replay
+from capstan.submit.deciding import PublishRequest, decide, require_decidable
+from capstan.submit.filling import fill, fill_all
 from capstan.submit.several import audit_all
 from capstan.submit.values import Answer, Fields, Place, Work
 
@@ -111,6 +115,42 @@ def replay(fields: Fields, place: Place) -> Work:
     return work
 
 
+def backfill(fields: Fields, place: Place) -> Work:
+    """Prepare the backfill of a declared replay, or of several (`backfills`) in their order."""
+    several = fields.get("backfills")
+    declarations = place.declarations(required=True)
+    if not isinstance(several, list):
+        one = _read(Backfill, fields)
+        prepare(place.lake, declarations, one)
+        return lambda spark: fill(spark, place.lake, declarations, one)
+    # Each is refused when its turn comes: one that cannot be meant stops no other.
+    asked = [_read(Backfill, each if isinstance(each, dict) else {}) for each in several]
+    return lambda spark: fill_all(spark, place.lake, declarations, asked)
+
+
+def plan(fields: Fields, place: Place) -> Work:
+    """Prepare a plan with the rows that it would change; the request is that of a replay."""
+    from capstan.replay.preview import preview
+
+    asked = _read(Request, fields)
+    found = preview(place.lake, place.declarations(), asked)
+
+    def work(spark: SparkSession) -> Answer:
+        from capstan.replay.difference import difference
+
+        told = difference(spark, found.plan).as_json(found.plan.tape.time_type)
+        return Answer({**found.as_json(), "diff": told})
+
+    return work
+
+
+def publish(fields: Fields, place: Place) -> Work:
+    """Prepare the publish of a run that waits, or its rejection."""
+    asked = _read(PublishRequest, fields)
+    require_decidable(place, asked)
+    return lambda spark: decide(spark, place, asked)
+
+
 def audit(fields: Fields, place: Place) -> Work:
     """Prepare an audit: of a run (`run`), of several (`audits`), or of a table (`table`)."""
     if "audits" in fields:
@@ -148,7 +188,7 @@ def _audit_of_table(fields: Fields, place: Place) -> Work:
     plan = plan_against(place.lake, place.declarations(), asked)
 
     def work(spark: SparkSession) -> Answer:
-        found = audit_against(spark, plan, asked)
+        found = audit_against(spark, place.lake, plan, asked)
         about = {"stream": asked.stream, "cut": plan.cut.commit}
         where = {"target": asked.table, "version": asked.version}
         return _audited({**about, **where}, found, plan.tape.time_type, asked.table)

@@ -11,7 +11,7 @@ from pyarrow import fs
 from capstan.declare import check_name
 from capstan.errors import BadRequest, Broken
 
-LEDGERS = ("runs", "coverage", "claims", "verified")
+LEDGERS = ("runs", "coverage", "claims", "verified", "findings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Lake:
         return f"{self.root}/staging/{run}"
 
     def ledger(self, name: str) -> str:
-        """The path of one of the ledgers: runs, coverage, claims, verified."""
+        """The path of one of the ledgers: runs, coverage, claims, verified, findings."""
         if name not in LEDGERS:
             raise ValueError(name)
         return f"{self.root}/ledger/{name}"

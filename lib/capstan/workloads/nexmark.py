@@ -2,9 +2,10 @@
 
 Nexmark numbers its events. Of each 50 in a row the first is a person, the next three are auctions
 and the other 46 are bids; here only the bids are made, under the numbers that they have among all
-events. Ids begin at 1000. Half of the bids go to a hot auction, the last whose number is a multiple
-of 100, and three quarters come from a hot bidder, the one after the last such person; the others
-spread over the 100 newest auctions and 1000 newest people, and 10 yet to come of either.
+events, which `capstan.workloads.nexmark_events` makes. Ids begin at 1000. Half of the bids go to a
+hot auction, the last whose number is a multiple of 100, and three quarters come from a hot bidder,
+the one after the last such person; the others spread over the 100 newest auctions and 1000 newest
+people, and 10 yet to come of either.
 
 Two things differ from Nexmark's own generator, on purpose. All chance is a hash of a seed and the
 event's number, so the same bids come out on any machine and in any number of partitions. And the
@@ -45,7 +46,7 @@ _LARGEST = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class _Chance:
+class Chance:
     """Numbers that look like chance, by seed and event number; each `use` has its own."""
 
     seed: int
@@ -63,6 +64,11 @@ class _Chance:
         """Sixteen hexadecimal digits, the first of them 8 to f."""
         # With the highest bit set, no digit in front is dropped.
         return F.lower(F.hex(self.bits(use).bitwiseOR(F.lit(-(2**63)))))
+
+    def price(self, use: int) -> Column:
+        """In cents: 10 to a power that is even over 0 to 6, so 1 to 1,000,000 in whole units."""
+        even = F.shiftrightunsigned(self.bits(use), 11) / F.lit(float(2**53))
+        return F.round(F.pow(F.lit(10.0), even * 6) * 100).cast("bigint")
 
 
 def bids(
@@ -90,35 +96,58 @@ def bids(
     Raises:
         BadRequest: `CAP-NEXMARK` when a number is out of its range.
     """
+    checked(rows, seed, events_per_second, partitions)
+    numbered = spark.range(0, rows, 1, partitions)
+    turn, place = F.expr("id div 46"), F.col("id") % BIDS
+    event = turn * ROUND + (PEOPLE + AUCTIONS) + place
+    chance, at = Chance(seed, F.col("event")), F.col("event")
+    *first, extra = bid_columns(chance, F.col("round"))
+    return numbered.select(event.alias("event"), turn.alias("round")).select(
+        *first, moment(at, events_per_second).alias("dateTime"), extra
+    )
+
+
+def checked(rows: int, seed: int, events_per_second: int, partitions: int | None) -> None:
+    """Refuse numbers that no events can be made from.
+
+    Raises:
+        BadRequest: `CAP-NEXMARK`, naming the one that is out of its range.
+    """
     _require("rows", rows, 0, _LARGEST // ROUND // _US_PER_SECOND)
     _require("seed", seed, -(2**63), 2**63 - 1)
     _require("events_per_second", events_per_second, 1, _US_PER_SECOND)
     if partitions is not None:
         _require("partitions", partitions, 1, 1_000_000)
-    numbered = spark.range(0, rows, 1, partitions)
-    turn, place = F.expr("id div 46"), F.col("id") % BIDS
-    event = turn * ROUND + (PEOPLE + AUCTIONS) + place
-    return numbered.select(event.alias("event"), turn.alias("round")).select(
-        *_columns(_Chance(seed, F.col("event")), F.col("round"), events_per_second)
-    )
 
 
-def _columns(chance: _Chance, turn: Column, events_per_second: int) -> list[Column]:
+def moment(event: Column, events_per_second: int) -> Column:
+    """The event time of the event with a number."""
     # Microseconds first, then the rate: a rate that does not divide a second keeps its pace.
-    after = F.call_function("div", chance.event * _US_PER_SECOND, F.lit(events_per_second))
+    after = F.call_function("div", event * _US_PER_SECOND, F.lit(events_per_second))
+    return F.timestamp_micros(F.lit(START_US) + after)
+
+
+def bid_columns(chance: Chance, turn: Column) -> list[Column]:
+    """The columns of a bid, but for its time; `extra` is the last one."""
     size = chance.below(8, _EXTRA_SPREAD) + _EXTRA_LEAST
-    filler = F.sha2(F.concat_ws(":", F.lit(str(chance.seed)), chance.event), 512)
+    letters = F.sha2(F.concat_ws(":", F.lit(str(chance.seed)), chance.event), 512)
     return [
         _auction(chance, turn).alias("auction"),
         _bidder(chance, turn).alias("bidder"),
-        _price(chance).alias("price"),
+        chance.price(5).alias("price"),
         *_channel_and_url(chance),
-        F.timestamp_micros(F.lit(START_US) + after).alias("dateTime"),
-        F.substring(filler, F.lit(1), size.cast("int")).alias("extra"),
+        F.substring(letters, F.lit(1), size.cast("int")).alias("extra"),
     ]
 
 
-def _auction(chance: _Chance, turn: Column) -> Column:
+def filler(chance: Chance, use: int, length: int) -> Column:
+    """Hexadecimal digits, `length` of them less up to a fifth; at most 128."""
+    size = F.lit(length) - chance.below(use, length // 5 + 1)
+    letters = F.sha2(F.concat_ws(":", F.lit(f"{chance.seed}:{use}"), chance.event), 512)
+    return F.substring(letters, F.lit(1), size.cast("int"))
+
+
+def _auction(chance: Chance, turn: Column) -> Column:
     last = turn * AUCTIONS + (AUCTIONS - 1)
     oldest = F.greatest(last - IN_FLIGHT, F.lit(0))
     cold = oldest + chance.below(2, last - oldest + 1 + LEAD)
@@ -126,7 +155,7 @@ def _auction(chance: _Chance, turn: Column) -> Column:
     return F.when(chance.below(1, HOT_AUCTION_RATIO) > 0, hot).otherwise(cold) + FIRST_ID
 
 
-def _bidder(chance: _Chance, turn: Column) -> Column:
+def _bidder(chance: Chance, turn: Column) -> Column:
     people = turn + 1
     active = F.least(people, F.lit(ACTIVE))
     cold = people - active + chance.below(4, active + LEAD)
@@ -135,13 +164,7 @@ def _bidder(chance: _Chance, turn: Column) -> Column:
     return F.when(chance.below(3, HOT_BIDDER_RATIO) > 0, hot).otherwise(cold) + FIRST_ID
 
 
-def _price(chance: _Chance) -> Column:
-    """In cents: 10 to a power that is even over 0 to 6, so 1 to 1,000,000 in whole units."""
-    even = F.shiftrightunsigned(chance.bits(5), 11) / F.lit(float(2**53))
-    return F.round(F.pow(F.lit(10.0), even * 6) * 100).cast("bigint")
-
-
-def _channel_and_url(chance: _Chance) -> tuple[Column, Column]:
+def _channel_and_url(chance: Chance) -> tuple[Column, Column]:
     hot = chance.below(6, HOT_CHANNEL_RATIO) > 0
     number = chance.below(7, CHANNELS)
     name = F.element_at(

@@ -1,0 +1,9 @@
+"""The Airflow DAG `capstan_gaps`: finds intervals of declared replays that are missing."""
+
+from __future__ import annotations
+
+from capstan.airflow.gaps import gaps_dags
+from capstan.airflow.setting import read_setting
+
+for dag in gaps_dags(read_setting(__file__)):
+    globals()[dag.dag_id] = dag

@@ -1,0 +1,130 @@
+"""What is audited, and the answer that is made of what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from capstan.audit import cells, report
+from capstan.audit.cells import CellDifference
+from capstan.audit.checks import Prepared, prepare, results
+from capstan.audit.report import TAPE, Audit, CheckResult, Finding
+from capstan.audit.rows import RowDifferences
+from capstan.audit.shape import Shape
+from capstan.audit.view import View, table_view, tape_view
+from capstan.declare.checks import Check
+from capstan.tape.tape import Cut, Tape, read_records
+from capstan.times.region import Region
+
+NO_ROWS = RowDifferences({"missing": 0, "extra": 0, "changed": 0}, ())
+
+
+@dataclass(frozen=True, slots=True)
+class OnTape:
+    """Cells whose records are not what the tape's index says: how many, and a sample."""
+
+    differing: int
+    sample: Sequence[CellDifference]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a failed audit found, on the tape and in the table."""
+
+    cells: int
+    differing: int
+    records: int
+    tape: OnTape
+    table: Sequence[CellDifference]
+    rows: RowDifferences
+    checks: tuple[CheckResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditScope:
+    """What is audited: the workers and times of a tape at a cut, and what rows must meet.
+
+    Attributes:
+        spark: The session.
+        tape: The tape.
+        cut: Its point of history.
+        workers: Labels of the audited workers, by number.
+        region: The audited times.
+        limit: How many findings to give at most.
+        checks: The declared checks of the table.
+    """
+
+    spark: SparkSession
+    tape: Tape
+    cut: Cut
+    workers: Mapping[int, str]
+    region: Region
+    limit: int
+    checks: Sequence[Check]
+
+    def promised(self, like: Shape | None = None) -> DataFrame:
+        """The cells that the tape's index promises."""
+        return cells.promised_cells(
+            self.spark, self.tape, self.cut, self.workers, self.region, like
+        )
+
+    def records(self, like: Shape | None = None) -> View:
+        """The tape's records."""
+        frame = read_records(
+            self.spark, self.tape, self.cut, workers=self.workers, region=self.region
+        )
+        return tape_view(frame, self.tape.time_type, like)
+
+    def table(self, frame: DataFrame, shape: Shape) -> View:
+        """The rows of the audited table."""
+        return table_view(frame, shape, self.tape.time_type, self.workers)
+
+    def prepared(self, frame: DataFrame) -> tuple[Prepared, ...]:
+        """The declared checks, in terms of the table's columns."""
+        return prepare(self.checks, frame)
+
+    def passed(self, kind: str, count: int, records: int, checks: tuple[CheckResult, ...]) -> Audit:
+        """The answer where no cell differs; it is no where a check has failed."""
+        met = not any(check.failing for check in checks)
+        totals = {**NO_ROWS.totals, TAPE: 0}
+        return Audit(kind, met, count, 0, (), records, totals, checks=checks)
+
+    def failed(self, kind: str, found: Found) -> Audit:
+        """The answer where cells differ."""
+        on_tape = [
+            Finding(
+                cell.worker, cell.time, cell.kind, _cell(cell.expected), _cell(cell.actual), TAPE
+            )
+            for cell in found.tape.sample
+        ]
+        first = next(iter((*found.tape.sample, *found.table)))
+        return Audit(
+            kind,
+            passed=False,
+            cells=found.cells,
+            differing=found.differing,
+            findings=(*on_tape, *found.rows.findings)[: self.limit],
+            records=found.records,
+            totals={**found.rows.totals, TAPE: found.tape.differing},
+            first=report.place(self.tape.time_type, first.worker, first.time),
+            checks=found.checks,
+        )
+
+
+def measures(checks: Sequence[Prepared]) -> dict[str, str]:
+    """The columns of gathered cells that count rows which do not meet a check, of side `table`."""
+    return {check.column: f"table_{check.column}" for check in checks}
+
+
+def results_in(
+    checks: Sequence[Prepared], view: View, totals: Mapping[str, int]
+) -> tuple[CheckResult, ...]:
+    """What came of the checks, by the totals of gathered cells."""
+    return results(checks, view, {check.column: totals[check.column] for check in checks})
+
+
+def _cell(side: tuple[int, ...]) -> dict[str, object]:
+    records, h1, h2 = side
+    return {"records": records, "fingerprint": [h1, h2]}

@@ -1,0 +1,172 @@
+"""What the ledgers and the tape's index say of a target: what was written, what failed, since when.
+
+No JVM is needed: everything is read through Arrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import dataset
+
+from capstan.backfill.judging import Written
+from capstan.declare import Mode
+from capstan.ledger import coverage
+from capstan.ledger.claims import Scope
+from capstan.ledger.coverage import Covered
+from capstan.ledger.regions import parse_region
+from capstan.ledger.runs import History, Step, read_histories
+from capstan.ledger.tables import read_rows
+from capstan.replay.plan import Plan
+from capstan.replay.planned import is_stale
+from capstan.tape import delta, summary
+from capstan.tape.lake import Lake
+from capstan.times import Antichain, Box, ChangeBatch, TimeType
+from capstan.times.region import Region
+
+
+@dataclass(frozen=True, slots=True)
+class Attempted:
+    """An attempt that tried to write into the target.
+
+    Attributes:
+        run: The run.
+        scope: What it claimed.
+        failed: Whether it said that it failed.
+    """
+
+    run: str
+    scope: Scope
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of a target, as far as one replay goes.
+
+    Attributes:
+        written: What stands in it, in the order it was published.
+        attempted: What was tried and does not stand, the newest first.
+    """
+
+    written: tuple[Written, ...]
+    attempted: tuple[Attempted, ...]
+
+    def failed(self, scope: Scope) -> str | None:
+        """The run whose attempt was the last over part of `scope`, if it failed."""
+        last = next((each for each in self.attempted if each.scope.meets(scope)), None)
+        return last.run if last is not None and last.failed else None
+
+
+def gather(lake: Lake, plan: Plan) -> Evidence:
+    """Read what the ledgers know of a plan's target."""
+    histories = read_histories(lake, target=plan.target)
+    standing = coverage.standing(lake, plan.target)
+    written = [_written(plan, each, histories.get(each.run)) for each in standing]
+    stands = {each.run for each in standing}
+    return Evidence(
+        tuple(each for each in written if each is not None),
+        tuple(_attempted(lake, plan, histories, stands)),
+    )
+
+
+def _written(plan: Plan, covered: Covered, history: History | None) -> Written | None:
+    workers = None if covered.scope.workers is None else frozenset(covered.scope.workers)
+    if covered.stream != plan.tape.name:
+        # Another stream's rows are in the way only where they have replaced this one's.
+        if _mode(history) is not Mode.REPLACE:
+            return None
+        everything = Region(Box.everything(plan.tape.time_type))
+        same_shape = len(covered.scope.region.box.since) == len(everything.box.since)
+        region = covered.scope.region if same_shape else everything
+        return Written(covered.run, workers, region, current=False)
+    region = covered.scope.region
+    if plan.layout.time is None:
+        # The target does not keep the time, so its scope is all times; what was played is less.
+        region = _played(history) or region
+    return Written(covered.run, workers, region, current=not is_stale(plan, covered))
+
+
+def _mode(history: History | None) -> Mode:
+    intent = history.intended if history is not None else None
+    request = intent.detail.get("request") if intent is not None else None
+    return Mode(str(request["mode"])) if isinstance(request, Mapping) else Mode.REPLACE
+
+
+def _played(history: History | None) -> Region | None:
+    intent = history.intended if history is not None else None
+    return None if intent is None else parse_region(str(intent.detail["region"]))
+
+
+def _attempted(
+    lake: Lake, plan: Plan, histories: Mapping[str, History], standing: Collection[str]
+) -> Iterable[Attempted]:
+    """Attempts by their claims: one may fail before it has written anything else."""
+    said = {
+        (run, row.attempt): row.step for run, history in histories.items() for row in history.rows
+    }
+    rows = read_rows(lake, "claims", target=plan.target, stream=plan.tape.name, kind="claim")
+    released = {(row["run"], row["attempt"]) for row in read_rows(lake, "claims", kind="release")}
+    for row in reversed(rows):
+        run, attempt = str(row["run"]), int(str(row["attempt"]))
+        step = said.get((run, attempt))
+        gave_way = step is None and (run, attempt) in released
+        if run in standing or gave_way:
+            continue
+        workers = row["workers"]
+        chosen = tuple(workers) if isinstance(workers, list) else None
+        scope = Scope(plan.target, chosen, parse_region(str(row["region"])))
+        yield Attempted(run, scope, step is Step.FAILED)
+
+
+def extent(plan: Plan) -> tuple[int, int] | None:
+    """The least and the greatest last coordinate of the chosen workers' records, if there are any.
+
+    Both are integers of the coordinate's kind.
+    """
+    coordinate = plan.tape.time_type.coordinates[-1]
+    own = TimeType((coordinate,))
+    found: list[int] = []
+    for batch in _events(plan, ["worker", "time"], dataset.field("kind") == "messages"):
+        if batch.num_rows:
+            values = pc.struct_field(batch.column("time"), [coordinate.name])
+            ends = pc.min_max(values)
+            pair = pa.array([ends["min"].as_py(), ends["max"].as_py()], values.type)
+            struct = pa.StructArray.from_arrays([pair], [coordinate.name])
+            found += [time[0] for time in summary.arrow_times(struct, own)]
+    return (min(found), max(found)) if found else None
+
+
+def beginnings(plan: Plan) -> dict[int, Antichain]:
+    """By worker, from where on it can have records: its frontier after its first event.
+
+    A worker that was opened later than the others moves its capability to the stream's frontier
+    before anything else. At the times before there is nothing of it that could be covered.
+    """
+    time_type = plan.tape.time_type
+    held = {worker: ChangeBatch([(time_type.minimum, 1)]) for worker in plan.workers}
+    for batch in _events(plan, ["worker", "updates"], dataset.field("seq") == 0):
+        updates = batch.column("updates")
+        flat = pc.list_flatten(updates)
+        owners = pc.take(batch.column("worker"), pc.list_parent_indices(updates)).to_pylist()
+        times = summary.arrow_times(pc.struct_field(flat, "time"), time_type)
+        diffs = pc.struct_field(flat, "diff").to_pylist()
+        for worker, time, diff in zip(owners, times, diffs, strict=True):
+            held[worker].update(time, diff)
+    return {
+        worker: Antichain.of(time for time, count in changes.items() if count > 0)
+        for worker, changes in held.items()
+    }
+
+
+def _events(plan: Plan, columns: list[str], condition: pc.Expression) -> Iterable[pa.RecordBatch]:
+    """Events of the chosen workers at the plan's cut, in no order."""
+    table = delta.open_table(plan.tape.paths.events).to_pyarrow_dataset()
+    workers = dataset.field("worker").isin(sorted(plan.workers))
+    cut = dataset.field("commit") <= plan.cut.commit
+    return table.scanner(  # type: ignore[no-any-return]
+        columns=columns, filter=condition & workers & cut
+    ).to_batches()

@@ -1,0 +1,142 @@
+"""A backfill from request to result: its replays one after the other, in one Spark session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from capstan.backfill.gaps import Survey
+from capstan.backfill.proposing import Backfill, propose, surveyed
+from capstan.declare import Declarations
+from capstan.errors import Broken, CapstanError
+from capstan.replay.request import Request
+from capstan.replay.run import Outcome, replay
+from capstan.steps import reached
+from capstan.tape.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_OF_OUTCOME = ("run", "records", "target_version", "published", "stood")
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What became of one replay of a backfill.
+
+    Attributes:
+        request: The replay.
+        outcome: What it came to; None where it failed, or was not run.
+        error: Why it failed.
+    """
+
+    request: Request
+    outcome: Outcome | None = None
+    error: CapstanError | None = None
+
+    def as_json(self) -> dict[str, object]:
+        """The replay as `--json` prints it: with its certificate, once it has run."""
+        value: dict[str, object] = {
+            "since": self.request.since,
+            "until": self.request.until,
+            "workers": None if self.request.workers is None else list(self.request.workers),
+            **dict.fromkeys(_OF_OUTCOME),
+            **({} if self.outcome is None else self.outcome.as_json()),
+        }
+        return value if self.error is None else {**value, **self.error.told()}
+
+
+@dataclass(frozen=True, slots=True)
+class Backfilled:
+    """What a backfill came to, or before it has run, what it would do.
+
+    Attributes:
+        asked: What was asked.
+        survey: The intervals as they were before.
+        proposed: The replays that it takes, in their order.
+        ran: Those that were run; fewer when one has failed.
+    """
+
+    asked: Backfill
+    survey: Survey
+    proposed: tuple[Request, ...]
+    ran: tuple[Ran, ...] = ()
+
+    @property
+    def error(self) -> CapstanError | None:
+        """Why the first of those that failed has failed; None when none did."""
+        return next((each.error for each in self.ran if each.error is not None), None)
+
+    def as_json(self) -> dict[str, object]:
+        """The backfill as `--json` prints it; `counts` are of the intervals as they were before."""
+        told = [*self.ran, *map(Ran, self.proposed[len(self.ran) :])]
+        outcomes = [each.outcome for each in self.ran if each.outcome is not None]
+        about = {key: value for key, value in self.survey.as_json().items() if key != "intervals"}
+        return {
+            **about,
+            "what": str(self.asked.what),
+            "order": str(self.asked.order),
+            "chunk": self.asked.chunk,
+            "dry_run": self.asked.dry_run,
+            "runs": [each.as_json() for each in told],
+            "done": sum(not outcome.stood for outcome in outcomes),
+            "stood": sum(outcome.stood for outcome in outcomes),
+            "failed": sum(each.error is not None for each in self.ran),
+            "left": len(self.proposed) - len(self.ran),
+        }
+
+
+def prepare(lake: Lake, declarations: Declarations, asked: Backfill) -> Backfilled:
+    """What a backfill would do, without a JVM and without changing anything.
+
+    Raises:
+        BadRequest: As `survey` and `propose`.
+    """
+    found = surveyed(lake, declarations, asked)
+    return Backfilled(asked, found, tuple(propose(found, asked)))
+
+
+def backfill(
+    spark: SparkSession, lake: Lake, declarations: Declarations, asked: Backfill
+) -> Backfilled:
+    """Carry out a backfill; what stands already is not done again.
+
+    Each replay is a run of its own, so that what was killed goes on with the run that is missing.
+    One that fails ends the backfill, unless it is asked to keep going; its error is told, with the
+    runs that were done before.
+
+    Raises:
+        BadRequest: As `survey` and `propose`, before anything is changed.
+    """
+    return carry_out(spark, lake, declarations, prepare(lake, declarations, asked))
+
+
+def carry_out(
+    spark: SparkSession, lake: Lake, declarations: Declarations, prepared: Backfilled
+) -> Backfilled:
+    """Run what `prepare` has proposed; nothing of a dry run."""
+    asked, ran = prepared.asked, list[Ran]()
+    for request in () if asked.dry_run else prepared.proposed:
+        ran.append(_run(spark, lake, declarations, request))
+        reached(
+            "backfill.run",
+            replay=asked.replay,
+            number=len(ran),
+            of=len(prepared.proposed),
+            failed=ran[-1].error is not None,
+        )
+        if ran[-1].error is not None and not asked.keep_going:
+            break
+    return Backfilled(asked, prepared.survey, prepared.proposed, tuple(ran))
+
+
+def _run(spark: SparkSession, lake: Lake, declarations: Declarations, request: Request) -> Ran:
+    try:
+        return Ran(request, replay(spark, lake, declarations, request))
+    except CapstanError as error:
+        return Ran(request, error=error)
+    except Exception as error:
+        # What is already done has to be told also when Spark itself gives up.
+        reason = next((line for line in str(error).splitlines() if line.strip()), "")
+        said = f"{type(error).__name__}: {reason}".rstrip(": ")
+        return Ran(request, error=Broken("CAP-BROKEN", said, "give the same command again"))

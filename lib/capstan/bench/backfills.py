@@ -1,0 +1,127 @@
+"""What a backfill of many intervals costs in one app, beside one replay over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from capstan.backfill.proposing import Backfill
+from capstan.backfill.run import backfill
+from capstan.bench.clock import Cost
+from capstan.bench.inputs import FILES, Bench, drop, lay, stream
+from capstan.bench.lines import Line, ratio
+from capstan.capture.run import close
+from capstan.declare import Declarations, Replay
+from capstan.errors import Broken
+from capstan.replay.request import Request
+from capstan.replay.run import replay
+from capstan.tape import delta
+from capstan.tape.lake import Lake
+from capstan.workloads import nexmark
+
+GOAL: Final = 1.1
+INTERVALS: Final = 30
+"""Of an hour each; fewer where so few bids do not last so long."""
+_NAME: Final = "hours"
+_WHOLE, _STRETCH, _EACH = "one run over all", "one run a stretch", "a run each"
+
+
+def backfills(bench: Bench) -> list[Line]:
+    """The lines `backfill`, as it is by default, and `backfill, a run each`."""
+    lake = Lake.at(bench.place("backfills"))
+    hours = _captured(bench, lake)
+    sides: dict[str, Callable[[int], int]] = {
+        _WHOLE: lambda number: _replayed(bench, lake, hours, number),
+        _STRETCH: lambda number: _filled(bench, lake, hours, number, None),
+        _EACH: lambda number: _filled(bench, lake, hours, number, 1),
+    }
+    costs: dict[str, list[Cost]] = {name: [] for name in sides}
+    # The first round is a rehearsal; a run each costs too much to be measured more than once.
+    for number in range(bench.options.rounds + 1):
+        rows = set()
+        for name in sides if number == 1 else (_WHOLE, _STRETCH):
+            cost, wrote = _measured(bench, sides[name], number)
+            bench.say(f"{hours} intervals, {name}: {cost.cpu:.1f} CPU s, {cost.wall:.1f} s")
+            rows.add(wrote)
+            if number:
+                costs[name].append(cost)
+        if len(rows) != 1:
+            raise Broken("CAP-BENCH", f"the sides wrote different rows: {rows}", "report this")
+    drop(Path(lake.root))
+    return [
+        _line(f"backfill, {hours} intervals", _STRETCH, costs, GOAL),
+        _line(f"backfill, {hours} intervals, a run each", _EACH, costs, None),
+    ]
+
+
+def _measured(bench: Bench, side: Callable[[int], int], number: int) -> tuple[Cost, int]:
+    """What a side costs in a round, and the rows it wrote."""
+    rows: list[int] = []
+    bench.tidy()
+    return bench.clock.measure(lambda: rows.append(side(number))), rows[0]
+
+
+def _captured(bench: Bench, lake: Lake) -> int:
+    """Capture a stream of so many hours; how many."""
+    rows = bench.options.small
+    events = rows * nexmark.ROUND // nexmark.BIDS
+    pace = max(1, events // (INTERVALS * 3600))
+    hours = min(INTERVALS, events // (pace * 3600))
+    if hours < 2:
+        raise Broken("CAP-BENCH", f"{rows} bids do not last two hours", "give more rows")
+    bench.say(f"capturing {rows:,} bids of {hours} hours to be backfilled")
+    source = Path(lake.root) / "source"
+    lay(nexmark.bids(bench.spark, rows, events_per_second=pace, partitions=FILES), source)
+    bench.captured(lake, stream(_NAME, source, FILES), rows)
+    close(bench.spark, lake, _NAME)
+    return hours
+
+
+def _bounds(hours: int) -> tuple[datetime, datetime]:
+    start = datetime.fromtimestamp(nexmark.START_US // 1_000_000, UTC)
+    return start, start + timedelta(hours=hours)
+
+
+def _replayed(bench: Bench, lake: Lake, hours: int, number: int) -> int:
+    """Replay all in one run; the rows it wrote."""
+    since, until = (bound.isoformat() for bound in _bounds(hours))
+    declared = Declarations(bench.folder / "streams.yaml", {}, {}, {}, {})
+    request = Request(_NAME, f"whole_{number}", since=since, until=until)
+    replay(bench.spark, lake, declared, request)
+    return _rows(lake, request.into)
+
+
+def _filled(bench: Bench, lake: Lake, hours: int, number: int, chunk: int | None) -> int:
+    """Backfill all intervals; the rows that wrote."""
+    since, until = _bounds(hours)
+    target = f"filled_{number}_{chunk or 'all'}"
+    declared = Replay(name=_NAME, stream=_NAME, target=target, since=since, until=until)
+    known = Declarations(bench.folder / "streams.yaml", {}, {}, {}, {_NAME: declared})
+    asked = Backfill(_NAME, every="1 hour", chunk=chunk)
+    found = backfill(bench.spark, lake, known, asked)
+    if found.error is not None:
+        raise found.error
+    if len(found.survey.intervals) != hours:
+        wrong = f"{len(found.survey.intervals)} intervals in {hours} hours"
+        raise Broken("CAP-BENCH", wrong, "report this")
+    return _rows(lake, target)
+
+
+def _rows(lake: Lake, target: str) -> int:
+    return int(delta.open_table(lake.table(target)).to_pyarrow_dataset().count_rows())
+
+
+def _line(name: str, side: str, costs: dict[str, list[Cost]], goal: float | None) -> Line:
+    middles = {each: median(cost.cpu for cost in found) for each, found in costs.items()}
+    walls = {each: median(cost.wall for cost in found) for each, found in costs.items()}
+    wall = ratio(walls[side], walls[_WHOLE])
+    detail: dict[str, object] = {
+        "wall_total": None if wall is None else round(wall, 4),
+        "costs": {each: [cost.as_json() for cost in costs[each]] for each in (side, _WHOLE)},
+    }
+    rounds = tuple(a.cpu / b.cpu for a, b in zip(costs[side], costs[_WHOLE], strict=False))
+    value = ratio(middles[side], middles[_WHOLE])
+    return Line(name, _WHOLE, value, goal, rounds=rounds, detail=detail)

@@ -1,0 +1,159 @@
+"""The stages of a pipeline in one process, over rows in memory: what `play` does, without Spark."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capstan.dag import TIME, Plan, Stage, StageInput
+from capstan.dag.operators.order import ordered
+from capstan.pipeline import layout
+from capstan.pipeline.definition import Pipeline
+from capstan.pipeline.layout import AT, KIND, NoteKind, part
+from capstan.pipeline.reach import Reach
+from capstan.pipeline.tables import side_rows
+from capstan.pipeline.task import Work
+
+_SEAT = "#seat"
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What came of a run in memory.
+
+    Attributes:
+        sinks: The rows of each sink with its own columns, and their times as the first column,
+            `_time` (int64).
+        notes: What the tasks had to say, by kind.
+    """
+
+    sinks: Mapping[str, pa.Table]
+    notes: pa.Table
+
+
+def run_here(
+    records: pa.Table,
+    pipeline: Pipeline,
+    reach: Reach,
+    *,
+    sinks: Iterable[str] | None = None,
+    peers: int = 1,
+    rows_per_batch: int = 10_000,
+) -> Ran:
+    """Run a pipeline over rows of its one stream, to the end.
+
+    Args:
+        records: Rows with `_time` as integers, and the columns that the source declares.
+        pipeline: What runs.
+        reach: What is read and written; records at other times must not be there.
+        sinks: The sinks that are wanted; None for all.
+        peers: How many replay workers a stage with a key has.
+        rows_per_batch: How many rows a task takes in at once at most.
+
+    Raises:
+        OperatorFailed: An operator raised; node, time and worker are in its fields.
+        BadRequest: `CAP-DAG-...` when the graph cannot be meant.
+    """
+    plan = pipeline.plan(sinks)
+    tables = {table.source: table for table in pipeline.tables}
+    rows: dict[str, pa.Table] = {}
+    for number in plan.dag.sources:
+        node = plan.dag.nodes[number]
+        if node.name in tables:
+            rows[node.name] = side_rows(pipeline, tables[node.name], node.schema, reach)
+        else:
+            own = records.select(node.schema.names).cast(node.schema).combine_chunks()
+            times = records.column(TIME).cast(pa.int64()).combine_chunks()
+            rows[node.name] = pa.table([times, own.to_struct_array()], names=[AT, part(0)])
+    ran = _Ran(plan, reach, peers, rows_per_batch, rows)
+    for stage in plan.stages:
+        ran.add(stage)
+    chosen = {plan.dag.nodes[number].name for number in plan.dag.sinks}
+    found = {name: _opened(rows[name], plan.dag.node(name).schema) for name in chosen}
+    return Ran(found, pa.concat_tables(ran.notes))
+
+
+class _Ran:
+    """The stages that have run."""
+
+    def __init__(
+        self, plan: Plan, reach: Reach, peers: int, size: int, rows: dict[str, pa.Table]
+    ) -> None:
+        self._plan = plan
+        self._reach = reach
+        self._peers = peers
+        self._size = size
+        self._rows = rows
+        self._marks: dict[str, list[int]] = {}
+        self.notes: list[pa.Table] = []
+
+    def add(self, stage: Stage) -> None:
+        """Run a stage whose inputs are there."""
+        own = [name for name in stage.nodes if not self._plan.dag.inputs(name)]
+        inputs = (*own, *(entry.source for entry in stage.inputs))
+        reach, keyed = self._reach, stage.key is not None
+        work = Work(stage, inputs, keyed, reach.last, reach.since, reach.until)
+        incoming = work.incoming
+        parts = [self._given(n, name, stage, incoming) for n, name in enumerate(inputs)]
+        came = pa.concat_tables(parts)
+        out: list[pa.RecordBatch] = []
+        for worker in range(self._peers if keyed else 1):
+            here = came.filter(pc.equal(came.column(_SEAT), worker)) if keyed else came
+            out += work.run(self._batches(here, keyed, work), worker)
+        made = pa.Table.from_batches(out, work.outgoing)
+        for name in (*stage.outputs, *stage.sinks):
+            column = part(work.part_of(name))
+            kept = made.filter(pc.is_valid(made.column(column)))
+            self._rows[name] = kept.select([AT, column]).rename_columns([AT, part(0)])
+        notes = made.filter(pc.is_valid(made.column(KIND)))
+        marks = pc.equal(notes.column(KIND), NoteKind.MARK.value)
+        for batch in notes.filter(marks).to_batches():
+            for node, mark in layout.marks(batch):
+                self._marks.setdefault(node, []).append(mark)
+        self.notes.append(notes.filter(pc.invert(marks)).select([KIND, layout.NOTE]))
+
+    def _given(self, number: int, source: str, stage: Stage, schema: pa.Schema) -> pa.Table:
+        """The rows of one input, and to which worker they come."""
+        entry = next((each for each in stage.inputs if each.source == source), None)
+        rows = self._rows[source if entry is None else entry.producer].combine_chunks()
+        structs = rows.column(part(0)).combine_chunks()
+        opened = pa.RecordBatch.from_struct_array(structs)
+        times = rows.column(AT).combine_chunks()
+        packed = layout.packed(schema, number, times, opened)
+        return pa.Table.from_batches([packed.append_column(_SEAT, self._seats(entry, opened))])
+
+    def _seats(self, entry: StageInput | None, rows: pa.RecordBatch) -> pa.Array:
+        if entry is None or not entry.columns:
+            return pa.array([0] * rows.num_rows, pa.int64())
+        columns = [rows.column(name).to_pylist() for name in entry.columns]
+        keys = zip(*columns, strict=True)
+        return pa.array([_hash(key) % self._peers for key in keys], pa.int64())
+
+    def _batches(self, rows: pa.Table, keyed: bool, work: Work) -> Iterator[pa.RecordBatch]:
+        limits = [
+            {"node": entry.producer, "watermark": min(self._marks[entry.producer])}
+            for entry in work.stage.inputs
+            if entry.producer in self._marks
+        ]
+        yield layout.noted(work.incoming, NoteKind.MARK, limits)
+        rows = rows.drop_columns([_SEAT])
+        if keyed:
+            rows = ordered(rows, [(AT, "ascending")], []).combine_chunks()
+        yield from rows.to_batches(max_chunksize=self._size)
+
+
+def _hash(key: tuple[object, ...]) -> int:
+    # Values that are equal must not differ here: -0.0 is 0.0.
+    same = tuple(each + 0.0 if isinstance(each, float) else each for each in key)
+    return int.from_bytes(hashlib.blake2b(repr(same).encode(), digest_size=8).digest())
+
+
+def _opened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    structs = rows.column(part(0)).combine_chunks()
+    opened = pa.Table.from_batches([pa.RecordBatch.from_struct_array(structs)])
+    own = opened.select([name for name in schema.names if name != TIME])
+    return own.add_column(0, TIME, rows.column(AT))

@@ -1,0 +1,58 @@
+"""A pipeline over a tape: what a replay calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from capstan.pipeline.definition import Pipeline
+from capstan.pipeline.play import Keep, Played, persisted, play
+from capstan.pipeline.reach import Reach
+from capstan.pipeline.source import recorded
+from capstan.tape.tape import Cut, Tape
+from capstan.times import Antichain
+from capstan.times.region import Region
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def play_tape(
+    spark: SparkSession,
+    tape: Tape,
+    cut: Cut,
+    workers: Mapping[int, str],
+    pipeline: Pipeline,
+    reach: Reach,
+    frontier: Antichain,
+    *,
+    sinks: Iterable[str] | None = None,
+    peers: int | None = None,
+    keep: Keep = persisted,
+) -> Played:
+    """Run a pipeline over chosen workers and times of a tape at a cut, to the end.
+
+    Args:
+        spark: The session.
+        tape: The tape.
+        cut: Its point of history.
+        workers: Labels of the chosen workers by number.
+        pipeline: What runs.
+        reach: What `reach_of` gave for the range that is asked for, and `frontier`.
+        frontier: Of the chosen workers together at the cut; only complete times are read.
+        sinks: The sinks that are wanted; only what they depend on runs. None for all.
+        peers: How many replay workers there are; as many as chosen workers when not given.
+        keep: Stores what is read several times.
+
+    Returns:
+        Frames that can be read any number of times, until `Played.release`.
+
+    Raises:
+        OperatorFailed: An operator raised; node, time and worker are in its fields.
+        BadRequest: `CAP-PIPELINE` when the stream's columns are not those that it reads;
+            `CAP-DAG-...` when the graph cannot be meant.
+    """
+    region = Region(reach.reads, below=frontier)
+    records = recorded(spark, tape, cut, workers, region)
+    chosen = len(workers) if peers is None else peers
+    return play(spark, records, pipeline, reach, sinks=sinks, peers=max(1, chosen), keep=keep)

@@ -1,0 +1,243 @@
+"""What one task of a stage does: a `DagExecutor` over the rows that came to one replay worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capstan.dag import END, TIME, DagExecutor, Event, OutputKey, OutputKind, Stage
+from capstan.pipeline import layout
+from capstan.pipeline.layout import AT, KIND, NOTE, NodeMetrics, NoteKind
+
+_ENOUGH = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What every task of a stage has to know.
+
+    Attributes:
+        stage: The stage; its sub-graph runs here.
+        inputs: The sources of the sub-graph, in order of the parts of the rows that come in.
+        ordered: Whether rows come in order of time; else watermarks wait until the end.
+        last: The watermark after the last row, where the inputs promise no less.
+        since: The first time of results that are kept; None where there is no bound.
+        until: The first time of results that are no longer kept; None where there is no bound.
+    """
+
+    stage: Stage
+    inputs: tuple[str, ...]
+    ordered: bool
+    last: int
+    since: int | None = None
+    until: int | None = None
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The sinks of the sub-graph whose rows leave the stage, in order of their parts.
+
+        First those that other stages read, in order of `stage.outputs`, then `stage.sinks`.
+        """
+        return (*(self.stage.exits[name] for name in self.stage.outputs), *self.stage.sinks)
+
+    @property
+    def incoming(self) -> pa.Schema:
+        """The columns of the rows that come in."""
+        return layout.travelling([self.stage.dag.node(name).schema for name in self.inputs])
+
+    @property
+    def outgoing(self) -> pa.Schema:
+        """The columns of the rows that go out."""
+        return layout.travelling([self.stage.dag.node(name).schema for name in self.outputs])
+
+    def part_of(self, node: str) -> int:
+        """The part in which the rows of a node leave the stage."""
+        return self.outputs.index(self.stage.exits.get(node, node))
+
+    def run(self, batches: Iterable[pa.RecordBatch], worker: int) -> Iterator[pa.RecordBatch]:
+        """Run the stage for one worker.
+
+        Args:
+            batches: Rows as `incoming` has them. Notes come first; those of other stages pass
+                through.
+            worker: The replay worker.
+
+        Raises:
+            OperatorFailed: An operator raised; node, time and worker are in its fields.
+        """
+        task = _Task(self, worker)
+        for batch in batches:
+            yield from task.take(batch)
+        yield from task.finish()
+
+
+class _Task:
+    """One worker's run of a stage."""
+
+    def __init__(self, work: Work, worker: int) -> None:
+        self._work = work
+        self._worker = worker
+        self._executor = DagExecutor.from_dag(work.stage.dag, worker=worker)
+        self._schemas = [work.stage.dag.node(name).schema for name in work.inputs]
+        self._timed = all(TIME in schema.names for schema in self._schemas)
+        self._outgoing = work.outgoing
+        self._parts = {name: number for number, name in enumerate(work.outputs)}
+        self._waiting: dict[str, list[Event]] = {}
+        self._rows = 0
+        self._trimmed: dict[str, int] = dict.fromkeys(work.stage.sinks, 0)
+        self._limits = [work.last] * len(work.inputs)
+
+    def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Take in rows; what there is to put out."""
+        notes = batch.column(KIND)
+        if notes.null_count < len(notes):
+            yield from self._notes(batch.filter(notes.is_valid()))
+            batch = batch.filter(notes.is_null())
+        if not batch.num_rows:
+            return
+        times = batch.column(AT)
+        if self._timed or not self._work.ordered:
+            self._feed(batch, times[0].as_py() if self._work.ordered else None)
+            yield from self._collect()
+            return
+        # Where rows have no times of their own, an event has the rows of one time.
+        runs = pc.run_end_encode(times)
+        start = 0
+        for time, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+            self._feed(batch.slice(start, end - start), time)
+            yield from self._collect()
+            start = end
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Tell the executor how far everything has come, and say what was counted."""
+        self._advance(END)
+        yield from self._collect()
+        yield from self._flush()
+        work, executor = self._work, self._executor
+        metrics = [
+            NodeMetrics(work.stage.number, self._worker, name, executor.node_metrics(name))
+            for name in work.stage.nodes
+        ]
+        yield self._noted(NoteKind.METRICS, [each.as_json() for each in metrics])
+        marks = []
+        for producer, name in work.stage.exits.items():
+            mark = executor.watermark(name)
+            if mark is not None:
+                marks.append({"node": producer, "watermark": mark})
+        yield self._noted(NoteKind.MARK, marks)
+        trimmed = [{"node": name, "rows": rows} for name, rows in self._trimmed.items() if rows]
+        yield self._noted(NoteKind.TRIMMED, trimmed)
+
+    def _notes(self, notes: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Learn how far earlier stages have come on all their workers; pass on all else."""
+        marks = pc.equal(notes.column(KIND), NoteKind.MARK.value)
+        for node, mark in layout.marks(notes.filter(marks)):
+            for number, source in enumerate(self._work.inputs):
+                if node == _producer(self._work.stage, source):
+                    self._limits[number] = min(self._limits[number], mark)
+        passed = notes.filter(pc.invert(marks))
+        if passed.num_rows:
+            nothing = [pa.nulls(passed.num_rows, f.type) for f in list(self._outgoing)[3:]]
+            head = [passed.column(name) for name in (AT, KIND, NOTE)]
+            yield pa.RecordBatch.from_arrays([*head, *nothing], schema=self._outgoing)
+
+    def _feed(self, batch: pa.RecordBatch, time: int | None) -> None:
+        """Put rows in; in order of time, all before the first one of them is complete."""
+        if time is not None:
+            self._advance(time)
+        times = batch.column(AT)
+        for number, (source, schema) in enumerate(
+            zip(self._work.inputs, self._schemas, strict=True)
+        ):
+            rows = layout.unpacked(batch, number, schema)
+            if rows is None:
+                continue
+            for event in self._events(rows, times, batch.column(layout.part(number)), time):
+                self._executor.process_event(source, event)
+
+    def _events(
+        self, rows: pa.RecordBatch, times: pa.Array, structs: pa.Array, time: int | None
+    ) -> Iterator[Event]:
+        if TIME in rows.schema.names:
+            least = pc.min(rows.column(TIME)).as_py()
+            yield Event(0 if least is None else least, rows)
+        elif self._work.ordered:
+            assert time is not None
+            yield Event(time, rows)
+        else:
+            own = times.filter(structs.is_valid()) if structs.null_count else times
+            yield from _by_time(rows, own)
+
+    def _advance(self, time: int) -> None:
+        for source, limit in zip(self._work.inputs, self._limits, strict=True):
+            self._executor.process_watermark(source, min(time, limit))
+
+    def _collect(self) -> Iterator[pa.RecordBatch]:
+        for key, events in self._executor.take_all_sink_outputs().items():
+            if key.kind is OutputKind.DATA:
+                self._waiting.setdefault(key.node, []).extend(events)
+                self._rows += sum(event.batch.num_rows for event in events)
+            else:
+                yield self._noted(NoteKind.ASIDE, self._aside(key, events))
+        if self._rows >= _ENOUGH:
+            yield from self._flush()
+
+    def _flush(self) -> Iterator[pa.RecordBatch]:
+        for name, events in self._waiting.items():
+            rows, times = _together(events)
+            if name in self._trimmed:
+                rows, times = self._trim(name, rows, times)
+            if rows.num_rows:
+                yield layout.packed(self._outgoing, self._parts[name], times, rows)
+        self._waiting, self._rows = {}, 0
+
+    def _trim(
+        self, name: str, rows: pa.RecordBatch, times: pa.Array
+    ) -> tuple[pa.RecordBatch, pa.Array]:
+        since, until = self._work.since, self._work.until
+        kept = pa.repeat(pa.scalar(True), rows.num_rows)
+        if since is not None:
+            kept = pc.and_(kept, pc.greater_equal(times, since))
+        if until is not None:
+            kept = pc.and_(kept, pc.less(times, until))
+        left = rows.filter(kept)
+        self._trimmed[name] += rows.num_rows - left.num_rows
+        return left, times.filter(kept)
+
+    def _aside(self, key: OutputKey, events: list[Event]) -> Iterator[Mapping[str, object]]:
+        head = {"node": key.node, "output": key.kind.value, "name": key.name}
+        for event in events:
+            for row in event.batch.to_pylist():
+                time = row.pop(TIME, event.time)
+                yield {**head, "worker": self._worker, "time": time, "row": layout.row_text(row)}
+
+    def _noted(self, kind: NoteKind, notes: Iterable[object]) -> pa.RecordBatch:
+        return layout.noted(self._outgoing, kind, notes)
+
+
+def _producer(stage: Stage, source: str) -> str | None:
+    return next((entry.producer for entry in stage.inputs if entry.source == source), None)
+
+
+def _by_time(rows: pa.RecordBatch, times: pa.Array) -> Iterator[Event]:
+    order = pc.sort_indices(times)
+    rows, runs = rows.take(order), pc.run_end_encode(times.take(order))
+    start = 0
+    for time, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        yield Event(time, rows.slice(start, end - start))
+        start = end
+
+
+def _together(events: list[Event]) -> tuple[pa.RecordBatch, pa.Array]:
+    """The rows of events, and their times: their own, and where these are not known the event's."""
+    batches, times = [], []
+    for event in events:
+        batch = event.batch
+        own = pa.repeat(pa.scalar(event.time, pa.int64()), batch.num_rows)
+        timed = TIME in batch.schema.names
+        times.append(pc.coalesce(batch.column(TIME), own) if timed else own)
+        batches.append(batch)
+    return pa.concat_batches(batches), pa.concat_arrays(times)

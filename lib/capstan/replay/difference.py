@@ -1,0 +1,192 @@
+"""What publishing would change: rows added, removed and changed, told without writing anything.
+
+As audits do, cells are compared first, and rows only where cells differ. What a copy would put
+into a cell is known from the tape's index, so that cells which stay as they are cost no look at the
+records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from capstan.audit import Finding, Shape, cells, played_records, shape_of
+from capstan.audit.report import render
+from capstan.audit.rows import RowDifferences, Side, row_differences
+from capstan.audit.scope import NO_ROWS
+from capstan.audit.shape import common_fields, stored_fields
+from capstan.audit.view import View, table_view
+from capstan.declare import Mode
+from capstan.replay import target
+from capstan.replay.layout import quoted
+from capstan.replay.plan import Plan
+from capstan.replay.play import shaped
+from capstan.tape.lake import is_table
+from capstan.tape.tape import stored_payload
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from capstan.times import TimeType
+
+SAMPLE = 20
+_KINDS = {"missing": "added", "extra": "removed", "changed": "changed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What a replay would change in its target as that is now.
+
+    Attributes:
+        added: Rows that it would add.
+        removed: Rows that it would take away.
+        changed: Rows that it would put others in the place of: of a cell, or where keys are
+            declared of a key in a cell.
+        cells: Cells (worker, time) with rows before or after.
+        differing: How many of them would change; of `append` and `merge`, those of what is played.
+        new_columns: Columns that the target does not have yet; they are not compared.
+        findings: Some of these rows: what there would be as `expected`, what is there as `actual`.
+    """
+
+    added: int
+    removed: int
+    changed: int
+    cells: int
+    differing: int
+    new_columns: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    def as_json(self, time_type: TimeType) -> dict[str, object]:
+        """The difference as the object that `--json` prints."""
+        return {
+            "added": self.added,
+            "removed": self.removed,
+            "changed": self.changed,
+            "cells": self.cells,
+            "differing": self.differing,
+            "new_columns": list(self.new_columns),
+            "sample": [
+                {
+                    "kind": _KINDS[each.kind],
+                    "worker": each.worker,
+                    "time": render(time_type, each.time),
+                    "before": each.actual,
+                    "after": each.expected,
+                }
+                for each in self.findings
+            ],
+        }
+
+
+def difference(
+    spark: SparkSession, plan: Plan, staged: DataFrame | None = None, *, limit: int = SAMPLE
+) -> Difference:
+    """Compare what a replay would put into its target with what is there now.
+
+    Args:
+        spark: The session.
+        plan: The replay.
+        staged: Its rows, where they are staged already; else they are played for the comparison.
+        limit: How many rows to show.
+
+    Raises:
+        BadRequest: `CAP-AUDIT-COLUMNS`, `CAP-TARGET-COLUMNS`, `CAP-TRANSFORM` when the replay does
+            not fit its target or its stream.
+    """
+    played = played_records(spark, plan.tape, plan.cut, plan.workers, plan.region)
+    wanted = shaped(spark, plan, played) if staged is None else staged
+    present = _present(spark, plan, wanted)
+    sides = _Sides(spark, plan, wanted, present, from_index=staged is None)
+    cells_, differing, rows = sides.compare(limit)
+    added, removed, changed = (rows.totals[kind] for kind in _KINDS)
+    if plan.request.mode is Mode.MERGE:
+        # A merge takes nothing away: a second row of a key that is there is updated with it.
+        removed, changed = 0, changed + removed
+    new = tuple(name for name in wanted.columns if name not in present.columns)
+    return Difference(added, removed, changed, cells_, differing, new, rows.findings)
+
+
+def _present(spark: SparkSession, plan: Plan, wanted: DataFrame) -> DataFrame:
+    """The rows of the target that the replay would touch."""
+    if not is_table(plan.target):
+        return wanted.limit(0)
+    rows = spark.read.format("delta").load(plan.target)
+    if plan.request.mode is Mode.APPEND:
+        return rows.limit(0)
+    if plan.request.mode is Mode.REPLACE:
+        return rows.where(target.predicate(plan, rows.schema))
+    keys = wanted.select(*(F.col(quoted(k)).alias(f"_key{i}") for i, k in enumerate(plan.keys)))
+    same = [F.col(quoted(k)).eqNullSafe(F.col(f"_key{i}")) for i, k in enumerate(plan.keys)]
+    return rows.join(keys, reduce(lambda a, b: a & b, same), "left_semi")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """Rows as they would be, and as they are."""
+
+    spark: SparkSession
+    plan: Plan
+    wanted: DataFrame
+    present: DataFrame
+    from_index: bool
+
+    def compare(self, limit: int) -> tuple[int, int, RowDifferences]:
+        """Cells, how many of them differ, and the rows that do."""
+        shape = self._shape()
+        common = [name for name in shape.columns if name in self.present.columns]
+        fields = common_fields(common, self.wanted.schema, self.present.schema)
+        keys = [field for field in fields if field.name in self.plan.keys]
+        there = stored_fields(fields, self.present.schema)
+        wanted = Side(self._view(self.wanted, shape), fields, keys)
+        present = Side(
+            self._view(self.present, shape), there, [f for f in there if f.name in self.plan.keys]
+        )
+        joined = cells.gather(
+            {
+                "wanted": self._wanted_cells(wanted, shape, common),
+                "present": cells.view_cells(present.view, {"h": present.fields}),
+            }
+        ).persist()
+        try:
+            wrong = cells.differs("wanted", "present")
+            totals = cells.count_cells(joined, ("wanted", "present"), {"bad": wrong})
+            rows = NO_ROWS
+            if totals["bad"]:
+                rows = row_differences(wanted, present, joined.where(wrong), limit)
+        finally:
+            joined.unpersist()
+        return totals["cells"], totals["bad"], rows
+
+    def _wanted_cells(self, wanted: Side, shape: Shape, common: Sequence[str]) -> DataFrame:
+        plan = self.plan
+        payload = stored_payload(self.spark, plan.tape).names
+        if self.from_index and plan.transform is None and list(common) == payload and shape.worker:
+            return cells.promised_cells(
+                self.spark, plan.tape, plan.cut, plan.workers, plan.region, shape
+            )
+        return cells.view_cells(wanted.view, {"h": wanted.fields})
+
+    def _shape(self) -> Shape:
+        """Where both sides have worker and time; `merge` knows its rows by keys alone."""
+        plan, time_type = self.plan, self.plan.tape.time_type
+        if plan.request.mode is Mode.MERGE:
+            return Shape(None, (), tuple(self.wanted.columns))
+        if plan.transform is None:
+            return target.copy_shape(self.spark, plan, self.wanted.columns)
+        return shape_of(
+            self.wanted.schema,
+            time_type,
+            worker=plan.layout.worker,
+            time=plan.layout.time,
+            columns=self.wanted.columns,
+        )
+
+    def _view(self, frame: DataFrame, shape: Shape) -> View:
+        plan = self.plan
+        if plan.transform is None:
+            frame = plan.layout.tagged(frame, plan.tape.time_type)
+        return table_view(frame, shape, plan.tape.time_type, plan.workers)

@@ -1,0 +1,172 @@
+"""What a planned replay would meet: what of it stands already, who holds it back, who is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import dataset
+
+from capstan.declare import ByColumn, ByKey, Declarations
+from capstan.ledger.coverage import Covered
+from capstan.replay.plan import Plan
+from capstan.tape import delta, summary
+from capstan.tape.summary import WorkerState
+from capstan.times import Time
+from capstan.times.region import Region
+
+_Mask = NDArray[np.bool_]
+_Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Of the records that a replay would play, how many stand in its target already.
+
+    Attributes:
+        current: Records of cells that were written last by this transform, in its present code.
+        stale: Records of cells that were written last by another, or by other code.
+        missing: Records of cells that no standing run has written.
+        by_run: Records by the run that wrote their cell last.
+    """
+
+    current: int
+    stale: int
+    missing: int
+    by_run: Mapping[str, int]
+
+    def as_json(self) -> dict[str, object]:
+        """The figures as JSON."""
+        return {"current": self.current, "stale": self.stale, "missing": self.missing}
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Workers that a plan's reader should know of, by label.
+
+    Attributes:
+        left_out: Workers on tape that were not chosen.
+        behind: Chosen workers whose own frontier does not complete the range, with that frontier.
+        silent: Chosen workers that have no record in what is played.
+        not_on_tape: Declared workers of which nothing was ever captured.
+    """
+
+    left_out: tuple[str, ...]
+    behind: Mapping[str, tuple[Time, ...]]
+    silent: tuple[str, ...]
+    not_on_tape: tuple[str, ...]
+
+
+def is_stale(plan: Plan, covered: Covered) -> bool:
+    """Whether a run wrote by another transform than the plan's, or by other code of it."""
+    return (covered.transform, covered.code) != (plan.request.transform or "", plan.code)
+
+
+def standing_in(plan: Plan, covered: Sequence[Covered]) -> Standing:
+    """Count what stands already, from the tape's index and the coverage ledger.
+
+    Args:
+        plan: The replay.
+        covered: What stands in the part of the target that it would change, the newest last.
+    """
+    workers, times, records = _cells(plan)
+    played = _inside(plan.region, times)
+    workers, times, records = workers[played], times[played], records[played]
+    open_: _Mask = np.ones(len(records), dtype=np.bool_)
+    by_run: dict[str, int] = {}
+    stale = 0
+    for each in reversed(covered):
+        if each.stream != plan.tape.name:
+            continue  # Its times are those of another stream.
+        mine = open_ & _inside(each.scope.region, times)
+        if each.scope.workers is not None:
+            mine &= np.isin(workers, each.scope.workers)
+        count = int(records[mine].sum())
+        by_run[each.run] = count
+        stale += count if is_stale(plan, each) else 0
+        open_ &= ~mine
+    missing = int(records[open_].sum())
+    return Standing(int(records.sum()) - stale - missing, stale, missing, by_run)
+
+
+def _cells(plan: Plan) -> tuple[_Numbers, _Numbers, _Numbers]:
+    """Of the chosen workers' messages: their workers, their times, how many records they have."""
+    events = delta.open_table(plan.tape.paths.events).to_pyarrow_dataset()
+    wanted = (
+        (dataset.field("commit") <= plan.cut.commit)
+        & (dataset.field("kind") == "messages")
+        & dataset.field("worker").isin(sorted(plan.workers))
+    )
+    found = events.to_table(columns=["worker", "time", "records"], filter=wanted)
+    found = found.combine_chunks()
+    axes = len(plan.tape.time_type.coordinates)
+    times = [
+        time
+        for chunk in found["time"].chunks
+        for time in summary.arrow_times(chunk, plan.tape.time_type)
+    ]
+    return (
+        np.asarray(pc.cast(found["worker"], "int64").to_numpy(), dtype=np.int64),
+        np.array(times, dtype=np.int64).reshape(len(times), axes),
+        np.asarray(pc.fill_null(found["records"], 0).to_numpy(), dtype=np.int64),
+    )
+
+
+def _inside(region: Region, times: _Numbers) -> _Mask:
+    """Which times are in a region: by its box, then one by one where a frontier cuts it."""
+    region = region.simplified()
+    mask: _Mask = np.ones(len(times), dtype=np.bool_)
+    for axis, (since, until) in enumerate(zip(region.box.since, region.box.until, strict=True)):
+        if since is not None:
+            mask &= times[:, axis] >= since
+        if until is not None:
+            mask &= times[:, axis] < until
+    if region.below is None and region.above is None:
+        return mask
+    for index in np.flatnonzero(mask):
+        mask[index] = region.contains(Time(int(value) for value in times[index]))
+    return mask
+
+
+def absent_from(
+    plan: Plan,
+    declarations: Declarations,
+    states: Collection[WorkerState],
+    by_worker: Mapping[int, int],
+) -> Absent:
+    """Tell which workers are missing, and in which way.
+
+    Args:
+        plan: The replay.
+        declarations: What is declared; the stream may not be.
+        states: All workers at the cut.
+        by_worker: How many records of each are played.
+    """
+    behind = {
+        state.label: tuple(state.frontier.elements)
+        for state in states
+        if state.worker in plan.workers and not _completes(plan, state)
+    }
+    labels = {state.label for state in states}
+    return Absent(
+        tuple(state.label for state in states if state.worker not in plan.workers),
+        behind,
+        tuple(label for worker, label in plan.workers.items() if not by_worker.get(worker)),
+        tuple(label for label in _declared(plan, declarations) if label not in labels),
+    )
+
+
+def _completes(plan: Plan, state: WorkerState) -> bool:
+    unbounded = all(bound is None for bound in plan.box.until)
+    return unbounded or plan.box.is_complete(state.frontier)
+
+
+def _declared(plan: Plan, declarations: Declarations) -> tuple[str, ...]:
+    stream = declarations.streams.get(plan.tape.name)
+    by = None if stream is None else stream.workers
+    if isinstance(by, ByKey):
+        return tuple(str(number) for number in range(by.count))
+    return by.labels or () if isinstance(by, ByColumn) else ()

@@ -1,0 +1,231 @@
+"""Tapes and ledgers written without a JVM, for tests of what is told without one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import deltalake
+import pyarrow as pa
+
+from capstan.ledger.regions import region_text
+from capstan.tape.lake import Lake
+from capstan.times import Kind, TimeType
+from capstan.times.region import Region
+
+EVENT = TimeType.of(event=Kind.TIMESTAMP)
+"""Times that are moments."""
+
+_ARROW = {
+    Kind.BIGINT: pa.int64(),
+    Kind.DATE: pa.date32(),
+    Kind.TIMESTAMP: pa.timestamp("us", "UTC"),
+}
+_MOMENT = pa.timestamp("us", "UTC")
+_SCHEMAS = {
+    "coverage": pa.schema(
+        [
+            ("target", pa.string()), ("stream", pa.string()), ("worker", pa.int32()),
+            ("since", pa.string()), ("until", pa.string()), ("region", pa.string()),
+            ("run", pa.string()), ("generation", pa.int32()), ("transform", pa.string()),
+            ("code", pa.string()), ("cut", pa.int64()), ("target_version", pa.int64()),
+            ("state", pa.string()), ("at", _MOMENT),
+        ]
+    ),
+    "claims": pa.schema(
+        [
+            ("claim", pa.int64()), ("kind", pa.string()), ("run", pa.string()),
+            ("attempt", pa.int32()), ("stream", pa.string()), ("target", pa.string()),
+            ("workers", pa.list_(pa.int32())), ("region", pa.string()), ("at", _MOMENT),
+            ("expires", _MOMENT),
+        ]
+    ),
+    "runs": pa.schema(
+        [
+            ("run", pa.string()), ("identity", pa.string()), ("generation", pa.int32()),
+            ("attempt", pa.int32()), ("step", pa.string()), ("stream", pa.string()),
+            ("target", pa.string()), ("at", _MOMENT), ("detail", pa.string()),
+        ]
+    ),
+}  # fmt: skip
+
+
+def lay_tape(
+    lake: Lake,
+    name: str,
+    labels: Sequence[str],
+    times: Iterable[Sequence[int]],
+    frontier: Sequence[int] | None,
+    *,
+    time_type: TimeType = EVENT,
+    opened: Mapping[str, Sequence[int]] | None = None,
+) -> None:
+    """Lay down a tape in one commit: each worker has a record at each time, then its frontier.
+
+    Args:
+        lake: The lake.
+        name: The stream's name.
+        labels: Of its workers, in the order of their numbers.
+        times: Of the records, as integers.
+        frontier: Where all workers then stand; None closes them.
+        time_type: The coordinates of the times.
+        opened: Workers whose first event moves their capability to this time; they have only the
+            records from there on.
+    """
+    time = pa.struct([(c.name, _ARROW[c.kind]) for c in time_type.coordinates])
+    update = pa.struct([("time", time), ("diff", pa.int64())])
+    content = pa.struct([("h1", pa.int64()), ("h2", pa.int64())])
+    schema = pa.schema(
+        [
+            ("worker", pa.int32()), ("seq", pa.int64()), ("kind", pa.string()), ("time", time),
+            ("updates", pa.list_(update)), ("batch", pa.int64()), ("commit", pa.int64()),
+            ("records", pa.int64()), ("fingerprint", content),
+        ]
+    )  # fmt: skip
+
+    def struct(value: Sequence[int]) -> dict[str, int]:
+        return dict(zip(time_type.names, value, strict=True))
+
+    rows: list[dict[str, object]] = []
+    for worker, label in enumerate(labels):
+        own: list[dict[str, object]] = []
+        held: Sequence[int] = time_type.minimum
+        first = (opened or {}).get(label)
+        if first is not None:
+            own.append({"kind": "progress", "updates": _moved(struct, held, first)})
+            held = first
+        for each in times:
+            if all(a <= b for a, b in zip(held, each, strict=True)):
+                said = {"time": struct(each), "records": 1, "fingerprint": {"h1": 1, "h2": 2}}
+                own.append({"kind": "messages", **said})
+        own.append({"kind": "progress", "updates": _moved(struct, held, frontier)})
+        about = {"worker": worker, "batch": 0, "commit": 0}
+        rows += [{**about, "seq": seq, **event} for seq, event in enumerate(own)]
+    paths = lake.stream(name)
+    properties = {
+        "capstan.format": "1",
+        "capstan.stream": name,
+        "capstan.time": json.dumps(time_type.to_json()),
+        "capstan.settings": "{}",
+    }
+    _write(paths.events, pa.Table.from_pylist(rows, schema=schema), properties)
+    known = pa.schema(
+        [("worker", pa.int32()), ("label", pa.string()), ("opened_commit", pa.int64())]
+    )
+    listed = [{"worker": n, "label": x, "opened_commit": 0} for n, x in enumerate(labels)]
+    _write(paths.workers, pa.Table.from_pylist(listed, schema=known), {})
+
+
+def _moved(struct: object, before: Sequence[int], after: Sequence[int] | None) -> list[object]:
+    assert callable(struct)
+    gone: list[object] = [{"time": struct(before), "diff": -1}]
+    return gone if after is None else [*gone, {"time": struct(after), "diff": 1}]
+
+
+@dataclass(slots=True)
+class Books:
+    """Writes ledgers as runs would leave them; each row a moment after the one before.
+
+    Attributes:
+        lake: The lake.
+        stream: Of the runs.
+        target: The path of their target.
+        transform: Its name, empty for copies.
+        code: Its hash.
+    """
+
+    lake: Lake
+    stream: str
+    target: str
+    transform: str = ""
+    code: str = ""
+    _now: datetime = datetime(2024, 1, 1, tzinfo=UTC)
+    _claims: int = 0
+    _version: int = field(default=0)
+
+    def published(
+        self,
+        run: str,
+        workers: Sequence[int] | None,
+        region: Region,
+        *,
+        mode: str = "replace",
+        kept: Region | None = None,
+    ) -> None:
+        """A run that has published.
+
+        Args:
+            run: Its name.
+            workers: Whose rows; None where the target does not keep the worker.
+            region: What it played.
+            mode: How it changed the target.
+            kept: What it covers, where that is not what it played: the target keeps no time.
+        """
+        self.claimed(run, workers, kept or region)
+        request = {"mode": mode}
+        self.stepped(run, "intent", {"region": region_text(region), "request": request})
+        self._version += 1
+        self._cover(run, workers, kept or region, "published")
+        self.stepped(run, "done", {"attempt": 1, "target_version": self._version})
+
+    def rolled_back(self, run: str, workers: Sequence[int] | None, region: Region) -> None:
+        """The same run, taken back."""
+        self._version += 1
+        self._cover(run, workers, region, "rolled-back")
+        self.stepped(run, "rolled-back", {})
+
+    def failed(self, run: str, workers: Sequence[int] | None, region: Region) -> None:
+        """A run that has failed before it wrote anything."""
+        self.claimed(run, workers, region)
+        self.stepped(run, "failed", {"error": "CAP-AUDIT"})
+
+    def claimed(self, run: str, workers: Sequence[int] | None, region: Region) -> None:
+        """A run of which there is but a claim."""
+        self._append(
+            "claims",
+            {
+                "claim": self._claims, "kind": "claim", "run": run, "attempt": 1,
+                "stream": self.stream, "target": self.target,
+                "workers": None if workers is None else list(workers),
+                "region": region_text(region), "expires": self._now + timedelta(hours=12),
+            },
+        )  # fmt: skip
+        self._claims += 1
+
+    def stepped(self, run: str, step: str, detail: Mapping[str, object]) -> None:
+        """A step of a run's first attempt."""
+        self._append(
+            "runs",
+            {
+                "run": run, "identity": run, "generation": 1, "attempt": 1, "step": step,
+                "stream": self.stream, "target": self.target, "detail": json.dumps(detail),
+            },
+        )  # fmt: skip
+
+    def _cover(self, run: str, workers: Sequence[int] | None, region: Region, state: str) -> None:
+        about = {
+            "target": self.target, "stream": self.stream, "region": region_text(region),
+            "run": run, "generation": 1, "transform": self.transform, "code": self.code,
+            "cut": 0, "target_version": self._version, "state": state,
+        }  # fmt: skip
+        owners: Sequence[int | None] = [None] if workers is None else workers
+        self._append("coverage", *({**about, "worker": worker} for worker in owners))
+
+    def _append(self, ledger: str, *rows: Mapping[str, object]) -> None:
+        self._now += timedelta(seconds=1)
+        schema = _SCHEMAS[ledger]
+        stamped = [{**row, "at": self._now} for row in rows]
+        _write(self.lake.ledger(ledger), pa.Table.from_pylist(stamped, schema=schema), {})
+
+
+def _write(path: str, table: pa.Table, properties: Mapping[str, str | None]) -> None:
+    if not deltalake.DeltaTable.is_deltatable(path):
+        deltalake.DeltaTable.create(
+            path,
+            table.schema,
+            configuration=properties,
+            raise_if_key_not_exists=False,
+        )
+    deltalake.write_deltalake(path, table, mode="append")

@@ -1,0 +1,61 @@
+"""A browser for tests, found on this machine and kept from calling home."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+SECONDS = 60_000.0
+"""Milliseconds that a page waits for what it is asked to find."""
+
+_QUIET = (
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+def find_browser() -> str | None:
+    """The program of a Chromium: what `CAPSTAN_CHROMIUM` names, else one on the path."""
+    named = [os.environ.get("CAPSTAN_CHROMIUM"), *NAMES]
+    return next((found for name in named if name and (found := shutil.which(name))), None)
+
+
+@contextmanager
+def browsing(program: str) -> Iterator[Browser]:
+    """A browser that has never been anywhere."""
+    from playwright.sync_api import sync_playwright
+
+    root = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=[*_QUIET, *root])
+        yield browser
+        browser.close()
+
+
+def new_page(
+    browser: Browser, *, scheme: Literal["light", "dark"] = "light", width: int = 1440
+) -> Page:
+    """A page of its own session, which is in UTC.
+
+    Args:
+        browser: The browser.
+        scheme: What its user likes better.
+        width: Of its window, in pixels.
+    """
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, timezone_id="UTC"
+    )
+    page = context.new_page()
+    page.set_default_timeout(SECONDS)
+    return page

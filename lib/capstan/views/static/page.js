@@ -1,0 +1,100 @@
+// Follows the theme of the Airflow page around it, leads its links out of the frame, sends the form.
+(() => {
+  "use strict";
+  const root = document.documentElement;
+  const outside = (() => {
+    try {
+      return window.parent !== window && window.parent.document ? window.parent.document : null;
+    } catch {
+      return null;
+    }
+  })();
+
+  if (outside) {
+    const follow = () => {
+      const chosen = outside.documentElement;
+      const named = chosen.dataset.theme || "";
+      const dark = chosen.classList.contains("dark") || named === "dark";
+      root.dataset.theme = dark ? "dark" : "light";
+    };
+    follow();
+    new MutationObserver(follow).observe(outside.documentElement, {
+      attributes: true,
+      attributeFilter: ["class", "data-theme", "style"],
+    });
+  }
+
+  // Airflow does not let a framed page move the window itself; a link of the window's own may.
+  const leave = (href) => {
+    if (!outside) {
+      window.location.assign(href);
+      return;
+    }
+    const link = outside.createElement("a");
+    link.href = href;
+    outside.body.append(link);
+    link.click();
+    link.remove();
+  };
+
+  document.addEventListener("click", (event) => {
+    const link = event.target instanceof Element ? event.target.closest("a[data-airflow]") : null;
+    if (link && outside) {
+      event.preventDefault();
+      leave(link.href);
+    }
+  });
+
+  const read = (form) => {
+    const conf = {};
+    for (const field of form.querySelectorAll("[data-kind]")) {
+      const text = field.value.trim();
+      const kind = field.dataset.kind;
+      if (kind === "switch") {
+        conf[field.name] = field.checked;
+      } else if (kind === "list") {
+        const parts = text.split(",").map((part) => part.trim()).filter(Boolean);
+        conf[field.name] = parts.length ? parts : null;
+      } else if (kind === "whole") {
+        conf[field.name] = text ? Number(text) : null;
+      } else {
+        conf[field.name] = text || null;
+      }
+    }
+    return conf;
+  };
+
+  const said = (answer) => {
+    const detail = answer && answer.detail;
+    return typeof detail === "string" ? detail : JSON.stringify(detail || answer);
+  };
+
+  document.addEventListener("submit", async (event) => {
+    const form = event.target;
+    if (!(form instanceof HTMLFormElement) || form.id !== "fill") {
+      return;
+    }
+    event.preventDefault();
+    const button = form.querySelector("button");
+    const place = document.getElementById("said");
+    button.disabled = true;
+    place.textContent = "";
+    try {
+      const response = await fetch(form.dataset.runs, {
+        method: "POST",
+        credentials: "same-origin",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ conf: read(form), logical_date: null }),
+      });
+      const answer = await response.json();
+      if (response.ok) {
+        leave(form.dataset.page + encodeURIComponent(answer.dag_run_id));
+        return;
+      }
+      place.textContent = `${response.status}: ${said(answer)}`;
+    } catch (error) {
+      place.textContent = String(error);
+    }
+    button.disabled = false;
+  });
+})();

@@ -1,0 +1,14 @@
+"""Publish a run that waits after its audit, or mark it as rejected: what a person has decided.
+
+Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
+Keys of the request: run, approved (true by default), by, at, reason.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from capstan import submit
+
+if __name__ == "__main__":
+    sys.exit(submit.main(submit.publish))

@@ -1,0 +1,461 @@
+"""Approval by a person, and who is told of failures; over a `spark-submit` that starts nothing."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+from airflow.models.asset import AssetEvent
+from airflow.models.hitl import HITLDetail
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.xcom import XComModel
+from airflow.providers.standard.operators import hitl
+from airflow.sdk.exceptions import (
+    AirflowSkipException,
+    DownstreamTasksSkipped,
+    TaskAwaitingInput,
+)
+from airflow.triggers.base import TriggerEvent
+from airflow.utils.session import create_session
+from airflow.utils.state import TaskInstanceState
+from sqlalchemy import select
+
+from capstan.airflow.approve import ApproveOperator
+from capstan.airflow.assets import table_asset
+from capstan.airflow.capture import CaptureOperator
+from capstan.airflow.certify import CertificateOperator
+from capstan.airflow.failing import TaskRefusedError, say_last
+from capstan.airflow.notify import on_failure
+from capstan.airflow.plan import PlanReplayOperator
+from capstan.airflow.replay import PublishOperator, ReplayOperator
+from capstan.airflow.setting import read_setting
+from capstan.errors import BadRequest
+from capstan.tape.lake import Lake
+from capstan.testing.bare import lay_tape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from conftest import FakeSubmit, Place
+
+DAGS = Path(__file__).parents[2] / "dags"
+HOUR = 3_600_000_000
+DAY1 = int(datetime(2024, 5, 1, tzinfo=UTC).timestamp()) * 1_000_000
+WAITS: dict[str, object] = {
+    "run": "t-1234-1",
+    "stream": "little",
+    "cut": 0,
+    "target": "t",
+    "published": False,
+    "stood": False,
+    "staging": "/lake/staging/t-1234-1-1",
+    "audit": {
+        "kind": "copy", "passed": True, "cells": 7, "differing": 0,
+        "checks": [{"name": "paid", "rule": "amount >= 0", "failing": 0}],
+    },
+    "diff": {
+        "added": 3, "removed": 2, "changed": 1, "cells": 7, "differing": 2, "new_columns": [],
+        "sample": [
+            {"kind": "changed", "worker": 0, "time": "2024-05-01", "before": {"note": "a|b"},
+             "after": {"note": "c"}},
+        ],
+    },
+}  # fmt: skip
+DONE = {**WAITS, "published": True, "target_version": 3, "target_path": "/lake/tables/t"}
+REJECTED = {"error": "CAP-REJECTED", "message": "run t-1234-1 was rejected by ann", "hint": ""}
+
+
+@pytest.fixture
+def tape(place: Place) -> Place:
+    """A place with a tape of `little`: two days of it are complete."""
+    lake = Lake.at(place.lake)
+    lay_tape(
+        lake, "little", ["a", "b"], [(DAY1 + n * HOUR,) for n in range(50)], (DAY1 + 48 * HOUR,)
+    )
+    place_ = pa.struct([("event", pa.timestamp("us", "UTC"))])
+    payload = [("worker", pa.int32()), ("batch", pa.int64()), ("time", place_)]
+    deltalake.DeltaTable.create(lake.stream("little").records, pa.schema(payload))
+    late = pa.schema([*payload, ("reason", pa.string())])
+    deltalake.DeltaTable.create(lake.stream("little").late, late)
+    return place
+
+
+def approver(result: object) -> ApproveOperator:
+    return ApproveOperator(task_id="approve", result=result)
+
+
+def answer(choice: str, reason: str = "", user: object = None) -> dict[str, Any]:
+    """What Airflow hands on of a person's decision."""
+    return {
+        "chosen_options": [choice],
+        "params_input": {"reason": reason},
+        "responded_at": datetime(2024, 5, 9, 8, 7, 6, tzinfo=UTC),
+        "responded_by_user": user,
+    }
+
+
+@pytest.mark.parametrize("result", [{**WAITS, "published": True}, {**WAITS, "stood": True}, {}])
+def test_where_nothing_waits_nobody_is_asked(result: object, execute: Any, context: Any) -> None:
+    with pytest.raises(AirflowSkipException):
+        execute(approver(result), context())
+
+
+def test_without_a_result_nobody_is_asked(execute: Any, context: Any) -> None:
+    with pytest.raises(TaskRefusedError, match="CAP-RESULT"):
+        execute(approver(None), context())
+
+
+def test_a_person_is_shown_certificate_checks_and_differences(
+    monkeypatch: pytest.MonkeyPatch, execute: Any, context: Any
+) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda **told: asked.update(told))
+    where = context()
+    where["task_instance"] = type("Instance", (), {"id": "7"})()
+    with pytest.raises(TaskAwaitingInput) as caught:
+        execute(approver(WAITS), where)
+    assert caught.value.timeout is None
+    assert asked["options"] == ["Approve", "Reject"]
+    assert asked["subject"] == "Publish t-1234-1 into t?"
+    assert asked["params"]["reason"]["schema"]["type"] == ["string", "null"]
+    lines = asked["body"].splitlines()
+    assert lines[0] == "## Certificate of t-1234-1"
+    for line in (
+        "| audit | passed (copy, 7 cells) |",
+        "| checks | paid (amount >= 0): met by all rows |",
+        "| rows added | 3 |",
+        "| rows removed | 2 |",
+        "| rows changed | 1 |",
+        "| cells | 2 of 7 change |",
+        r"| changed | 0 | 2024-05-01 | note=a\|b | note=c |",
+    ):
+        assert line in lines
+
+
+@pytest.mark.parametrize(
+    ("choice", "user", "by"),
+    [
+        ("Approve", {"id": "3", "name": "ann"}, "ann"),
+        ("Reject", {"id": "3", "name": ""}, "3"),
+        ("Reject", None, "nobody, in time"),
+    ],
+)
+def test_a_decision_is_the_request_of_the_publish(
+    choice: str, user: object, by: str, context: Any
+) -> None:
+    found = approver(WAITS).execute_complete(context(), answer(choice, "so it is", user))
+    assert found == {
+        "run": "t-1234-1", "approved": choice == "Approve", "by": by,
+        "at": "2024-05-09T08:07:06+00:00", "reason": "so it is",
+    }  # fmt: skip
+
+
+def publisher(kind: type[ReplayOperator], **more: Any) -> ReplayOperator:
+    setting = read_setting(DAGS / "any.py")
+    return kind(task_id="t", setting=setting, request={}, outlets=[table_asset("t")], **more)
+
+
+def test_what_waits_tells_its_asset_nothing(
+    place: Place, submit: FakeSubmit, execute: Any, context: Any
+) -> None:
+    submit.answers({"exit": 0, "result": WAITS}, {"exit": 0, "result": DONE})
+    held, where = publisher(ReplayOperator), context()
+    assert execute(held, where)["published"] is False
+    assert held.outlets == []
+    assert where["outlet_events"] == {}
+    done, where = publisher(ReplayOperator), context()
+    execute(done, where)
+    assert done.outlets == [table_asset("t")]
+    assert where["outlet_events"][table_asset("t")].extra["run"] == "t-1234-1"
+
+
+def test_a_publish_says_who_approved_and_a_rejection_is_final(
+    place: Place, submit: FakeSubmit, execute: Any, context: Any
+) -> None:
+    approval = {"by": "ann", "at": "2024", "reason": ""}
+    submit.answers(
+        {"exit": 0, "result": {**DONE, "approval": approval}}, {"exit": 1, "result": REJECTED}
+    )
+    where = context()
+    execute(publisher(PublishOperator), where)
+    assert where["outlet_events"][table_asset("t")].extra["approval"] == approval
+    where = context()
+    with pytest.raises(TaskRefusedError, match="^CAP-REJECTED: run t-1234-1 was rejected by ann"):
+        execute(publisher(PublishOperator), where)
+    assert where["outlet_events"] == {}
+    apps = [Path(word).name for call in submit.calls for word in call["arguments"]  # type: ignore[attr-defined]
+            if word.endswith("publish.py")]  # fmt: skip
+    assert apps == ["publish.py"] * 2
+
+
+def planned(asked: Mapping[str, object]) -> PlanReplayOperator:
+    task = PlanReplayOperator(
+        task_id="plan", setting=read_setting(DAGS / "any.py"), asked=lambda _: asked
+    )
+    task.without_approval = ("approve", "publish")
+    return task
+
+
+def test_the_plan_skips_an_approval_that_nobody_asked_for(
+    tape: Place, execute: Any, context: Any
+) -> None:
+    asked = {"stream": "little", "into": "t", "until": "2024-05-02", "workers": ["a"]}
+    where = context()
+    with pytest.raises(DownstreamTasksSkipped) as caught:
+        execute(planned(asked), where)
+    assert caught.value.tasks == ["approve", "publish"]
+    left = where["ti"].pushed
+    assert left["return_value"] == {key: left[key] for key in ("request", "records", "plan")}
+    assert left["records"] == 24
+    assert left["plan"]["standing"] == {"current": 0, "stale": 0, "missing": 24}
+    found = execute(planned({**asked, "approve": True}), context())
+    assert found["request"]["approve"] is True
+    assert found["plan"]["approve"] is True
+    with pytest.raises(TaskRefusedError, match="CAP-DIRECT"):
+        execute(planned({**asked, "approve": True, "direct": True}), context())
+
+
+def test_the_certificate_is_that_of_the_publish_where_there_was_one(
+    execute: Any, context: Any
+) -> None:
+    first, last = {"run": "held"}, {"run": "done"}
+    for given, said in (([last, first], "done"), ([None, first], "held"), (first, "held")):
+        task = CertificateOperator(task_id="certificate", result=given)
+        assert execute(task, context()).startswith(f"## Certificate of {said}\n")
+
+
+def states(run: Any) -> dict[str, str]:
+    with create_session() as session:
+        found = session.scalars(select(TaskInstance).where(TaskInstance.run_id == run.run_id))
+        return {each.task_id: str(each.state) for each in found}
+
+
+def events(uri: str) -> list[Any]:
+    with create_session() as session:
+        return [event.extra for event in session.scalars(select(AssetEvent)) if event.uri == uri]
+
+
+def test_a_run_without_approval_starts_one_app_and_no_task_for_it(
+    tape: Place, submit: FakeSubmit
+) -> None:
+    submit.answers({"exit": 0, "result": {**DONE, "target": "plain"}})
+    run = tape.run("capstan_replay", {"into": "plain", "until": "2024-05-02"})
+    assert run.state == "success"
+    assert states(run) == {
+        "plan": "success", "replay": "success", "approve": "skipped", "publish": "skipped",
+        "certificate": "success",
+    }  # fmt: skip
+    with create_session() as session:
+        started = session.scalars(
+            select(TaskInstance.start_date).where(
+                TaskInstance.run_id == run.run_id, TaskInstance.state == "skipped"
+            )
+        ).all()
+        pids = session.scalars(
+            select(TaskInstance.pid).where(
+                TaskInstance.run_id == run.run_id, TaskInstance.state == "skipped"
+            )
+        ).all()
+    assert len(started) == 2
+    assert pids == [None, None]
+    assert len(submit.calls) == 1
+    assert len(events("capstan://tables/plain")) == 1
+
+
+def respond(choice: str) -> threading.Thread:
+    """A person who answers as soon as they are asked, as the UI and REST do."""
+
+    def wait() -> None:
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
+            with create_session() as session:
+                detail = session.scalars(
+                    select(HITLDetail).join(TaskInstance, TaskInstance.id == HITLDetail.ti_id)
+                    .where(TaskInstance.state == TaskInstanceState.AWAITING_INPUT)
+                ).first()  # fmt: skip
+                if detail is not None:
+                    _answer(session, detail, choice)
+                    return
+            time.sleep(0.2)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def _answer(session: Any, detail: HITLDetail, choice: str) -> None:
+    from airflow.models.trigger import handle_event_submit
+
+    detail.responded_by = {"id": "7", "name": "ann"}
+    detail.responded_at = datetime.now(UTC)
+    detail.chosen_options = [choice]
+    detail.params_input = {"reason": "looked at it"}
+    session.add(detail)
+    waiting = session.get(TaskInstance, detail.ti_id)
+    event = TriggerEvent(detail.as_resume_event_payload())
+    handle_event_submit(event, task_instance=waiting, session=session)
+
+
+@pytest.mark.parametrize("choice", ["Approve", "Reject"])
+def test_a_run_waits_for_a_person_and_goes_on_as_they_say(
+    tape: Place, submit: FakeSubmit, choice: str
+) -> None:
+    into = choice.lower()
+    last = {"exit": 0, "result": {**DONE, "target": into}}
+    if choice == "Reject":
+        last = {"exit": 1, "result": REJECTED}
+    submit.answers({"exit": 0, "result": {**WAITS, "target": into}}, last)
+    person = respond(choice)
+    run = tape.run("capstan_replay", {"into": into, "until": "2024-05-02", "approve": True})
+    person.join(10)
+    first, second = submit.calls
+    assert first["request"]["approve"] is True  # type: ignore[index]
+    asked: Any = second["request"]
+    assert asked.pop("at").startswith(f"{datetime.now(UTC):%Y-}")
+    assert asked == {
+        "run": "t-1234-1", "approved": choice == "Approve", "by": "ann", "reason": "looked at it",
+    }  # fmt: skip
+    ended = states(run)
+    if choice == "Approve":
+        assert run.state == "success"
+        assert set(ended.values()) == {"success"}
+        assert len(events(f"capstan://tables/{into}")) == 1
+        return
+    assert run.state == "failed"
+    assert (ended["approve"], ended["publish"]) == ("success", "failed")
+    assert ended["certificate"] == "upstream_failed"
+    assert events(f"capstan://tables/{into}") == []
+
+
+ALERTS = '''
+from airflow.sdk.bases.notifier import BaseNotifier
+
+told = []
+
+class Keep(BaseNotifier):
+    """A notifier that keeps what it was told."""
+
+    def __init__(self, name="class"):
+        super().__init__()
+        self.name = name
+
+    def notify(self, context):
+        told.append((self.name, str(context["exception"])))
+
+ON_CALL = Keep("on call")
+NOTHING = 7
+
+class Other:
+    pass
+
+def broken(context):
+    told.append(("broken", ""))
+    raise ValueError("the pager is gone")
+'''
+
+
+@pytest.fixture
+def alerts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module of notifiers, as it may lie in a DAG folder."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    (folder / "alerts_of_test.py").write_text(ALERTS, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(folder))
+    sys.modules.pop("alerts_of_test", None)
+    import alerts_of_test
+
+    return alerts_of_test
+
+
+def declare(place: Place, notify: str, more: str = "") -> None:
+    text = place.streams.read_text(encoding="utf-8").replace(
+        '    schedule: "@hourly"\n', f'    schedule: "@hourly"\n    notify: {notify}\n{more}'
+    )
+    place.streams.write_text(text, encoding="utf-8")
+
+
+def test_notifiers_are_told_of_a_failure_and_the_error_is_the_last_line(
+    place: Place,
+    submit: FakeSubmit,
+    alerts: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    declare(place, "[alerts_of_test:broken, alerts_of_test:ON_CALL]")
+    monkeypatch.setenv("CAPSTAN_NOTIFY", "alerts_of_test:Keep")
+    error = {"error": "CAP-VIOLATION", "message": "worker a", "hint": "look"}
+    submit.answers({"exit": 1, "result": error})
+    run = place.run("capstan_capture__little")
+    assert run.state == "failed"
+    line = "CAP-VIOLATION: worker a (look)"
+    assert alerts.told == [("class", line), ("broken", ""), ("on call", line)]
+    task = place.bag().dags["capstan_capture__little"].get_task("capture")
+    assert task.on_failure_callback[-1] is say_last
+    # All tasks that can fail tell those of the variable.
+    for dag in place.bag().dags.values():
+        for each in dag.tasks if dag.dag_id.startswith("capstan_") else ():
+            callbacks = each.on_failure_callback
+            assert callbacks[-1] is say_last, each
+    replay = place.bag().dags["capstan_backfill__by_day"]
+    assert all(len(task.on_failure_callback) == 2 for task in replay.tasks)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("alerts_of_test:MISSING", "has no attribute 'MISSING'"),
+        ("no_such_module:X", "No module named 'no_such_module'"),
+        ("alerts_of_test:NOTHING", "it is neither a notifier nor a function"),
+        ("alerts_of_test:Other", "it is neither a notifier nor a function"),
+    ],
+)
+def test_a_notifier_that_is_none_is_refused_with_its_place(
+    place: Place, alerts: Any, monkeypatch: pytest.MonkeyPatch, name: str, problem: str
+) -> None:
+    declare(place, f"[{name}]")
+    errors = "".join(place.bag().import_errors.values())
+    assert f"{place.streams}:13: streams.little.notify: {name} cannot be told" in errors
+    assert problem in errors
+    monkeypatch.setenv("CAPSTAN_NOTIFY", name)
+    with pytest.raises(BadRequest, match="^CAP-NOTIFY: "):
+        on_failure(read_setting(DAGS / "any.py"))
+
+
+def test_a_stream_that_stands_still_fails_after_its_capture(
+    tape: Place, submit: FakeSubmit, alerts: Any, execute: Any, context: Any
+) -> None:
+    found = {"stream": "little", "cut": 0, "frontier": [], "records": 0, "batches": 0}
+    submit.answers({"exit": 0, "result": found})
+
+    def task() -> CaptureOperator:
+        return CaptureOperator(task_id="t", setting=read_setting(DAGS / "any.py"), stream="little")
+
+    execute(task(), context())
+    declare(tape, "alerts_of_test:ON_CALL", "    stalled_after: 1 microsecond\n")
+    where = context()
+    with pytest.raises(TaskRefusedError, match=r"^CAP-STALLED: stream little: the frontier stands"):
+        execute(task(), where)
+    # What had arrived is on tape, and the form knows of it.
+    assert where["ti"].pushed["return_value"] == found
+    run = tape.run("capstan_capture__little")
+    assert run.state == "failed"
+    assert [name for name, line in alerts.told if line.startswith("CAP-STALLED: ")] == ["on call"]
+    text = tape.streams.read_text(encoding="utf-8").replace("1 microsecond", "9 days")
+    tape.streams.write_text(text, encoding="utf-8")
+    execute(task(), context())
+
+
+def test_the_result_of_a_task_outlives_its_skip(tape: Place, submit: FakeSubmit) -> None:
+    submit.answers({"exit": 0, "result": {**DONE, "target": "kept"}})
+    run = tape.run("capstan_replay", {"into": "kept", "until": "2024-05-02"})
+    with create_session() as session:
+        keys = session.scalars(
+            select(XComModel.key).where(XComModel.run_id == run.run_id, XComModel.task_id == "plan")
+        ).all()
+    assert {"request", "records", "plan", "return_value"} <= set(keys)

@@ -1,0 +1,190 @@
+"""The DAG `capstan_gaps`: what it reports, what it asks the app to fill, what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.exceptions import ParamValidationError
+from airflow.sdk.exceptions import DownstreamTasksSkipped
+
+from capstan.airflow.failing import TaskRefusedError
+from capstan.airflow.gaps import FillOperator, ListGapsOperator, backfills_markdown, gaps_dags
+from capstan.airflow.setting import Setting, read_setting
+from capstan.tape.lake import Lake
+from capstan.testing.bare import Books, lay_tape
+from capstan.times import Box
+from capstan.times.region import Region
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Place
+
+DAGS = Path(__file__).parents[2] / "dags"
+FIRST = int(datetime(2024, 5, 1, tzinfo=UTC).timestamp()) * 1_000_000
+DAY = timedelta(days=1) // timedelta(microseconds=1)
+MORE = """
+  copy: {stream: little, target: copy, since: 2024-05-01, until: 2024-05-03}
+  asked: {stream: little, target: asked, since: 2024-05-01, until: 2024-05-03, approve: true}
+  endless: {stream: little, target: endless}
+"""
+
+
+def days(since: int, until: int) -> Region:
+    return Region(Box((FIRST + since * DAY,), (FIRST + until * DAY,)))
+
+
+@pytest.fixture
+def setting(place: Place) -> Setting:
+    """A lake on which three days of the stream are complete, all of it written without a JVM."""
+    with place.streams.open("a", encoding="utf-8") as file:
+        file.write(MORE.lstrip("\n"))
+    lay_tape(Lake.at(place.lake), "little", "abc", [(FIRST,)], (FIRST + 3 * DAY,))
+    return read_setting(DAGS / "any.py")
+
+
+def books(setting: Setting, target: str, code: str = "") -> Books:
+    lake = Lake.at(setting.lake)
+    transform = "by_day" if code else ""
+    return Books(lake, "little", lake.table(target), transform, code)
+
+
+@pytest.fixture
+def look(
+    setting: Setting, context: Callable[[], dict[str, Any]], execute: Callable[[Any, Any], Any]
+) -> Callable[..., tuple[dict[str, Any], str, bool]]:
+    """Runs the task `gaps`: its result, what it shows, and whether it has the rest go on."""
+
+    def look(**params: object) -> tuple[dict[str, Any], str, bool]:
+        [dag] = gaps_dags(setting)
+        task = dag.get_task("gaps")
+        assert isinstance(task, ListGapsOperator)
+        where = {**context(), "params": {"fill": False, **params}, "task": task}
+        try:
+            return execute(task, where), task.found, True
+        except DownstreamTasksSkipped as skipped:
+            assert list(skipped.tasks) == ["fill"]
+            return where["ti"].pushed["return_value"], task.found, False
+
+    return look
+
+
+def test_the_dag_has_two_tasks_and_is_for_every_day(setting: Setting) -> None:
+    [dag] = gaps_dags(setting)
+    assert [task.task_id for task in dag.topological_sort()] == ["gaps", "fill"]
+    assert isinstance(dag.get_task("fill"), FillOperator)
+    assert dag.max_active_runs == 1
+    assert dag.params.validate()["fill"] is False
+    with pytest.raises(ParamValidationError):
+        dag.params["chunk"] = 0
+
+
+def test_the_dag_file_makes_it(place: Place) -> None:
+    bag = place.bag()
+    assert bag.import_errors == {}
+    assert "capstan_gaps" in bag.dags
+
+
+def test_gaps_are_reported_and_nothing_is_filled_unasked(look: Any) -> None:
+    result, shown, goes_on = look()
+    assert not goes_on
+    counts = {each["replay"]: each["counts"] for each in result["replays"]}
+    none = dict.fromkeys(("covered", "stale", "gap", "failed", "incomplete"), 0)
+    # Of the replays that have a range or a schedule; the fifth of May has no end yet.
+    assert counts == {
+        "by_day": {**none, "gap": 3, "incomplete": 2},
+        "copy": {**none, "gap": 2},
+        "asked": {**none, "gap": 2},
+    }
+    assert "| by_day | by_day | 3 gap, 2 incomplete |" in shown
+    assert "| 2024-05-01T00:00:00.000000Z | 2024-05-04T00:00:00.000000Z | gap | a, b, c |" in shown
+    assert "Is not filled: a person has to approve its runs" in shown
+    json.dumps(result)
+
+
+def test_what_is_asked_for_is_filled_in_one_app_at_a_pinned_cut(
+    setting: Setting, look: Any
+) -> None:
+    books(setting, "by_day", "f00").published("old", [0, 1, 2], days(0, 2))
+    result, _, goes_on = look(fill=True, chunk=2)
+    assert goes_on
+    more = {"chunk": 2, "as_of": 0, "keep_going": True}
+    assert result["request"] == {
+        "backfills": [
+            {"replay": "by_day", "what": "gaps", **more},
+            {"replay": "by_day", "what": "stale", **more},
+            {"replay": "copy", "what": "gaps", **more},
+        ]
+    }
+    assert look(fill=True, replays=["endless"])[0]["count"] == 1
+    assert look(fill=True, replays=["asked"])[2] is False
+
+
+def test_nothing_missing_is_nothing_to_fill(setting: Setting, look: Any) -> None:
+    books(setting, "copy").published("all", [0, 1, 2], days(0, 2))
+    result, shown, goes_on = look(fill=True, replays=["copy"])
+    assert (result["count"], goes_on) == (0, False)
+    assert "| copy | copy | 2 covered |" in shown
+
+
+def test_a_stream_of_which_nothing_is_on_tape_hides_no_other(setting: Setting, look: Any) -> None:
+    import shutil
+
+    lake = Path(setting.lake)
+    shutil.rmtree(lake / "streams")
+    result, shown, _ = look(fill=True)
+    assert {each["error"] for each in result["replays"]} == {"CAP-STREAM"}
+    assert "there is no stream little" in shown
+
+
+def test_a_replay_that_is_not_declared_is_refused(look: Any) -> None:
+    with pytest.raises(TaskRefusedError, match="CAP-REPLAY"):
+        look(replays=["copies"])
+
+
+RUN = {
+    "since": "2024-05-01", "until": "2024-05-02", "workers": ["a"], "records": 7,
+    "target": "copy", "target_version": 3, "run": "copy-1", "published": True, "stood": False,
+}  # fmt: skip
+LEFT = {**RUN, "run": None, "published": None, "records": None, "target_version": None}
+RESULT = {
+    "backfills": [
+        {"runs": [RUN, {**RUN, "stood": True, "run": "copy-2"}]},
+        {"runs": [{**LEFT, "error": "CAP-HELD", "message": "a | b"}, LEFT]},
+    ]
+}
+
+
+def test_each_run_that_has_published_is_told_of(setting: Setting, context: Any) -> None:
+    [dag] = gaps_dags(setting)
+    told: list[tuple[str, Any]] = []
+    event = type("Event", (), {"add": lambda _, asset, extra: told.append((asset.uri, extra))})()
+    where = {**context(), "outlet_events": dict.fromkeys(dag.get_task("fill").outlets, event)}
+    dag.get_task("fill").tell_assets(where, RESULT)
+    assert [(uri, extra["run"]) for uri, extra in told] == [("capstan://tables/copy", "copy-1")]
+
+
+def test_what_was_filled_is_shown() -> None:
+    lines = backfills_markdown(RESULT).splitlines()[4:]
+    assert lines == [
+        "| 2024-05-01 | 2024-05-02 | a | 7 | 3 | copy-1 | published |",
+        "| 2024-05-01 | 2024-05-02 | a | 7 | 3 | copy-2 | stood already |",
+        "| 2024-05-01 | 2024-05-02 | a |  |  |  | CAP-HELD: a \\| b |",
+        "| 2024-05-01 | 2024-05-02 | a |  |  |  | not begun |",
+    ]
+
+
+def test_the_whole_dag_submits_one_app(
+    place: Place, setting: Setting, submit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit.answers({"exit": 0, "result": RESULT})
+    found = place.run("capstan_gaps", {"fill": True, "replays": ["copy"]})
+    assert found.state == "success"
+    [call] = submit.calls
+    assert call["request"]["backfills"][0]["replay"] == "copy"
+    assert place.run("capstan_gaps", {"fill": False}).state == "success"
+    assert len(submit.calls) == 1

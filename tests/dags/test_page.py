@@ -1,0 +1,302 @@
+"""The pages of the plugin: behind Airflow's login, for those who may see the DAGs, and harmless."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from airflow.api_fastapi import app as airflow_app
+from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from capstan.airflow.guard import HEADERS
+from capstan.airflow.page import PREFIX, CapstanPlugin, app
+from capstan.airflow.pages import make_app
+from capstan.airflow.sight import REPLAY_DAG, backfill_dag, capture_dag
+from capstan.tape.lake import Lake
+from capstan.testing.bare import Books, lay_tape
+from capstan.testing.recorded import START
+from capstan.times import Box
+from capstan.times.region import Region
+from capstan.views.rendering import STATIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
+
+    from conftest import Place
+
+pytestmark = pytest.mark.dags
+
+DAY_US = 86_400_000_000
+RUN = "by_day-0a0a0a0a-1"
+ALL = (capture_dag("little"), REPLAY_DAG, "capstan_backfill__by_day")
+PAGES = (
+    "/", "/streams/little", "/replays/by_day", "/runs", f"/runs/{RUN}", f"/runs/{RUN}/report.html",
+    "/fill?stream=little&into=by_day",
+)  # fmt: skip
+
+
+class Choosy(SimpleAuthManager):
+    """An auth manager by whose word a user sees the DAGs that their name lists."""
+
+    def is_authorized_dag(  # type: ignore[override]
+        self, *, method: str, user: SimpleAuthManagerUser, details: DagDetails | None = None,
+        **_rest: object,
+    ) -> bool:  # fmt: skip
+        known = user.username.split(",")
+        named = details is not None and details.id in known
+        return named and (method == "GET" or user.role == "user")
+
+
+@pytest.fixture(scope="module")
+def auth() -> Iterator[Choosy]:
+    before = airflow_app._AuthManagerState.instance
+    found = airflow_app._AuthManagerState.instance = Choosy()
+    yield found
+    airflow_app._AuthManagerState.instance = before
+
+
+@pytest.fixture
+def lake(place: Place) -> Lake:
+    """A lake with a stream of which a day is replayed, one failed, and the rest is not."""
+    lake, begin = Lake.at(place.lake), int(START.timestamp()) * 1_000_000
+    hours = [(begin + n * 3_600_000_000,) for n in range(0, 96, 3)]
+    lay_tape(lake, "little", ["north", "<b>south</b>"], hours, (begin + 4 * DAY_US,))
+    records = place.lake / "streams" / "little"
+    for table in ("records", "late"):
+        _empty(records / table)
+    kept = Books(lake, "little", lake.table("by_day"))
+    kept.published(RUN, [0, 1], Region(Box((begin,), (begin + DAY_US,))))
+    kept.failed("by_day-0b0b0b0b-1", None, Region(Box((begin + DAY_US,), (begin + 2 * DAY_US,))))
+    return lake
+
+
+def _empty(folder: Path) -> None:
+    from capstan.testing import recorded
+
+    schema = recorded._LATE if folder.name == "late" else recorded._RECORDS
+    recorded.write(str(folder), schema.empty_table())
+
+
+@pytest.fixture
+def client(lake: Lake, auth: Choosy, monkeypatch: pytest.MonkeyPatch) -> TestClient:
+    outer = Starlette()
+    outer.mount(PREFIX, app)
+    return TestClient(outer, base_url="http://testserver")
+
+
+@pytest.fixture
+def seeing(client: TestClient, auth: Choosy) -> Callable[..., TestClient]:
+    """The client of a user who sees these DAGs; one with the role `user` may trigger them."""
+
+    def log_in(*dags: str, role: str = "user") -> TestClient:
+        user = SimpleAuthManagerUser(username=",".join(dags), role=role)
+        client.cookies.set("_token", auth.generate_jwt(user))
+        return client
+
+    return log_in
+
+
+def routes() -> list[str]:
+    """A path of every route that the application has."""
+    found = [route.path for route in make_app().routes]  # type: ignore[attr-defined]
+    return [re.sub(r"\{[^}]*\}", "little", path) for path in found]
+
+
+def test_no_route_answers_anybody_who_is_not_logged_in(client: TestClient) -> None:
+    paths = [*routes(), *PAGES, *(f"/{name}" for name in STATIC), "/nowhere", "/streams/nowhere"]
+    assert len(paths) > 15
+    for path in paths:
+        answer = client.get(f"{PREFIX}{path}", follow_redirects=False)
+        assert answer.status_code == 401, path
+        assert "little" not in answer.text.replace(path, "")
+        assert "<a data-airflow href=" in answer.text
+    for token in ("", "nonsense", "a.b.c"):
+        client.cookies.set("_token", token)
+        assert client.get(f"{PREFIX}/").status_code in (401, 403)
+
+
+def test_every_answer_has_its_headers(seeing: Callable[..., TestClient]) -> None:
+    client = seeing(*ALL)
+    for path in (*PAGES, "/style.css", "/page.js", "/nowhere", "/streams/.."):
+        answer = client.get(f"{PREFIX}{path}")
+        for name, value in HEADERS.items():
+            if name not in ("Cache-Control", "Content-Security-Policy"):
+                assert answer.headers[name] == value, path
+        policy = answer.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'")
+        assert not re.search(r"https?:|\*|unsafe|data:", policy)
+        assert ("no-store" in answer.headers["Cache-Control"]) == (path[1:] not in STATIC)
+
+
+def test_who_sees_the_dags_sees_the_pages(seeing: Callable[..., TestClient]) -> None:
+    client = seeing(*ALL)
+    for path in PAGES:
+        answer = client.get(f"{PREFIX}{path}")
+        assert answer.status_code == 200, (path, answer.text)
+        assert "<b>south" not in answer.text
+    overview = client.get(f"{PREFIX}/").text
+    assert f'href="{PREFIX}/streams/little"' in overview
+    assert f'href="{PREFIX}/replays/by_day"' in overview
+    assert f'href="{PREFIX}/runs/{RUN}"' in overview
+    report = client.get(f"{PREFIX}/runs/{RUN}/report.html")
+    assert report.headers["Content-Disposition"] == f'attachment; filename="{RUN}.html"'
+
+
+@pytest.mark.parametrize(
+    ("dags", "shown", "refused"),
+    [
+        ((), (), PAGES[1:2] + PAGES[2:3] + PAGES[4:]),
+        ((REPLAY_DAG,), (), ("/streams/little", "/replays/by_day", f"/runs/{RUN}")),
+        ((capture_dag("little"),), ("/streams/little",), ("/replays/by_day", f"/runs/{RUN}")),
+        ((capture_dag("little"), REPLAY_DAG), (f"/runs/{RUN}",), ("/replays/by_day",)),
+        ((capture_dag("other"), REPLAY_DAG), (), ("/streams/little", f"/runs/{RUN}")),
+        (ALL, PAGES, ()),
+    ],
+)
+def test_pages_show_data_of_dags_alone_that_the_user_may_see(
+    seeing: Callable[..., TestClient],
+    dags: tuple[str, ...],
+    shown: tuple[str, ...],
+    refused: tuple[str, ...],
+) -> None:
+    client = seeing(*dags)
+    texts = [client.get(f"{PREFIX}{path}").text for path in ("/", "/runs")]
+    stream, replay = capture_dag("little") in dags, REPLAY_DAG in dags
+    assert ('/streams/little"' in texts[0]) == stream
+    assert ('/replays/by_day"' in texts[0]) == (dags == ALL)
+    assert any(RUN in text for text in texts) == (stream and replay)
+    for path in shown:
+        assert client.get(f"{PREFIX}{path}").status_code == 200, path
+    for path in refused:
+        answer = client.get(f"{PREFIX}{path}")
+        assert answer.status_code in (403, 404), path
+        assert "south" not in answer.text
+
+
+def test_whether_it_is_there_is_told_only_to_who_may_see_it(
+    seeing: Callable[..., TestClient],
+) -> None:
+    client = seeing(REPLAY_DAG, capture_dag("nowhere"))
+    codes = {
+        path: client.get(f"{PREFIX}{path}").status_code
+        for path in ("/streams/nowhere", "/streams/little", "/streams/neither", f"/runs/{RUN}",
+                     "/runs/t-00000000-1")
+    }  # fmt: skip
+    assert codes == {
+        "/streams/nowhere": 404, "/streams/little": 403, "/streams/neither": 403,
+        f"/runs/{RUN}": 404, "/runs/t-00000000-1": 404,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["..%2f..%2fetc", "a'b", "x;DROP", "X", "a" * 65, "%00", "a b"])
+def test_what_is_no_name_is_looked_up_nowhere(seeing: Callable[..., TestClient], name: str) -> None:
+    client = seeing(*ALL, capture_dag("X"))
+    for kind in ("streams", "replays", "runs"):
+        answer = client.get(f"{PREFIX}/{kind}/{name}")
+        assert answer.status_code in (400, 403, 404), (kind, answer.text)
+        assert "Traceback" not in answer.text
+    for query in (f"stream={name}", f"stream=little&into={name}", f"stream=little&since={name}"):
+        answer = client.get(f"{PREFIX}/fill?{query}")
+        assert answer.status_code in (200, 400, 403), answer.text
+        if answer.status_code == 200:
+            assert 'class="problem"' in answer.text
+
+
+@pytest.mark.parametrize(
+    "path", ["/runs?page=0", "/runs?page=x", "/runs?page=99999999", "/replays/by_day?year=x"]
+)
+def test_a_query_that_is_wrong(seeing: Callable[..., TestClient], path: str) -> None:
+    answer = seeing(*ALL).get(f"{PREFIX}{path}")
+    assert answer.status_code == 400
+    assert "CAP-REQUEST" in answer.text
+
+
+def test_a_gap_leads_to_the_form_filled_in(seeing: Callable[..., TestClient]) -> None:
+    client = seeing(*ALL)
+    page = client.get(f"{PREFIX}/replays/by_day").text
+    links = re.findall(r'<a class="button" href="([^"]+)">Fill</a>', page)
+    assert links
+    form = client.get(links[0].replace("&amp;", "&")).text
+    for name, value in {
+        "into": "by_day",
+        "since": "2024-05-02",
+        "until": "2024-05-03",
+    }.items():
+        assert re.search(rf'name="{name}"[^>]* value="{value}"', form), name
+    assert re.search(r'<option value="by_day" selected>', form)
+    assert 'data-runs="/api/v2/dags/capstan_replay/dagRuns"' in form
+
+
+def test_the_form_has_every_field_of_the_dag_s_own(
+    seeing: Callable[..., TestClient], place: Place
+) -> None:
+    form = seeing(*ALL).get(f"{PREFIX}/fill?stream=little&into=t&dry_run=true&peers=2").text
+    params = place.bag().dags[REPLAY_DAG].params
+    assert re.findall(r'name="([a-z_]+)"', form.split("<form")[1]) == list(params)
+    assert re.search(r'name="dry_run"[^>]* checked', form)
+    assert re.search(r'name="peers"[^>]* value="2"', form)
+
+
+def test_nobody_is_led_to_a_form_that_they_may_not_send(
+    seeing: Callable[..., TestClient],
+) -> None:
+    client = seeing(*ALL, role="viewer")
+    assert "/fill?" not in client.get(f"{PREFIX}/replays/by_day").text
+    assert client.get(f"{PREFIX}/fill?stream=little&into=t").status_code == 403
+
+
+def test_a_lake_that_is_not_there(
+    seeing: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CAPSTAN_LAKE", "/nowhere/at/all")
+    client = seeing(*ALL)
+    overview = client.get(f"{PREFIX}/")
+    assert overview.status_code == 200
+    assert "CAP-LAKE" in overview.text
+    assert client.get(f"{PREFIX}/runs").status_code == 200
+
+
+def test_declarations_that_are_wrong(seeing: Callable[..., TestClient], place: Place) -> None:
+    place.streams.write_text("streams: [", encoding="utf-8")
+    answer = seeing(*ALL).get(f"{PREFIX}/")
+    assert answer.status_code == 400
+    assert "CAP-DECLARE" in answer.text
+
+
+def test_the_dags_that_are_asked_about_are_those_that_are_there(place: Place) -> None:
+    from capstan.airflow.setting import read_setting
+
+    found = read_setting(place.root / "any.py").declarations
+    dags = set(place.bag().dags)
+    assert capture_dag("little") in dags
+    assert REPLAY_DAG in dags
+    assert {backfill_dag(each) for each in found.replays.values()} <= dags
+
+
+def test_airflow_takes_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow._shared.plugins_manager import is_valid_plugin
+
+    assert is_valid_plugin(CapstanPlugin)
+    view = CapstanPlugin.external_views[0]
+    assert view["href"].startswith("/")
+    # The UI follows links inside the frame by the place of this one.
+    assert view["href"].endswith(f"{PREFIX}/")
+
+
+def test_a_process_that_serves_no_page_pays_nothing_for_it(place: Place) -> None:
+    code = (
+        "import sys, capstan.airflow.page; "
+        "heavy = ('pyspark', 'deltalake', 'pyarrow', 'capstan.airflow.pages'); "
+        "sys.exit(', '.join(name for name in heavy if name in sys.modules) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
+    assert done.returncode == 0, done.stderr[-300:]

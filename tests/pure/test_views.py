@@ -1,0 +1,346 @@
+"""What pages show of a lake, read from tables that no JVM has written."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from capstan.declare import Declarations, Replay
+from capstan.errors import BadRequest
+from capstan.tape import summary
+from capstan.tape.lake import Lake
+from capstan.tape.tape import newest_cut, open_tape
+from capstan.testing.bare import Books, lay_tape
+from capstan.testing.recorded import START, Recorded, write
+from capstan.testing.streams import little_stream
+from capstan.times import Box
+from capstan.times.region import Region
+from capstan.views.coverage import NoCoverage, view_coverage
+from capstan.views.progress import POINTS, read_progress
+from capstan.views.runs import list_runs, view_run
+from capstan.views.scanning import COLUMNS
+from capstan.views.streams import NoView, StreamView, stream_names, view_stream, view_streams
+
+HOUR = 3_600_000_000
+AT = datetime(2024, 6, 1, 12, tzinfo=UTC)
+NOTHING = Declarations(Path("streams.yaml"), {}, {}, {}, {})
+
+
+def micros(moment):
+    return int(moment.timestamp()) * 1_000_000
+
+
+@pytest.fixture
+def lake(tmp_path):
+    return Lake.at(tmp_path)
+
+
+def test_an_empty_lake_has_nothing_to_show(lake):
+    assert stream_names(lake, NOTHING) == []
+    assert list_runs(lake) == []
+    assert view_streams(lake, NOTHING, []) == []
+
+
+def test_a_stream_is_shown_as_its_tape_has_it(lake):
+    recorded = Recorded("s", ["EWR", "JFK"], commits=5, slower={1: 2}, late={"late": 3, "ahead": 7})
+    recorded.lay(lake)
+    recorded.verified(lake, 2, AT)
+    view = view_stream(lake, NOTHING, "s")
+    assert isinstance(view, StreamView)
+    assert view.progress.commits == (0, 1, 2, 3, 4)
+    for worker, line in enumerate(view.progress.lines):
+        assert line.frontier == tuple(micros(recorded.frontier(worker, c)) for c in range(5))
+    tape = open_tape(lake, "s")
+    told = summary.worker_states(tape, newest_cut(tape))
+    assert [(s.label, s.events, s.records) for s in told] == [
+        (line.label, line.events, line.records) for line in view.progress.lines
+    ]
+    assert view.frontier == micros(recorded.frontier(1, 4))
+    # The last record is one step before the faster worker's frontier.
+    assert view.greatest == micros(recorded.frontier(0, 4)) - HOUR
+    assert [view.lag(line) for line in view.progress.lines] == [0, 9 * HOUR]
+    assert view.behind == 9 * HOUR
+    assert list(view.late.items()) == [("ahead", 7), ("late", 3)]
+    assert view.checked is not None
+    assert (view.checked.commit, view.checked.at) == (2, AT)
+    assert view.columns == (("n", "int64"),)
+
+
+def test_a_commit_that_comes_later_is_read_and_nothing_else_is_read_again(lake, monkeypatch):
+    Recorded("s", ["a"], commits=1).lay(lake)
+    first = view_stream(lake, NOTHING, "s")
+    assert view_stream(lake, NOTHING, "s") is first
+    Recorded("s", ["a"]).verified(lake, 0, AT)
+    second = view_stream(lake, NOTHING, "s")
+    assert isinstance(second, StreamView)
+    assert second.checked is not None
+    write(lake.stream("s").events, Recorded("s", ["a"])._events(0, 1))
+    third = view_stream(lake, NOTHING, "s")
+    assert isinstance(third, StreamView)
+    assert third.cut.commit == 1
+    assert third.progress.events > second.progress.events
+
+
+def test_a_stream_of_the_same_name_made_anew_is_another_one(tmp_path):
+    found = []
+    for commits in (2, 2):
+        lake = Lake.at(tmp_path)
+        Recorded("s", ["a"], commits=commits, pairs=3 + len(found)).lay(lake)
+        found.append(view_stream(lake, NOTHING, "s"))
+        (tmp_path / "streams").rename(tmp_path / f"gone-{len(found)}")
+    assert [view.progress.events for view in found] == [13, 17]
+
+
+def test_a_tape_of_a_million_events_costs_four_columns_and_a_bounded_picture(lake):
+    recorded = Recorded("long", [f"w{n}" for n in range(5)], commits=4, pairs=25_000)
+    recorded.lay(lake)
+    tape = open_tape(lake, "long")
+    progress = read_progress(tape, newest_cut(tape))
+    assert recorded.events == 1_000_005
+    assert progress.scanned.rows == progress.events == recorded.events
+    assert progress.scanned.columns == len(COLUMNS) == 4
+    assert progress.scanned.files == 4
+    assert progress.lines[0].last == micros(recorded.frontier(0, 3))
+
+
+@pytest.mark.parametrize("commits", [1, POINTS - 1, POINTS, POINTS + 1])
+def test_of_many_commits_a_bounded_number_is_drawn(lake, commits):
+    recorded = Recorded("s", ["a"], commits=1, pairs=1)
+    recorded.lay(lake)
+    further = [recorded._events(0, commit) for commit in range(1, commits)]
+    if further:
+        write(lake.stream("s").events, pa.concat_tables(further))
+    tape = open_tape(lake, "s")
+    progress = read_progress(tape, newest_cut(tape), points=POINTS)
+    assert len(progress.commits) == min(commits, POINTS)
+    assert progress.commits[0] == 0
+    assert progress.commits[-1] == commits - 1
+    assert progress.newest[0].commit == commits - 1
+    assert len(progress.newest) <= POINTS
+
+
+def test_a_worker_that_has_said_nothing_is_at_the_start(lake):
+    lay_tape(lake, "s", ["a", "b"], [(5 * HOUR,)], (9 * HOUR,))
+    write(
+        lake.stream("s").workers,
+        _table(lake.stream("s").workers, {"worker": 7, "label": "silent", "opened_commit": 0}),
+    )
+    tape = open_tape(lake, "s")
+    lines = read_progress(tape, newest_cut(tape)).lines
+    assert [line.last for line in lines] == [9 * HOUR, 9 * HOUR, tape.time_type.minimum[0]]
+
+
+def test_a_tape_that_was_taken_as_it_was_is_shown_as_far_as_it_goes(lake):
+    lay_tape(lake, "s", ["a"], [(5 * HOUR,)], (9 * HOUR,))
+    events = lake.stream("s").events
+    update = {"time": {"event": None}, "diff": 1}
+    nothing = {"worker": 0, "seq": None, "commit": 0, "batch": 0}
+    for row in (
+        {**nothing, "worker": None, "updates": [{"time": {"event": AT}, "diff": 1}]},
+        {**nothing, "worker": 99, "updates": [{"time": {"event": AT}, "diff": 1}]},
+        {**nothing, "updates": [update, {"time": None, "diff": 1}, {"time": {"event": AT}}]},
+        {**nothing, "updates": [None], "records": 5},
+        {**nothing, "kind": "messages"},
+    ):
+        write(events, _table(events, row))
+    tape = open_tape(lake, "s")
+    (line,) = read_progress(tape, newest_cut(tape)).lines
+    assert (line.last, line.events, line.records) == (9 * HOUR, 5, 6)
+
+
+def test_a_closed_worker_holds_nothing(lake):
+    lay_tape(lake, "s", ["a"], [(5 * HOUR,)], None)
+    tape = open_tape(lake, "s")
+    line = read_progress(tape, newest_cut(tape)).lines[0]
+    assert (line.last, line.frontier) == (None, (None,))
+
+
+def test_a_tape_that_cannot_be_read_does_not_hide_the_others(lake):
+    Recorded("good", ["a"]).lay(lake)
+    Recorded("newer", ["a"]).lay(lake)
+    log = Path(lake.stream("newer").events) / "_delta_log" / f"{0:020}.json"
+    log.write_text(log.read_text().replace('"capstan.format":"1"', '"capstan.format":"99"'))
+    stream = little_stream(Path("source"), name="declared", description="of nothing")
+    declared = Declarations(Path("streams.yaml"), {"declared": stream}, {}, {}, {})
+    names = stream_names(lake, declared)
+    assert names == ["declared", "good", "newer"]
+    there, good, newer = view_streams(lake, declared, names)
+    assert isinstance(there, NoView)
+    assert (there.error, there.description) == (None, "of nothing")
+    assert isinstance(good, StreamView)
+    assert isinstance(newer, NoView)
+    assert newer.error is not None
+    assert newer.error.code == "CAP-FORMAT"
+
+
+@pytest.mark.parametrize("name", ["../x", "a'b", "x;y", "", "X", "a" * 65])
+def test_what_names_no_stream_is_looked_up_nowhere(lake, name):
+    with pytest.raises(BadRequest) as refused:
+        view_stream(lake, NOTHING, name)
+    assert refused.value.code == "CAP-NAME"
+
+
+# Runs
+
+
+CERTIFICATE = {
+    "stream": "s", "cut": 0, "workers": ["a"], "records": 5, "times": 2, "fingerprint": "f" * 32,
+    "since": "2024-05-01T00:00:00.000000Z", "until": None, "frontier": [], "complete": True,
+    "not_covered": {"workers": ["b"], "incomplete_from": None, "asked_until": None},
+    "late": {"late": 2}, "transform": None, "mode": "replace", "target": "t", "target_version": 3,
+    "attempt": 1, "audit": {"kind": "copy", "passed": True, "cells": 2, "differing": 0},
+}  # fmt: skip
+
+
+def books(lake):
+    return Books(lake, "s", lake.table("t"))
+
+
+def test_runs_are_shown_by_their_last_step(lake):
+    kept = books(lake)
+    request = {"request": {"into": "t"}, "certificate": CERTIFICATE}
+    for number, steps in enumerate(
+        [
+            [("intent", request)],
+            [("intent", request), ("audited", {"audit": CERTIFICATE["audit"]})],
+            [("intent", request), ("done", CERTIFICATE)],
+            [("intent", request), ("done", CERTIFICATE), ("rolled-back", {"target_version": 4})],
+            [("failed", {"error": "CAP-AUDIT", "message": "no", "cells": 9, "differing": 2})],
+        ]
+    ):
+        for step, detail in steps:
+            kept.stepped(f"t-0000000{number}-1", step, detail)
+    runs = list_runs(lake)
+    assert [run.state for run in runs] == [
+        "failed", "rolled back", "published", "audited", "begun",
+    ]  # fmt: skip
+    failed, _, published, audited, begun = runs
+    assert failed.error["error"] == "CAP-AUDIT"
+    assert (failed.audit["passed"], failed.audit["differing"]) == (False, 2)
+    assert published.audit == audited.audit == CERTIFICATE["audit"]
+    assert published.published
+    assert not audited.published
+    assert begun.certificate["records"] == 5
+    assert begun.request == {"into": "t"}
+
+
+@pytest.mark.parametrize("name", ["t-00000000-1", "../t-00000000-1", "'", "", "t-00000000-1' OR 1"])
+def test_a_run_that_is_not_there(lake, name):
+    books(lake).stepped("t-11111111-1", "failed", {"error": "x"})
+    with pytest.raises(BadRequest) as refused:
+        view_run(lake, name)
+    assert refused.value.code == "CAP-RUN"
+
+
+# Coverage
+
+
+DAY = 24 * HOUR
+
+
+def days(first, last):
+    """The region of days of May 2024, the last one excluded."""
+    begin = micros(START)
+    return Region(Box((begin + (first - 1) * DAY,), (begin + (last - 1) * DAY,)))
+
+
+@pytest.fixture
+def covered(lake):
+    """May 2024: days 1 and 2 are written, 3 failed, 4 and 5 are not, from 6 it is not complete."""
+    begin = micros(START)
+    times = [(begin + n * HOUR,) for n in range(0, 24 * 6, 6)]
+    lay_tape(lake, "little", ["a", "b"], times, (begin + 5 * DAY,))
+    kept = Books(lake, "little", lake.table("t"))
+    kept.published("t-00000001-1", [0, 1], days(1, 3))
+    kept.failed("t-00000002-1", [0, 1], days(3, 4))
+    return lake
+
+
+def declared(**changes):
+    replay = Replay(
+        **{
+            "name": "r", "stream": "little", "target": "t", "since": START,
+            "until": START + timedelta(days=7), "schedule": "@daily", **changes,
+        }
+    )  # fmt: skip
+    stream = little_stream(Path("source"))
+    return Declarations(Path("streams.yaml"), {"little": stream}, {}, {}, {"r": replay})
+
+
+def test_the_calendar_has_a_state_for_each_day(covered):
+    view = view_coverage(covered, declared(), "r")
+    assert not isinstance(view, NoCoverage)
+    found = {cell.name: cell.state for cell in view.cells}
+    assert list(found.items()) == [
+        ("2024-05-01", "covered"),
+        ("2024-05-02", "covered"),
+        ("2024-05-03", "failed"),
+        ("2024-05-04", "gap"),
+        ("2024-05-05", "gap"),
+        ("2024-05-06", "incomplete"),
+        ("2024-05-07", "incomplete"),
+    ]
+    assert (view.years, view.year, view.total, view.state) == ((2024,), 2024, 7, "failed")
+    assert [(s.state, s.intervals) for s in view.stretches] == [
+        ("covered", 2), ("failed", 1), ("gap", 2), ("incomplete", 2),
+    ]  # fmt: skip
+    gap = view.stretches[2]
+    assert gap.workers == ("a", "b")
+    assert view.request(gap.since, gap.until, gap.workers) == {
+        "stream": "little",
+        "into": "t",
+        "workers": ["a", "b"],
+        "since": "2024-05-04",
+        "until": "2024-05-06",
+        "transform": None,
+        "mode": "replace",
+        "keys": [],
+        "approve": False,
+    }
+
+
+def test_hours_of_a_day_become_its_worst(covered):
+    view = view_coverage(covered, declared(schedule="@hourly"), "r")
+    assert not isinstance(view, NoCoverage)
+    assert view.total == 7 * 24
+    assert {cell.name: cell.intervals for cell in view.cells}["2024-05-03"] == 24
+    worst = {cell.name: cell.state for cell in view.cells}
+    assert worst["2024-05-03"] == "failed"
+    assert worst["2024-05-05"] == "gap"
+
+
+def test_the_year_that_is_asked_for_is_shown(covered):
+    both = declared(since=START - timedelta(days=200), until=START + timedelta(days=7))
+    view = view_coverage(covered, both, "r")
+    assert not isinstance(view, NoCoverage)
+    assert (view.years, view.year) == ((2023, 2024), 2024)
+    other = view_coverage(covered, both, "r", year=2023)
+    assert not isinstance(other, NoCoverage)
+    assert {cell.name[:4] for cell in other.cells} == {"2023"}
+    unknown = view_coverage(covered, both, "r", year=1999)
+    assert not isinstance(unknown, NoCoverage)
+    assert unknown.year == 2024
+
+
+def test_what_cannot_be_told_says_why(lake):
+    view = view_coverage(lake, declared(), "r")
+    assert isinstance(view, NoCoverage)
+    assert view.error.code == "CAP-STREAM"
+
+
+def test_a_publish_shows_at_once(covered):
+    view_coverage(covered, declared(), "r")
+    kept = Books(covered, "little", covered.table("t"), _claims=5, _version=5)
+    kept.published("t-00000003-1", [0, 1], days(3, 6))
+    view = view_coverage(covered, declared(), "r")
+    assert not isinstance(view, NoCoverage)
+    assert view.counts["gap"] == view.counts["failed"] == 0
+
+
+def _table(path, row):
+    schema = deltalake.DeltaTable(path).to_pyarrow_dataset().schema
+    return pa.Table.from_pylist([row], schema=schema)

@@ -1,0 +1,375 @@
+"""Pages and reports as HTML: what is in them, and that nothing of data is ever markup."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, date, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capstan.cli import main
+from capstan.declare import Declarations
+from capstan.tape.lake import Lake
+from capstan.testing.bare import Books
+from capstan.testing.recorded import Recorded
+from capstan.testing.strategies import coordinate_values
+from capstan.times import Coordinate, Kind
+from capstan.views import shown
+from capstan.views.axes import coordinate_axis, number_axis
+from capstan.views.calendars import calendar
+from capstan.views.coverage import Cell
+from capstan.views.plots import KINDS, Series, bar_plot, spark, step_plot
+from capstan.views.rendering import STATIC, frontier_plot, furthest_behind, render, static
+from capstan.views.report import report_policy, run_report
+from capstan.views.runs import list_runs, view_run
+from capstan.views.streams import StreamView, view_stream, view_streams
+
+HOSTILE = "\"'></text><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*1000007 }}"
+NOTHING = Declarations(Path("streams.yaml"), {}, {}, {}, {})
+RUN = "t-0a0a0a0a-1"
+VOID = {"meta", "link", "input", "br", "img"}
+CERTIFICATE = {
+    "stream": "s", "cut": 0, "workers": [HOSTILE], "peers": 1, "records": 5, "times": 2,
+    "fingerprint": "f" * 32, "since": "2024-05-01T00:00:00.000000Z",
+    "until": "2024-05-02T06:30:00.000000Z", "frontier": ["2024-05-03T00:00:00.000000Z"],
+    "complete": False, "late": {"late": 2, HOSTILE: 3}, "transform": HOSTILE, "code": "c",
+    "not_covered": {
+        "workers": ["LEFT-OUT"], "incomplete_from": ["2024-05-03T00:00:00.000000Z"],
+        "asked_until": "2024-06-01T00:00:00.000000Z",
+    },
+    "replay_workers": [{"replay_worker": 0, "sequences": [HOSTILE], "records": 5}],
+    "mode": "replace", "follow": None, "target": "t", "target_version": 3, "attempt": 1,
+    "seconds": 1.5, "published": True,
+    "audit": {
+        "kind": "copy", "passed": False, "cells": 2, "differing": 1,
+        "totals": {"missing": 1, "extra": 0, "changed": 0},
+        "findings": [
+            {"kind": "missing", "worker": 0, "time": "2024-05-01T00:00:00.000000Z",
+             "expected": {"note": HOSTILE}, "actual": None},
+        ],
+    },
+}  # fmt: skip
+
+
+class Page(HTMLParser):
+    """Elements, attributes and texts of a page; fails where its tags do not nest."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.places, self.open, self.texts = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.places += [(name, value) for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.places += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    def require_harmless(self, *, scripts=0):
+        """Nothing of data is markup, nothing is loaded from elsewhere, and no style is inline."""
+        assert self.tags.count("script") == scripts
+        assert "img" not in self.tags
+        names = {name for name, _ in self.places}
+        assert not {name for name in names if name.startswith("on")} | (names & {"style"})
+        for name, value in self.places:
+            if name in ("href", "src", "action"):
+                assert value.startswith(("/", "?")), (name, value)
+                assert not value.startswith("//")
+
+
+@pytest.fixture
+def lake(tmp_path):
+    lake = Lake.at(tmp_path / "lake")
+    labels = [HOSTILE, *(f"w{n}" for n in range(9))]
+    Recorded("s", labels, slower={3: 4, 5: 5}, late={HOSTILE: 2, "late": 1}).lay(lake)
+    kept = Books(lake, "s", lake.table("t"))
+    request = {"request": {"into": "t", "note": HOSTILE}, "certificate": CERTIFICATE}
+    kept.stepped(RUN, "intent", request)
+    kept.stepped(RUN, "done", CERTIFICATE)
+    kept.stepped("u-0b0b0b0b-1", "failed", {"error": HOSTILE, "message": HOSTILE})
+    return lake
+
+
+def pages(lake):
+    """Every page that shows data, over a lake full of hostile names."""
+    common = {"base": "/capstan", "airflow": "", "here": "/", "lake": lake.root + HOSTILE}
+    view = view_stream(lake, NOTHING, "s")
+    runs = list_runs(lake)
+    yield render(
+        "overview.html", problems=[{"error": HOSTILE, "message": HOSTILE, "hint": HOSTILE}],
+        streams=view_streams(lake, NOTHING, ["s"]), replays=[], runs=runs, more=0, **common,
+    )  # fmt: skip
+    yield render(
+        "stream.html", view=view, runs=runs, times=HOSTILE, shown_lines=KINDS, dag="d", **common
+    )
+    yield render("runs.html", runs=runs, total=2, page=2, more=True, **common)
+    for run in runs:
+        yield render("run.html", view=run, **common)
+
+
+def test_nothing_of_data_is_ever_markup(lake):
+    for text in pages(lake):
+        page = Page(text)
+        page.require_harmless(scripts=1)
+        assert "{{ 7*1000007 }}" in text
+        assert "7000049" not in text
+
+
+def test_a_report_is_one_file_that_loads_nothing(lake):
+    text = run_report(lake, NOTHING, RUN)
+    page = Page(text)
+    page.require_harmless()
+    assert "link" not in page.tags
+    assert "a" not in page.tags
+    assert not re.search(r"https?://|url\(|@import", text)
+    policy = dict(page.places)["content"]
+    assert any(v == report_policy() for n, v in page.places if n == "content"), policy
+
+
+def test_the_policy_of_a_report_names_the_hash_of_its_style(lake):
+    import base64
+    import hashlib
+
+    style = re.search(r"<style>(.*?)</style>", run_report(lake, NOTHING, RUN), re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    assert f"'sha256-{digest}'" in report_policy()
+
+
+def test_a_report_says_what_was_played_and_what_was_not(lake):
+    text = " ".join(" ".join(Page(run_report(lake, NOTHING, RUN)).texts).split())
+    for said in (
+        f"Report of run {RUN}", "f" * 32, "LEFT-OUT", "2024-05-03", "asked until 2024-06-01",
+        "from 2024-05-01 to before 2024-05-02 06:30", "only in part", "1 of 2 cells differ",
+        "1 missing", "2 late", "version 3", "late rows", "commit",
+    ):  # fmt: skip
+        assert said in text, said
+
+
+def test_a_report_of_a_run_that_has_failed_at_once(lake):
+    text = " ".join(Page(run_report(lake, NOTHING, "u-0b0b0b0b-1")).texts)
+    assert "It ended before it was known what it would do." in text
+
+
+def test_a_report_outlives_its_tape(lake):
+    (Path(lake.root) / "streams").rename(Path(lake.root) / "gone")
+    text = " ".join(Page(run_report(lake, NOTHING, RUN)).texts)
+    assert "f" * 32 in text
+
+
+def test_findings_of_the_ledger_are_in_the_report(lake):
+    import pyarrow as pa
+
+    from capstan.ledger.tables import as_text
+    from capstan.testing.recorded import write
+
+    row = {
+        "run": RUN, "attempt": 1, "at": datetime(2024, 6, 1, tzinfo=UTC), "stream": "s", "cut": 0,
+        "target": lake.table("t"), "target_version": 3, "audit": "copy", "kind": "changed",
+        "code": "CAP-CHANGED", "check_name": None, "total": 17, "worker": 0, "time": "2024-05-01",
+        "expected": as_text({"n": 1}), "actual": as_text({"n": HOSTILE}), "sample": None,
+    }  # fmt: skip
+    schema = pa.schema([(name, _arrow(name)) for name in row])
+    write(lake.ledger("findings"), pa.Table.from_pylist([row], schema=schema))
+    assert view_run(lake, RUN).found[0].rows[0]["actual"] == {"n": HOSTILE}
+    page = Page(run_report(lake, NOTHING, RUN))
+    page.require_harmless()
+    text = " ".join(page.texts)
+    assert "CAP-CHANGED" in text
+    assert "17" in text
+    assert "n=1" in text
+
+
+def _arrow(name):
+    import pyarrow as pa
+
+    numbers = {"attempt": pa.int32(), "worker": pa.int32()}
+    longs = dict.fromkeys(("cut", "target_version", "total"), pa.int64())
+    return {**numbers, **longs, "at": pa.timestamp("us", "UTC")}.get(name, pa.string())
+
+
+def test_report_of_the_command_line(lake, tmp_path, capsys):
+    out = tmp_path / "report.html"
+    words = ["report", RUN, "-o", str(out), "--lake", lake.root, "--json"]
+    assert main(words) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == {"run": RUN, "report": str(out), "bytes": out.stat().st_size}
+    Page(out.read_text(encoding="utf-8")).require_harmless()
+    assert {each.name for each in tmp_path.iterdir()} == {"lake", "report.html"}
+
+
+@pytest.mark.parametrize(
+    ("run", "place", "code"),
+    [
+        ("t-00000000-1", "report.html", "CAP-RUN"),
+        ("../../etc", "report.html", "CAP-RUN"),
+        (RUN, "no/such/folder/report.html", "CAP-OUTPUT"),
+    ],
+)
+def test_a_report_that_cannot_be_made_leaves_no_file(lake, tmp_path, capsys, run, place, code):
+    out = tmp_path / place
+    assert main(["report", run, "-o", str(out), "--lake", lake.root, "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"] == code
+    assert not out.exists()
+
+
+# Plots
+
+
+def test_of_many_workers_those_furthest_behind_are_drawn(lake):
+    view = view_stream(lake, NOTHING, "s")
+    assert isinstance(view, StreamView)
+    drawn = [line.worker for line in furthest_behind(view)]
+    assert len(drawn) == KINDS
+    assert {3, 5} <= set(drawn)
+    text = frontier_plot(view)
+    assert text.count('<path class="line') == KINDS
+    Page(text).require_harmless()
+
+
+NAMES = st.text(max_size=12)
+VALUES = st.lists(st.none() | st.integers(0, 100), min_size=1, max_size=70)
+
+
+@given(st.lists(st.tuples(NAMES, VALUES), max_size=10), NAMES)
+def test_plots_of_anything_are_well_formed_and_inside(lines, title):
+    series = [
+        Series(name, tuple((float(i), v) for i, v in enumerate(values)), ("t",) * len(values))
+        for name, values in lines
+    ]
+    same = [each for each in series if len(each.points) == len(series[0].points)] if series else []
+    text = step_plot(title, number_axis(title, 0, 70), number_axis("y", 0, 100), same)
+    Page(text).require_harmless()
+    for x, y in re.findall(r"[ML]([0-9.-]+) ([0-9.-]+)", text):
+        assert 0 <= float(x) <= 720
+        assert 0 <= float(y) <= 280
+    Page(bar_plot(title, title, [(name, len(values)) for name, values in lines])).require_harmless()
+    Page(spark(title, lines[0][1] if lines else [])).require_harmless()
+
+
+@given(st.sampled_from(Kind), st.data())
+def test_the_marks_of_an_axis_are_few_rising_and_on_it(kind, data):
+    coordinate = Coordinate.of("t", kind)
+    low, high = sorted(data.draw(coordinate_values(kind)) for _ in range(2))
+    axis = coordinate_axis(coordinate, low, high)
+    values = [value for value, _ in axis.ticks]
+    assert len(values) <= 16
+    assert values == sorted(set(values))
+    assert all(axis.low <= value <= axis.high for value in values)
+    assert axis.place(axis.low, 10, 20) == 10
+    assert axis.place(axis.high, 10, 20) == 20
+
+
+def test_a_tape_of_one_commit_is_a_dot():
+    assert " h0" in spark("one", [None, 5.0])
+    assert " h0" not in spark("two", [5.0, 6.0])
+
+
+def test_a_year_has_a_cell_for_each_of_its_days():
+    days = [date.fromordinal(date(2024, 1, 1).toordinal() + n) for n in range(366)]
+    cells = [Cell(f"{d}", "gap" if d.day == 3 else "covered", f"{d}", f"{d}", 1, d) for d in days]
+    text = calendar("Coverage", cells, lambda cell: f"/fill?day={cell.name}&x={HOSTILE}"
+                    if cell.state == "gap" else "")  # fmt: skip
+    page = Page(text)
+    page.require_harmless()
+    assert page.tags.count("rect") == 366
+    assert page.tags.count("a") == 12
+    right = max(int(x) for x in re.findall(r'<rect[^>]* x="(\d+)"', text))
+    assert right + 12 <= int(re.search(r'viewBox="0 0 (\d+)', text)[1])
+    # The sign says the state as well as the colour does.
+    assert text.count(">○<") == 12
+
+
+# Colours
+
+
+def themes():
+    """The variables of both themes; what the dark one does not set is as in the light one."""
+    blocks = re.findall(r":root[^{]*\{([^{}]*)\}", static("style.css"))
+    light, *dark = [dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6});", b)) for b in blocks]
+    assert len(dark) == 2
+    assert dark[0] == dark[1]
+    return {"light": light, "dark": {**light, **dark[0]}}
+
+
+def contrast(one, other):
+    """The contrast of two colours as WCAG 2 defines it, from 1 to 21."""
+
+    def luminance(colour):
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    low, high = sorted([luminance(one), luminance(other)])
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("name", ["light", "dark"])
+def test_everything_can_be_told_from_what_it_lies_on(name):
+    colours = themes()[name]
+    texts = [(each, "back") for each in ("text", "muted", "link", "bad")]
+    texts += [("text", "panel"), ("muted", "panel"), ("back", "link")]
+    texts += [(each, f"{each}-back") for each in ("good", "old", "bad", "open", "none")]
+    for one, other in texts:
+        assert contrast(colours[one], colours[other]) >= 4.5, (one, other)
+    for one in [f"s{n}" for n in range(KINDS)] + ["none-edge"]:
+        assert contrast(colours[one], colours["back"]) >= 3, one
+
+
+# Texts
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("2013-03-01T00:00:00.000000Z", "2013-03-01"),
+        ("2013-03-01T06:30:00.000000Z", "2013-03-01 06:30"),
+        ("2013-03-01T06:30:05.000000Z", "2013-03-01 06:30:05"),
+        ("2013-03-01T06:30:05.250000Z", "2013-03-01 06:30:05.250000"),
+        ("2013-03-01", "2013-03-01"),
+        (17, "17"),
+        ([3, "2013-03-01T00:00:00.000000Z"], "(3, 2013-03-01)"),
+        ("a:00Z", "a:00Z"),
+        (None, ""),
+    ],
+)
+def test_times_are_written_short(value, text):
+    assert shown.time_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (Kind.TIMESTAMP, 3 * 3_600_000_000, "3 h"),
+        (Kind.TIMESTAMP, 90_061_000_000, "1 d 1 h"),
+        (Kind.TIMESTAMP, 0, "0 s"),
+        (Kind.TIMESTAMP, 5, "under 1 s"),
+        (Kind.DATE, 2, "2 d"),
+        (Kind.BIGINT, 12_000, "12,000"),
+        (Kind.BIGINT, None, ""),
+    ],
+)
+def test_lengths_are_written_short(kind, value, text):
+    assert shown.length_text(Coordinate.of("t", kind), value) == text
+
+
+def test_what_is_served_beside_pages_is_there():
+    assert {name for name in STATIC if static(name)} == set(STATIC)
+    with pytest.raises(KeyError):
+        static("../rendering.py")

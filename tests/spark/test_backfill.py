@@ -1,0 +1,233 @@
+"""Backfills in Spark: chunks are one run over all, what stands is left alone, failures are told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from capstan import steps
+from capstan.backfill.gaps import intervals
+from capstan.backfill.proposing import Backfill, Order, What
+from capstan.backfill.run import Backfilled, backfill
+from capstan.capture.run import capture
+from capstan.cli import main
+from capstan.declare import Declarations, Replay, Transform
+from capstan.replay.request import Request
+from capstan.replay.run import replay
+from capstan.submit import Place, apps
+from capstan.tape import delta
+from capstan.tape.lake import Lake
+from capstan.testing import contents
+from capstan.testing.streams import HOUR, START, SUM_BY_DAY, declared, lay, little_stream, rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+# Six days and three hours, of which the last hour can still receive records.
+ROWS = rows(range(6 * 24 + 3), step=HOUR)
+UNTIL = START + timedelta(days=6)
+
+
+class Killed(BaseException):
+    """Ends the work as a kill does: nobody catches it."""
+
+
+class Days:
+    """Six days on tape, and short ways to backfill them."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, declarations: Declarations) -> None:
+        self.spark, self.lake, self.declarations = spark, lake, declarations
+
+    def fill(self, name: str, **asked: object) -> Backfilled:
+        request = Backfill(name, **asked)  # type: ignore[arg-type]
+        return backfill(self.spark, self.lake, self.declarations, request)
+
+    def states(self, name: str) -> list[str]:
+        return [str(each.state) for each in intervals(self.lake, self.declarations, name)]
+
+    def version(self, target: str) -> int | None:
+        return delta.version_of(self.lake.table(target))
+
+    def ledgers(self) -> list[int | None]:
+        names = ("runs", "coverage", "claims")
+        return [delta.version_of(self.lake.ledger(name)) for name in names]
+
+    def rows(self, target: str) -> list[str]:
+        return contents.rows(self.lake.table(target))
+
+
+def named(name: str, **more: object) -> Replay:
+    fields = {"stream": "little", "target": name, "since": START, "until": UNTIL, **more}
+    return Replay(name=name, **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def days(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Days:
+    folder: Path = tmp_path_factory.mktemp("backfill")
+    lay(folder / "source", "0", ROWS)
+    stream = little_stream(folder / "source")
+    lake = Lake.at(folder / "lake")
+    capture(spark, lake, stream)
+    replays = (
+        named("chunks", transform="sum_by_day"),
+        named("newest"),
+        named("stale", transform="sum_by_day"),
+        named("guarded"),
+        named("asked", approve=True),
+    )
+    known = declared(stream, (SUM_BY_DAY,), {})
+    return Days(spark, lake, replace(known, replays={each.name: each for each in replays}))
+
+
+def test_chunks_are_one_run_over_all_and_twice_changes_nothing(days: Days) -> None:
+    whole = Request(
+        "little", "whole", since=START.isoformat(), until=UNTIL.isoformat(), transform="sum_by_day"
+    )
+    replay(days.spark, days.lake, days.declarations, whole)
+    assert days.states("chunks") == ["gap"] * 6
+    points: list[dict[str, object]] = []
+
+    with steps.listening(lambda p, facts: points.append(facts) if p == "backfill.run" else None):
+        found = days.fill("chunks", chunk=2)
+
+    assert found.error is None
+    value = found.as_json()
+    assert (value["done"], value["stood"], value["failed"], value["left"]) == (3, 0, 0, 0)
+    assert [(point["number"], point["of"]) for point in points] == [(1, 3), (2, 3), (3, 3)]
+    json.dumps(value)
+    assert days.rows("chunks") == days.rows("whole")
+    assert len(days.rows("chunks")) == 18
+    assert days.states("chunks") == ["covered"] * 6
+
+    before = days.version("chunks"), days.ledgers()
+    assert days.fill("chunks", chunk=2).proposed == ()
+    again = days.fill("chunks", what=What.ALL, chunk=2).as_json()
+    assert (again["done"], again["stood"]) == (0, 3)
+    assert (days.version("chunks"), days.ledgers()) == before
+
+
+@pytest.mark.parametrize("point", ["replay.claim", "replay.publish"])
+def test_what_was_killed_goes_on_with_the_chunk_that_is_missing(days: Days, point: str) -> None:
+    name = "newest"
+    seen: list[object] = []
+
+    def kill(reached: str, facts: dict[str, object]) -> None:
+        if reached == "replay.claim":
+            seen.append(facts["run"])
+        if reached == point and len(seen) == 1:
+            raise Killed
+
+    target = f"killed_{point.rpartition('.')[2]}"
+    declarations = replace(days.declarations, replays={name: named(name, target=target)})
+    asked = Backfill(name, order=Order.NEWEST, chunk=3)
+    with steps.listening(kill), pytest.raises(Killed):
+        backfill(days.spark, days.lake, declarations, asked)
+
+    found = backfill(days.spark, days.lake, declarations, asked)
+
+    assert found.error is None
+    assert found.as_json()["runs"][0]["run"] == seen[0]  # type: ignore[index]
+    since = [str(each.since)[:10] for each in found.proposed]
+    assert since == ["2024-05-04", "2024-05-01"]
+    assert contents.publishes(days.lake, target, str(seen[0])) == 1
+    ids = [json.loads(row)["id"] for row in days.rows(target)]
+    assert sorted(ids) == list(range(6 * 24))
+
+
+def test_changed_code_makes_everything_stale_and_stale_mends_it(days: Days) -> None:
+    assert days.fill("stale").as_json()["done"] == 1
+    assert days.states("stale") == ["covered"] * 6
+    changed = Transform(
+        name="sum_by_day",
+        sql=str(SUM_BY_DAY.sql).replace("sum(amount)", "-sum(amount)"),
+        time="day",
+        grain=timedelta(days=1),
+        worker="_worker",
+    )
+    known = replace(days.declarations, transforms={"sum_by_day": changed})
+    later = Days(days.spark, days.lake, known)
+    assert later.states("stale") == ["stale"] * 6
+    version = later.version("stale")
+
+    assert later.fill("stale").proposed == ()
+    found = later.fill("stale", what=What.STALE, chunk=3)
+
+    assert (found.error, found.as_json()["done"]) == (None, 2)
+    assert later.states("stale") == ["covered"] * 6
+    assert later.version("stale") == (version or 0) + 2
+    assert all(json.loads(row)["amount"] <= 0 for row in later.rows("stale"))
+
+
+def test_one_that_fails_is_told_and_ends_it_unless_asked_to_keep_going(days: Days) -> None:
+    place = Place(days.lake, "unused")
+    first = Request("little", "guarded", since="2024-05-01", until="2024-05-02")
+    replay(days.spark, days.lake, days.declarations, first)
+    table = f"delta.`{days.lake.table('guarded')}`"
+    # Rows of the third day that no replay has put there.
+    days.spark.sql(
+        f"INSERT INTO {table} SELECT _worker, named_struct('event', _time.event + INTERVAL 2 DAYS)"
+        f", id, place, at, amount, note FROM {table}"
+    )
+
+    found = days.fill("guarded", chunk=1)
+
+    assert found.error is not None
+    assert (found.error.code, found.error.exit_code) == ("CAP-ADOPT", 2)
+    value = found.as_json()
+    assert (value["done"], value["failed"], value["left"]) == (1, 1, 3)
+    assert [each.get("error") for each in value["runs"]][:2] == [None, "CAP-ADOPT"]  # type: ignore[attr-defined]
+
+    answer = apps.fill_all(
+        days.spark,
+        place.lake,
+        days.declarations,
+        [Backfill("guarded", chunk=1, keep_going=True), Backfill("guarded", adopt=True)],
+    )
+
+    assert answer.refusal is not None
+    assert answer.refusal.code == "CAP-ADOPT"
+    one, other = answer.value["backfills"]  # type: ignore[misc]
+    assert (one["done"], one["failed"], one["left"], one["error"]) == (3, 1, 0, "CAP-ADOPT")
+    assert (other["done"], other["failed"]) == (1, 0)
+    assert days.states("guarded") == ["covered"] * 6
+
+
+def test_what_a_person_approves_is_not_published(days: Days) -> None:
+    found = days.fill("asked").as_json()
+    [run] = found["runs"]  # type: ignore[misc]
+    assert (run["published"], run["target_version"]) == (False, None)
+    assert days.states("asked") == ["gap"] * 6
+
+
+STREAMS = """
+streams:
+  little:
+    source: {format: parquet, path: "{lake}/source", schema: "id BIGINT, at TIMESTAMP"}
+    workers: {by: column, column: place}
+    time: {domain: event, column: at, every: 1 hour}
+replays:
+  typed: {stream: little, target: typed, since: 2024-05-01, until: 2024-05-03}
+"""
+
+
+def test_the_command_fills_and_prints_one_object(
+    days: Days, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "streams.yaml").write_text(STREAMS, encoding="utf-8")
+    shared = ["--lake", days.lake.root, "--streams", str(tmp_path / "streams.yaml")]
+
+    assert main(["backfill", "typed", "--order", "newest", "--json", *shared]) == 0
+
+    out, err = capsys.readouterr()
+    assert (err, out.count("\n")) == ("", 1)
+    found = json.loads(out)
+    assert (found["done"], found["left"], found["runs"][0]["records"]) == (1, 0, 48)
+    assert main(["gaps", "typed", *shared]) == 0
+    assert main(["backfill", "typed", "--all", "--every", "1 day", *shared]) == 0
+    assert "stood already" in capsys.readouterr().out

@@ -1,0 +1,129 @@
+"""Nexmark: each query as a pipeline gives what Spark's SQL gives over the same events."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as F
+
+from capstan.errors import BadRequest
+from capstan.pipeline import pipelines
+from capstan.pipeline.play import play
+from capstan.pipeline.reach import everything
+from capstan.times import Kind, TimeType
+from capstan.workloads import nexmark, nexmark_events, nexmark_queries, nexmark_sql
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+# Two minutes of events, or a little more: many windows, and gaps of ten seconds for most bidders.
+EVENTS, PER_SECOND = 3_000, 23
+TIMES = TimeType.of(event=Kind.TIMESTAMP)
+ROWS_AT_LEAST = {
+    0: 2_700, 1: 2_700, 2: 5, 3: 3, 4: 5, 5: 60, 7: 13, 8: 3, 9: 90, 11: 100, 14: 500, 18: 500,
+    19: 500, 20: 300, 21: 2_700, 22: 2_700,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def events(spark: SparkSession) -> Iterator[DataFrame]:
+    made = nexmark_events.events(
+        spark, EVENTS, seed=11, events_per_second=PER_SECOND, partitions=2
+    ).persist()
+    yield made
+    made.unpersist()
+
+
+def recorded(events: DataFrame, batches: int) -> DataFrame:
+    """The events as they are on a tape of two workers, captured in so many micro-batches."""
+    time = F.struct(F.col("dateTime").alias("event")).alias("_time")
+    worker = (F.col("event") % 2).cast("int").alias("_worker")
+    # Not in order of time: what comes late by less than the lateness is on tape in a later batch.
+    batch = F.pmod(F.xxhash64("event"), F.lit(batches)).alias("_batch")
+    place = F.col("event").alias("_pos")
+    return events.select(worker, time, batch, place, "dateTime", "person", "auction", "bid")
+
+
+def multiset(frame: DataFrame) -> Counter[tuple[object, ...]]:
+    return Counter(tuple(row) for row in frame.collect())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", sorted(nexmark_sql.QUERIES))
+def test_pipelines_give_what_sql_gives(events: DataFrame, number: int) -> None:
+    wanted = multiset(nexmark_sql.asked(events, number))
+    assert wanted.total() >= ROWS_AT_LEAST[number]
+    pipeline = pipelines().get(f"nexmark_q{number}")
+    for peers, batches in ((1, 1), (2, 50), (3, 50), (8, 1)):
+        played = play(
+            events.sparkSession,
+            recorded(events.repartition(peers), batches),
+            pipeline,
+            everything(TIMES),
+            peers=peers,
+        )
+        found = multiset(played.sinks["out"].drop("_time"))
+        played.release()
+        assert found == wanted, peers
+        assert played.trimmed == {"out": 0}
+        assert played.put_aside == {}
+
+
+def test_every_query_is_registered() -> None:
+    assert nexmark_queries.q0 is not None
+    numbers = {int(n.removeprefix("nexmark_q")) for n in pipelines().names if "nexmark" in n}
+    assert numbers == {*nexmark_sql.QUERIES, 12} == set(nexmark_sql.ASKS)
+
+
+def test_a_query_by_the_clock_is_refused_with_the_reason() -> None:
+    with pytest.raises(BadRequest, match="current_timestamp has no fixed value"):
+        pipelines().get("nexmark_q12").dag()
+
+
+def test_events_are_the_same_in_any_number_of_partitions(spark: SparkSession) -> None:
+    one = multiset(nexmark_events.events(spark, 1_000, seed=3, partitions=1))
+    many = multiset(nexmark_events.events(spark, 1_000, seed=3, partitions=7))
+    assert one == many
+    assert len(one) == 1_000
+    other = multiset(nexmark_events.events(spark, 1_000, seed=4, partitions=1))
+    assert one != other
+
+
+def test_the_bids_among_the_events_are_the_bids(spark: SparkSession) -> None:
+    events = nexmark_events.events(spark, 500, seed=5, events_per_second=100)
+    columns = ["auction", "bidder", "price", "channel", "url", "dateTime", "extra"]
+    among = events.where("bid IS NOT NULL").select("dateTime", "bid.*").select(columns)
+    alone = nexmark.bids(spark, 460, seed=5, events_per_second=100)
+    assert multiset(among) == multiset(alone)
+
+
+def test_the_shape_of_people_and_auctions(spark: SparkSession) -> None:
+    events = nexmark_events.events(spark, 50_000, seed=1, events_per_second=1_000, partitions=2)
+    rows = events.where("bid IS NULL").orderBy("event").collect()
+    assert [r.event % 50 for r in rows[:5]] == [0, 1, 2, 3, 0]
+    people = [r.person for r in rows if r.person is not None]
+    sold = [r for r in rows if r.auction is not None]
+    assert [p.id for p in people] == list(range(1_000, 2_000))
+    assert [r.auction.id for r in sold] == list(range(1_000, 4_000))
+    assert {p.state for p in people} == set(nexmark_events.STATES)
+    assert {r.auction.category for r in sold} == set(range(10, 15))
+    hot = cold = 0
+    for row in sold:
+        auction, turn = row.auction, row.event // 50
+        seller = auction.seller - 1_000
+        assert max(0, turn - 999) <= seller <= turn + 10 or seller == turn - turn % 100
+        hot += seller == turn - turn % 100
+        cold += seller > turn
+        length = (auction.expires - row.dateTime).total_seconds()
+        # In events of a thousandth of a second each: 100 auctions are 1,666 events.
+        assert 0 < length <= 2 * 1.667
+        assert auction.reserve > auction.initialBid >= 100
+    assert hot / len(sold) == pytest.approx(3 / 4, abs=0.03)
+    assert cold > 0
+    assert all(len(p.extra) in range(80, 101) for p in people)
+    assert len({p.emailAddress for p in people}) == 1_000
+    assert all(len(p.creditCard) == 19 for p in people)

@@ -1,0 +1,268 @@
+"""What a replay would change, and what a person then decides: approved, rejected, overtaken."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from capstan import steps
+from capstan.bench.counters import Watch, commits
+from capstan.capture.run import capture
+from capstan.declare import Mode, Transform
+from capstan.errors import AnswerIsNo, BadRequest
+from capstan.ledger import claims, runs
+from capstan.ledger.runs import Step
+from capstan.replay.approval import Decision, reject
+from capstan.replay.difference import Difference, difference
+from capstan.replay.plan import make_plan
+from capstan.replay.preview import preview
+from capstan.replay.request import Request
+from capstan.replay.run import Outcome, publish, replay, unlock
+from capstan.tape import delta
+from capstan.tape.lake import Lake, exists
+from capstan.testing.streams import SUM_BY_DAY, declared, lay, little_stream, rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from capstan.declare import Declarations
+
+# Half an hour apart: five days, of which all but the last two hours are complete.
+ROWS = rows(range(240))
+DAY2, DAY3, DAY4 = "2024-05-02", "2024-05-03", "2024-05-04"
+PLACES = Transform(name="places", sql="SELECT place, count(*) AS n FROM records GROUP BY place")
+ANN = Decision("ann", reason="looks right")
+
+
+class Play:
+    """The tape of this module, and short ways to plan and to replay it."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, declarations: Declarations) -> None:
+        self.spark, self.lake, self.declarations = spark, lake, declarations
+
+    def request(self, into: str, **asked: object) -> Request:
+        return Request("little", into, **asked)  # type: ignore[arg-type]
+
+    def __call__(self, into: str, **asked: object) -> Outcome:
+        return replay(self.spark, self.lake, self.declarations, self.request(into, **asked))
+
+    def diff(self, into: str, **asked: object) -> Difference:
+        before = commits(self.lake.root)
+        plan = make_plan(self.lake, self.declarations, self.request(into, **asked))
+        found = difference(self.spark, plan)
+        assert commits(self.lake.root) == before, "a plan writes nothing"
+        json.dumps(found.as_json(plan.tape.time_type))
+        return found
+
+    def publish(self, run: str, decision: Decision | None = None) -> Outcome:
+        return publish(self.spark, self.lake, self.declarations, run, decision)
+
+    def rows(self, into: str) -> pl.DataFrame:
+        return pl.read_delta(self.lake.table(into))
+
+    def sql(self, statement: str, into: str) -> None:
+        self.spark.sql(statement.format(table=f"delta.`{self.lake.table(into)}`"))
+
+
+@pytest.fixture(scope="module")
+def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
+    folder: Path = tmp_path_factory.mktemp("diff")
+    lay(folder / "source", "0", ROWS)
+    stream = little_stream(folder / "source")
+    lake = Lake.at(folder / "lake")
+    capture(spark, lake, stream)
+    return Play(spark, lake, declared(stream, (SUM_BY_DAY, PLACES)))
+
+
+def figures(found: Difference) -> tuple[int, int, int]:
+    return found.added, found.removed, found.changed
+
+
+DAMAGE = (
+    "UPDATE {table} SET amount = 1000 WHERE id IN (60, 61)",
+    "DELETE FROM {table} WHERE id = 62",
+    "INSERT INTO {table} SELECT * FROM {table} WHERE id = 63",
+    "INSERT INTO {table} SELECT * FROM {table} WHERE id = 63",
+)
+
+
+def test_all_rows_are_added_where_there_is_no_target(play: Play) -> None:
+    found = play.diff("new", since=DAY2, until=DAY4)
+    assert figures(found) == (96, 0, 0)
+    assert {each.kind for each in found.findings} == {"missing"}
+    assert len(found.findings) == 20
+    assert not exists(play.lake.table("new"))
+
+
+def test_a_copy_is_compared_row_by_row_and_the_replay_does_as_it_said(play: Play) -> None:
+    play("copied", since=DAY2, until=DAY4)
+    assert figures(play.diff("copied", since=DAY2, until=DAY4)) == (0, 0, 0)
+    for statement in DAMAGE:
+        play.sql(statement, "copied")
+    before = play.rows("copied")
+    asked: dict[str, object] = {"since": DAY2, "until": "2024-05-05"}
+    found = play.diff("copied", **asked)
+    # The third day is new; of the first two 62 is missing, 63 is there three times too often.
+    assert figures(found) == (48 + 1, 3, 2)
+    changed = [each for each in found.findings if each.kind == "changed"]
+    assert {(each.actual or {})["amount"] for each in changed} == {1000}
+    told = found.as_json(
+        make_plan(play.lake, play.declarations, play.request("copied")).tape.time_type
+    )
+    kinds = {each["kind"] for each in told["sample"]}  # type: ignore[attr-defined]
+    assert kinds <= {"added", "removed", "changed"}
+    play("copied", **asked)
+    after = play.rows("copied")
+    assert after.height - before.height == found.added - found.removed
+    assert figures(play.diff("copied", **asked)) == (0, 0, 0)
+
+
+def test_cells_that_stay_cost_no_look_at_the_records(play: Play) -> None:
+    play("quiet", since=DAY2, until=DAY4)
+    with Watch(play.spark) as watch:
+        assert figures(play.diff("quiet", since=DAY2, until=DAY4)) == (0, 0, 0)
+    assert watch.scans(f"{play.lake.root}/streams/little/records") == ()
+    assert [scan.rows for scan in watch.scans(play.lake.table("quiet"))] == [96]
+
+
+def test_a_transform_of_other_code_changes_its_rows(play: Play) -> None:
+    play("by_day", transform="sum_by_day", until=DAY4)
+    assert figures(play.diff("by_day", transform="sum_by_day")) == (3, 0, 0)
+    play.sql("UPDATE {table} SET amount = -1 WHERE _worker = 1", "by_day")
+    found = play.diff("by_day", transform="sum_by_day")
+    assert figures(found) == (3, 0, 3)
+    assert {each.worker for each in found.findings if each.kind == "changed"} == {1}
+
+
+def test_append_adds_all_and_merge_takes_nothing_away(play: Play) -> None:
+    asked: dict[str, object] = {"transform": "sum_by_day", "until": DAY4}
+    keys: dict[str, object] = {"mode": Mode.MERGE, "keys": ("_worker", "day")}
+    play("merged", **asked, **keys)
+    play.sql("UPDATE {table} SET amount = -1 WHERE _worker = 1", "merged")
+    play.sql("INSERT INTO {table} SELECT 7, * EXCEPT (_worker) FROM {table} LIMIT 1", "merged")
+    found = play.diff("merged", transform="sum_by_day", **keys)
+    assert figures(found) == (3, 0, 3)
+    before = play.rows("merged").height
+    play("merged", transform="sum_by_day", **keys)
+    assert play.rows("merged").height == before + 3
+    assert figures(play.diff("merged", transform="sum_by_day", **keys)) == (0, 0, 0)
+
+    play("appended", since=DAY2, until=DAY3)
+    found = play.diff("appended", since=DAY2, until=DAY3, mode=Mode.APPEND)
+    assert figures(found) == (48, 0, 0)
+
+
+def test_without_worker_and_time_the_whole_output_is_one_cell(play: Play) -> None:
+    play("places", transform="places")
+    play.sql("UPDATE {table} SET n = 1 WHERE place = 'a'", "places")
+    found = play.diff("places", transform="places")
+    assert figures(found) == (0, 0, 1)
+    assert (found.cells, found.differing) == (1, 1)
+
+
+def test_a_column_that_the_target_lacks_is_named(play: Play) -> None:
+    play("narrow", since=DAY2, until=DAY3)
+    narrow = play.spark.read.format("delta").load(play.lake.table("narrow")).drop("note")
+    narrow = narrow.localCheckpoint()
+    writer = narrow.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+    writer.partitionBy("_worker").save(play.lake.table("narrow"))
+    found = play.diff("narrow", since=DAY2, until=DAY3)
+    assert found.new_columns == ("note",)
+    assert figures(found) == (0, 0, 0)
+
+
+def held(play: Play, into: str, **asked: object) -> tuple[str, dict[str, object]]:
+    found = play(into, **{"since": DAY2, "until": DAY4, "approve": True, **asked})
+    value = found.as_json()
+    assert value["published"] is False
+    return str(value["run"]), value
+
+
+def test_what_waits_says_what_it_would_change_and_who_approved_is_certified(play: Play) -> None:
+    play("approved", since=DAY2, until=DAY3, workers=("a",))
+    run, waits = held(play, "approved")
+    diff = waits["diff"]
+    assert isinstance(diff, dict)
+    assert (diff["added"], diff["removed"], diff["changed"]) == (80, 0, 0)
+    assert exists(str(waits["staging"]))
+    assert play.rows("approved").height == 16
+    with pytest.raises(BadRequest, match="^CAP-DECISION"):
+        play.publish(run)
+    assert play.rows("approved").height == 16
+
+    done = play.publish(run, ANN)
+
+    assert done.certificate["approval"] == ANN.as_json()
+    assert play.rows("approved").height == 96
+    history = runs.read_history(play.lake, run)
+    assert [row.step for row in history.rows][-3:] == [Step.AUDITED, Step.APPROVED, Step.DONE]
+    assert play.publish(run, Decision("bob")).stood
+    assert (runs.read_history(play.lake, run).certificate or {})["approval"] == ANN.as_json()
+    assert play("approved", since=DAY2, until=DAY4, approve=True).stood
+
+
+def test_a_publish_that_was_cut_off_after_the_approval_is_finished(play: Play) -> None:
+    run, _ = held(play, "cut_off")
+
+    def cut(point: str, _: dict[str, object]) -> None:
+        if point == "replay.approved":
+            raise KeyboardInterrupt
+
+    with steps.listening(cut), pytest.raises(KeyboardInterrupt):
+        play.publish(run, ANN)
+    assert play.rows("cut_off").height == 0
+    # Who has approved it did so; nobody has to be asked again.
+    done = play.publish(run)
+    assert done.certificate["approval"] == ANN.as_json()
+    found = [row.step for row in runs.read_history(play.lake, run).rows]
+    assert found.count(Step.APPROVED) == found.count(Step.DONE) == 1
+
+
+def test_rejected_leaves_the_target_and_the_staging_and_holds_nothing(play: Play) -> None:
+    run, waits = held(play, "rejected")
+    version = delta.version_of(play.lake.table("rejected"))
+    row = reject(play.spark, play.lake, run, Decision("ann", reason="the wrong month"))
+    assert row.step is Step.REJECTED
+    assert (row.detail["by"], row.detail["reason"]) == ("ann", "the wrong month")
+    assert row.detail["staging"] == waits["staging"]
+    assert pl.read_delta(str(waits["staging"])).height == 96
+    assert delta.version_of(play.lake.table("rejected")) == version
+    assert [claim for claim in claims.alive(play.lake) if claim.run == run] == []
+    # Rejected again it stays as it was, and nobody can publish it any more.
+    assert reject(play.spark, play.lake, run, Decision("bob")).detail["by"] == "ann"
+    with pytest.raises(AnswerIsNo, match="^CAP-REJECTED.* by ann .*the wrong month") as caught:
+        play.publish(run, ANN)
+    assert caught.value.exit_code == 1
+    # Others are not held, and the same asked again is a new attempt.
+    play("rejected", since=DAY2, until=DAY3, workers=("b",))
+    again, _ = held(play, "rejected")
+    assert again == run
+    assert runs.read_history(play.lake, run).attempts == 2
+    assert play.publish(run, ANN).certificate["attempt"] == 2
+    with pytest.raises(BadRequest, match="^CAP-NOT-AUDITED"):
+        reject(play.spark, play.lake, run, ANN)
+
+
+def test_what_was_overtaken_while_it_waited_is_not_published(play: Play) -> None:
+    run, _ = held(play, "overtaken")
+    assert unlock(play.spark, play.lake, run) == 1
+    other = play("overtaken", since=DAY3, until=DAY4, workers=("c",)).certificate["run"]
+    with pytest.raises(BadRequest, match=f"^CAP-LATER: run {other} wrote over part"):
+        play.publish(run, ANN)
+    assert play.rows("overtaken").height == 16
+
+
+def test_the_whole_plan(play: Play) -> None:
+    play("whole", since=DAY2, until=DAY3, workers=("a", "b"))
+    run, _ = held(play, "whole", since=DAY3, until=DAY4)
+    found = preview(play.lake, play.declarations, play.request("whole", since=DAY2, until=DAY4))
+    told = found.as_json()
+    assert told["standing"] == {"current": 32, "stale": 0, "missing": 64}
+    assert told["held_by"] == [run]
+    assert [each["records"] for each in told["covered"]] == [32]  # type: ignore[attr-defined]
+    assert (told["behind"], told["silent"], told["not_on_tape"]) == ({}, [], [])
