@@ -18,6 +18,7 @@ from airflow.sdk.exceptions import (
     AirflowSensorTimeout,
     AirflowSkipException,
     DownstreamTasksSkipped,
+    DownstreamTasksSkipped,
 )
 from airflow.utils.session import create_session
 from sqlalchemy import select
@@ -337,7 +338,11 @@ def test_a_backfill_takes_its_parameters(taped: Place, execute: Any, context: An
     where = context()
     where |= {"data_interval_start": START, "data_interval_end": START + DAY}
     where["params"] = {"workers": ["b"], "direct": True, "adopt": True, "dry_run": False}
-    request = execute(task, where)["request"]
+    with pytest.raises(DownstreamTasksSkipped) as caught:
+        execute(task, where)
+    # Nobody is to approve it.
+    assert caught.value.tasks == ["approve", "publish"]
+    request = where["ti"].pushed["request"]
     assert (request["workers"], request["direct"], request["adopt"]) == (["b"], True, True)
     assert (request["since"], request["transform"]) == ("2024-05-01T00:00:00+00:00", "by_day")
 
