@@ -18,7 +18,6 @@ from airflow.sdk.exceptions import (
     AirflowSensorTimeout,
     AirflowSkipException,
     DownstreamTasksSkipped,
-    DownstreamTasksSkipped,
 )
 from airflow.utils.session import create_session
 from sqlalchemy import select
