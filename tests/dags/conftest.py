@@ -187,7 +187,10 @@ for line in answer.get("lines", []):
 if answer.get("child"):
     import subprocess
     subprocess.Popen(["sleep", "300"])
-    Path({seen!r}).with_name("started").write_text(str(os.getpid()))
+    # Whole, or not there: who waits for it reads it at once.
+    written = Path({seen!r}).with_name("starting")
+    written.write_text(str(os.getpid()))
+    written.rename(written.with_name("started"))
     time.sleep(300)
 if answer.get("signal"):
     os.kill(os.getpid(), answer["signal"])
