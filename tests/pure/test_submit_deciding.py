@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from capstan import submit
+from capstan.cli.tables import run_rows
 from capstan.errors import AnswerIsNo, BadRequest, CapstanError
-from capstan.ledger.runs import read_history
+from capstan.ledger.runs import Step, read_history
 from capstan.replay.approval import Decision, require_waiting, waiting
 from capstan.submit import Place
 from capstan.submit.deciding import PublishRequest
@@ -88,3 +89,15 @@ def test_a_decision_has_somebody_who_took_it_and_a_moment() -> None:
     assert PublishRequest("r").decision is None
     with pytest.raises(BadRequest, match="CAP-DECISION"):
         Decision("")
+
+
+@pytest.mark.parametrize("step", Step)
+def test_a_run_is_listed_whatever_it_did_last(tmp_path: Path, step: Step) -> None:
+    lake = Lake.at(tmp_path)
+    books = Books(lake, "s", lake.table("t"))
+    books.stepped("r", "intent", {"certificate": {"records": 7}})
+    books.stepped("r", str(step), {"certificate": {"records": 7}, "target_version": 3})
+    [row] = run_rows(lake, Place(lake).declarations(), None, None)
+    assert row["state"]
+    rejected = step is Step.REJECTED
+    assert (row["state"] == "rejected", row["error"] == "CAP-REJECTED") == (rejected, rejected)

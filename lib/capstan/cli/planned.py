@@ -52,7 +52,7 @@ def difference_tables(difference: Mapping[str, object]) -> list[RenderableType]:
     listed = sample if isinstance(sample, list) else []
     shown: list[RenderableType] = [
         facts(
-            "against the target as it is now",
+            "what would change",
             [
                 ("rows added", difference["added"]),
                 ("rows removed", difference["removed"]),

@@ -24,6 +24,8 @@ from capstan.tape.tape import Cut, Tape, newest_cut, open_tape
 _STATES = {
     Step.INTENT: "begun",
     Step.AUDITED: "audited",
+    Step.APPROVED: "approved",
+    Step.REJECTED: "rejected",
     Step.DONE: "published",
     Step.FAILED: "failed",
     Step.ROLLED_BACK: "rolled back",
@@ -202,6 +204,8 @@ def _run_row(history: History, holds: bool) -> dict[str, object]:
     if history.certificate is not None:
         state = "rolled back" if history.rolled_back else "published"
     error = last.detail.get("error") if last.step is Step.FAILED else None
+    if last.step is Step.REJECTED:
+        error = "CAP-REJECTED"
     return {
         "run": last.run,
         "stream": last.stream,
