@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import deltalake
 import pytest
@@ -12,9 +14,13 @@ import pytest
 from capstan.launcher import processes
 from capstan.tape.lake import Lake
 from capstan.testing import contents
+from capstan.testing.browser import browsing, find_browser
 from capstan.testing.launched import Launched, launch
 from capstan.testing.rest import Rest, until
 from capstan.workloads.flights import feed
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 ROOT = Path(__file__).parents[2]
 CAPTURE, REPLAY, BACKFILL = (
@@ -99,3 +105,23 @@ def captured(world: World) -> World:
 def whole(captured: World) -> dict[str, object]:
     """The certificate of one replay by day over six days, into table `whole`."""
     return captured.replay(into="whole", transform="flights_by_day", since=SINCE, until=UNTIL)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = find_browser()
+    if program is None:
+        message = "there is no Chromium: run tests/install-browser, or set CAPSTAN_CHROMIUM"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    with browsing(program) as found:
+        yield found
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Where pictures of the pages on the way go: what `CAPSTAN_SCREENSHOTS` names, or nowhere."""
+    folder = Path(os.environ.get("CAPSTAN_SCREENSHOTS") or tmp_path / "screenshots")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

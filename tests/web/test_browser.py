@@ -1,80 +1,23 @@
-"""A person at the browser: logs in, fills the form in, triggers, and sees it succeed.
-
-`CAPSTAN_SCREENSHOTS` names a folder for the pictures of the pages on the way.
-"""
+"""A person at the browser: logs in, fills the form in, triggers, and sees it succeed."""
 
 from __future__ import annotations
 
-import os
-import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-import pytest
-from playwright.sync_api import Error, sync_playwright
+from playwright.sync_api import Error
 
+from capstan.testing.browser import log_in, new_page
 from capstan.testing.rest import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Browser, Locator, Page
 
     from conftest import World
 
 REPLAY = "capstan_replay"
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-SECONDS = 60_000.0
-# Without these it calls home at every start, as often as it is let.
-QUIET = (
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
-
-
-@pytest.fixture(scope="module")
-def page() -> Iterator[Page]:
-    """A page of a browser that has never been anywhere."""
-    named = [os.environ.get("CAPSTAN_CHROMIUM"), *NAMES]
-    program = next((found for name in named if name and (found := shutil.which(name))), None)
-    if program is None:
-        message = "there is no Chromium: run tests/install-browser, or set CAPSTAN_CHROMIUM"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    root = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=[*QUIET, *root])
-        context = browser.new_context(
-            viewport={"width": 1440, "height": 900}, color_scheme="light", timezone_id="UTC"
-        )
-        page = context.new_page()
-        page.set_default_timeout(SECONDS)
-        yield page
-        browser.close()
-
-
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    folder = Path(os.environ.get("CAPSTAN_SCREENSHOTS") or tmp_path / "screenshots")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def log_in(page: Page, world: World) -> None:
-    page.goto(f"{world.rest.url}/dags")
-    page.fill("input[name=username]", "admin")
-    page.fill("input[name=password]", "not the password")
-    page.get_by_role("button", name="Sign in").click()
-    page.get_by_text("Invalid credentials").wait_for()
-    page.fill("input[name=password]", world.rest.password)
-    page.get_by_role("button", name="Sign in").click()
-    page.get_by_role("link", name=REPLAY).wait_for()
 
 
 def section(form: Locator, name: str) -> None:
@@ -90,9 +33,8 @@ def choose_several(page: Page, form: Locator, field: str, *values: str) -> None:
         page.get_by_role("option", name=value).click()
 
 
-def test_from_login_to_certificate(
-    captured: World, page: Page, pictures: Path, request: pytest.FixtureRequest
-) -> None:
+def test_from_login_to_certificate(captured: World, browser: Browser, pictures: Path) -> None:
+    page = new_page(browser)
     try:
         drive(captured, page, pictures)
     except Error:
@@ -101,7 +43,7 @@ def test_from_login_to_certificate(
 
 
 def drive(world: World, page: Page, pictures: Path) -> None:
-    log_in(page, world)
+    log_in(page, world.rest, wrongly=True)
     page.screenshot(path=pictures / "dags.png")
 
     page.get_by_role("link", name=REPLAY).first.click()

@@ -1,23 +1,17 @@
-"""A person at Capstan's page in Airflow: what is recorded, what is missing, and how it is filled.
-
-`CAPSTAN_SCREENSHOTS` names a folder for the pictures of the pages on the way.
-"""
+"""A person at Capstan's page in Airflow: what is recorded, what is missing, how it is filled."""
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-import pytest
 from playwright.sync_api import Error
 
-from capstan.testing.browser import browsing, find_browser, new_page
+from capstan.testing.browser import log_in, new_page
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
     from playwright.sync_api import Browser, FrameLocator, Page
 
@@ -25,33 +19,6 @@ if TYPE_CHECKING:
 
 REPLAY = "capstan_replay"
 COVERAGE = "flights_by_day"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = find_browser()
-    if program is None:
-        message = "there is no Chromium: run tests/install-browser, or set CAPSTAN_CHROMIUM"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    with browsing(program) as found:
-        yield found
-
-
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    folder = Path(os.environ.get("CAPSTAN_SCREENSHOTS") or tmp_path / "screenshots")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def log_in(page: Page, world: World) -> None:
-    page.goto(f"{world.rest.url}/dags")
-    page.fill("input[name=username]", "admin")
-    page.fill("input[name=password]", world.rest.password)
-    page.get_by_role("button", name="Sign in").click()
-    page.get_by_role("link", name=REPLAY).wait_for()
 
 
 def framed(page: Page) -> FrameLocator:
@@ -78,7 +45,7 @@ def test_from_the_overview_to_a_gap_that_is_filled(
 
 
 def drive(world: World, page: Page, pictures: Path) -> None:
-    log_in(page, world)
+    log_in(page, world.rest)
     page.get_by_test_id("nav-sidebar").get_by_role("link", name="Capstan").click()
     inner = framed(page)
     inner.get_by_role("heading", name="Streams").wait_for()
@@ -131,7 +98,7 @@ def drive(world: World, page: Page, pictures: Path) -> None:
 
 def test_the_page_looks_as_airflow_does(captured: World, browser: Browser, pictures: Path) -> None:
     page = new_page(browser, scheme="dark")
-    log_in(page, captured)
+    log_in(page, captured.rest)
     for name, place in {"overview": "", "stream": "/streams/flights",
                         "coverage": f"/replays/{COVERAGE}"}.items():  # fmt: skip
         page.goto(f"{captured.rest.url}/plugin/capstan/capstan{place}/".removesuffix("/")
@@ -149,7 +116,7 @@ def test_the_page_looks_as_airflow_does(captured: World, browser: Browser, pictu
 
 def test_the_page_fits_a_narrow_window(captured: World, browser: Browser, pictures: Path) -> None:
     page = new_page(browser, width=480)
-    log_in(page, captured)
+    log_in(page, captured.rest)
     for place in ("/", "/streams/flights", f"/replays/{COVERAGE}", "/runs"):
         page.goto(f"{captured.rest.url}/capstan{place}")
         page.get_by_role("heading").first.wait_for()

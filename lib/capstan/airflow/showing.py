@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from capstan.views.shown import approval_text, behind_text, standing_text
+
 _LONGEST = 300
 
 
@@ -17,7 +19,7 @@ def plan_markdown(plan: Mapping[str, object]) -> str:
         ("times", _times(plan)),
         ("complete", complete),
         ("frontier", plan.get("frontier") or "empty: closed"),
-        ("held back by", _behind(plan.get("behind"))),
+        ("held back by", behind_text(plan.get("behind"), _text)),
         ("without a record", plan.get("silent")),
         ("never captured", plan.get("not_on_tape")),
         ("records", f"{plan.get('records')} at {plan.get('times')} times"),
@@ -27,7 +29,7 @@ def plan_markdown(plan: Mapping[str, object]) -> str:
         ("mode", plan.get("mode")),
         ("target", plan.get("target_path")),
         ("stands already", plan.get("stands")),
-        ("of the records", _standing(plan.get("standing"))),
+        ("of the records", standing_text(plan.get("standing"), str)),
         ("range is held by", plan.get("held_by")),
         ("checks", plan.get("checks")),
         ("approval", "a person decides before it is published" if plan.get("approve") else None),
@@ -62,7 +64,7 @@ def certificate_markdown(certificate: Mapping[str, object]) -> str:
         ),
         ("audit", _audit(certificate)),
         ("checks", _checks(certificate)),
-        ("approved", _approval(certificate.get("approval"))),
+        ("approved", approval_text(certificate.get("approval"))),
         ("published", f"{'yes' if certificate.get('published') else 'no'}{stood}"),
         ("attempt", certificate.get("attempt")),
     ]
@@ -135,25 +137,6 @@ def _checks(certificate: Mapping[str, object]) -> str:
         + (f"not met by {each['failing']} rows" if each["failing"] else "met by all rows")
         for each in (checks if isinstance(checks, list) else [])
     )
-
-
-def _approval(approval: object) -> str:
-    if not isinstance(approval, Mapping):
-        return ""
-    reason = f": {approval['reason']}" if approval.get("reason") else ""
-    return f"by {approval.get('by')} at {approval.get('at')}{reason}"
-
-
-def _behind(behind: object) -> str:
-    found = behind if isinstance(behind, Mapping) else {}
-    return ", ".join(f"{label} at {_text(frontier)}" for label, frontier in found.items())
-
-
-def _standing(standing: object) -> str:
-    found = standing if isinstance(standing, Mapping) else {}
-    words = {"current": "stand as they would be", "stale": "stand by other code",
-             "missing": "are not there"}  # fmt: skip
-    return ", ".join(f"{found[key]} {said}" for key, said in words.items() if found.get(key))
 
 
 def _covered(covered: Mapping[str, object]) -> str:

@@ -19,7 +19,13 @@ _MAPPED = 64
 
 
 def played_records(
-    spark: SparkSession, tape: Tape, cut: Cut, workers: Mapping[int, str], region: Region
+    spark: SparkSession,
+    tape: Tape,
+    cut: Cut,
+    workers: Mapping[int, str],
+    region: Region,
+    *,
+    place: bool = False,
 ) -> DataFrame:
     """The records of chosen workers and times at a cut, as transforms and copies see them.
 
@@ -29,18 +35,20 @@ def played_records(
         cut: Its point of history.
         workers: Labels by worker number.
         region: The times.
+        place: Whether each has its place on tape: `_batch BIGINT, _pos BIGINT`.
 
     Returns:
         One row per record, in no order: `_worker INT, _time STRUCT<coordinates>, _label STRING`,
-        then the stream's own columns.
+        its place, then the stream's own columns.
     """
     frame = read_records(spark, tape, cut, workers=workers, region=region)
     head = [F.col("worker").alias("_worker"), F.col("time").alias("_time")]
+    rest = [F.col("batch").alias("_batch"), F.col("pos").alias("_pos")] if place else []
     if len(workers) <= _MAPPED:
         label = _label(F.col("worker"), workers)
-        return frame.select(*head, label.alias("_label"), "data.*")
+        return frame.select(*head, label.alias("_label"), *rest, "data.*")
     labels = spark.createDataFrame(list(workers.items()), "worker INT, _label STRING")
-    return frame.join(F.broadcast(labels), "worker").select(*head, "_label", "data.*")
+    return frame.join(F.broadcast(labels), "worker").select(*head, "_label", *rest, "data.*")
 
 
 def _label(worker: Column, workers: Mapping[int, str]) -> Column:

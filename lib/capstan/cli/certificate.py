@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from rich.table import Table
 
 from capstan.cli.output import cell, facts, table
+from capstan.views.shown import approval_text
 
 # Of a row in a table; the whole of it is in the JSON.
 _LONGEST = 100
@@ -31,7 +32,7 @@ def certificate_facts(certificate: Mapping[str, object]) -> Table:
             ("target", _target(certificate)),
             ("audit", audit_line(certificate.get("audit"))),
             ("checks", checks_line(certificate.get("audit"))),
-            ("approved", _approval(certificate.get("approval"))),
+            ("approved", approval_text(certificate.get("approval"))),
             ("published", certificate.get("published")),
             ("seconds", certificate.get("seconds")),
             ("", ""),
@@ -58,13 +59,6 @@ def checks_line(audit: object) -> str:
         f"{each['name']} {'met' if not each['failing'] else 'not met by ' + cell(each['failing'])}"
         for each in (checks if isinstance(checks, list) else [])
     )
-
-
-def _approval(approval: object) -> str:
-    if not isinstance(approval, Mapping):
-        return ""
-    reason = f": {approval['reason']}" if approval.get("reason") else ""
-    return f"by {approval.get('by')} at {approval.get('at')}{reason}"
 
 
 def finding_table(audit: Mapping[str, object]) -> Table:

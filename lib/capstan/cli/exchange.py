@@ -9,10 +9,11 @@ import typer
 
 from capstan.cli.check import minimum_of
 from capstan.cli.options import AsOf, Stream, Workers, names
-from capstan.cli.output import size, table
+from capstan.cli.output import table
 from capstan.cli.progress import Work
 from capstan.cli.shell import shell_of
 from capstan.errors import BadRequest
+from capstan.views.shown import size
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -142,15 +142,5 @@ def cell(value: object) -> str:
     return str(value)
 
 
-def size(count: int) -> str:
-    """A number of bytes as people read it."""
-    amount = float(count)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
-
-
 def _is_number(text: str) -> bool:
     return text.replace(",", "").replace("-", "").isdigit()

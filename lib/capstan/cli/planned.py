@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from rich.console import RenderableType
 
 from capstan.cli.certificate import row_pair, time_range
-from capstan.cli.output import cell, facts, size, table
+from capstan.cli.output import cell, facts, table
+from capstan.views.shown import behind_text, size, standing_text
 
 
 def plan_tables(plan: Mapping[str, object]) -> list[RenderableType]:
@@ -25,13 +26,13 @@ def plan_tables(plan: Mapping[str, object]) -> list[RenderableType]:
                 ("times", time_range(plan)),
                 ("complete", complete),
                 ("frontier", plan["frontier"] or "empty: closed"),
-                ("held back by", _behind(plan["behind"])),
+                ("held back by", behind_text(plan["behind"], cell)),
                 ("records", f"{cell(plan['records'])} at {cell(plan['times'])} times"),
                 ("to read", f"{plan['files']} of {plan['files_all']} files, {_size(plan)}"),
                 ("late, not played", plan["late"]),
                 ("target", plan["target_path"]),
                 ("stands already", plan["stands"]),
-                ("of the records", _standing(plan["standing"])),
+                ("of the records", standing_text(plan["standing"], cell)),
                 ("range is held by", plan["held_by"]),
                 ("checks", plan["checks"]),
                 ("", ""),
@@ -71,18 +72,6 @@ def difference_tables(difference: Mapping[str, object]) -> list[RenderableType]:
         ]
         shown.append(table("", columns, rows))
     return shown
-
-
-def _behind(behind: object) -> str:
-    found = behind if isinstance(behind, Mapping) else {}
-    return ", ".join(f"{label} at {cell(frontier)}" for label, frontier in found.items())
-
-
-def _standing(standing: object) -> str:
-    found = standing if isinstance(standing, Mapping) else {}
-    words = {"current": "stand as they would be", "stale": "stand by other code",
-             "missing": "are not there"}  # fmt: skip
-    return ", ".join(f"{cell(found[key])} {said}" for key, said in words.items() if found.get(key))
 
 
 def _size(plan: Mapping[str, object]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from capstan.declare.computation import Transform, TransformFunction, register
 from capstan.declare.names import did_you_mean, one_of
@@ -14,48 +14,76 @@ from capstan.errors import BadRequest
 Function = TypeVar("Function", bound=TransformFunction)
 
 
-class Registry:
-    """Transforms by name: those of a declaration file, and those registered in Python."""
+class HasName(Protocol):
+    """Something that has a name of its own."""
 
-    def __init__(self, declared: Mapping[str, Transform] | None = None) -> None:
-        """Begin with the transforms of a file, or with none."""
-        self._transforms: dict[str, Transform] = dict(declared or {})
+    @property
+    def name(self) -> str:
+        """The name."""
+
+
+Named = TypeVar("Named", bound=HasName)
+
+
+class ByName(Generic[Named]):
+    """What a request may name: values that were declared, and those that are added.
+
+    Attributes:
+        kind: What they are called in errors, whose code is `CAP-` and this.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, declared: Mapping[str, Named] | None = None) -> None:
+        """Begin with declared values by name, or with none."""
+        self._known: dict[str, Named] = dict(declared or {})
 
     @property
     def names(self) -> tuple[str, ...]:
         """All known names, sorted."""
-        return tuple(sorted(self._transforms))
+        return tuple(sorted(self._known))
 
-    def add(self, transform: Transform) -> None:
-        """Register `transform`; the same one again changes nothing.
+    def add(self, value: Named) -> None:
+        """Register `value`; the same one again changes nothing.
 
         Raises:
-            BadRequest: `CAP-TRANSFORM` when another has its name.
+            BadRequest: `CAP-TRANSFORM`, or as the kind is called, when another has its name.
         """
-        if self._transforms.setdefault(transform.name, transform) != transform:
+        if self._known.setdefault(value.name, value) != value:
             raise BadRequest(
-                "CAP-TRANSFORM",
-                f"there are two transforms named {transform.name}",
+                self._code,
+                f"there are two {self.kind}s named {value.name}",
                 "rename one of the two",
-                transform=transform.name,
+                **{self.kind: value.name},
             )
 
-    def get(self, name: str) -> Transform:
-        """The transform that `name` names.
+    def get(self, name: str) -> Named:
+        """The value that `name` names.
 
         Raises:
-            BadRequest: `CAP-TRANSFORM` when there is none; the hint lists the known names.
+            BadRequest: `CAP-TRANSFORM`, or as the kind is called, when there is none; the hint
+                lists the known names.
         """
-        found = self._transforms.get(name)
+        found = self._known.get(name)
         if found is not None:
             return found
         raise BadRequest(
-            "CAP-TRANSFORM",
-            f"no transform is registered as {name[:80]!r}{did_you_mean(name, self.names)}",
+            self._code,
+            f"no {self.kind} is registered as {name[:80]!r}{did_you_mean(name, self.names)}",
             f"known: {one_of(self.names)}",
-            transform=name,
+            **{self.kind: name},
             known=list(self.names),
         )
+
+    @property
+    def _code(self) -> str:
+        return f"CAP-{self.kind.upper()}"
+
+
+class Registry(ByName[Transform]):
+    """Transforms by name: those of a declaration file, and those registered in Python."""
+
+    kind = "transform"
 
     def transform(
         self,

@@ -16,14 +16,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from capstan.errors import AnswerIsNo, BadRequest, Broken
 from capstan.exchange import reading
 from capstan.exchange.form import Form, Recording
+from capstan.exchange.onto import enrol, form_tape
 from capstan.exchange.reading import Survey
 from capstan.steps import reached
 from capstan.tape import delta, summary
 from capstan.tape.delta import Txn
 from capstan.tape.fingerprint import fingerprint, record_hashes
-from capstan.tape.lake import Lake, is_table
-from capstan.tape.schema import WORKERS, payload_of
-from capstan.tape.tape import Tape, append_events, create_tape, newest_cut, open_tape
+from capstan.tape.lake import Lake
+from capstan.tape.tape import Tape, append_events, newest_cut
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -103,7 +103,7 @@ def import_recordings(
     if not unchecked:
         _require_sound(surveys)
     settings = _settings(form, surveys)
-    tape = _tape(spark, lake, name, form, settings)
+    tape = form_tape(spark, lake, name, form, settings, _other(name))
     if newest_cut(tape).commit >= 0:
         return Imported(name, surveys, stood=True)
     _write(spark, tape, files, form, surveys)
@@ -175,21 +175,13 @@ def _settings(form: Form, surveys: Iterable[Survey]) -> dict[str, object]:
     return {"fixed": {"domain": "import", "import": {**form.to_json(), **source}}, "free": {}}
 
 
-def _tape(
-    spark: SparkSession, lake: Lake, name: str, form: Form, settings: dict[str, object]
-) -> Tape:
-    if is_table(lake.stream(name).events):
-        tape = open_tape(lake, name)
-        if tape.settings != settings:
-            raise BadRequest(
-                "CAP-EXISTS",
-                f"there is a stream {name} already, which did not come from these files",
-                "import them under another name",
-                stream=name,
-            )
-        return tape
-    payload = payload_of(from_arrow_schema(reading.record_schema(form)))
-    return create_tape(spark, lake, name, form.time_type, payload, settings)
+def _other(name: str) -> BadRequest:
+    return BadRequest(
+        "CAP-EXISTS",
+        f"there is a stream {name} already, which did not come from these files",
+        "import them under another name",
+        stream=name,
+    )
 
 
 def _write(
@@ -198,9 +190,7 @@ def _write(
     records = _read(files, form, reading.records, reading.record_schema(form))
     delta.append(records, tape.paths.records, txn=Txn(f"import:{tape.name}", 0))
     reached("import.records", stream=tape.name)
-    workers = [(each.worker, str(each.worker), 0) for each in surveys]
-    frame = spark.createDataFrame(workers, WORKERS).coalesce(1)
-    delta.append(frame, tape.paths.workers, txn=Txn(f"roster:{tape.name}", 0))
+    enrol(spark, tape, (each.worker for each in surveys))
     reached("import.workers", stream=tape.name)
     note = {"stream": tape.name, "import": str(form.format)}
     events = _read(files, form, reading.events, reading.event_schema(form.time_type))

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from capstan.declare import check_name
 from capstan.errors import AnswerIsNo, BadRequest, Held
 from capstan.exchange import reading
 from capstan.exchange.form import Form
 from capstan.exchange.importing import counted_events
+from capstan.exchange.onto import enrol, form_tape
 from capstan.exchange.receiving import FULL, Inbox, Received, Receiver
 from capstan.interop import Listener
 from capstan.interop.sockets import LOOPBACK
@@ -36,10 +36,9 @@ from capstan.protocol import Judge, Messages
 from capstan.steps import reached
 from capstan.tape import delta, summary
 from capstan.tape.delta import Txn
-from capstan.tape.lake import Lake, is_table
-from capstan.tape.schema import WORKERS, payload_of
+from capstan.tape.lake import Lake
 from capstan.tape.summary import WorkerState
-from capstan.tape.tape import Cut, Tape, append_events, create_tape, newest_cut, open_tape
+from capstan.tape.tape import Cut, Tape, append_events, newest_cut
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -199,23 +198,16 @@ def _tape(spark: SparkSession, lake: Lake, request: ListenRequest) -> Tape:
         "count": request.workers,
     }
     settings = {"fixed": fixed, "free": {}}
-    if is_table(lake.stream(request.stream).events):
-        tape = open_tape(lake, request.stream)
-        if tape.settings != settings:
-            raise BadRequest(
-                "CAP-DECLARED",
-                f"stream {tape.name} is not recorded from {request.workers} workers in this form",
-                "listen as before, or into another stream",
-                stream=tape.name,
-            )
-    else:
-        payload = payload_of(from_arrow_schema(reading.record_schema(form)))
-        tape = create_tape(spark, lake, request.stream, form.time_type, payload, settings)
+    other = BadRequest(
+        "CAP-DECLARED",
+        f"stream {request.stream} is not recorded from {request.workers} workers in this form",
+        "listen as before, or into another stream",
+        stream=request.stream,
+    )
+    tape = form_tape(spark, lake, request.stream, form, settings, other)
     cut = newest_cut(tape)
     if cut.commit < 0:
-        rows = [(number, str(number), 0) for number in range(request.workers)]
-        frame = spark.createDataFrame(rows, WORKERS).coalesce(1)
-        delta.append(frame, tape.paths.workers, txn=Txn(f"roster:{tape.name}", 0))
+        enrol(spark, tape, range(request.workers))
     if any(last > cut.batch for last in delta.stat(_files(tape), "max.batch")):
         spark.sql(f"DELETE FROM delta.`{tape.paths.records}` WHERE batch > {cut.batch}")
     return tape

@@ -18,12 +18,12 @@ from capstan.capture.batch import CLOSING, numbered_events
 from capstan.capture.workers import Statement
 from capstan.declare import check_name
 from capstan.errors import AnswerIsNo, BadRequest
+from capstan.exchange.onto import enrol, existing_tape
 from capstan.steps import reached
 from capstan.tape import delta, summary
 from capstan.tape.delta import Txn
 from capstan.tape.fingerprint import fingerprint, record_hashes
-from capstan.tape.lake import Lake, is_table
-from capstan.tape.schema import WORKERS
+from capstan.tape.lake import Lake
 from capstan.tape.summary import Played, WorkerState
 from capstan.tape.tape import (
     Cut,
@@ -174,8 +174,7 @@ def _copy(
     spark: SparkSession, lake: Lake, request: RecaptureRequest, tape: Tape, chosen: int
 ) -> Tape:
     """The tape that records; made, with its workers, when it is not there."""
-    there = is_table(lake.stream(request.into).events)
-    copy = open_tape(lake, request.into) if there else None
+    copy = existing_tape(lake, request.into)
     count = request.peers or (chosen if copy is None else _count(copy))
     source = delta.open_table(tape.paths.events).metadata().id
     fixed = {
@@ -196,9 +195,7 @@ def _copy(
             stream=copy.name,
         )
     if newest_cut(copy).commit < 0:
-        labels = [(number, str(number), 0) for number in range(count)]
-        frame = spark.createDataFrame(labels, WORKERS).coalesce(1)
-        delta.append(frame, copy.paths.workers, txn=Txn(f"roster:{copy.name}", 0))
+        enrol(spark, copy, range(count))
     reached("recapture.workers", stream=copy.name, workers=count)
     return copy
 

@@ -95,8 +95,8 @@ def play(
 
     Args:
         spark: The session.
-        records: What `recorded` gives: `_worker`, `_time`, perhaps `_label`, `_batch` and `_pos`,
-            then the stream's own columns. Of several streams by the names of their sources.
+        records: What `played_records` gives: `_worker`, `_time`, perhaps `_label`, `_batch` and
+            `_pos`, then the stream's own columns. Of several streams by the names of their sources.
         pipeline: What runs; it has to be registered.
         reach: What is read and written, as `reach_of` gives it. Records at other times than
             `reach.reads`, or at times that are not complete, must not be there.

@@ -8,15 +8,17 @@ from dataclasses import replace
 from typing import TypeVar
 
 from capstan.dag.operators.timed import Length
-from capstan.declare.names import did_you_mean, one_of
+from capstan.declare.registry import ByName
 from capstan.errors import BadRequest
 from capstan.pipeline.definition import DagFunction, Pipeline, SideTable, Sink, register
 
 Function = TypeVar("Function", bound=DagFunction)
 
 
-class Pipelines:
+class Pipelines(ByName[Pipeline]):
     """Pipelines by name."""
+
+    kind = "pipeline"
 
     def __init__(
         self,
@@ -30,27 +32,13 @@ class Pipelines:
             references: By name where others are registered, as `package.module:function` of a
                 function under the decorator `pipeline`; imported once it is asked for.
         """
-        self._pipelines: dict[str, Pipeline] = dict(declared or {})
+        super().__init__(declared)
         self._references: dict[str, str] = dict(references or {})
 
     @property
     def names(self) -> tuple[str, ...]:
         """All known names, sorted."""
-        return tuple(sorted({*self._pipelines, *self._references}))
-
-    def add(self, pipeline: Pipeline) -> None:
-        """Register `pipeline`; the same one again changes nothing.
-
-        Raises:
-            BadRequest: `CAP-PIPELINE` when another has its name.
-        """
-        if self._pipelines.setdefault(pipeline.name, pipeline) != pipeline:
-            raise BadRequest(
-                "CAP-PIPELINE",
-                f"there are two pipelines named {pipeline.name}",
-                "rename one of the two",
-                pipeline=pipeline.name,
-            )
+        return tuple(sorted({*self._known, *self._references}))
 
     def get(self, name: str) -> Pipeline:
         """The pipeline that `name` names.
@@ -59,18 +47,9 @@ class Pipelines:
             BadRequest: `CAP-PIPELINE` when there is none, where the hint lists the known names; or
                 when there is nothing where it is said to be registered.
         """
-        found = self._pipelines.get(name)
-        if found is not None:
-            return found
-        if name in self._references:
+        if name not in self._known and name in self._references:
             return _imported(name, self._references[name])
-        raise BadRequest(
-            "CAP-PIPELINE",
-            f"no pipeline is registered as {name[:80]!r}{did_you_mean(name, self.names)}",
-            f"known: {one_of(self.names)}",
-            pipeline=name,
-            known=list(self.names),
-        )
+        return super().get(name)
 
     def pipeline(
         self,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from capstan.audit import played_records
 from capstan.pipeline.definition import Pipeline
 from capstan.pipeline.play import Keep, Played, persisted, play
 from capstan.pipeline.reach import Reach
-from capstan.pipeline.source import recorded
 from capstan.tape.tape import Cut, Tape
 from capstan.times import Antichain
 from capstan.times.region import Region
@@ -53,6 +53,6 @@ def play_tape(
             `CAP-DAG-...` when the graph cannot be meant.
     """
     region = Region(reach.reads, below=frontier)
-    records = recorded(spark, tape, cut, workers, region)
+    records = played_records(spark, tape, cut, workers, region, place=True)
     chosen = len(workers) if peers is None else peers
     return play(spark, records, pipeline, reach, sinks=sinks, peers=max(1, chosen), keep=keep)

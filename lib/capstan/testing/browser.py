@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+    from capstan.testing.rest import Rest
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 SECONDS = 60_000.0
 """Milliseconds that a page waits for what it is asked to find."""
@@ -59,3 +61,23 @@ def new_page(
     page = context.new_page()
     page.set_default_timeout(SECONDS)
     return page
+
+
+def log_in(page: Page, rest: Rest, *, wrongly: bool = False) -> None:
+    """Log in at Airflow as its administrator, until the list of DAGs is there.
+
+    Args:
+        page: The page.
+        rest: The Airflow.
+        wrongly: Try another password first, and see that it is refused.
+    """
+    page.goto(f"{rest.url}/dags")
+    page.fill("input[name=username]", "admin")
+    sign_in = page.get_by_role("button", name="Sign in")
+    if wrongly:
+        page.fill("input[name=password]", "not the password")
+        sign_in.click()
+        page.get_by_text("Invalid credentials").wait_for()
+    page.fill("input[name=password]", rest.password)
+    sign_in.click()
+    page.get_by_role("link", name="capstan_replay").wait_for()

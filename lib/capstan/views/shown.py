@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from capstan.times import Coordinate, Kind
@@ -69,6 +69,28 @@ def length_text(coordinate: Coordinate, value: int | None) -> str:
         if count:
             parts.append(f"{count:,} {name}")
     return " ".join(parts[:2]) or ("0 s" if not left else "under 1 s")
+
+
+def approval_text(approval: object) -> str:
+    """Who has approved a run, when and why; empty where nobody was asked."""
+    if not isinstance(approval, Mapping):
+        return ""
+    reason = f": {approval['reason']}" if approval.get("reason") else ""
+    return f"by {approval.get('by')} at {approval.get('at')}{reason}"
+
+
+def behind_text(behind: object, show: Callable[[object], str]) -> str:
+    """The workers of a plan that hold a range back, each with its frontier as `show` writes it."""
+    found = behind if isinstance(behind, Mapping) else {}
+    return ", ".join(f"{label} at {show(frontier)}" for label, frontier in found.items())
+
+
+def standing_text(standing: object, show: Callable[[object], str]) -> str:
+    """How many records of a plan stand already, and by which code; counts as `show` writes them."""
+    found = standing if isinstance(standing, Mapping) else {}
+    words = {"current": "stand as they would be", "stale": "stand by other code",
+             "missing": "are not there"}  # fmt: skip
+    return ", ".join(f"{show(found[key])} {said}" for key, said in words.items() if found.get(key))
 
 
 def number(value: object) -> str:

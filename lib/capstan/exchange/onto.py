@@ -1,0 +1,62 @@
+"""The tapes that recordings of other systems come onto: made once, opened from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from capstan.errors import BadRequest
+from capstan.exchange import reading
+from capstan.exchange.form import Form
+from capstan.tape import delta
+from capstan.tape.delta import Txn
+from capstan.tape.lake import Lake, is_table
+from capstan.tape.schema import WORKERS, payload_of
+from capstan.tape.tape import Tape, create_tape, open_tape
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def existing_tape(lake: Lake, name: str) -> Tape | None:
+    """The tape of stream `name`; None where none was made yet."""
+    return open_tape(lake, name) if is_table(lake.stream(name).events) else None
+
+
+def form_tape(
+    spark: SparkSession,
+    lake: Lake,
+    name: str,
+    form: Form,
+    settings: Mapping[str, object],
+    otherwise: BadRequest,
+) -> Tape:
+    """The tape of recordings of one form: the one that is there, or a new one.
+
+    Args:
+        spark: The session.
+        lake: Where tapes lie.
+        name: The stream.
+        form: The form of its recordings, which gives a new tape its times and its payload.
+        settings: How it is recorded, which never changes.
+        otherwise: What is raised when the one that is there is recorded in another way.
+
+    Returns:
+        The tape.
+    """
+    tape = existing_tape(lake, name)
+    if tape is None:
+        payload = payload_of(from_arrow_schema(reading.record_schema(form)))
+        return create_tape(spark, lake, name, form.time_type, payload, settings)
+    if tape.settings != settings:
+        raise otherwise
+    return tape
+
+
+def enrol(spark: SparkSession, tape: Tape, workers: Iterable[int]) -> None:
+    """Put the workers of a new tape on its roster, labelled by their numbers; again, it stands."""
+    rows = [(number, str(number), 0) for number in workers]
+    frame = spark.createDataFrame(rows, WORKERS).coalesce(1)
+    delta.append(frame, tape.paths.workers, txn=Txn(f"roster:{tape.name}", 0))
