@@ -21,10 +21,10 @@ from capstan.errors import Broken
 from capstan.steps import reached
 from capstan.tape import delta, summary
 from capstan.tape.columns import coordinate
-from capstan.tape.delta import Txn
 from capstan.tape.fingerprint import fingerprint, row_hashes
 from capstan.tape.schema import payload_of, records_schema, updates_array
 from capstan.tape.tape import Tape, append_events
+from capstan.tape.transaction import Txn
 
 # Within a micro-batch: where a worker's numbers go on, its opening, its messages, its closing.
 POSITION, OPENING, MESSAGES, CLOSING = -1, 0, 1, 2

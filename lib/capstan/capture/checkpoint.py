@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from capstan.errors import BadRequest
 from capstan.tape import delta
-from capstan.tape.delta import Txn
 from capstan.tape.lake import children, delete_folder, exists, read_text, write_text
 from capstan.tape.tape import Tape, newest_cut
+from capstan.tape.transaction import Txn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

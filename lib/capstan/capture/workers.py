@@ -13,9 +13,9 @@ from capstan.capture import domain
 from capstan.declare import ByColumn, ByKey, EventTime, Stream
 from capstan.errors import BadRequest
 from capstan.tape import delta, summary
-from capstan.tape.delta import Txn
 from capstan.tape.schema import WORKERS
 from capstan.tape.tape import Cut, Tape, fenced
+from capstan.tape.transaction import Txn
 from capstan.times import Time
 
 Statement = tuple[int, int, list[tuple[Time, int]]]

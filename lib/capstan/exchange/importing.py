@@ -20,10 +20,10 @@ from capstan.exchange.onto import enrol, form_tape
 from capstan.exchange.reading import Survey
 from capstan.steps import reached
 from capstan.tape import delta, summary
-from capstan.tape.delta import Txn
 from capstan.tape.fingerprint import fingerprint, record_hashes
 from capstan.tape.lake import Lake
 from capstan.tape.tape import Tape, append_events, newest_cut
+from capstan.tape.transaction import Txn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

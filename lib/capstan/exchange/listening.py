@@ -35,10 +35,10 @@ from capstan.interop.sockets import LOOPBACK
 from capstan.protocol import Judge, Messages
 from capstan.steps import reached
 from capstan.tape import delta, summary
-from capstan.tape.delta import Txn
 from capstan.tape.lake import Lake
 from capstan.tape.summary import WorkerState
 from capstan.tape.tape import Cut, Tape, append_events, newest_cut
+from capstan.tape.transaction import Txn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

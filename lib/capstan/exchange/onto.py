@@ -11,10 +11,10 @@ from capstan.errors import BadRequest
 from capstan.exchange import reading
 from capstan.exchange.form import Form
 from capstan.tape import delta
-from capstan.tape.delta import Txn
 from capstan.tape.lake import Lake, is_table
 from capstan.tape.schema import WORKERS, payload_of
 from capstan.tape.tape import Tape, create_tape, open_tape
+from capstan.tape.transaction import Txn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

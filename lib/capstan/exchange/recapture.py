@@ -21,7 +21,6 @@ from capstan.errors import AnswerIsNo, BadRequest
 from capstan.exchange.onto import enrol, existing_tape
 from capstan.steps import reached
 from capstan.tape import delta, summary
-from capstan.tape.delta import Txn
 from capstan.tape.fingerprint import fingerprint, record_hashes
 from capstan.tape.lake import Lake
 from capstan.tape.summary import Played, WorkerState
@@ -35,6 +34,7 @@ from capstan.tape.tape import (
     read_records,
     stored_payload,
 )
+from capstan.tape.transaction import Txn
 from capstan.times import Antichain, Box
 from capstan.times.region import Region
 from capstan.verify import verify

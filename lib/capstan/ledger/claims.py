@@ -19,8 +19,8 @@ from capstan.ledger.regions import may_overlap, parse_region, region_text
 from capstan.ledger.runs import TERMINAL, read_histories
 from capstan.ledger.tables import append_rows, now, read_rows
 from capstan.tape import delta
-from capstan.tape.delta import Txn
 from capstan.tape.lake import Lake, is_table
+from capstan.tape.transaction import Txn
 from capstan.times.region import Region
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from capstan.tape.delta import Txn
+from capstan.tape.transaction import Txn
 
 
 @dataclass(frozen=True, slots=True)

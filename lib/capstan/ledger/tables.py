@@ -20,8 +20,8 @@ from pyspark.sql.types import (
 )
 
 from capstan.tape import delta
-from capstan.tape.delta import Txn
 from capstan.tape.lake import Lake, is_table
+from capstan.tape.transaction import Txn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

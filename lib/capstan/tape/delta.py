@@ -24,6 +24,7 @@ from pyspark.errors import PySparkException
 
 from capstan.errors import AnswerIsNo, Broken, Held
 from capstan.tape.lake import delete_folder, is_table, read_text
+from capstan.tape.transaction import Txn, write_once
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -49,14 +50,6 @@ _CONFLICTS = (
     "MetadataChangedException",
 )
 _SAME_TXN = "ConcurrentTransactionException"
-
-
-@dataclass(frozen=True, slots=True)
-class Txn:
-    """A Delta transaction identity: of one `app`, only a rising `version` is ever committed."""
-
-    app: str
-    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +158,7 @@ def append(
         The commit, or None if the table already has this transaction or a later one of its app.
     """
     options = {"mergeSchema": "true"} if merge_schema else {}
-    return _write(frame, path, "append", options, txn, note)
+    return _write(frame, path, "Append", options, txn, note)
 
 
 def replace(
@@ -190,7 +183,7 @@ def replace(
     options = {"replaceWhere": predicate} | ({"mergeSchema": "true"} if merge_schema else {})
     try:
         return retrying(
-            lambda: _write(frame, path, "overwrite", options, txn, note), path, attempts
+            lambda: _write(frame, path, "Overwrite", options, txn, note), path, attempts
         )
     except PySparkException as error:
         if "DELTA_REPLACE_WHERE_MISMATCH" not in str(error):
@@ -235,15 +228,16 @@ def _write(
 ) -> Commit | None:
     token = uuid.uuid4().hex
     before = version_of(path)
-    writer = frame.write.format("delta").mode(mode).options(**options)
-    writer = writer.option("userMetadata", note_text(note, token))
-    if txn is not None:
-        writer = writer.option("txnAppId", txn.app).option("txnVersion", txn.version)
+    given = {**options, "userMetadata": note_text(note, token)}
+    if txn is None:
+        frame.write.format("delta").mode(mode).options(**given).save(path)
+        return find_commit(path, token, -1 if before is None else before)
     try:
-        writer.save(path)
+        if not write_once(frame, path, mode, given, txn):
+            return None
     except (Py4JJavaError, PySparkException) as error:
         # Two writers of one transaction at once: the other one landed, so this one is done.
-        if txn is None or not _is_any(error, _SAME_TXN):
+        if not _is_any(error, _SAME_TXN):
             raise
         return None
     return find_commit(path, token, -1 if before is None else before)

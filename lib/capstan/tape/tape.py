@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from capstan.errors import BadRequest, Broken, Fenced
 from capstan.tape import delta, schema
-from capstan.tape.delta import Txn
 from capstan.tape.lake import Lake, TapePaths, is_table
 from capstan.tape.predicates import region_sql, workers_sql
+from capstan.tape.transaction import Txn
 from capstan.times import TimeType
 from capstan.times.region import Region
 

@@ -1,0 +1,137 @@
+"""Writes under a transaction identity: as Delta's own writer makes them, without its price."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import deltalake
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, Transaction, write_deltalake
+from pyspark.errors import PySparkException
+from pyspark.sql.types import LongType, StructField, StructType
+
+from capstan.tape import delta, transaction
+from capstan.tape.transaction import Txn
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = StructType([StructField("a", LongType())])
+_groups = itertools.count()
+# What no two commits have in common.
+VOLATILE = {
+    "deletionTimestamp",
+    "lastUpdated",
+    "modificationTime",
+    "path",
+    "timestamp",
+    "txnId",
+    "userMetadata",
+}
+
+
+@pytest.fixture
+def table(spark: SparkSession, tmp_path: Path) -> str:
+    path = str(tmp_path / "table")
+    delta.create_table(spark, path, SCHEMA)
+    return path
+
+
+def one(spark: SparkSession, number: int) -> DataFrame:
+    return spark.range(number, number + 1).selectExpr("id AS a")
+
+
+def held(path: str) -> list[int]:
+    return sorted(deltalake.DeltaTable(path).to_pyarrow_table()["a"].to_pylist())
+
+
+def actions(path: str, version: int) -> list[dict[str, object]]:
+    text = Path(path, "_delta_log", f"{version:020}.json").read_text(encoding="utf-8")
+    return [lasting(json.loads(line)) for line in text.splitlines()]
+
+
+def lasting(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: lasting(inner) for key, inner in value.items() if key not in VOLATILE}
+    return value
+
+
+def jobs(spark: SparkSession, frame: DataFrame, path: str, txn: Txn | None) -> int:
+    group = f"counted-{next(_groups)}"
+    spark.sparkContext.setJobGroup(group, group)
+    try:
+        delta.append(frame, path, txn=txn)
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    return len(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
+
+
+def test_of_one_app_only_a_rising_version_is_committed(spark: SparkSession, table: str) -> None:
+    assert delta.append(one(spark, 1), table, txn=Txn("a", 4)) is not None
+    for stale in (4, 3, 0):
+        assert delta.append(one(spark, 2), table, txn=Txn("a", stale)) is None
+    assert delta.append(one(spark, 3), table, txn=Txn("b", 0)) is not None
+    assert delta.append(one(spark, 4), table, txn=Txn("a", 5)) is not None
+    assert (held(table), delta.version_of(table)) == ([1, 3, 4], 3)
+
+
+@pytest.mark.parametrize("mode", ["Append", "Overwrite"])
+def test_a_commit_is_the_one_that_delta_s_own_writer_makes(
+    spark: SparkSession, tmp_path: Path, mode: str
+) -> None:
+    options = {"userMetadata": "noted"} | ({"replaceWhere": "a > 1"} if mode == "Overwrite" else {})
+    found = []
+    for ours in (True, False):
+        path = str(tmp_path / str(ours))
+        delta.create_table(spark, path, SCHEMA)
+        one(spark, 2).write.format("delta").mode("append").save(path)
+        if ours:
+            assert transaction.write_once(one(spark, 3), path, mode, options, Txn("a", 7))
+        else:
+            given = {**options, "txnAppId": "a", "txnVersion": "7"}
+            one(spark, 3).write.format("delta").mode(mode).options(**given).save(path)
+        assert held(path) == ([2, 3] if mode == "Append" else [3])
+        found.append(sorted(actions(path, 2), key=str))
+    assert found[0] == found[1]
+    assert {"txn": {"appId": "a", "version": 7}} in found[0]
+
+
+def test_an_identity_costs_no_job(spark: SparkSession, table: str) -> None:
+    jobs(spark, one(spark, 0), table, None)
+    plain = jobs(spark, one(spark, 1), table, None)
+    assert plain > 0
+    assert jobs(spark, one(spark, 2), table, Txn("a", 0)) == plain
+    assert jobs(spark, one(spark, 3), table, Txn("a", 1)) == plain
+
+
+@pytest.mark.parametrize(("other", "stands"), [("a", [7]), ("b", [1, 7])])
+def test_of_two_at_once_under_one_app_the_second_is_skipped(
+    spark: SparkSession, table: str, monkeypatch: pytest.MonkeyPatch, other: str, stands: list[int]
+) -> None:
+    look = transaction._is_done
+
+    def overtaken(path: str, txn: Txn) -> bool:
+        found = look(path, txn)
+        # Between our look and our commit.
+        properties = CommitProperties(app_transactions=[Transaction(other, 3)])
+        rows = pa.table({"a": pa.array([7], pa.int64())})
+        write_deltalake(path, rows, mode="append", commit_properties=properties)
+        return found
+
+    monkeypatch.setattr(transaction, "_is_done", overtaken)
+    commit = delta.append(one(spark, 1), table, txn=Txn("a", 3))
+    assert (commit is None) == (other == "a")
+    assert held(table) == stands
+
+
+def test_a_new_column_is_taken_where_it_may_be(spark: SparkSession, table: str) -> None:
+    wider = one(spark, 1).selectExpr("a", "'x' AS b")
+    with pytest.raises(PySparkException, match="schema"):
+        delta.append(wider, table, txn=Txn("a", 0))
+    assert delta.version_of(table) == 0
+    assert delta.append(wider, table, txn=Txn("a", 0), merge_schema=True) is not None
+    assert deltalake.DeltaTable(table).to_pyarrow_table()["b"].to_pylist() == ["x"]
