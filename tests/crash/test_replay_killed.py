@@ -51,6 +51,9 @@ def killed(recorded, kill):
         script.append(world.step("replay", request=BEFORE))
         script.append(world.step("replay", request=STAGED))
         script.append(world.step("rollback", point))
+    world = worlds["approved"] = recorded()
+    script.append(world.step("replay", request={**STAGED, "approve": True}))
+    script.append(world.step("publish", "replay.approved", by="ann"))
     worlds["dead"] = recorded()
     script.append(worlds["dead"].step("replay", "replay.claim", request=STAGED))
     kill(script)
@@ -85,6 +88,23 @@ def test_a_killed_publish_of_a_held_run_publishes_once(killed, whole, point) -> 
     assert world.act("publish")["stood"]
     assert delta.version_of(world.lake.table("staged")) == version
     require_stands(world, "staged", run)
+
+
+def test_a_publish_killed_once_it_was_approved_goes_on_as_approved(killed, whole) -> None:
+    world = killed["approved"]
+    [waits] = claims.alive(world.lake)
+    assert contents.rows(world.lake.table("staged")) == []
+    # It was approved by one person, for good, and goes on whoever has it done again.
+    done = world.act("publish")
+    assert done["run"] == waits.run
+    assert done["certificate"]["approval"]["by"] == "ann"
+    assert contents.rows(world.lake.table("staged")) == whole["staged"]["rows"]
+    contents.require_published_once(world.lake, done["run"])
+    steps = [row.step for row in runs.read_history(world.lake, done["run"]).rows]
+    assert steps == ["intent", "audited", "approved", "done"]
+    again = world.act("publish", by="bob")
+    assert (again["run"], again["stood"]) == (done["run"], True)
+    assert children(f"{world.lake.root}/staging") == []
 
 
 @pytest.mark.parametrize("point", ROLLBACKS)

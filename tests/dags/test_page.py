@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.api_fastapi import app as airflow_app
@@ -18,7 +19,10 @@ from starlette.testclient import TestClient
 from capstan.airflow.guard import HEADERS
 from capstan.airflow.page import PREFIX, CapstanPlugin, app
 from capstan.airflow.pages import make_app
+from capstan.airflow.resolving import foresee
+from capstan.airflow.setting import read_setting
 from capstan.airflow.sight import REPLAY_DAG, backfill_dag, capture_dag
+from capstan.replay.request import Request
 from capstan.tape.lake import Lake
 from capstan.testing.bare import Books, lay_tape
 from capstan.testing.recorded import START
@@ -220,20 +224,63 @@ def test_a_query_that_is_wrong(seeing: Callable[..., TestClient], path: str) -> 
     assert "CAP-REQUEST" in answer.text
 
 
-def test_a_gap_leads_to_the_form_filled_in(seeing: Callable[..., TestClient]) -> None:
+class Form(HTMLParser):
+    """What the script of the page sends of a form: its fields as they stand."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.conf: dict[str, object] = {}
+        self._select = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        kind, name, value = given.get("data-kind"), given.get("name") or "", given.get("value")
+        if tag == "select":
+            self._select = name
+        elif tag == "option" and self._select and "selected" in given:
+            self.conf[self._select] = value or None
+        elif kind == "switch":
+            self.conf[name] = "checked" in given
+        elif kind == "list":
+            self.conf[name] = [part.strip() for part in (value or "").split(",") if part] or None
+        elif kind == "whole":
+            self.conf[name] = int(value) if value else None
+        elif kind == "text":
+            self.conf[name] = value or None
+
+    def handle_endtag(self, tag: str) -> None:
+        self._select = "" if tag == "select" else self._select
+
+
+def test_a_gap_leads_to_a_form_that_plays_the_declared_replay_over_it(
+    seeing: Callable[..., TestClient], place: Place, execute: Any, context: Any
+) -> None:
+    text = place.streams.read_text(encoding="utf-8")
+    place.streams.write_text(text + "    checks: [{not_null: [day]}]\n", encoding="utf-8")
     client = seeing(*ALL)
     page = client.get(f"{PREFIX}/replays/by_day").text
     links = re.findall(r'<a class="button" href="([^"]+)">Fill</a>', page)
-    assert links
     form = client.get(links[0].replace("&amp;", "&")).text
-    for name, value in {
-        "into": "by_day",
-        "since": "2024-05-02",
-        "until": "2024-05-03",
-    }.items():
-        assert re.search(rf'name="{name}"[^>]* value="{value}"', form), name
-    assert re.search(r'<option value="by_day" selected>', form)
     assert 'data-runs="/api/v2/dags/capstan_replay/dagRuns"' in form
+    assert 'class="problem"' not in form
+
+    dag = place.bag().dags[REPLAY_DAG]
+    dag.params.update(Form(form).conf)
+    where = {**context(), "params": dag.params.validate()}
+    # What the DAG's first task makes of it, and hands to the app.
+    plan = dag.get_task("plan")
+    plan.without_approval = ()
+    asked = execute(plan, where)["request"]
+    declared = read_setting(place.root / "any.py").declarations.replay("by_day")
+    assert {name: asked[name] for name in ("replay", "stream", "into", "transform", "mode")} == {
+        "replay": "by_day", "stream": declared.stream, "into": declared.target,
+        "transform": declared.transform, "mode": "replace",
+    }  # fmt: skip
+    assert (asked["since"], asked["until"]) == ("2024-05-02", "2024-05-03")
+    assert set(asked["workers"]) == {"north", "<b>south</b>"}
+    # The declared replay's own checks go with it.
+    assert foresee(read_setting(place.root / "any.py"), Request.from_json(asked)).plan.checks
 
 
 def test_the_form_has_every_field_of_the_dag_s_own(
@@ -273,8 +320,6 @@ def test_declarations_that_are_wrong(seeing: Callable[..., TestClient], place: P
 
 
 def test_the_dags_that_are_asked_about_are_those_that_are_there(place: Place) -> None:
-    from capstan.airflow.setting import read_setting
-
     found = read_setting(place.root / "any.py").declarations
     dags = set(place.bag().dags)
     assert capture_dag("little") in dags

@@ -291,6 +291,7 @@ def test_the_calendar_has_a_state_for_each_day(covered):
     gap = view.stretches[2]
     assert gap.workers == ("a", "b")
     assert view.request(gap.since, gap.until, gap.workers) == {
+        "replay": "r",
         "stream": "little",
         "into": "t",
         "workers": ["a", "b"],

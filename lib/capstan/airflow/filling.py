@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from airflow.sdk import Param
 
 from capstan.airflow.form import replay_form
-from capstan.airflow.resolving import OWN_FIELDS, foresee, read_request
+from capstan.airflow.resolving import OWN_FIELDS, foresee, resolve
 from capstan.airflow.setting import Setting
 
 _LONGEST = 2_000
@@ -56,7 +56,7 @@ def foreseen(setting: Setting, fields: Sequence[Field]) -> dict[str, object]:
         BadRequest: The request cannot be meant.
     """
     asked = {field.name: _meant(field) for field in fields if field.name not in OWN_FIELDS}
-    return foresee(setting, read_request(asked)).as_json()
+    return foresee(setting, resolve(setting, asked)).as_json()
 
 
 def _field(name: str, param: Param, given: Sequence[str] | None) -> Field:

@@ -58,6 +58,7 @@ def _what(setting: Setting) -> dict[str, Param]:
             title="Stream",
             section=WHAT,
         ),
+        "replay": _replay(setting),
         "workers": workers_field(labels_by_stream(setting), WHAT),
         "since": _text("Since", f"The first time that is played: {_TIME}. Empty: all.", WHAT),
         "until": _text(
@@ -69,6 +70,24 @@ def _what(setting: Setting) -> dict[str, Param]:
             "Known at", "Only what was known at this epoch, of a stream with epochs.", WHAT
         ),
     }
+
+
+def _replay(setting: Setting) -> Param:
+    declared = setting.declarations.replays
+    shown = {"None": "none"}
+    for name, replay in declared.items():
+        shown[name] = f"{name}: {replay.description}".rstrip(": ")
+    return Param(
+        None,
+        type=["string", "null"],
+        enum=[None, *declared],
+        values_display=shown,
+        title="Declared replay",
+        description_md="The run is one of this replay's: it meets its checks and its approval, and "
+        "what is left empty of workers, transform and keys is as declared. Stream, target and mode "
+        "must be its own.",
+        section=WHAT,
+    )
 
 
 def _into(setting: Setting) -> dict[str, Param]:

@@ -67,13 +67,13 @@ class PlanReplayOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, object]:
         """Plan; what the next tasks need."""
-        from capstan.airflow.resolving import begun, foresee, pinned, read_request
+        from capstan.airflow.resolving import begun, foresee, pinned, resolve
 
         store = context.get("task_state_store")
         with as_task():
             fields = self._asked(context)
             dry, wait = bool(fields.get("dry_run")), bool(fields.get("wait"))
-            request = read_request(fields)
+            request = resolve(self._setting, fields)
             earlier = None if store is None else begun(self._setting, request, store.get(_PINNED))
             if earlier is not None:
                 self.log.info("an earlier try has begun at commit %s: going on", earlier.as_of)

@@ -44,13 +44,55 @@ def read_request(fields: Mapping[str, object]) -> Request:
     return read_model(Request, given, "CAP-REQUEST")
 
 
+def resolve(setting: Setting, fields: Mapping[str, object]) -> Request:
+    """The request that a form or a schedule makes; of a declared replay, as that is declared.
+
+    What a run of a declared replay leaves empty of workers, transform and keys is the replay's
+    own, and where the replay has to be approved, so has each of its runs.
+
+    Raises:
+        BadRequest: As `read_request`; `CAP-REPLAY` for a replay that is not declared;
+            `CAP-REQUEST` where the fields say otherwise than the declaration.
+    """
+    asked = read_request(fields)
+    if asked.replay is None:
+        return asked
+    declared = setting.declarations.replay(asked.replay)
+    request = replace(
+        asked,
+        workers=asked.workers or declared.workers,
+        transform=asked.transform or declared.transform,
+        keys=asked.keys or declared.keys,
+        approve=asked.approve or declared.approve,
+    )
+    own = {"stream": declared.stream, "into": declared.target, "transform": declared.transform,
+           "mode": declared.mode, "keys": declared.keys}  # fmt: skip
+    for name, value in own.items():
+        given = getattr(request, name)
+        if given != value:
+            raise BadRequest(
+                "CAP-REQUEST",
+                f"replay {declared.name} has {name} {_told(value)}, not {_told(given)}",
+                "leave it as declared, or choose no declared replay",
+                key=name,
+            )
+    return request
+
+
+def _told(value: object) -> str:
+    """A value of a field in a message."""
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
+
+
 def look(setting: Setting, fields: Mapping[str, object]) -> Plan | None:
     """The plan of a request, as far as the index tells it; None while nothing is on tape.
 
     Raises:
         BadRequest: The request cannot be meant; see `make_plan`.
     """
-    lake, request = Lake.at(setting.lake), read_request(fields)
+    lake, request = Lake.at(setting.lake), resolve(setting, fields)
     declared = request.stream in setting.declarations.streams
     if declared and not is_table(lake.stream(request.stream).events):
         return None

@@ -21,6 +21,7 @@ from capstan.cli import (
     replays,
     reports,
     sockets,
+    staging,
     tapes,
 )
 from capstan.cli.output import Output
@@ -64,6 +65,7 @@ _COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
     "reject": (replays.reject, "march-3f2a9c1b-1 --reason 'the wrong month'"),
     "rollback": (replays.rollback, "march-3f2a9c1b-1"),
     "unlock": (replays.unlock, "march-3f2a9c1b-1"),
+    "staging": (staging.staging, "--clean --keep '7 days'"),
     "runs": (listing.runs, "--target march --limit 5"),
     "report": (reports.report, "march-3f2a9c1b-1 -o march.html"),
     "gaps": (backfills.gaps, "flights_by_day --every '7 days'"),

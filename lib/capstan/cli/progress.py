@@ -60,6 +60,7 @@ _DONE: Mapping[str, Callable[[Facts], str]] = {
     "rollback.publish": lambda facts: f"taken back in version {facts.get('version')}",
     "rollback.coverage": lambda _: "coverage written",
     "rollback.ledger": lambda _: "ledger written",
+    "backfill.run": lambda facts: f"run {facts.get('number')} of {facts.get('of')} {_ended(facts)}",
     "capture.close": lambda _: "closed",
     "listen.ready": lambda facts: f"listening on {_ports(facts)}; Ctrl-C ends it",
     "listen.connected": lambda facts: f"worker {facts.get('worker')} is {facts.get('peer')}",
@@ -81,6 +82,10 @@ _NEXT = {
     "capture.late": "fingerprinting",
     "capture.events": "reading what came next",
 }
+
+
+def _ended(facts: Facts) -> str:
+    return "has failed" if facts.get("failed") else "is done"
 
 
 def _ports(facts: Facts) -> str:

@@ -132,6 +132,13 @@ def children(path: str) -> list[str]:
     return sorted(info.base_name for info in filesystem.get_file_info(selector))
 
 
+def size_of(path: str) -> int:
+    """How many bytes the files have that lie anywhere below the folder `path`; 0 without one."""
+    filesystem, inside = _open(path)
+    selector = fs.FileSelector(inside, allow_not_found=True, recursive=True)
+    return sum(info.size or 0 for info in filesystem.get_file_info(selector))
+
+
 def read_text(path: str) -> str:
     """The text of the file at `path`."""
     filesystem, inside = _open(path)

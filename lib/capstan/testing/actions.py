@@ -10,6 +10,7 @@ from capstan.capture.run import capture, close
 from capstan.exchange import Form, RecaptureRequest, import_recordings, recapture
 from capstan.exchange.form import Format, find_recordings
 from capstan.ledger.runs import read_histories
+from capstan.replay.approval import Decision
 from capstan.replay.request import Request
 from capstan.replay.run import Outcome, publish, replay, rollback
 from capstan.tape.lake import Lake
@@ -30,7 +31,8 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
         arguments: `lake` and `source` are folders; `capture` takes `reseat`; `import` takes the
             folder `recordings`, of timely's frames; `recapture` takes `into` and `peers`; `replay`
             takes the fields of a `Request` under `request`; `publish` and `rollback` take `run`,
-            else it is the newest one.
+            else it is the newest one, and `publish` takes `by`, who
+            has approved it.
 
     Returns:
         What came of it, as JSON.
@@ -55,7 +57,8 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
     if name == "replay":
         return _outcome(replay(spark, lake, declared, request_of(arguments)))
     if name == "publish":
-        return _outcome(publish(spark, lake, declared, _run(lake, arguments)))
+        decision = Decision(str(arguments["by"])) if "by" in arguments else None
+        return _outcome(publish(spark, lake, declared, _run(lake, arguments), decision))
     if name == "rollback":
         return {"version": rollback(spark, lake, declared, _run(lake, arguments))}
     raise ValueError(name)

@@ -194,13 +194,16 @@ class Books:
         )  # fmt: skip
         self._claims += 1
 
-    def stepped(self, run: str, step: str, detail: Mapping[str, object]) -> None:
-        """A step of a run's first attempt."""
+    def stepped(
+        self, run: str, step: str, detail: Mapping[str, object], *, attempt: int = 1
+    ) -> None:
+        """A step of an attempt of a run, by default of its first."""
         self._append(
             "runs",
             {
-                "run": run, "identity": run, "generation": 1, "attempt": 1, "step": step,
-                "stream": self.stream, "target": self.target, "detail": json.dumps(detail),
+                "run": run, "identity": run, "generation": 1, "attempt": attempt,
+                "step": step, "stream": self.stream, "target": self.target,
+                "detail": json.dumps(detail),
             },
         )  # fmt: skip
 

@@ -128,6 +128,7 @@ class Coverage:
         bounds = {"since": since, "until": until} if self.bounded else {}
         shortest = {name: short_bound(text) for name, text in bounds.items()}
         return {
+            "replay": replay.name,
             "stream": replay.stream,
             "into": replay.target,
             "workers": list(chosen),

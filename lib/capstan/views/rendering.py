@@ -172,4 +172,4 @@ def fill_query(view: Coverage, part: Cell | Stretch) -> str:
         for each in (value if isinstance(value, list) else [value])
         if each not in (None, "", False)
     ]
-    return urlencode([("replay", view.declared.name), *pairs])
+    return urlencode(pairs)

@@ -1,0 +1,69 @@
+"""What a form comes to: a request, which of a declared replay is as that is declared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from capstan.airflow.resolving import read_request, resolve
+from capstan.airflow.setting import Setting, read_setting
+from capstan.errors import BadRequest
+
+if TYPE_CHECKING:
+    from conftest import Place
+
+DAGS = Path(__file__).parents[2] / "dags"
+MORE = """
+  some: {stream: little, target: some, workers: [a, b], mode: merge, keys: [id], approve: true}
+"""
+DAY = {"stream": "little", "into": "by_day", "since": "2024-05-01", "until": "2024-05-02"}
+SOME = {"stream": "little", "into": "some", "mode": "merge", "replay": "some"}
+
+
+@pytest.fixture
+def setting(place: Place) -> Setting:
+    with place.streams.open("a", encoding="utf-8") as file:
+        file.write(MORE.lstrip("\n"))
+    return read_setting(DAGS / "any.py")
+
+
+def test_what_is_left_empty_is_as_declared(setting: Setting) -> None:
+    found = resolve(setting, {**DAY, "replay": "by_day", "workers": [], "transform": None})
+    assert found == read_request({**DAY, "replay": "by_day", "transform": "by_day"})
+    found = resolve(setting, {**SOME, "workers": None, "keys": [], "approve": False})
+    assert (found.workers, found.keys, found.approve) == (("a", "b"), ("id",), True)
+    assert resolve(setting, {**SOME, "workers": ["b"]}).workers == ("b",)
+
+
+def test_without_a_declared_replay_nothing_is_added(setting: Setting) -> None:
+    assert resolve(setting, {**DAY, "replay": None}) == read_request(DAY)
+
+
+@pytest.mark.parametrize(
+    ("more", "key", "said"),
+    [
+        ({"into": "other"}, "into", "replay by_day has into by_day, not other"),
+        ({"mode": "append"}, "mode", "replay by_day has mode replace, not append"),
+        ({"keys": ["id"]}, "keys", "replay by_day has keys none, not id"),
+        ({"transform": "other"}, "transform", "replay by_day has transform by_day, not other"),
+        ({"stream": "other"}, "stream", "replay by_day has stream little, not other"),
+    ],
+)
+def test_what_is_declared_otherwise_is_refused(
+    setting: Setting, more: dict[str, object], key: str, said: str
+) -> None:
+    with pytest.raises(BadRequest) as caught:
+        resolve(setting, {**DAY, "replay": "by_day", **more})
+    assert (caught.value.code, caught.value.message) == ("CAP-REQUEST", said)
+    assert caught.value.fields["key"] == key
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("none_such", "CAP-REPLAY"), ("a'b", "CAP-NAME"), ("../x", "CAP-NAME")]
+)
+def test_a_replay_that_is_not_declared(setting: Setting, name: str, code: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        resolve(setting, {**DAY, "replay": name})
+    assert caught.value.code == code
