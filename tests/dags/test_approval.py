@@ -402,8 +402,53 @@ def test_notifiers_are_told_of_a_failure_and_the_error_is_the_last_line(
         for each in dag.tasks if dag.dag_id.startswith("capstan_") else ():
             callbacks = each.on_failure_callback
             assert callbacks[-1] is say_last, each
+            assert isinstance(callbacks[0], alerts.Keep), each
     replay = place.bag().dags["capstan_backfill__by_day"]
     assert all(len(task.on_failure_callback) == 2 for task in replay.tasks)
+
+
+def test_a_run_by_hand_tells_those_of_its_declared_replay(
+    tape: Place, submit: FakeSubmit, alerts: Any
+) -> None:
+    with tape.streams.open("a", encoding="utf-8") as file:
+        file.write("    notify: [alerts_of_test:ON_CALL]\n")
+    error = {"error": "CAP-AUDIT", "message": "2 cells differ", "hint": "look"}
+    submit.answers({"exit": 1, "result": error})
+    asked = {"into": "by_day", "transform": "by_day", "until": "2024-05-02"}
+    assert tape.run("capstan_replay", asked).state == "failed"
+    assert alerts.told == []
+    assert tape.run("capstan_replay", {**asked, "replay": "by_day"}).state == "failed"
+    assert alerts.told == [("on call", "CAP-AUDIT: 2 cells differ (look)")]
+
+
+def test_the_first_task_tells_which_rows_would_change_where_it_is_asked(
+    tape: Place, submit: FakeSubmit, execute: Any, context: Any
+) -> None:
+    submit.answers(
+        {"exit": 0, "result": {"stream": "little", "target": "t", "diff": WAITS["diff"]}}
+    )
+    setting = read_setting(DAGS / "any.py")
+    fields = {"stream": "little", "into": "t", "until": "2024-05-02"}
+
+    def planned(**more: object) -> tuple[PlanReplayOperator, dict[str, Any]]:
+        task = PlanReplayOperator(
+            task_id="plan", setting=setting, asked=lambda _: {**fields, **more}
+        )
+        return task, execute(task, context())
+
+    task, found = planned()
+    assert submit.calls == []
+    task, found = planned(diff=True)
+    [call] = submit.calls
+    assert any(each.endswith("spark_apps/plan.py") for each in call["arguments"])  # type: ignore[attr-defined]
+    assert call["request"] == found["request"]
+    assert found["plan"]["diff"] == WAITS["diff"]
+    assert "| rows added | 3 |" in task.plan
+    assert "| changed | 0 | 2024-05-01 | note=a\\|b | note=c |" in task.plan
+    # What the app answers is the task's, and its failures are Airflow's.
+    submit.answers({"exit": 2, "result": {"error": "CAP-MODE", "message": "no", "hint": ""}})
+    with pytest.raises(TaskRefusedError, match="^CAP-MODE: no"):
+        planned(diff=True)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from airflow.sdk import DAG, Context
 from capstan.airflow import docs, schedules
 from capstan.airflow.assets import table_asset
 from capstan.airflow.choices import labels_by_stream
-from capstan.airflow.form import switch, workers_field
+from capstan.airflow.form import DIFFERENCES, switch, workers_field
 from capstan.airflow.frontier import FrontierSensor
 from capstan.airflow.notify import on_failure
 from capstan.airflow.replay import replay_tasks
@@ -20,7 +20,7 @@ from capstan.errors import BadRequest
 
 _AT_ONCE = 2
 _LEAST = timedelta(microseconds=1)
-_OWN = ("adopt", "direct", "dry_run")
+_OWN = ("adopt", "direct", "dry_run", "diff")
 
 
 def backfill_dags(setting: Setting) -> Iterator[DAG]:
@@ -64,6 +64,7 @@ def _dag(setting: Setting, replay: Replay, schedule: str) -> DAG:
             ),
             "direct": switch("Direct", "Write to the table at once, and audit it there.", None),
             "dry_run": switch("Dry run", "Stop after the plan.", None),
+            "diff": switch("Differences", DIFFERENCES, None),
         },
         tags=["capstan", "backfill"],
     ) as dag:

@@ -18,6 +18,11 @@ _TIME = (
 )
 
 
+DIFFERENCES = (
+    "Before anything is played, Spark compares: rows added, removed, changed in the table."
+)
+
+
 def replay_form(setting: Setting) -> dict[str, Param]:
     """The form of `capstan_replay`; its names are those of a replay's request."""
     return {**_what(setting), **_into(setting), **_how()}
@@ -137,6 +142,7 @@ def _into(setting: Setting) -> dict[str, Param]:
 def _how() -> dict[str, Param]:
     return {
         "dry_run": switch("Dry run", "Stop after the plan: what would be read and written."),
+        "diff": switch("Differences", DIFFERENCES),
         "approve": switch(
             "Approve", "A person decides between audit and publish, seeing what would change."
         ),

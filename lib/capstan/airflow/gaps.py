@@ -17,6 +17,7 @@ from capstan.airflow import docs, schedules
 from capstan.airflow.assets import REPLAYED, certified, table_asset
 from capstan.airflow.failing import as_task, say_last
 from capstan.airflow.form import switch
+from capstan.airflow.notify import on_failure
 from capstan.airflow.setting import Setting
 from capstan.airflow.submit import CapstanSubmitOperator
 from capstan.declare import Replay
@@ -110,6 +111,7 @@ def gaps_dags(setting: Setting) -> Iterator[DAG]:
             task_id="gaps",
             setting=setting,
             doc_md="Looks for gaps, without Spark. What it found is under *Rendered Templates*.",
+            on_failure_callback=on_failure(setting),
             retries=RETRIES,
             retry_delay=RETRY_DELAY,
         )
@@ -121,6 +123,7 @@ def gaps_dags(setting: Setting) -> Iterator[DAG]:
             show=backfills_markdown,
             outlets=[REPLAYED],
             doc_md="Submits `spark_apps/backfill.py`; the XCom has each run.",
+            on_failure_callback=on_failure(setting),
             retries=RETRIES,
             retry_delay=RETRY_DELAY,
         )

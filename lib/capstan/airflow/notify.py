@@ -51,6 +51,19 @@ def on_failure(
     return [*found, say_last]
 
 
+def of_chosen(setting: Setting) -> Callback:
+    """A callback that tells those of the declared replay that a run was asked to be one of."""
+
+    def tell(context: Any) -> None:
+        chosen = str((context.get("params") or {}).get("replay") or "")
+        replay = setting.declarations.replays.get(chosen)
+        for name in replay.notify if replay is not None else ():
+            if name not in setting.notify:
+                _find(name)(context)
+
+    return tell
+
+
 def _find(name: str) -> Callback:
     module, _, inside = name.partition(":")
     found = attrgetter(inside)(importlib.import_module(module))

@@ -1,4 +1,7 @@
-"""The task that plans a replay: refuses what cannot be meant, shows the rest, and pins the cut."""
+"""The task that plans a replay: refuses what cannot be meant, shows the rest, and pins the cut.
+
+Only where it is asked which rows of the target would change it starts Spark.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from airflow.sdk import BaseOperator, Context, timezone
+from airflow.sdk import Context, timezone
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
-from capstan.airflow.failing import as_task, come_back, say_last
+from capstan.airflow.failing import as_task, come_back
 from capstan.airflow.setting import Setting
 from capstan.airflow.showing import plan_markdown
+from capstan.airflow.submit import CapstanSubmitOperator
 from capstan.errors import NotComplete
 
 if TYPE_CHECKING:
@@ -23,8 +27,11 @@ Asked = Callable[[Context], Mapping[str, object]]
 _PINNED = "capstan_request"
 
 
-class PlanReplayOperator(BaseOperator):
+class PlanReplayOperator(CapstanSubmitOperator):
     """Plans a replay from the index and the ledgers alone, without a JVM.
+
+    Where `diff` is asked for it then submits the app `plan`, which compares with the target; not in
+    the pool of Spark's tasks, as it would keep plans waiting that need no Spark.
 
     It leaves XComs: `request`, with the cut pinned, for the app; `records`, how many it plays; and
     `plan`, what it would read and write. The cut is pinned so that a retry of the app is the next
@@ -33,7 +40,6 @@ class PlanReplayOperator(BaseOperator):
 
     template_fields = ("plan",)
     template_fields_renderers = {"plan": "md"}  # noqa: RUF012
-    overwrite_rtif_after_execution = True
     ui_color = "#f3ecd2"
 
     # Tasks for which there is nothing to do unless a person's approval is asked for.
@@ -52,26 +58,23 @@ class PlanReplayOperator(BaseOperator):
         Args:
             setting: Where Capstan works.
             asked: Gives the request's fields of a run; `dry_run` stops after the plan, `wait` has
-                the task wait until the range is complete.
+                the task wait until the range is complete, `diff` has it compare with the target.
             wait: How long it waits before it asks again.
             rest: Anything that an operator takes.
         """
-        rest.setdefault("on_failure_callback", say_last)
-        rest.setdefault("on_retry_callback", say_last)
         rest.setdefault("multiple_outputs", True)
-        super().__init__(**rest)  # type: ignore[arg-type]
+        rest.setdefault("pool", "default_pool")
+        super().__init__(app="plan", setting=setting, request={}, wait=wait, **rest)  # type: ignore[arg-type]
         self.plan = ""
-        self._setting = setting
-        self._asked = asked
-        self._wait = wait
+        self._fields = asked
 
-    def execute(self, context: Context) -> dict[str, object]:
+    def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
         """Plan; what the next tasks need."""
         from capstan.airflow.resolving import begun, foresee, pinned, resolve
 
         store = context.get("task_state_store")
         with as_task():
-            fields = self._asked(context)
+            fields = self._fields(context)
             dry, wait = bool(fields.get("dry_run")), bool(fields.get("wait"))
             request = resolve(self._setting, fields)
             earlier = None if store is None else begun(self._setting, request, store.get(_PINNED))
@@ -79,11 +82,13 @@ class PlanReplayOperator(BaseOperator):
                 self.log.info("an earlier try has begun at commit %s: going on", earlier.as_of)
             found = foresee(self._setting, earlier or request)
             shown = found.as_json()
-            self._show(shown)
+            self._tell(shown)
             if not dry:
                 self._require_complete(found, wait=wait)
         # What a task keeps has to be JSON, and a tuple is none.
         asked = json.loads(json.dumps(pinned(found).as_json()))
+        if fields.get("diff"):
+            shown = self._compared(context, asked, found.played.records)
         result = {"request": asked, "records": found.played.records, "plan": shown}
         if dry:
             self._stop(context, result)
@@ -93,7 +98,16 @@ class PlanReplayOperator(BaseOperator):
             self._skip(context, result)
         return result
 
-    def _show(self, plan: Mapping[str, object]) -> None:
+    def _compared(
+        self, context: Context, asked: Mapping[str, object], records: int
+    ) -> dict[str, object]:
+        """The plan with what would change in the target: one Spark app, which writes nothing."""
+        self.request, self.records = asked, records
+        shown = super().execute(context)
+        self._tell(shown)
+        return shown
+
+    def _tell(self, plan: Mapping[str, object]) -> None:
         self.plan = plan_markdown(plan)
         for line in self.plan.splitlines():
             self.log.info("%s", line)

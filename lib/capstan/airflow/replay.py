@@ -15,7 +15,7 @@ from capstan.airflow.assets import REPLAYED, certified, table_asset
 from capstan.airflow.certify import CertificateOperator
 from capstan.airflow.form import replay_form
 from capstan.airflow.links import CertificateLink, TargetLink
-from capstan.airflow.notify import on_failure
+from capstan.airflow.notify import of_chosen, on_failure
 from capstan.airflow.plan import PlanReplayOperator
 from capstan.airflow.setting import Setting
 from capstan.airflow.submit import CapstanSubmitOperator
@@ -79,8 +79,12 @@ def replay_tasks(
         replay: The declared replay, which says whom to tell of failures.
     """
     place = ("replays", replay.name, "notify") if replay is not None else ()
+    callbacks = on_failure(setting, replay.notify if replay else (), place)
+    if replay is None:
+        # Whose run it is, is known when it runs; the error's own line stays the last.
+        callbacks.insert(-1, of_chosen(setting))
     usual: dict[str, Any] = {
-        "on_failure_callback": on_failure(setting, replay.notify if replay else (), place),
+        "on_failure_callback": callbacks,
         "retries": RETRIES,
         "retry_delay": RETRY_DELAY,
     }

@@ -21,7 +21,7 @@ from capstan.tape import summary
 from capstan.tape.lake import Lake, is_table
 from capstan.tape.tape import open_tape
 
-OWN_FIELDS = ("dry_run", "wait")
+OWN_FIELDS = ("dry_run", "diff", "wait")
 """Fields of forms that tasks follow themselves; the rest are those of a request."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from capstan.views.shown import approval_text, behind_text, standing_text
+from capstan.views.shown import approval_text, behind_text, covered_text, standing_text
 
 _LONGEST = 300
 
@@ -36,8 +36,10 @@ def plan_markdown(plan: Mapping[str, object]) -> str:
     ]
     covered = plan.get("covered")
     if isinstance(covered, list) and covered:
-        rows.append(("covered already by", [_covered(each) for each in covered]))
-    return _page(f"Plan: {plan.get('stream')} into {plan.get('target')}", rows)
+        rows.append(("covered already by", covered_text(covered)))
+    page = _page(f"Plan: {plan.get('stream')} into {plan.get('target')}", rows)
+    found = plan.get("diff")
+    return "\n".join([page, "", *_difference(found)]) if isinstance(found, Mapping) else page
 
 
 def certificate_markdown(certificate: Mapping[str, object]) -> str:
@@ -75,14 +77,19 @@ def approval_markdown(result: Mapping[str, object]) -> str:
     """What a person decides on: the certificate of a run that waits, and what it would change."""
     found = result.get("diff")
     difference = found if isinstance(found, Mapping) else {}
+    rest = "Rejected, it stays there, and the table as it is."
+    staged = f"It is staged at `{result.get('staging')}`. {rest}"
+    return "\n".join([certificate_markdown(result), "", *_difference(difference), "", staged])
+
+
+def _difference(difference: Mapping[str, object]) -> list[str]:
+    """What would change in a target, with a sample of its rows: lines of markdown."""
     names = ("added", "removed", "changed")
     cells = f"{difference.get('differing')} of {difference.get('cells')} change"
     rows = [(f"rows {name}", difference.get(name)) for name in names]
     columns = difference.get("new_columns")
     parts = [
-        certificate_markdown(result),
-        "",
-        _page("What publishing would change", [*rows, ("cells", cells), ("new columns", columns)]),
+        _page("What publishing would change", [*rows, ("cells", cells), ("new columns", columns)])
     ]
     sample = difference.get("sample")
     if isinstance(sample, list) and sample:
@@ -94,9 +101,7 @@ def approval_markdown(result: Mapping[str, object]) -> str:
         for each in sample:
             shown = [each.get(key) for key in ("kind", "worker", "time", "before", "after")]
             parts.append("| " + " | ".join(map(_row, shown)) + " |")
-    rest = "Rejected, it stays there, and the table as it is."
-    parts += ["", f"It is staged at `{result.get('staging')}`. {rest}"]
-    return "\n".join(parts)
+    return parts
 
 
 def audits_markdown(result: Mapping[str, object]) -> str:
@@ -137,10 +142,6 @@ def _checks(certificate: Mapping[str, object]) -> str:
         + (f"not met by {each['failing']} rows" if each["failing"] else "met by all rows")
         for each in (checks if isinstance(checks, list) else [])
     )
-
-
-def _covered(covered: Mapping[str, object]) -> str:
-    return f"{covered.get('run')} (other code)" if covered.get("stale") else str(covered.get("run"))
 
 
 def _row(value: object) -> str:

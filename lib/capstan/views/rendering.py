@@ -80,6 +80,10 @@ def _environment() -> Environment:
         frontier_spark=frontier_spark,
         late_plot=late_plot,
         coverage_plot=coverage_plot,
+        approval_text=shown.approval_text,
+        behind_text=lambda behind: shown.behind_text(behind, shown.value_text),
+        standing_text=lambda standing: shown.standing_text(standing, shown.number),
+        covered_text=shown.covered_text,
         fill_query=fill_query,
     )
     return made

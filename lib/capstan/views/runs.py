@@ -76,6 +76,8 @@ class RunView:
         certificate: The certificate; of a run that has not published, as far as it is known.
         published: Whether the certificate is one, and not a draft.
         audit: The audit, of what was published or is staged; empty where there was none.
+        difference: What publishing would change, or would have changed, as it was shown to who
+            decides of it; empty where nobody was asked.
         request: What was asked.
         steps: All its steps, in order.
         found: What its audits found wrong, the newest first; only of a run that was asked for
@@ -90,6 +92,7 @@ class RunView:
     certificate: Mapping[str, object]
     published: bool
     audit: Mapping[str, object]
+    difference: Mapping[str, object]
     request: Mapping[str, object]
     steps: tuple[StepView, ...]
     found: tuple[FoundView, ...] = ()
@@ -147,6 +150,7 @@ def _view(history: History) -> RunView:
     request = intent.detail.get("request") if intent else None
     certificate = history.certificate or _mapping(draft)
     state = _STATES[str(last.step)]
+    audited = next((row for row in reversed(history.rows) if row.step is Step.AUDITED), None)
     if history.certificate is not None:
         state = "rolled back" if history.rolled_back else "published"
     return RunView(
@@ -158,6 +162,7 @@ def _view(history: History) -> RunView:
         certificate=certificate,
         published=history.certificate is not None,
         audit=_audit(history, certificate),
+        difference=_mapping(audited.detail.get("diff")) if audited else {},
         request=_mapping(request),
         steps=tuple(
             StepView(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 from capstan.times import Coordinate, Kind
@@ -83,6 +83,13 @@ def behind_text(behind: object, show: Callable[[object], str]) -> str:
     """The workers of a plan that hold a range back, each with its frontier as `show` writes it."""
     found = behind if isinstance(behind, Mapping) else {}
     return ", ".join(f"{label} at {show(frontier)}" for label, frontier in found.items())
+
+
+def covered_text(covered: Iterable[Mapping[str, object]]) -> str:
+    """The runs of a plan's `covered`; those of older code say so."""
+    return ", ".join(
+        f"{each['run']} (other code)" if each.get("stale") else str(each["run"]) for each in covered
+    )
 
 
 def standing_text(standing: object, show: Callable[[object], str]) -> str:
