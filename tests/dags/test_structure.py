@@ -236,37 +236,43 @@ def test_intervals_of_epochs_are_refused_with_their_place(place: Place) -> None:
         list(backfill_dags(read_setting(DAGS / "any.py")))
 
 
+# As Airflow does it: each file in a process of its own, forked from one that has Airflow imported.
 PARSE = """
-import runpy, sys, time
+import os, runpy, sys, time
 import airflow.sdk, airflow.providers.apache.spark.operators.spark_submit
-best = None
-before = time.process_time()
-runpy.run_path(sys.argv[1])
-print(time.process_time() - before)
-print(*[name for name in ("pyspark", "delta", "py4j", "deltalake", "pyarrow", "pandas")
-        if name in sys.modules])
+for file in sys.argv[1:]:
+    if os.fork():
+        os.wait()
+        continue
+    before = time.process_time()
+    runpy.run_path(file)
+    print(time.process_time() - before)
+    print(*[name for name in ("pyspark", "delta", "py4j", "deltalake", "pyarrow", "pandas")
+            if name in sys.modules], flush=True)
+    os._exit(0)
 """
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_dag_file_parses_fast_and_loads_no_spark(place: Place, name: str) -> None:
-    def parse() -> tuple[float, str]:
+def test_dag_files_parse_fast_and_load_no_spark(place: Place) -> None:
+    def parse() -> tuple[list[float], list[str]]:
         done = subprocess.run(
-            [sys.executable, "-c", PARSE, str(DAGS / name)],
+            [sys.executable, "-c", PARSE, *(str(DAGS / name) for name in FILES)],
             env=os.environ,
             capture_output=True,
             text=True,
             check=True,
         )
-        seconds, loaded = done.stdout.splitlines()[-2:]
-        return float(seconds), loaded
+        lines = done.stdout.splitlines()[-2 * len(FILES) :]
+        return [float(seconds) for seconds in lines[::2]], lines[1::2]
 
     found = [parse()]
     # Of processor time, and the best of three: other work on the machine does not count.
-    while found[-1][0] >= 0.5 and len(found) < 3:
+    while max(found[-1][0]) >= 0.5 and len(found) < 3:
         found.append(parse())
-    assert min(seconds for seconds, _ in found) < 0.5
-    assert found[-1][1] == ""
+    best = [min(seconds) for seconds in zip(*(each for each, _ in found), strict=True)]
+    assert len(best) == len(FILES) > 5
+    assert max(best) < 0.5, dict(zip(FILES, best, strict=True))
+    assert found[-1][1] == [""] * len(FILES)
 
 
 def test_the_package_imports_neither_airflow_nor_spark() -> None:

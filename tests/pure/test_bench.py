@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capstan.bench import backfills
 from capstan.bench.__main__ import main, parse
 from capstan.bench.clock import Cost, _Process, descendants
 from capstan.bench.counters import commits, count_in, size_in
 from capstan.bench.lines import Line, Sample, compared, interleave
+from capstan.declare import load
 from capstan.errors import BadRequest
 
 costs = st.builds(Cost, *[st.floats(0.01, 1e4)] * 3)
@@ -148,3 +150,11 @@ def test_what_tells_nothing_is_refused(asked: str, capsys: pytest.CaptureFixture
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="there already"):
         parse(["--workdir", str(tmp_path)])
+
+
+def test_what_the_apps_of_a_backfill_are_told_can_be_read(tmp_path: Path) -> None:
+    since, until = backfills._bounds(30)
+    path = backfills._declared(tmp_path, since, until)
+    declared = load(path, lake="/lake").replay("hours")
+    assert (declared.since, declared.until) == (since, until)
+    assert (until - since).total_seconds() == 30 * 3600

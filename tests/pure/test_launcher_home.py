@@ -15,7 +15,9 @@ import pytest
 from capstan.errors import Broken, Held
 from capstan.launcher import processes
 from capstan.launcher.home import USER, Home, tail, write_private
+from capstan.launcher.launch import Launcher, Wanted
 from capstan.launcher.processes import Process
+from capstan.launcher.settings import Setup
 
 
 @pytest.fixture
@@ -159,3 +161,22 @@ def test_private_files_are_private_from_the_first_moment(tmp_path: Path) -> None
     assert mode(path) == 0o600
     assert path.read_text(encoding="utf-8") == "secret"
     assert [p.name for p in tmp_path.iterdir()] == ["private"]
+
+
+def test_who_starts_it_is_told_where_to_look_and_that_a_lake_is_missing(
+    home: Home, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    said: list[str] = []
+
+    def told() -> str:
+        said.clear()
+        launcher = Launcher(Wanted(home.folder, 8080, tmp_path, str(lake)), said.append)
+        launcher._welcome(Setup(home, 8080, tmp_path, str(lake), ""))
+        return "\n".join(said)
+
+    assert f"  lake      {lake}   (not there yet: `make demo` makes one)" in told()
+    lake.mkdir()
+    assert f"  lake      {lake}\n" in told()
+    assert "Airflow is ready: http://127.0.0.1:8080" in told()
+    assert f"  password  {home.password()} " in told()

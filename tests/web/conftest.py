@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,23 +36,70 @@ DAYS = 9
 """How many days of flights lie in the source; the last is not complete once they are captured."""
 
 
-@dataclass(frozen=True)
-class World:
-    """A real Airflow, and the lake that its DAGs work on."""
+SLEEPER = """
+from airflow.sdk import dag, task
 
-    launched: Launched
+
+@dag(schedule=None, is_paused_upon_creation=False)
+def sleeper():
+    @task
+    def sleep():
+        # A program in a session of its own, as one that nobody ends would be.
+        import subprocess
+        subprocess.run(["sleep", "987"], check=True, start_new_session=True)
+
+    sleep()
+
+
+sleeper()
+"""
+"""A DAG beside the project's own, whose task lasts longer than any test."""
+
+
+@dataclass
+class World:
+    """A real Airflow, and the lake that its DAGs work on.
+
+    Attributes:
+        folder: Where it lives, and what it prints.
+        lake: The lake.
+        launched: The launcher that runs now.
+    """
+
+    folder: Path
     lake: Lake
+    launched: Launched
+
+    def launch_again(self, output: str) -> None:
+        """Start another launcher in the home of one that was killed."""
+        self.launched = _launch(self.folder, self.lake, output)
 
     @property
     def rest(self) -> Rest:
         return self.launched.rest
 
     def replay(self, **asked: object) -> dict[str, object]:
-        """Replay by `capstan_replay`, and wait until it has succeeded; its certificate."""
+        """Replay by `capstan_replay`, and wait until it has succeeded.
+
+        Its certificate, and as `dag_run` the name of the run in Airflow.
+        """
         run = self.rest.run(REPLAY, {"stream": STREAM, **asked})
         certificate = self.rest.xcom(REPLAY, run, "replay")
         assert isinstance(certificate, dict)
-        return certificate
+        return {**certificate, "dag_run": run}
+
+    def waiting(self, run: str) -> dict[str, object]:
+        """Wait until a run of `capstan_replay` waits for a person; what its replay has told."""
+
+        def asked() -> bool | None:
+            state = self.rest.task(REPLAY, run, "approve")["state"]
+            assert state not in ("failed", "success", "skipped", "upstream_failed")
+            return True if state in ("awaiting_input", "deferred") else None
+
+        until(asked, 300)
+        told = self.rest.xcom(REPLAY, run, "replay")
+        assert isinstance(told, dict)
+        return told
 
     def rows(self, table: str) -> list[str]:
         return contents.rows(self.lake.table(table))
@@ -65,28 +113,43 @@ class World:
         }
 
 
-@pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """An Airflow over a lake with a source and nothing on tape."""
-    folder = tmp_path_factory.mktemp("airflow").resolve()
-    lake = Lake.at(folder / "lake")
-    feed(folder / "lake" / "sources" / "flights", days=range(DAYS))
-    launched = launch(
+def _launch(folder: Path, lake: Lake, output: str) -> Launched:
+    return launch(
         folder,
-        arguments=["--lake", lake.root],
+        arguments=["--lake", lake.root, "--dags", str(folder / "dags")],
         environment={
             "CAPSTAN_STREAMS": str(ROOT / "dags" / "streams.yaml"),
             "CAPSTAN_DRIVER_MEMORY": "1g",
         },
+        output=output,
     )
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """An Airflow over a lake with a source and nothing on tape; nothing is left when it ends."""
+    folder = tmp_path_factory.mktemp("airflow").resolve()
+    shutil.copytree(ROOT / "dags", folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "dags" / "sleeper.py").write_text(SLEEPER, encoding="utf-8")
+    lake = Lake.at(folder / "lake")
+    feed(folder / "lake" / "sources" / "flights", days=range(DAYS))
+    made = World(folder, lake, _launch(folder, lake, "launcher.log"))
     try:
-        yield World(launched, lake)
-        launched.stop()
-        assert launched.home.left() == []
+        yield made
+        assert made.launched.stop() < 30
+        require_nothing_left(made.launched)
     finally:
-        processes.end(launched.home.left)
-        if launched.process.poll() is None:
-            launched.kill()
+        processes.end(made.launched.home.left)
+        if made.launched.process.poll() is None:
+            made.launched.kill()
+
+
+def require_nothing_left(launched: Launched) -> None:
+    """Check that a launcher that was asked to stop has left nothing, also of what still ran."""
+    assert launched.printed().endswith("stopping\nstopped: nothing is left running\n")
+    assert launched.home.left() == []
+    assert list(launched.home.temporary.iterdir()) == []
+    assert not (launched.home.folder / "postgres" / "socket").is_symlink()
 
 
 @pytest.fixture(scope="session")

@@ -1,39 +1,27 @@
-"""The launcher's Airflow: on loopback alone, begun again after a death, nothing left at its end."""
+"""The launcher's Airflow: on loopback alone, begun again after a death, nothing left at its end.
+
+Its end is that of all these tests: see the fixture `world`.
+"""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
 
 from capstan.launcher import processes
-from capstan.launcher.home import Home
 from capstan.launcher.processes import find
 from capstan.launcher.settings import apps_at_once
-from capstan.testing.launched import Launched, command_of, launch, listening
+from capstan.testing.launched import command_of, listening
 from capstan.testing.rest import Refused, Rest, until
 
-DAG = """
-from airflow.sdk import dag, task
-
-
-@dag(schedule=None, is_paused_upon_creation=False)
-def sleeper():
-    @task
-    def sleep():
-        # A program in a session of its own, as one that nobody ends would be.
-        import subprocess
-        subprocess.run(["sleep", "987"], check=True, start_new_session=True)
-
-    sleep()
-
-
-sleeper()
-"""
+if TYPE_CHECKING:
+    from capstan.launcher.home import Home
+    from conftest import World
 
 
 def sleeping(home: Home) -> int | None:
@@ -42,99 +30,66 @@ def sleeping(home: Home) -> int | None:
     return found[0] if found else None
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "sleeper.py").write_text(DAG, encoding="utf-8")
-    return tmp_path
-
-
-def start(folder: Path, output: str) -> Launched:
-    arguments = ["--dags", str(folder / "dags"), "--lake", str(folder / "lake")]
-    return launch(folder, arguments=arguments, output=output)
-
-
-@pytest.mark.slow
-def test_from_the_first_start_to_the_last_end(folder: Path) -> None:
-    launched = start(folder, "first.log")
-    home = launched.home
-    try:
-        on_loopback_alone(launched)
-        logins_are_on(launched)
-        apps_take_turns(launched)
-        the_lake_that_is_missing_is_told(launched, folder)
-        a_second_one_is_refused(launched)
-        launched.rest.wait_for_dag("sleeper")
-        run = launched.rest.trigger("sleeper")
-        first = until(lambda: sleeping(home), 60)
-        what_dies_is_begun_again(launched, "dag-processor")
-
-        launched.kill()
-        assert find(first) is not None
-        launched = start(folder, "second.log")
-        assert "that an earlier launcher left here" in launched.printed()
-        assert find(first) is None
-        assert launched.rest.call("GET", "/pools/spark")["slots"] == 1
-        # It knows what it was doing: the same run goes on, as its next attempt.
-        second = until(lambda: sleeping(home), 90)
-        assert int(str(launched.rest.task("sleeper", run, "sleep")["try_number"])) > 1
-
-        seconds = launched.stop()
-        assert seconds < 30
-        nothing_is_left(launched, second)
-    finally:
-        processes.end(home.left)
-        if launched.process.poll() is None:
-            launched.kill()
-
-
-def on_loopback_alone(launched: Launched) -> None:
-    ports = listening(launched.home.left())
-    assert ports == {("127.0.0.1", urlsplit(launched.rest.url).port)}
-    health = launched.rest.send("GET", "/api/v2/monitor/health")
+def test_it_listens_on_loopback_alone(world: World) -> None:
+    ports = listening(world.launched.home.left())
+    assert ports == {("127.0.0.1", urlsplit(world.rest.url).port)}
+    health = world.rest.send("GET", "/api/v2/monitor/health")
     for part in ("metadatabase", "scheduler", "dag_processor"):
         assert health[part]["status"] == "healthy"  # type: ignore[index]
 
 
-def logins_are_on(launched: Launched) -> None:
+def test_logins_are_on(world: World) -> None:
     with pytest.raises(Refused, match="401"):
-        launched.rest.send("GET", "/api/v2/dags")
+        Rest(world.rest.url, "").send("GET", "/api/v2/dags")
     with pytest.raises(Refused, match="401"):
-        Rest(launched.rest.url, "wrong").call("GET", "/dags")
-    assert "dags" in launched.rest.call("GET", "/dags")
+        Rest(world.rest.url, "wrong").call("GET", "/dags")
+    assert "dags" in world.rest.call("GET", "/dags")
     for name in ("airflow.cfg", "secrets.json", "passwords.json"):
-        assert (launched.home.folder / name).stat().st_mode & 0o777 == 0o600
+        assert (world.launched.home.folder / name).stat().st_mode & 0o777 == 0o600
 
 
-def apps_take_turns(launched: Launched) -> None:
-    assert launched.rest.call("GET", "/pools/spark")["slots"] == apps_at_once()
-    changed = {"pool": "spark", "slots": 1, "include_deferred": False}
-    launched.rest.call("PATCH", "/pools/spark?update_mask=slots", changed)
-
-
-def the_lake_that_is_missing_is_told(launched: Launched, folder: Path) -> None:
-    assert f"lake      {folder / 'lake'}   (not there yet: `make demo`" in launched.printed()
-
-
-def a_second_one_is_refused(launched: Launched) -> None:
-    command = [sys.executable, "-m", "capstan.launcher", "--home", str(launched.home.folder)]
+def test_a_second_one_is_refused(world: World) -> None:
+    home = str(world.launched.home.folder)
+    command = [sys.executable, "-m", "capstan.launcher", "--home", home]
     second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert second.returncode == 4
-    assert f"process {launched.process.pid}\n" in second.stderr
+    assert f"process {world.launched.process.pid}\n" in second.stderr
 
 
-def what_dies_is_begun_again(launched: Launched, name: str) -> None:
-    before = launched.home.recorded()
-    processes.send(before[name], signal.SIGKILL)
-    until(lambda: launched.home.recorded().get(name) not in (None, before[name]) or None, 30)
-    after = launched.home.recorded()
-    assert {n for n in after if after[n] != before[n]} == {name}
-    assert f"{name} has ended, and is begun again" in launched.printed()
+def test_what_dies_is_begun_again_and_goes_on(world: World) -> None:
+    """First a component, then the launcher itself, while a task runs."""
+    home = world.launched.home
+    assert slots(world) == apps_at_once()
+    set_slots(world, 1)
+    world.rest.wait_for_dag("sleeper")
+    run = world.rest.trigger("sleeper")
+    first = until(lambda: sleeping(home), 60)
+
+    before = home.recorded()
+    processes.send(before["dag-processor"], signal.SIGKILL)
+    until(lambda: home.recorded().get("dag-processor") not in (None, before["dag-processor"])
+          or None, 30)  # fmt: skip
+    after = home.recorded()
+    assert {name for name in after if after[name] != before[name]} == {"dag-processor"}
+    assert "dag-processor has ended, and is begun again" in world.launched.printed()
+
+    world.launched.kill()
+    assert find(first) is not None
+    world.launch_again("second.log")
+    assert "that an earlier launcher left here" in world.launched.printed()
+    assert find(first) is None
+    # What a person has set is as it was, and what it was doing goes on, as the next attempt.
+    assert slots(world) == 1
+    set_slots(world, apps_at_once())
+    until(lambda: sleeping(home), 90)
+    assert int(str(world.rest.task("sleeper", run, "sleep")["try_number"])) > 1
 
 
-def nothing_is_left(launched: Launched, program: int) -> None:
-    assert launched.printed().endswith("stopping\nstopped: nothing is left running\n")
-    assert launched.home.left() == []
-    assert find(program) is None
-    assert list(launched.home.temporary.iterdir()) == []
-    assert not (launched.home.folder / "postgres" / "socket").is_symlink()
+def slots(world: World) -> object:
+    """How many Spark apps Airflow runs at once."""
+    return world.rest.call("GET", "/pools/spark")["slots"]
+
+
+def set_slots(world: World, count: int) -> None:
+    changed = {"pool": "spark", "slots": count, "include_deferred": False}
+    world.rest.call("PATCH", "/pools/spark?update_mask=slots", changed)

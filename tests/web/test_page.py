@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+import pytest
 from playwright.sync_api import Error
 
-from capstan.testing.browser import log_in, new_page
+from capstan.testing.browser import ask_for_decision, log_in, new_page
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from playwright.sync_api import Browser, FrameLocator, Page
 
     from conftest import World
 
 REPLAY = "capstan_replay"
 COVERAGE = "flights_by_day"
+STREAMS = Path(__file__).parents[2] / "dags" / "streams.yaml"
 
 
 def framed(page: Page) -> FrameLocator:
@@ -29,22 +32,38 @@ def theme(page: Page) -> str | None:
     return framed(page).locator("html").get_attribute("data-theme")
 
 
-def test_from_the_overview_to_a_gap_that_is_filled(
+def look(page: Page, world: World, *links: str) -> FrameLocator:
+    """Capstan's page in Airflow, from the overview along links."""
+    page.goto(f"{world.rest.url}/plugin/capstan")
+    inner = framed(page)
+    for link in links:
+        inner.get_by_role("link", name=link, exact=True).first.click()
+    return inner
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_from_a_gap_to_what_is_published_and_taken_back(
     captured: World, browser: Browser, pictures: Path
 ) -> None:
     page = new_page(browser)
     said: list[str] = []
     page.on("console", lambda each: said.append(each.text) if each.type == "error" else None)
     try:
-        drive(captured, page, pictures)
-    except Error:
+        recorded(captured, page, pictures)
+        run, day = filled_in(captured, page, pictures)
+        name = approved(captured, page, pictures, run)
+        published(captured, page, pictures, name, day)
+        taken_back(captured, page, pictures, name, day)
+    except (AssertionError, Error):
         page.screenshot(path=pictures / "page-failed.png")
         raise
     # What a policy forbids is told to the console.
     assert not [text for text in said if "Content Security Policy" in text]
 
 
-def drive(world: World, page: Page, pictures: Path) -> None:
+def recorded(world: World, page: Page, pictures: Path) -> None:
+    """Which streams are recorded, and how far each is complete."""
     log_in(page, world.rest)
     page.get_by_test_id("nav-sidebar").get_by_role("link", name="Capstan").click()
     inner = framed(page)
@@ -62,38 +81,82 @@ def drive(world: World, page: Page, pictures: Path) -> None:
     inner.get_by_role("link", name="The DAG capstan_capture__flights").click()
     page.wait_for_url(f"{world.rest.url}/dags/capstan_capture__flights**")
 
-    page.goto(f"{world.rest.url}/plugin/capstan")
-    inner.get_by_role("link", name=COVERAGE, exact=True).first.click()
+
+def filled_in(world: World, page: Page, pictures: Path) -> tuple[str, str]:
+    """From a gap to the form, its plan, and the run: its name, and the day that it plays."""
+    inner = look(page, world, COVERAGE)
     inner.get_by_role("heading", name="Coverage").wait_for()
     page.screenshot(path=pictures / "page-coverage.png")
     gap = inner.get_by_role("row").filter(has_text="gap").first
     day = gap.get_by_role("cell").first.inner_text()
     gap.get_by_role("link", name="Fill").click()
     inner.get_by_role("heading", name="What it would do").wait_for()
-    # One day of it is enough.
-    until = f"{day[:8]}{int(day[8:]) + 1:02}"
-    inner.locator("input[name=until]").fill(until)
+    # The declared replay, over the gap; one day of it is enough.
+    assert inner.locator("select[name=replay]").input_value() == COVERAGE
     assert inner.locator("input[name=since]").input_value().startswith(day)
+    inner.locator("input[name=until]").fill(f"{day[:8]}{int(day[8:]) + 1:02}")
+    inner.get_by_label("Approve").check()
     page.screenshot(path=pictures / "page-form.png")
     inner.get_by_role("button", name="Trigger").click()
     page.wait_for_url(re.compile(r".*/dags/capstan_replay/runs/.+"))
-    run = unquote(re.sub(r"[/?].*", "", page.url.split("/runs/")[1]))
-    world.rest.require(REPLAY, run)
+    return unquote(re.sub(r"[/?].*", "", page.url.split("/runs/")[1])), day
 
-    certificate = world.rest.xcom(REPLAY, run, "replay")
+
+def approved(world: World, page: Page, pictures: Path, run: str) -> str:
+    """Certificate, audit and differences are looked at, and approved in Airflow's own page."""
+    before = world.rows(COVERAGE)
+    told = world.waiting(run)
+    # No slot is held, no Spark app waits, and readers of the target see nothing yet.
+    assert world.launched.spark() == []
+    assert world.rows(COVERAGE) == before
+    assert (told["published"], told["diff"]["added"]) == (False, 3)  # type: ignore[index]
+    assert told["audit"]["passed"]  # type: ignore[index]
+
+    name = str(told["run"])
+    inner = look(page, world, name)
+    inner.get_by_role("heading", name="What publishing would change").wait_for()
+    inner.get_by_text("audited", exact=True).first.wait_for()
+    page.screenshot(path=pictures / "page-waits.png")
+
+    decide = ask_for_decision(page, world.rest, REPLAY, run, "as agreed")
+    page.screenshot(path=pictures / "approve.png")
+    decide("Approve")
+    world.rest.require(REPLAY, run)
+    certificate = world.rest.xcom(REPLAY, run, "publish")
     assert isinstance(certificate, dict)
-    page.goto(f"{world.rest.url}/plugin/capstan")
-    inner.get_by_role("link", name=str(certificate["run"])).click()
+    assert certificate["published"]
+    assert (certificate["approval"]["by"], certificate["approval"]["reason"]) == (
+        "admin", "as agreed",
+    )  # fmt: skip
+    assert len(world.rows(COVERAGE)) == len(before) + 3
+    return name
+
+
+def published(world: World, page: Page, pictures: Path, name: str, day: str) -> None:
+    """The page shows the certificate, the report, and the day as covered."""
+    inner = look(page, world, name)
     inner.get_by_role("heading", name="Certificate").wait_for()
+    inner.get_by_text("by admin at").first.wait_for()
     page.screenshot(path=pictures / "page-run.png")
     with page.expect_download() as download:
         inner.get_by_role("link", name="Report as one file").click()
-    report = download.value.path().read_text(encoding="utf-8")
-    assert str(certificate["fingerprint"]) in report
-    page.goto(f"{world.rest.url}/plugin/capstan")
-    inner.get_by_role("link", name=COVERAGE, exact=True).first.click()
-    covered = inner.locator("a, g").filter(has_text=f"{day}: covered")
+    assert name in download.value.path().read_text(encoding="utf-8")
+    covered = look(page, world, COVERAGE).locator("a, g").filter(has_text=f"{day}: covered")
     covered.first.wait_for(state="attached")
+
+
+def taken_back(world: World, page: Page, pictures: Path, name: str, day: str) -> None:
+    """Rolled back from a shell: the table is as before, and the page says so."""
+    shell = Path(sys.executable).with_name("capstan")
+    words = ["rollback", name, "--lake", world.lake.root, "--streams", str(STREAMS)]
+    rows = world.rows(COVERAGE)
+    subprocess.run([shell, *words], check=True, timeout=300)
+    assert len(world.rows(COVERAGE)) == len(rows) - 3
+    inner = look(page, world, name)
+    inner.get_by_text("rolled back").first.wait_for()
+    page.screenshot(path=pictures / "page-rolled-back.png")
+    gap = look(page, world, COVERAGE).locator("a, g").filter(has_text=f"{day}: gap")
+    gap.first.wait_for(state="attached")
 
 
 def test_the_page_looks_as_airflow_does(captured: World, browser: Browser, pictures: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a backfill of many intervals costs in one app, beside one replay over all of them."""
+"""What a backfill in one app costs, beside one replay over all, and beside an app each."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from capstan.backfill.run import backfill
 from capstan.bench.clock import Cost
 from capstan.bench.inputs import FILES, Bench, drop, lay, stream
 from capstan.bench.lines import Line, ratio
+from capstan.bench.submitted import submitted
 from capstan.capture.run import close
 from capstan.declare import Declarations, Replay
 from capstan.errors import Broken
@@ -25,13 +26,25 @@ from capstan.workloads import nexmark
 GOAL: Final = 1.1
 INTERVALS: Final = 30
 """Of an hour each; fewer where so few bids do not last so long."""
+APPS: Final = 3
+"""How many apps of one interval are run, to tell what one for each would cost."""
 _NAME: Final = "hours"
+_DECLARED: Final = """
+streams:
+  {name}:
+    source: {{format: parquet, path: "{{lake}}/source", schema: "auction BIGINT"}}
+    workers: {{by: key, columns: [auction], count: 1}}
+    time: {{domain: event, column: auction, every: 1 second, lateness: 1 second}}
+replays:
+  {name}: {{stream: {name}, target: together, since: {since}, until: {until}}}
+"""
 _WHOLE, _STRETCH, _EACH = "one run over all", "one run a stretch", "a run each"
 
 
 def backfills(bench: Bench) -> list[Line]:
-    """The lines `backfill`, as it is by default, and `backfill, a run each`."""
-    lake = Lake.at(bench.place("backfills"))
+    """The lines of a backfill as it is by default, of one with a run each, and of an app each."""
+    folder = bench.place("backfills")
+    lake = Lake.at(folder / "lake")
     hours = _captured(bench, lake)
     sides: dict[str, Callable[[int], int]] = {
         _WHOLE: lambda number: _replayed(bench, lake, hours, number),
@@ -50,10 +63,12 @@ def backfills(bench: Bench) -> list[Line]:
                 costs[name].append(cost)
         if len(rows) != 1:
             raise Broken("CAP-BENCH", f"the sides wrote different rows: {rows}", "report this")
-    drop(Path(lake.root))
+    alone = _apart(bench, folder, hours)
+    drop(folder)
     return [
         _line(f"backfill, {hours} intervals", _STRETCH, costs, GOAL),
         _line(f"backfill, {hours} intervals, a run each", _EACH, costs, None),
+        alone,
     ]
 
 
@@ -78,6 +93,42 @@ def _captured(bench: Bench, lake: Lake) -> int:
     bench.captured(lake, stream(_NAME, source, FILES), rows)
     close(bench.spark, lake, _NAME)
     return hours
+
+
+def _apart(bench: Bench, folder: Path, hours: int) -> Line:
+    """One app that backfills all intervals, a run each, beside an app for each of them.
+
+    So many apps are not run: what is counted of each is the middle of `APPS`, at intervals that lie
+    apart. All are submitted as the DAGs do it, starts of their JVMs included.
+    """
+    since, until = _bounds(hours)
+    declared = _declared(folder, since, until)
+    asked: dict[str, object] = {"replay": _NAME, "every": "1 hour", "chunk": 1}
+    one = submitted(folder, "backfill", asked, declared)
+    each = []
+    for number in range(APPS):
+        begin = since + timedelta(hours=number * hours // APPS)
+        part = {"since": begin.isoformat(), "until": (begin + timedelta(hours=1)).isoformat()}
+        request = {"stream": _NAME, "into": "alone", **part}
+        each.append(submitted(folder, "replay", request, declared))
+        bench.say(f"an app for one interval: {each[-1].cpu:.1f} CPU s, {each[-1].wall:.1f} s")
+    cpu, wall = (median(getattr(cost, name) for cost in each) * hours for name in ("cpu", "wall"))
+    bench.say(f"one app for {hours}: {one.cpu:.1f} CPU s, {one.wall:.1f} s")
+    detail: dict[str, object] = {
+        "apps_measured": APPS,
+        "wall_total": round(one.wall / wall, 4),
+        "costs": {"one app": [one.as_json()], "an app each": [cost.as_json() for cost in each]},
+    }
+    name = f"one app for {hours} intervals"
+    return Line(name, f"{hours} apps, told from {APPS}", one.cpu / cpu, None, detail=detail)
+
+
+def _declared(folder: Path, since: datetime, until: datetime) -> Path:
+    """The declarations of the apps; of the stream only its name is asked, as it is on tape."""
+    path = folder / "streams.yaml"
+    bounds = {"since": since.isoformat(), "until": until.isoformat()}
+    path.write_text(_DECLARED.format(name=_NAME, **bounds), encoding="utf-8")
+    return path
 
 
 def _bounds(hours: int) -> tuple[datetime, datetime]:

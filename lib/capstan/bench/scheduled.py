@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
-import subprocess
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,17 +11,13 @@ from statistics import median
 
 from capstan.bench.inputs import Bench
 from capstan.bench.lines import Line
+from capstan.bench.submitted import DECLARED, submitted
 from capstan.errors import Broken
-from capstan.runtime.archive import pyspark_home
-from capstan.runtime.submission import submission
 from capstan.testing.launched import launch
 from capstan.testing.rest import Fields, Rest
 from capstan.workloads.flights import feed
 
 OVER_GOAL, PARSE_GOAL = 6.0, 0.5
-_ROOT = Path(__file__).parents[3]
-_DECLARED = _ROOT / "dags" / "streams.yaml"
-_MASTER = "local[2]"
 _DAG, _STREAM = "capstan_replay", "flights"
 _DAYS = 4
 _TASKS = ("plan", "replay", "certificate")
@@ -38,12 +31,12 @@ def scheduled(bench: Bench) -> list[Line]:
     """
     folder = bench.place("airflow")
     feed(folder / "lake" / "sources" / _STREAM, days=range(_DAYS))
-    _submit(folder, "capture", {"stream": _STREAM})
+    submitted(folder, "capture", {"stream": _STREAM})
     bench.say("starting Airflow")
     launched = launch(
         folder,
         arguments=["--lake", str(folder / "lake")],
-        environment={"CAPSTAN_STREAMS": str(_DECLARED)},
+        environment={"CAPSTAN_STREAMS": str(DECLARED)},
     )
     try:
         launched.rest.wait_for_dag(_DAG)
@@ -56,7 +49,7 @@ def _measured(bench: Bench, folder: Path, rest: Rest) -> list[Line]:
     bare, runs, hops = [], [], []
     # The first of each rehearses: it makes what later ones find.
     for number in range(bench.options.rounds + 1):
-        bare.append(_submit(folder, "replay", _request(f"bare_{number}")))
+        bare.append(submitted(folder, "replay", _request(f"bare_{number}")).wall)
         seconds, tasks = _run(rest, _request(f"scheduled_{number}"))
         runs.append(seconds)
         hops += _hops(tasks) if number else []
@@ -79,28 +72,6 @@ def _request(into: str) -> Fields:
         "since": "2013-01-01",
         "until": "2013-01-03",
     }
-
-
-def _submit(folder: Path, app: str, request: Fields) -> float:
-    """Run an app as the DAGs do, without them; how many seconds it took."""
-    given = submission(_MASTER, short=True)
-    conf = [part for key, value in given.conf.items() for part in ("--conf", f"{key}={value}")]
-    program = [str(pyspark_home() / "bin" / "spark-submit"), "--master", _MASTER, *conf]
-    program += ["--driver-memory", given.memory, str(_ROOT / "spark_apps" / f"{app}.py")]
-    program += ["--request", json.dumps(request), "--lake", str(folder / "lake")]
-    began = time.monotonic()
-    ended = subprocess.run(
-        [*program, "--streams", str(_DECLARED)],
-        env={**os.environ, **given.environment},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if ended.returncode:
-        last = ended.stdout.strip().rpartition("\n")[2]
-        raise Broken("CAP-BENCH", f"the app {app} ended with {ended.returncode}: {last}")
-    return time.monotonic() - began
 
 
 def _run(rest: Rest, request: Fields) -> tuple[float, list[Fields]]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import quote
+
+from capstan.testing.rest import until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -81,3 +84,23 @@ def log_in(page: Page, rest: Rest, *, wrongly: bool = False) -> None:
     page.fill("input[name=password]", rest.password)
     sign_in.click()
     page.get_by_role("link", name="capstan_replay").wait_for()
+
+
+def ask_for_decision(
+    page: Page, rest: Rest, dag: str, run: str, reason: str
+) -> Callable[[str], None]:
+    """Open what Airflow asks a person of the task `approve`, and give a reason.
+
+    Returns:
+        What presses the button of that name, and waits until Airflow has taken the decision.
+    """
+    task = f"/dags/{dag}/dagRuns/{quote(run)}/taskInstances/approve/-1/hitlDetails"
+    page.goto(f"{rest.url}/dags/{dag}/runs/{quote(run)}/tasks/approve/required_actions")
+    page.get_by_role("button", name="Approve", exact=True).wait_for()
+    page.locator("#element_reason").fill(reason)
+
+    def decide(option: str) -> None:
+        page.get_by_role("button", name=option, exact=True).click()
+        until(lambda: rest.call("GET", task)["response_received"] or None, 30)
+
+    return decide
