@@ -150,6 +150,11 @@ def test_the_form_offers_what_exists(dags: dict[str, DAG]) -> None:
     assert all(param.schema["title"] for param in form.values())
 
 
+def test_a_person_is_asked_for_a_reason_and_for_nothing_of_the_form(dags: dict[str, DAG]) -> None:
+    for name in ("capstan_replay", "capstan_backfill__by_day"):
+        assert list(dags[name].get_task("approve").params) == ["reason"]
+
+
 def test_the_form_takes_a_replay(dags: dict[str, DAG]) -> None:
     found = validated(dags["capstan_replay"], {"into": "t", "workers": ["a"], "as_of": 3})
     assert (found["stream"], found["mode"], found["since"]) == ("little", "replace", None)

@@ -68,7 +68,7 @@ def triggered(world: World, page: Page, pictures: Path) -> str:
     form.locator("#element_into").fill(ASKED["into"])
     page.screenshot(path=pictures / "form-target.png")
     section(form, "How")
-    form.locator("label").filter(has=page.locator("#element_approve")).click()
+    form.locator("[id='switch:element_approve']").click()
     page.screenshot(path=pictures / "form-how.png")
     before = {str(run["dag_run_id"]) for run in world.rest.runs(REPLAY)}
     form.get_by_role("button", name="Trigger", exact=True).click()

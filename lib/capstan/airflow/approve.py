@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import Context, Param
+from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow.failing import TaskRefusedError, say_last
@@ -37,10 +38,15 @@ class ApproveOperator(ApprovalOperator):
             rest: Anything that an `ApprovalOperator` takes: `assigned_users`, `notifiers`, and with
                 `response_timeout` also `defaults`, what is decided when nobody answers.
         """
-        reason = Param("", type=["string", "null"], title="Reason", description="Why; may be empty")
+        # In a DAG with parameters those are given here as well; only the task's own are asked for.
+        given = rest.get("params")
+        params = given if isinstance(given, ParamsDict) else ParamsDict(given or {})  # type: ignore[arg-type]
+        if "reason" not in params:
+            about: dict[str, Any] = {"title": "Reason", "description": "Why; may be empty"}
+            params["reason"] = Param("", type=["string", "null"], source="task", **about)
+        rest["params"] = params
         rest.setdefault("subject", "Publish what was replayed?")
         rest.setdefault("body", "")
-        rest.setdefault("params", {"reason": reason})
         rest.setdefault("on_failure_callback", say_last)
         super().__init__(**rest)  # type: ignore[arg-type]
         self.result = result

@@ -88,9 +88,8 @@ def _replay(setting: Setting) -> Param:
         enum=[None, *declared],
         values_display=shown,
         title="Declared replay",
-        description_md="The run is one of this replay's: it meets its checks and its approval, and "
-        "what is left empty of workers, transform and keys is as declared. Stream, target and mode "
-        "must be its own.",
+        description_md="Whose run it is: with its checks, its approval, and those who are told of "
+        "failures. What is left empty is as declared, and nothing may be otherwise.",
         section=WHAT,
     )
 

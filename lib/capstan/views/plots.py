@@ -17,7 +17,7 @@ KINDS = 8
 """How many lines are told apart by colour and dashes; the ninth looks like the first."""
 
 _WIDTH, _HEIGHT = 720, 280
-_LEFT, _RIGHT, _TOP, _BOTTOM = 78, 96, 14, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 96, 28, 44
 _BANDS = 60
 _LINE = 15
 
@@ -140,9 +140,8 @@ def _grid(across: Axis, up: Axis) -> Markup:
         Markup(
             '<line class="edge" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>'
             '<text class="axis" x="{1}" y="{3}" text-anchor="end">{4}</text>'
-            '<text class="axis" x="{5}" y="{6}" transform="rotate(-90 {5} {6})" '
-            'text-anchor="end">{7}</text>'
-        ).format(_LEFT, right, bottom, _HEIGHT - 8, across.name, 12, _TOP, up.name)
+            '<text class="axis" x="{0}" y="12">{5}</text>'
+        ).format(_LEFT, right, bottom, _HEIGHT - 8, across.name, up.name)
     )
     return Markup("").join(parts)
 

@@ -90,7 +90,12 @@ def _environment() -> Environment:
 
 
 def frontier_plot(view: StreamView) -> Markup:
-    """The frontier of each worker over the commits of the tape; of many, those furthest behind."""
+    """The frontier of each worker over the commits of the tape; of many, those furthest behind.
+
+    Of one commit there is none: its frontiers stand in the table of workers.
+    """
+    if len(view.progress.commits) < 2:
+        return Markup("")
     drawn = furthest_behind(view)
     values = [v for line in drawn for v in _drawable(view, line) if v is not None]
     if not values:
