@@ -32,6 +32,24 @@ from capstan.views.streams import StreamView, view_stream, view_streams
 HOSTILE = "\"'></text><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*1000007 }}"
 NOTHING = Declarations(Path("streams.yaml"), {}, {}, {}, {})
 RUN = "t-0a0a0a0a-1"
+WAITS = "t-0c0c0c0c-1"
+DIFFERENCE = {
+    "added": 1203,
+    "removed": 0,
+    "changed": 1,
+    "cells": 7,
+    "differing": 2,
+    "new_columns": [HOSTILE],
+    "sample": [
+        {
+            "kind": "changed",
+            "worker": 0,
+            "time": "2024-05-01T00:00:00.000000Z",
+            "before": {"note": "OLD"},
+            "after": {"note": HOSTILE},
+        },
+    ],
+}
 VOID = {"meta", "link", "input", "br", "img"}
 CERTIFICATE = {
     "stream": "s", "cut": 0, "workers": [HOSTILE], "peers": 1, "records": 5, "times": 2,
@@ -104,6 +122,8 @@ def lake(tmp_path):
     kept.stepped(RUN, "intent", request)
     kept.stepped(RUN, "done", CERTIFICATE)
     kept.stepped("u-0b0b0b0b-1", "failed", {"error": HOSTILE, "message": HOSTILE})
+    kept.stepped(WAITS, "intent", request)
+    kept.stepped(WAITS, "audited", {"audit": CERTIFICATE["audit"], "diff": DIFFERENCE})
     return lake
 
 
@@ -130,6 +150,16 @@ def test_nothing_of_data_is_ever_markup(lake):
         page.require_harmless(scripts=1)
         assert "{{ 7*1000007 }}" in text
         assert "7000049" not in text
+
+
+def test_a_run_that_waits_shows_what_it_would_change(lake):
+    common = {"base": "/capstan", "airflow": "", "here": "/", "lake": lake.root}
+    words = " ".join(Page(render("run.html", view=view_run(lake, WAITS), **common)).texts)
+    said = " ".join(words.split())
+    assert "What publishing would change Rows added 1,203 Rows removed 0 Rows changed 1" in said
+    assert "Cells 2 of 7 change" in said
+    assert "changed 0 2024-05-01 note=OLD note=" in said
+    assert "What publishing" not in render("run.html", view=view_run(lake, RUN), **common)
 
 
 def test_a_report_is_one_file_that_loads_nothing(lake):
