@@ -160,6 +160,9 @@ def test_a_run_that_waits_shows_what_it_would_change(lake):
     assert "Cells 2 of 7 change" in said
     assert "changed 0 2024-05-01 note=OLD note=" in said
     assert "What publishing" not in render("run.html", view=view_run(lake, RUN), **common)
+    report = Page(run_report(lake, NOTHING, WAITS))
+    report.require_harmless()
+    assert "What publishing would change" in report.texts
 
 
 def test_a_report_is_one_file_that_loads_nothing(lake):
