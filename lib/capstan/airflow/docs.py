@@ -60,7 +60,8 @@ Plays chosen workers and times of a stream into a table: verified, staged, audit
 published in one commit. The same replay again changes nothing.
 
 *Trigger* asks for what to play. **plan** refuses what cannot be meant before Spark starts, and
-shows what would be read and written; a *dry run* ends there. **replay** is one Spark app.
+shows what would be read and written; a *dry run* ends there. With *Differences* it also compares
+with the table, which takes a Spark app of its own. **replay** is one Spark app.
 With *Approve* it stops after its audit, **approve** waits until a person has decided (*Required
 Actions*), and **publish** is a second, small app; rejected, the run fails with `CAP-REJECTED` and
 the table is as it was. **certificate** shows what was played, what is not covered, and how it was
@@ -91,7 +92,8 @@ is now.
 TASKS = {
     "capture": "Submits `spark_apps/capture.py`; the XCom is its result.",
     "complete": "Waits for the frontier, and holds no slot of a worker meanwhile.",
-    "plan": "Plans without Spark, and pins the cut. The plan is under *Rendered Templates*.",
+    "plan": "Plans and pins the cut, without Spark unless it is asked for differences. The plan is "
+    "under *Rendered Templates*.",
     "replay": "Submits `spark_apps/replay.py`; the XCom is the certificate.",
     "approve": "Waits for a person's decision, where one is asked for; holds no slot meanwhile.",
     "publish": "Submits `spark_apps/publish.py`, as was decided; the XCom is the certificate.",

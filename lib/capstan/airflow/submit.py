@@ -61,7 +61,7 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         """Prepare a task that submits `app`.
 
         Args:
-            app: The app: `capture`, `replay`, `verify` or `audit`.
+            app: The app, by the name of its file without its ending.
             setting: Where Capstan works.
             request: What the app is asked: a mapping, JSON text, or another task's output.
             records: How many records it is about, where that is known: few let it start faster.
