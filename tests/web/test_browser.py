@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Error
 
 from capstan.ledger.runs import Step, read_history
-from capstan.testing.browser import ask_for_decision, log_in, new_page
+from capstan.testing.browser import ask_for_decision, log_in, new_page, rests
 from capstan.testing.rest import until
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def triggered(world: World, page: Page, pictures: Path) -> str:
 
 def rejected(world: World, page: Page, run: str) -> None:
     """Reject it in Airflow's own page: the target is as it was, what was staged stays."""
+    rests(page)
     told = world.waiting(run)
     ask_for_decision(page, world.rest, REPLAY, run, "too many")("Reject")
     assert world.rest.wait(REPLAY, run) == "failed"

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pytest
 from playwright.sync_api import Error
 
-from capstan.testing.browser import ask_for_decision, log_in, new_page
+from capstan.testing.browser import ask_for_decision, log_in, new_page, rests
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, FrameLocator, Page
@@ -104,6 +104,7 @@ def filled_in(world: World, page: Page, pictures: Path) -> tuple[str, str]:
 
 def approved(world: World, page: Page, pictures: Path, run: str) -> str:
     """Certificate, audit and differences are looked at, and approved in Airflow's own page."""
+    rests(page)
     before = world.rows(COVERAGE)
     told = world.waiting(run)
     # No slot is held, no Spark app waits, and readers of the target see nothing yet.

@@ -102,5 +102,11 @@ def ask_for_decision(
     def decide(option: str) -> None:
         page.get_by_role("button", name=option, exact=True).click()
         until(lambda: rest.call("GET", task)["response_received"] or None, 30)
+        rests(page)
 
     return decide
+
+
+def rests(page: Page) -> None:
+    """Leave Airflow's pages while a run is waited for: they would ask and draw all the time."""
+    page.goto("about:blank")
