@@ -154,6 +154,7 @@ def taken_back(world: World, page: Page, pictures: Path, name: str, day: str) ->
     subprocess.run([shell, *words], check=True, timeout=300)
     assert len(world.rows(COVERAGE)) == len(rows) - 3
     inner = look(page, world, name)
+    inner.get_by_role("heading", name=f"Run {name}").wait_for()
     inner.get_by_text("rolled back").first.wait_for()
     page.screenshot(path=pictures / "page-rolled-back.png")
     gap = look(page, world, COVERAGE).locator("a, g").filter(has_text=f"{day}: gap")
