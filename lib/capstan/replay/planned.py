@@ -27,7 +27,8 @@ class Standing:
     """Of the records that a replay would play, how many stand in its target already.
 
     Attributes:
-        current: Records of cells that were written last by this transform, in its present code.
+        current: Records of cells that were written last by this transform or pipeline, in its
+            present code.
         stale: Records of cells that were written last by another, or by other code.
         missing: Records of cells that no standing run has written.
         by_run: Records by the run that wrote their cell last.
@@ -61,8 +62,8 @@ class Absent:
 
 
 def is_stale(plan: Plan, covered: Covered) -> bool:
-    """Whether a run wrote by another transform than the plan's, or by other code of it."""
-    return (covered.transform, covered.code) != (plan.request.transform or "", plan.code)
+    """Whether a run wrote by another transform or pipeline than the plan's, or by other code."""
+    return (covered.transform, covered.code) != (plan.name, plan.code)
 
 
 def standing_in(plan: Plan, covered: Sequence[Covered]) -> Standing:
@@ -73,6 +74,7 @@ def standing_in(plan: Plan, covered: Sequence[Covered]) -> Standing:
         covered: What stands in the part of the target that it would change, the newest last.
     """
     workers, times, records = _cells(plan)
+    times = times[:, plan.axes]
     played = _inside(plan.region, times)
     workers, times, records = workers[played], times[played], records[played]
     open_: _Mask = np.ones(len(records), dtype=np.bool_)
@@ -160,8 +162,7 @@ def absent_from(
 
 
 def _completes(plan: Plan, state: WorkerState) -> bool:
-    unbounded = all(bound is None for bound in plan.box.until)
-    return unbounded or plan.box.is_complete(state.frontier)
+    return plan.is_complete(state.frontier)
 
 
 def _declared(plan: Plan, declarations: Declarations) -> tuple[str, ...]:
