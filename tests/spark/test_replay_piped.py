@@ -1,4 +1,4 @@
-"""Replays through pipelines: what comes out, over edges, aside; what fails and what is taken back."""
+"""Replays through pipelines: what comes out, over edges, aside; what fails, what is taken back."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from capstan.dag.errors import OperatorFailed
 from capstan.errors import AnswerIsNo, BadRequest
 from capstan.ledger import runs
 from capstan.ledger.runs import Step
+from capstan.pipeline import definition
 from capstan.replay.approval import Decision
 from capstan.replay.foreign import audit_run, require_auditable
 from capstan.replay.request import Request
@@ -206,12 +207,11 @@ def test_rows_outside_of_the_range_are_refused(play: Play) -> None:
     assert play.rows("moved").height == 0
 
 
-def test_another_graph_of_the_same_name_is_not_published(
+def test_other_code_than_what_was_audited_is_not_published(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = play("changed", "by_worker", since=DAY2, until=DAY4, hold=True)
-    run = str(held.certificate["run"])
-    other = replace(play.declarations, pipelines={**REFERENCES, "by_worker": REFERENCES["firsts"]})
-    with pytest.raises(BadRequest):
-        publish(play.spark, play.lake, other, run)
+    monkeypatch.setattr(definition, "_text", lambda pipeline, module: "other")
+    with pytest.raises(BadRequest, match="^CAP-CODE: pipeline by_worker is not what it was"):
+        publish(play.spark, play.lake, play.declarations, str(held.certificate["run"]))
     assert play.rows("changed").height == 0
