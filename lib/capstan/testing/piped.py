@@ -39,7 +39,6 @@ _INSTANT = pa.timestamp("us", tz="UTC")
 _ROWS = pa.schema(
     [(TIME, pa.int64()), ("id", pa.int64()), ("place", pa.string()), ("amount", pa.int32())]
 )
-_NOTED = _ROWS.append(pa.field("note", pa.string()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +79,11 @@ class _Doing(Operator):
 
 
 def _set_aside(batch: pa.RecordBatch, context: Context) -> None:
-    noted = batch.column("note").is_valid()
-    context.side("no_note", batch.filter(pc.invert(noted)))
-    context.emit(batch.filter(noted))
+    amount = batch.column("amount")
+    tens = pc.equal(pc.multiply(pc.divide(amount, 5), 5), amount)
+    kept = pc.invert(pc.fill_null(tens, True))
+    context.side("fives", batch.filter(pc.invert(kept)))
+    context.emit(batch.filter(kept))
 
 
 def _break_down(batch: pa.RecordBatch, context: Context) -> None:
@@ -120,26 +121,26 @@ def _a_month_on(batch: pa.RecordBatch) -> pa.RecordBatch:
     lookahead=AHEAD,
 )
 def places() -> DagBuilder:
-    """A diamond of windows and sessions, joined; rows without a note are put aside before."""
+    """A diamond of windows and sessions, joined; amounts in fives are put aside before."""
     hourly = Window.tumbling(
         HOUR, [count_rows("rows"), sum_of("amount")], by=["place"], bounds=_INSTANT
     )
     two = Window.tumbling(AHEAD, [count_rows("rows")], by=["place"], bounds=_INSTANT)
     return (
         DagBuilder()
-        .source("rows", _NOTED)
-        .stateless_operator("noted", Each(_set_aside))
+        .source("rows", _ROWS)
+        .stateless_operator("odd", Each(_set_aside))
         .operator("by_hour", hourly)
         .operator("visits", SessionWindow(2 * HOUR, (count_rows("rows"),), ("place",)))
         .operator("both", IntervalJoin(("place",), ("place",), 0, 4 * HOUR, prefix="visit_"))
         .operator("by_two", two)
         .stateless_operator("at_start", MapBatch(_at_start, frozenset({"place"})))
-        .connect("rows", "noted")
-        .connect("noted", "by_hour")
-        .connect("noted", "visits")
+        .connect("rows", "odd")
+        .connect("odd", "by_hour")
+        .connect("odd", "visits")
         .connect("by_hour", "both")
         .connect("visits", "both")
-        .connect("noted", "by_two")
+        .connect("odd", "by_two")
         .connect("by_two", "at_start")
         .sink_for("by_hour", "hours")
         .sink_for("both", "pairs")
