@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Final
 
 import pyarrow as pa
@@ -27,8 +26,7 @@ from capstan.pipeline import Sink, pipeline
 from capstan.testing.streams import HOUR
 
 REFERENCES: Final = {
-    name: f"{__name__}:{name}"
-    for name in ("places", "firsts", "by_worker", "shaky", "unsteady", "moved")
+    name: f"{__name__}:{name}" for name in ("places", "firsts", "by_worker", "shaky", "unsteady")
 }
 """The pipelines of this module, as declarations name them."""
 
@@ -102,11 +100,6 @@ def _at_start(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of windows at the time at which their window begins, which is over by then."""
     start = pc.cast(batch.column("window_start"), pa.int64())
     return batch.set_column(batch.schema.get_field_index(TIME), TIME, start)
-
-
-def _a_month_on(batch: pa.RecordBatch) -> pa.RecordBatch:
-    later = pc.add(batch.column("window_start"), pa.scalar(timedelta(days=30)))
-    return batch.set_column(batch.schema.get_field_index("window_start"), "window_start", later)
 
 
 @pipeline(
@@ -183,26 +176,6 @@ def unsteady() -> DagBuilder:
         .connect("rows", "sessions")
         .connect("sessions", "named")
         .sink_for("named", "out")
-    )
-
-
-@pipeline(
-    name="moved",
-    description="Wrong: writes rows a month away",
-    sinks=[Sink("out", time="window_start", grain=HOUR)],
-    lookback=HOUR,
-)
-def moved() -> DagBuilder:
-    """Rows whose column of the time is not in the range that their own time is in."""
-    hourly = Window.tumbling(HOUR, [count_rows("rows")], by=["place"], bounds=_INSTANT)
-    return (
-        DagBuilder()
-        .source("rows", _ROWS)
-        .operator("by_hour", hourly)
-        .stateless_operator("away", MapBatch(_a_month_on, frozenset({"place"})))
-        .connect("rows", "by_hour")
-        .connect("by_hour", "away")
-        .sink_for("away", "out")
     )
 
 
