@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from capstan.backfill.gaps import survey
 from capstan.declare import Declarations, Mode, Replay, load
 from capstan.errors import BadRequest, NotComplete
+from capstan.ledger import coverage
 from capstan.replay.certificate import piped_json
 from capstan.replay.computing import computation_of
 from capstan.replay.follow import cursor, nothing_new
 from capstan.replay.plan import Plan, make_plan, with_region
+from capstan.replay.planned import standing_in
 from capstan.replay.request import Request
 from capstan.tape import delta
 from capstan.tape.lake import Lake
@@ -283,6 +285,14 @@ def test_what_a_bitemporal_stream_knew_then(tmp_path: Path) -> None:
     # Without it what is known may still change, up to two hours before the watermark.
     assert not plan(since=hour(1), until=hour(4)).complete
     assert hours(plan(since=hour(1), until=hour(4), partial=True).region) == (1, 3)
+    # What a copy has told of the same target is in two coordinates: it may lie anywhere.
+    Books(lake, NAME, known.target).published("copy", (0,), Region(Box((0, 0), (9, HOUR_US))))
+    covered = coverage.standing(lake, known.target)
+    assert len(covered) == 1
+    assert covered[0].scope.meets(known.scope)
+    assert standing_in(known, covered).missing == 3
+    assert standing_in(plan(known_at=2, since=hour(1), until=hour(4)), covered).missing == 2
+    assert standing_in(known, covered).by_run == {}
     again = with_region(plan(known_at=3), known.region)
     assert again.reads.box.until == (4, 6 * HOUR_US)
 

@@ -96,6 +96,10 @@ class Plan:
         """The times of the rows that are written: of a pipeline's one coordinate of the tape's."""
         return self.tape.time_type if self.piped is None else self.piped.time_type
 
+    def tells(self, region: Region) -> bool:
+        """Whether a region is one of `time_type`, by its number of coordinates."""
+        return len(region.box.since) == len(self.time_type.coordinates)
+
     @property
     def axes(self) -> tuple[int, ...]:
         """Which coordinates of the tape's times those of `time_type` are."""

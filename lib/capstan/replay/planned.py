@@ -74,15 +74,18 @@ def standing_in(plan: Plan, covered: Sequence[Covered]) -> Standing:
         covered: What stands in the part of the target that it would change, the newest last.
     """
     workers, times, records = _cells(plan)
-    times = times[:, plan.axes]
-    played = _inside(plan.region, times)
+    played = _inside(plan.reads, times)
+    if plan.piped is not None:
+        # Of what it reads, what lies around the range is there for the rows inside alone.
+        times = times[:, plan.axes]
+        played &= _inside(plan.region, times)
     workers, times, records = workers[played], times[played], records[played]
     open_: _Mask = np.ones(len(records), dtype=np.bool_)
     by_run: dict[str, int] = {}
     stale = 0
     for each in reversed(covered):
-        if each.stream != plan.tape.name:
-            continue  # Its times are those of another stream.
+        if each.stream != plan.tape.name or not plan.tells(each.scope.region):
+            continue  # Its times are those of another stream, or in other coordinates.
         mine = open_ & _inside(each.scope.region, times)
         if each.scope.workers is not None:
             mine &= np.isin(workers, each.scope.workers)

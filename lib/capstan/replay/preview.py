@@ -205,7 +205,7 @@ def _bound(files: pa.Table, name: str) -> pa.ChunkedArray | None:
 
 
 def _covered_json(plan: Plan, covered: Covered) -> dict[str, object]:
-    same = covered.stream == plan.tape.name
+    same = covered.stream == plan.tape.name and plan.tells(covered.scope.region)
     bounds = render_bounds(plan.time_type, covered.scope.region) if same else {}
     labels = plan.layout.labels if same else {}
     numbers = covered.scope.workers

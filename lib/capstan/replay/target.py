@@ -89,7 +89,7 @@ def require_known(spark: SparkSession, lake: Lake, plan: Plan) -> None:
     rows = spark.read.format("delta").load(plan.target)
     unknown = rows.where(predicate(plan, rows.schema))
     for covered in coverage.standing(lake, plan.target):
-        if covered.scope.meets(plan.scope):
+        if plan.tells(covered.scope.region) and covered.scope.meets(plan.scope):
             known = plan.layout.predicate(
                 rows.schema, plan.time_type, covered.scope.workers, covered.scope.region
             )
