@@ -130,6 +130,8 @@ def lay_records(lake: Lake, name: str, labels: Sequence[str], records: pa.Table)
         records: The rows of the tape's `records`, of any number of micro-batches. Fingerprints in
             its index are those of no rows, so that nothing can be audited by it.
     """
+    # Of Spark there may be fields that are never null, inside of structs that may be.
+    records = records.cast(pa.schema([(f.name, _nullable(f.type)) for f in records.schema]))
     place = ["worker", "batch", "time"]
     moment = pa.timestamp("us", "UTC")
     flat = pa.table(
@@ -157,6 +159,15 @@ def lay_records(lake: Lake, name: str, labels: Sequence[str], records: pa.Table)
     table = pa.Table.from_pylist(rows, schema=schema)
     deltalake.write_deltalake(index.table_uri, table, mode="overwrite")
     _write(lake.stream(name).records, records, {})
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    """A type as tapes have it: with fields that may be null, and times in microseconds."""
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_struct(kind):
+        return pa.struct([(each.name, _nullable(each.type)) for each in kind])
+    return pa.list_(_nullable(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
 def _moved(struct: object, before: Sequence[int], after: Sequence[int] | None) -> list[object]:
