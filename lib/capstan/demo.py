@@ -1,4 +1,4 @@
-"""The main job on real flights, step by step: feed, capture, verify, replay, replay by day."""
+"""The main job on real flights, step by step: feed, capture, verify, replay, by day, pipelines."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 STREAM = "flights"
 MARCH = "march_departures"
 BY_DAY = "flights_by_day"
+PIPELINES = ("hourly_departures", "flights_with_weather", "late_carriers")
+"""Declared replays through pipelines, each into the table of its own name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,14 @@ def require_declared(declarations: Declarations, lake: Lake) -> None:
     """Check that the main job can be done here, before anything is.
 
     Raises:
-        BadRequest: `CAP-STREAM` or `CAP-TRANSFORM` when what it plays is not declared; `CAP-LAKE`
-            for a lake that is no folder of this machine, where the feed could not be laid down.
+        BadRequest: `CAP-STREAM`, `CAP-TRANSFORM` or `CAP-REPLAY` when what it plays is not
+            declared; `CAP-LAKE` for a lake that is no folder of this machine, where the feed could
+            not be laid down.
     """
     declarations.stream(STREAM)
     declarations.registry.get(BY_DAY)
+    for name in PIPELINES:
+        declarations.replay(name)
     if "://" in lake.root:
         raise BadRequest(
             "CAP-LAKE",
@@ -118,6 +123,29 @@ def by_day() -> Request:
     return Request(STREAM, BY_DAY, transform=BY_DAY)
 
 
+def _pipelines(job: MainJob) -> Done:
+    from capstan.replay.request import Request
+    from capstan.replay.run import replay
+
+    outcomes = {}
+    for name in PIPELINES:
+        declared = job.declarations.replay(name)
+        bounds = [f"{at:%Y-%m-%d}" for at in (declared.since, declared.until) if at is not None]
+        request = Request(
+            declared.stream,
+            declared.target,
+            since=bounds[0],
+            until=bounds[1],
+            pipeline=declared.pipeline,
+            sink=declared.sink,
+            replay=name,
+        )
+        outcomes[name] = replay(job.spark, job.lake, job.declarations, request)
+    changed = [name for name, each in outcomes.items() if not each.stood]
+    line = f"played, audited, published: {', '.join(changed)}" if changed else "all three stand"
+    return Done(line, bool(changed), {name: each.as_json() for name, each in outcomes.items()})
+
+
 def _replay(request: Callable[[], Request]) -> Callable[[MainJob], Done]:
     def run(job: MainJob) -> Done:
         from capstan.replay.run import replay
@@ -140,6 +168,7 @@ STEPS = (
     Step("verify", "verify the recordings", _verify),
     Step("replay", f"replay EWR and LGA of March into {MARCH}", _replay(march)),
     Step("transform", f"replay the year by airport and day into {BY_DAY}", _replay(by_day)),
+    Step("pipelines", "replay March through three pipelines, operator by operator", _pipelines),
 )
 """What the main job does, in order."""
 

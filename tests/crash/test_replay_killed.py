@@ -29,6 +29,8 @@ REPLAYS = [
     ("follow", "replay.audit"),
     ("follow", "replay.publish"),
     ("append", "replay.publish"),
+    ("piped", "replay.aside"),
+    ("piped", "replay.publish"),
 ]
 PUBLISHES = ["replay.publish", "replay.coverage", "replay.certificate"]
 ROLLBACKS = ["rollback.publish", "rollback.coverage", "rollback.ledger"]
@@ -77,6 +79,21 @@ def test_a_killed_replay_ends_in_the_same_target(killed, whole, name, point) -> 
     run = world.replay(REQUESTS[name])["run"]
     assert contents.table(world.lake, REQUESTS[name]["into"]) == whole[name]
     require_stands(world, name, run)
+
+
+@pytest.mark.parametrize("point", ["replay.aside", "replay.publish"])
+def test_rows_aside_of_a_killed_pipeline_are_those_of_the_attempt_that_counts(
+    killed, whole, point
+) -> None:
+    world = killed["piped", point]
+    # The same again, or if it was not done yet, for the first time.
+    certificate = world.replay(REQUESTS["piped"])["certificate"]
+    (said,) = certificate["pipeline"]["put_aside"]
+    own = [("run", "=", certificate["run"]), ("attempt", "=", certificate["attempt"])]
+    aside = delta.open_table(world.lake.aside("places")).to_pyarrow_table(filters=own)
+    assert aside.num_rows == said["rows"] > 0
+    metrics = delta.open_table(world.lake.ledger("metrics")).to_pyarrow_table(filters=own)
+    assert sorted(set(metrics["node"].to_pylist())) == ["by_hour", "hours", "odd", "rows"]
 
 
 @pytest.mark.parametrize("point", PUBLISHES)

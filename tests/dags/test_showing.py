@@ -9,6 +9,8 @@ CERTIFICATE: dict[str, object] = {
     "run": "march-1", "stream": "flights", "cut": 30, "workers": ["EWR", "a|b\nc"],
     "not_covered": {"workers": ["JFK"]}, "since": None, "until": "2013-04-01", "records": 5,
     "times": 2, "frontier": [], "complete": True, "late": {"late": 3}, "transform": None,
+    "pipeline": {"name": "p", "sink": "s", "trimmed": 2,
+                 "put_aside": [{"node": "n", "output": "late", "rows": 4}]},
     "target": "march", "target_version": 4, "published": True, "stood": True, "attempt": 2,
     "audit": {"kind": "copy", "passed": True, "cells": 9, "differing": 0, "findings": [1] * 20},
 }  # fmt: skip
@@ -26,6 +28,8 @@ def test_a_certificate_is_a_table_with_a_row_for_each_fact() -> None:
     assert rows["audit"] == "passed (copy, 9 cells)"
     assert rows["published"] == "yes; nothing was changed, it stood already"
     assert "transform" not in rows
+    left_out = "2 rows around the range left out"
+    assert rows["pipeline"] == f"p, sink s; {left_out}; 4 late rows of n put aside"
 
 
 def test_what_a_plan_does_not_know_is_left_out() -> None:

@@ -142,8 +142,9 @@ def test_the_form_offers_what_exists(dags: dict[str, DAG]) -> None:
     params = DagSerialization.from_dict(DagSerialization.to_dict(dags["capstan_replay"])).params
     form = {name: params.get_param(name) for name in params}
     assert form["stream"].schema["enum"] == ["little"]
-    assert form["into"].schema["examples"] == ["by_day"]
+    assert form["into"].schema["examples"] == ["by_day", "place_hours"]
     assert form["transform"].schema["enum"] == [None, "by_day"]
+    assert form["pipeline"].schema["enum"] == [None, "places"]
     assert {param.schema.get("section") for param in form.values()} == {
         "What to play", "Into which table", "How",
     }  # fmt: skip
@@ -173,6 +174,8 @@ def test_the_form_takes_a_replay(dags: dict[str, DAG]) -> None:
         {"into": "t", "workers": [1]},
         {"into": "t", "since": 7},
         {"into": "t", "transform": "other"},
+        {"into": "t", "pipeline": "other"},
+        {"into": "t", "sink": 1},
         {"into": "t", "mode": "overwrite"},
         {"into": "t", "as_of": -1},
         {"into": "t", "peers": 0},

@@ -153,6 +153,9 @@ def test_a_dry_run_ends_after_the_plan(setting: Setting, execute: Any, context: 
         ({"since": "2024-05-02", "until": "2024-05-01"}, "CAP-RANGE"),
         ({"since": "soon"}, "CAP-TIME"),
         ({"transform": "none_such"}, "CAP-TRANSFORM"),
+        ({"pipeline": "none_such"}, "CAP-PIPELINE"),
+        ({"pipeline": "places"}, "CAP-PIPELINE"),
+        ({"pipeline": "places", "sink": "hours", "workers": ["a"]}, "CAP-WORKERS"),
         ({"transform": "by_day", "until": "2024-05-01T05:00:00Z"}, "CAP-GRAIN"),
         ({"as_of": 9}, "CAP-CUT"),
         ({"into": "../x"}, "CAP-NAME"),
@@ -329,6 +332,19 @@ def test_a_backfill_takes_its_parameters(taped: Place, execute: Any, context: An
     request = where["ti"].pushed["request"]
     assert (request["workers"], request["direct"], request["adopt"]) == (["b"], True, True)
     assert (request["since"], request["transform"]) == ("2024-05-01T00:00:00+00:00", "by_day")
+
+
+def test_a_backfill_through_a_pipeline_asks_for_it(
+    taped: Place, execute: Any, context: Any
+) -> None:
+    dag = taped.bag().dags["capstan_backfill__hours"]
+    where = context()
+    where |= {"data_interval_start": START, "data_interval_end": START + DAY, "params": {}}
+    with pytest.raises(DownstreamTasksSkipped):
+        execute(dag.get_task("plan"), where)
+    request = where["ti"].pushed["request"]
+    assert (request["pipeline"], request["sink"]) == ("places", "hours")
+    assert (request["transform"], request["replay"]) == (None, "hours")
 
 
 @pytest.fixture

@@ -22,6 +22,9 @@ transforms:
     grain: 1 day
   mixed:
     sql: SELECT count(*) AS n FROM records
+pipelines:
+  places: capstan.testing.piped:places
+  by_clock: capstan.workloads.nexmark_queries:q12
 """
 
 
@@ -309,3 +312,35 @@ def test_audits_that_cannot_be_meant(options, ended, code, about, run, tmp_path)
     found, error = run("audit", "hours", *(word.format(tmp_path) for word in options))
     assert (found, error["error"]) == (ended, code)
     assert about in error["message"] + error["hint"]
+
+
+def test_plan_knows_pipelines_and_where_they_go(run, capsys):
+    words = ("--pipeline", "places", "--since", "2013-03-01T01:00", "--until", "2013-03-01T02:00")
+    code, found = run("plan", "hours", *words, "--sink", "hours")
+    # Two hours ahead are read as well, and can still receive records.
+    assert (code, found["complete"], found["target"]) == (3, False, "place_hours")
+    assert (found["records"], found["since"]) == (14, "2013-03-01T01:00:00.000000Z")
+    assert found["pipeline"] == {
+        "name": "places",
+        "sink": "hours",
+        "reads": {"since": "2013-02-28T17:00:00.000000Z", "until": "2013-03-01T02:00:00.000000Z"},
+    }
+    assert main(["plan", "hours", *words, "--sink", "hours", "--into", "x"]) == 3
+    assert "places, sink hours" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["plan", "replay"])
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--pipeline", "by_clock", "--into", "x"), "CAP-DAG-SCHEMA", "current_timestamp"),
+        (("--pipeline", "places", "--into", "x"), "CAP-PIPELINE", "hours, pairs, starts"),
+        (("--pipeline", "places", "--sink", "pairs"), "CAP-USAGE", "--into TABLE"),
+        (("--pipeline", "place", "--into", "x"), "CAP-PIPELINE", "did you mean 'places'"),
+        (("--sink", "pairs", "--into", "x"), "CAP-PIPELINE", "goes with --pipeline"),
+    ],
+)
+def test_pipelines_that_cannot_be_played_are_refused_without_a_jvm(run, command, words, code, said):
+    ended, error = run(command, "hours", *words)
+    assert (ended, error["error"]) == (2, code)
+    assert said in error["message"]

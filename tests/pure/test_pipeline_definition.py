@@ -50,6 +50,7 @@ def test_a_pipeline_gives_its_graph() -> None:
         ({"sinks": (Sink("out", worker="_worker"),)}, "no column _worker at sink out"),
         ({"sinks": (Sink("out", keys=("key", "id")),)}, "no column id at sink out"),
         ({"lookback": -1}, "less than nothing"),
+        ({"sinks": (Sink("out", grain=0),)}, "a grain of nothing"),
         ({"lookahead": timedelta(seconds=-1)}, "less than nothing"),
         ({"lookback": 1, "unbounded": True}, "has no lookback"),
         ({"give": 3}, "gives int instead of a graph"),

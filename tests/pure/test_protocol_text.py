@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from capstan.capture import domain
-from capstan.ledger import findings, tables
+from capstan.ledger import aside, findings, tables
 from capstan.ledger.coverage import PUBLISHED, ROLLED_BACK
 from capstan.ledger.identity import RunId
 from capstan.ledger.runs import Step
@@ -37,6 +37,7 @@ COLUMNS = {
     "late": schema.late_schema(_TIMES, _PAYLOAD),
     **tables.SCHEMAS,
     "verified": VERIFIED,
+    "aside": aside.ASIDE,
 }
 
 
@@ -167,7 +168,8 @@ def test_states_of_coverage_are_those_of_the_code() -> None:
 
 
 def test_certificate_keys_are_those_of_the_code() -> None:
-    inside = keys_of("replay/certificate.py", "_replay_workers", "_not_covered")
+    inside = keys_of("replay/certificate.py", "_replay_workers", "_not_covered", "piped_json")
+    inside |= keys_of("replay/play.py", "counted")
     coded = keys_of("replay/certificate.py", "draft", "finished")
     text = section("Certificate")
     assert set(names(rows(text, "key"))) == coded

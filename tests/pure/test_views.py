@@ -298,6 +298,8 @@ def test_the_calendar_has_a_state_for_each_day(covered):
         "since": "2024-05-04",
         "until": "2024-05-06",
         "transform": None,
+        "pipeline": None,
+        "sink": None,
         "mode": "replace",
         "keys": [],
         "approve": False,

@@ -13,8 +13,8 @@ from pyspark.sql.types import ArrayType, DecimalType, StringType, StructType
 
 from capstan.audit import (
     Audit,
+    audit_computed,
     audit_copy,
-    audit_transform,
     played_records,
     restrict,
     shape_of,
@@ -442,8 +442,9 @@ def transform_of(
 ) -> Audit:
     time = "hour" if recompute is by_id else "the `hour`"
     shape = shape or shape_of(frame.schema, made.tape.time_type, time=time)
-    return audit_transform(
-        made.spark, made.tape, made.cut, made.workers, made.region, frame, shape, recompute, keys
+    computed = recompute(made.played())
+    return audit_computed(
+        made.spark, made.tape, made.cut, made.workers, made.region, frame, shape, computed, keys
     )
 
 

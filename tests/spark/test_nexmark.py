@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
+from capstan.audit import played_records
 from capstan.errors import BadRequest
 from capstan.pipeline import pipelines
 from capstan.pipeline.play import play
 from capstan.pipeline.reach import everything
-from capstan.times import Kind, TimeType
+from capstan.pipeline.tape import play_tape
+from capstan.tape.lake import Lake
+from capstan.tape.tape import newest_cut, open_tape
+from capstan.testing.bare import lay_records
+from capstan.times import Antichain, Box, Kind, TimeType
+from capstan.times.region import Region
 from capstan.workloads import nexmark, nexmark_events, nexmark_queries, nexmark_sql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -71,6 +79,34 @@ def test_pipelines_give_what_sql_gives(events: DataFrame, number: int) -> None:
         assert found == wanted, peers
         assert played.trimmed == {"out": 0}
         assert played.put_aside == {}
+
+
+@pytest.mark.parametrize("batches", [1, 50])
+def test_a_tape_gives_what_the_queries_are_run_over(
+    events: DataFrame, tmp_path: Path, batches: int
+) -> None:
+    spark, wanted = events.sparkSession, recorded(events, batches)
+    data = F.struct("dateTime", "person", "auction", "bid").alias("data")
+    place = [F.col(f"_{name}").alias(name) for name in ("worker", "batch", "time", "pos")]
+    # Not `toArrow`: it refuses nulls around fields that are never null.
+    wanted.select(*place, data).coalesce(1).write.parquet(str(tmp_path / "rows"))
+    rows = pq.read_table(tmp_path / "rows")
+    assert len(set(rows["batch"].to_pylist())) == batches
+    lake = Lake.at(tmp_path)
+    lay_records(lake, "nexmark", ["even", "odd"], rows)
+    tape = open_tape(lake, "nexmark")
+    cut, workers = newest_cut(tape), {0: "even", 1: "odd"}
+    assert cut.batch == batches - 1
+    read = played_records(
+        spark, tape, cut, workers, Region(Box.everything(TIMES)), place=True
+    ).select(wanted.columns)
+    assert multiset(read) == multiset(wanted)
+    # And one of them over the tape itself.
+    pipeline = pipelines().get("nexmark_q7")
+    reach = everything(TIMES)
+    played = play_tape(spark, tape, cut, workers, pipeline, reach, Antichain(), peers=3)
+    assert multiset(played.sinks["out"].drop("_time")) == multiset(nexmark_sql.asked(events, 7))
+    played.release()
 
 
 def test_every_query_is_registered() -> None:

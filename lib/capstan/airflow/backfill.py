@@ -94,6 +94,8 @@ def _interval_of(replay: Replay) -> Callable[[Context], Mapping[str, object]]:
             "since": since.isoformat(),
             "until": until.isoformat(),
             "transform": replay.transform,
+            "pipeline": replay.pipeline,
+            "sink": replay.sink,
             "mode": str(replay.mode),
             "keys": replay.keys,
             "approve": replay.approve,

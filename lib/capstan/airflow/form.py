@@ -119,6 +119,19 @@ def _into(setting: Setting) -> dict[str, Param]:
             title="Transform",
             section=INTO,
         ),
+        "pipeline": Param(
+            None,
+            type=["string", "null"],
+            enum=[None, *declared.pipelines],
+            values_display={
+                "None": "none",
+                **{name: f"{name}: {where}" for name, where in declared.pipelines.items()},
+            },
+            title="Pipeline",
+            description_md="In place of a transform.",
+            section=INTO,
+        ),
+        "sink": _text("Sink", "Which sink of the pipeline, where it has several.", INTO),
         "mode": Param(
             str(Mode.REPLACE),
             type="string",
@@ -131,7 +144,9 @@ def _into(setting: Setting) -> dict[str, Param]:
             title="Mode",
             section=INTO,
         ),
-        "keys": _list("Keys", "Columns that merge matches rows by; else the transform's.", INTO),
+        "keys": _list(
+            "Keys", "Columns that merge matches rows by; else those of the transform or sink.", INTO
+        ),
         "adopt": switch(
             "Adopt", "Also replace rows of the range that no replay has put there.", INTO
         ),

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from capstan.views.shown import approval_text, behind_text, covered_text, standing_text
+from capstan.views.shown import (
+    approval_text,
+    behind_text,
+    covered_text,
+    pipeline_text,
+    standing_text,
+)
 
 _LONGEST = 300
 
@@ -26,6 +32,7 @@ def plan_markdown(plan: Mapping[str, object]) -> str:
         ("to read", f"{plan.get('files')} of {plan.get('files_all')} files, {plan.get('bytes')} B"),
         ("late, not played", plan.get("late")),
         ("transform", plan.get("transform")),
+        ("pipeline", pipeline_text(plan.get("pipeline"))),
         ("mode", plan.get("mode")),
         ("target", plan.get("target_path")),
         ("stands already", plan.get("stands")),
@@ -60,6 +67,7 @@ def certificate_markdown(certificate: Mapping[str, object]) -> str:
         ("complete", f"{complete}, frontier {frontier}"),
         ("late, not played", certificate.get("late")),
         ("transform", certificate.get("transform")),
+        ("pipeline", pipeline_text(certificate.get("pipeline"))),
         (
             "target",
             f"{certificate.get('target')}{'' if version is None else f', version {version}'}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capstan.audit.audit import audit_copy, audit_transform
+from capstan.audit.audit import audit_computed, audit_copy
 from capstan.audit.report import Audit, CheckResult, Finding
 from capstan.audit.shape import Shape, shape_of
 from capstan.audit.source import played_records, restrict
@@ -12,8 +12,8 @@ __all__ = [
     "CheckResult",
     "Finding",
     "Shape",
+    "audit_computed",
     "audit_copy",
-    "audit_transform",
     "played_records",
     "restrict",
     "shape_of",

@@ -1,8 +1,8 @@
-"""The audits: of a copy, of a table with some of the columns, of a transform's output."""
+"""The audits: of a copy, of a table with some of the columns, of what was computed from a tape."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,7 +14,6 @@ from capstan.audit.report import Audit
 from capstan.audit.rows import RowDifferences, Side, row_differences, within
 from capstan.audit.scope import NO_ROWS, AuditScope, Found, OnTape, measures, results_in
 from capstan.audit.shape import Shape, columns_error, common_fields, stored_fields
-from capstan.audit.source import played_records
 from capstan.declare.checks import Check
 from capstan.tape.tape import Cut, Tape, stored_payload
 from capstan.times.region import Region
@@ -158,7 +157,7 @@ class _CopySides:
         return OnTape(found.differing, found.sample)
 
 
-def audit_transform(
+def audit_computed(
     spark: SparkSession,
     tape: Tape,
     cut: Cut,
@@ -166,13 +165,14 @@ def audit_transform(
     region: Region,
     frame: DataFrame,
     shape: Shape,
-    recompute: Callable[[DataFrame], DataFrame],
+    computed: DataFrame,
     keys: Sequence[str] = (),
     *,
+    kind: str = "transform",
     limit: int = SAMPLE,
     checks: Sequence[Check] = (),
 ) -> Audit:
-    """Compare a transform's stored output with a second computation of it from the tape.
+    """Compare stored output of a transform or pipeline with a second computation from the tape.
 
     The records that are read for it are held against the tape's index as well.
 
@@ -181,11 +181,12 @@ def audit_transform(
         tape: The tape.
         cut: Its point of history.
         workers: Labels of the audited workers, by number.
-        region: The times of the records that the transform was given.
+        region: The times of the records that it was given.
         frame: The stored rows that it gave for them.
         shape: Where the output has its worker, time and data columns, as far as it keeps them.
-        recompute: The transform; it gets the frame of `played_records`.
+        computed: The rows of the second computation, made as independently as may be.
         keys: Data columns that identify an output row within its cell; may be none.
+        kind: `transform` or `pipeline`.
         limit: How many findings to give at most.
         checks: What every stored row must meet; they are counted in the same scan of them.
 
@@ -197,7 +198,6 @@ def audit_transform(
     scope = AuditScope(spark, tape, cut, workers, region, limit, checks)
     prepared = scope.prepared(frame)
     records = cells.view_cells(scope.records(), {"h": stored_payload(spark, tape).fields})
-    computed = recompute(played_records(spark, tape, cut, workers, region))
     fields = common_fields(shape.columns, computed.schema, frame.schema)
     stored = stored_fields(fields, frame.schema)
     wanted = Side(scope.table(computed, shape), fields, _keys(keys, fields))
@@ -214,7 +214,7 @@ def audit_transform(
         met = results_in(prepared, found.view, totals)
         checked = given.cells + totals["cells"]
         if not given.differing and not totals["bad"]:
-            return scope.passed("transform", checked, totals["table"], met)
+            return scope.passed(kind, checked, totals["table"], met)
         bad = joined.where(wrong)
         outcome = Found(
             cells=checked,
@@ -227,7 +227,7 @@ def audit_transform(
         )
     finally:
         joined.unpersist()
-    return scope.failed("transform", outcome)
+    return scope.failed(kind, outcome)
 
 
 def _keys(keys: Sequence[str], fields: Sequence[StructField]) -> list[StructField]:

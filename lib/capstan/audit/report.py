@@ -80,10 +80,10 @@ class Audit:
     """The answer to: is this table exactly what the stream said, and what its owner demands?
 
     Attributes:
-        kind: What was checked: `copy`, `shared-columns` or `transform`.
+        kind: What was checked: `copy`, `shared-columns`, `transform` or `pipeline`.
         passed: Whether nothing differs, and every row meets every check.
-        cells: How many cells (worker, time) were compared; of a transform those of its input and
-            of its output.
+        cells: How many cells (worker, time) were compared; of a transform or pipeline those
+            of its input and of its output.
         differing: How many of them differ.
         findings: A sample of the differences, those on the tape first.
         records: Rows found in the table.

@@ -118,7 +118,7 @@ def grids(
         every: The length that was asked for. Without one the intervals are those of the
             schedule, or of the grain, or days; of numbers one each.
         schedule: The replay's schedule.
-        grain: Of what length the transform needs whole multiples.
+        grain: Of what length the transform or sink needs whole multiples.
         anchor: Where an interval begins.
 
     Raises:

@@ -75,15 +75,16 @@ def gather(lake: Lake, plan: Plan) -> Evidence:
 
 def _written(plan: Plan, covered: Covered, history: History | None) -> Written | None:
     workers = None if covered.scope.workers is None else frozenset(covered.scope.workers)
+    everything = Region(Box.everything(plan.time_type))
+    same_shape = plan.tells(covered.scope.region)
     if covered.stream != plan.tape.name:
         # Another stream's rows are in the way only where they have replaced this one's.
         if _mode(history) is not Mode.REPLACE:
             return None
-        everything = Region(Box.everything(plan.tape.time_type))
-        same_shape = len(covered.scope.region.box.since) == len(everything.box.since)
         region = covered.scope.region if same_shape else everything
         return Written(covered.run, workers, region, current=False)
-    region = covered.scope.region
+    # What a copy has told in more coordinates than a pipeline has may lie anywhere.
+    region = covered.scope.region if same_shape else everything
     if plan.layout.time is None:
         # The target does not keep the time, so its scope is all times; what was played is less.
         region = _played(history) or region

@@ -101,8 +101,9 @@ def survey(
         declarations: What is declared.
         replay: The replay's name.
         every: How long an interval is: a number where times are BIGINT. By default the intervals
-            are those of the replay's schedule, or of the transform's grain, or days; one each
-            where times are BIGINT. They are counted from the declared first time, or from 1970.
+            are those of the replay's schedule, or of the grain of its transform or sink, or days;
+            one each where times are BIGINT. They are counted from the declared first time, or from
+            1970.
         since: First time that is asked about, as the command line writes it.
         until: First time after that.
         as_of: The cut; None for the newest.
@@ -124,11 +125,20 @@ def survey(
         until=None if high is None else bound_text(tape.time_type, coordinate.render(high)),
         as_of=as_of,
         transform=declared.transform,
+        pipeline=declared.pipeline,
+        sink=declared.sink,
         mode=declared.mode,
         keys=declared.keys,
         replay=declared.name,
     )
     plan = make_plan(lake, declarations, request)
+    if plan.axes[-1] != len(tape.time_type.coordinates) - 1:
+        raise BadRequest(
+            "CAP-INTERVALS",
+            f"intervals are cut in {coordinate.name}, and pipeline {request.pipeline} has another "
+            "coordinate for its time",
+            "replay its ranges with `capstan replay`",
+        )
     judging = Judge(plan, gather(lake, plan), beginnings(plan))
     found = whole_target(judging) if _whole(plan) else judged(judging, _cut(plan, declared, every))
     return Survey(declared, plan, found)
@@ -171,12 +181,12 @@ def _tightest(choose: Callable[[Iterable[int]], int], *bounds: int | None) -> in
 def _cut(plan: Plan, declared: Replay, every: Every | None) -> list[tuple[int, int]]:
     """The intervals of the plan's range, as integers of the last coordinate."""
     coordinate = plan.tape.time_type.coordinates[-1]
-    grain = plan.transform.grain if plan.transform is not None else None
+    unit = 1 if plan.computation is None else plan.computation.grain
     anchor = _declared(coordinate, declared.since) or 0
+    grain = None if unit == 1 else unit * _MICROSECOND
     if coordinate.kind is Kind.BIGINT:
-        grain = None
+        every, grain = every or unit, None
     choice = grids(coordinate.kind, every, schedule=declared.schedule, grain=grain, anchor=anchor)
-    unit = 1 if grain is None else grain // _MICROSECOND
     for grid in choice:
         found = _within(plan, grid)
         # A schedule's moments may lie inside a grain, which can only be played whole.

@@ -32,8 +32,10 @@ class Judge:
     def interval(self, since: int, until: int, near: Sequence[Written]) -> Interval:
         """The interval from `since` to before `until`, where `near` may have written."""
         box = Box((*self.plan.box.since[:-1], since), (*self.plan.box.until[:-1], until))
-        complete = bool(self.plan.workers) and box.is_complete(self.plan.frontier)
-        return self.told((since, until), Region(box), near, complete=complete)
+        complete = bool(self.plan.workers) and self.plan.completes(box)
+        # Rows of a pipeline have one coordinate of the stream's times.
+        own = box if self.plan.piped is None else Box((since,), (until,))
+        return self.told((since, until), Region(own), near, complete=complete)
 
     def told(
         self,
@@ -71,12 +73,14 @@ class Judge:
 
     def _verdicts(self, region: Region, near: Sequence[Written]) -> dict[int, Verdict]:
         """By worker that can have records in the region, what stands there of it."""
-        minimum = self.plan.tape.time_type.minimum
+        minimum, last = self.plan.time_type.minimum, region.box.until[-1]
+        reach = Box.everything(self.plan.tape.time_type)
+        reach = Box(reach.since, (*reach.until[:-1], last)) if self.plan.piped else region.box
         found: dict[int, Verdict] = {}
         # Most often all workers were written by the same runs.
         known: dict[tuple[int, ...], Verdict] = {}
         for worker in self.plan.workers:
-            if region.box.is_complete(self.beginnings[worker]):
+            if reach.is_complete(self.beginnings[worker]):
                 continue
             key = tuple(i for i, each in enumerate(near) if each.holds(worker))
             if key not in known:

@@ -29,7 +29,7 @@ Every = Annotated[
     str | None,
     typer.Option(
         help="How long an interval is: '6 hours', or 100 where times are numbers; by default "
-        "that of the replay's schedule, or its transform's grain, or 1 day.",
+        "that of the replay's schedule, or the grain of its transform or sink, or 1 day.",
         metavar="LENGTH",
     ),
 ]

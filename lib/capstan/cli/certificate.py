@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rich.table import Table
 
 from capstan.cli.output import cell, facts, table
-from capstan.views.shown import approval_text
+from capstan.views.shown import approval_text, pipeline_text
 
 # Of a row in a table; the whole of it is in the JSON.
 _LONGEST = 100
@@ -29,6 +29,7 @@ def certificate_facts(certificate: Mapping[str, object]) -> Table:
             ("workers left out", left_out.get("workers")),
             ("late, not played", certificate.get("late")),
             ("transform", certificate.get("transform")),
+            ("pipeline", pipeline_text(certificate.get("pipeline"))),
             ("target", _target(certificate)),
             ("audit", audit_line(certificate.get("audit"))),
             ("checks", checks_line(certificate.get("audit"))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,7 +26,7 @@ def explain(
     from capstan import dag
 
     shell = shell_of(context)
-    pipeline = known().get(name)
+    pipeline = known(shell.declarations().pipelines).get(name)
     plan = pipeline.plan()
     picture = dag.mermaid(plan)
     if mermaid and not shell.output.as_json:
@@ -54,15 +55,19 @@ def explain(
     return 0
 
 
-def known() -> Pipelines:
-    """The pipelines that can be named: those that are registered, and those that come along."""
+def known(references: Mapping[str, str] | None = None) -> Pipelines:
+    """The pipelines that can be named: those that are declared, and those that come along.
+
+    Args:
+        references: Where declared ones are registered, by name.
+    """
     from capstan.pipeline import pipelines
     from capstan.workloads import flight_pipelines, nexmark_queries
 
     # To import them is to register them.
     assert flight_pipelines is not None
     assert nexmark_queries is not None
-    return pipelines()
+    return pipelines(references=references)
 
 
 def described(pipeline: Pipeline, plan: Plan) -> dict[str, object]:

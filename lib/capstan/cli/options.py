@@ -31,9 +31,11 @@ AsOf = Annotated[
     typer.Option(help="The cut: a commit of the tape; the newest by default.", metavar="CUT"),
 ]
 Into = Annotated[
-    str,
+    str | None,
     typer.Option(
-        help="The target: a table of the lake, a declared target or a Delta path.", metavar="TABLE"
+        help="The target: a table of the lake, a declared target or a Delta path; by default that "
+        "of the pipeline's sink.",
+        metavar="TABLE",
     ),
 ]
 

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 
 from capstan.cli.certificate import row_pair, time_range
 from capstan.cli.output import cell, facts, table
-from capstan.views.shown import behind_text, size, standing_text
+from capstan.views.shown import behind_text, pipeline_text, size, standing_text
 
 
 def plan_tables(plan: Mapping[str, object]) -> list[RenderableType]:
@@ -30,6 +30,8 @@ def plan_tables(plan: Mapping[str, object]) -> list[RenderableType]:
                 ("records", f"{cell(plan['records'])} at {cell(plan['times'])} times"),
                 ("to read", f"{plan['files']} of {plan['files_all']} files, {_size(plan)}"),
                 ("late, not played", plan["late"]),
+                ("transform", plan["transform"]),
+                ("pipeline", pipeline_text(plan["pipeline"])),
                 ("target", plan["target_path"]),
                 ("stands already", plan["stands"]),
                 ("of the records", standing_text(plan["standing"], cell)),

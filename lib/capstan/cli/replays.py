@@ -17,6 +17,7 @@ from capstan.declare import Mode
 from capstan.errors import BadRequest
 
 if TYPE_CHECKING:
+    from capstan.declare import Declarations
     from capstan.replay.request import Request
     from capstan.replay.run import Outcome
 
@@ -25,6 +26,14 @@ Peers = Annotated[
 ]
 Transform = Annotated[
     str | None, typer.Option(help="A registered transform; the records as they are by default.")
+]
+Pipeline = Annotated[
+    str | None,
+    typer.Option(help="A registered pipeline, in place of a transform.", metavar="NAME"),
+]
+Sink = Annotated[
+    str | None,
+    typer.Option(help="Which sink of the pipeline, where it has several.", metavar="NODE"),
 ]
 ModeOption = Annotated[Mode, typer.Option(help="How the target is changed.")]
 Keys = Annotated[
@@ -55,7 +64,7 @@ Diff = Annotated[
 def plan(
     context: typer.Context,
     stream: Stream,
-    into: Into,
+    into: Into = None,
     workers: Workers = None,
     since: Since = None,
     until: Until = None,
@@ -63,6 +72,8 @@ def plan(
     as_of: AsOf = None,
     peers: Peers = None,
     transform: Transform = None,
+    pipeline: Pipeline = None,
+    sink: Sink = None,
     mode: ModeOption = Mode.REPLACE,
     keys: Keys = None,
     follow: Follow = None,
@@ -79,7 +90,8 @@ def plan(
     from capstan.replay.preview import preview
 
     shell = shell_of(context)
-    found = preview(shell.lake, shell.declarations(), _request(context))
+    declarations = shell.declarations()
+    found = preview(shell.lake, declarations, _request(context, declarations))
     value = found.as_json()
     shown = plan_tables(value)
     if diff:
@@ -96,13 +108,7 @@ def plan(
 def replay(
     context: typer.Context,
     stream: Stream,
-    into: Annotated[
-        str | None,
-        typer.Option(
-            help="The target: a table of the lake, a declared target or a Delta path.",
-            metavar="TABLE",
-        ),
-    ] = None,
+    into: Into = None,
     into_stream: Annotated[
         str | None,
         typer.Option(
@@ -118,6 +124,8 @@ def replay(
     as_of: AsOf = None,
     peers: Peers = None,
     transform: Transform = None,
+    pipeline: Pipeline = None,
+    sink: Sink = None,
     mode: ModeOption = Mode.REPLACE,
     keys: Keys = None,
     follow: Follow = None,
@@ -135,14 +143,8 @@ def replay(
     shell = shell_of(context)
     if into_stream is not None:
         return _recapture(context, shell)
-    if into is None:
-        raise BadRequest(
-            "CAP-USAGE",
-            "a replay needs --into TABLE or --into-stream STREAM",
-            "see `capstan replay --help`",
-        )
-    request = _request(context)
     declarations = shell.declarations()
+    request = _request(context, declarations)
     # What can be refused is refused before a JVM starts.
     make_plan(shell.lake, declarations, request)
     with shell.spark(replay_work(f"replay {stream}", direct=direct, hold=hold)) as spark:
@@ -191,16 +193,36 @@ def _recapture(context: typer.Context, shell: Shell) -> int:
     return 0
 
 
-def _request(context: typer.Context) -> Request:
+def _request(context: typer.Context, declarations: Declarations) -> Request:
     """The request of a command whose parameters are named like the request's fields."""
     from capstan.replay.request import Request
 
     given = context.params
     fields = {name: given[name] for name in Request.__dataclass_fields__ if name in given}
+    if fields["into"] is None:
+        fields["into"] = _usual_target(context, declarations)
     fields["mode"] = Mode(fields["mode"])
     fields["workers"] = names(fields["workers"], "--workers")
     fields["keys"] = names(fields["keys"], "--keys") or ()
     return Request(**fields)
+
+
+def _usual_target(context: typer.Context, declarations: Declarations) -> str:
+    """The table that a pipeline's sink goes into, where a command names none."""
+    if context.params["pipeline"] is not None:
+        from capstan.pipeline import pipelines
+        from capstan.replay.computing import find_sink
+
+        found = pipelines(references=declarations.pipelines).get(context.params["pipeline"])
+        target = find_sink(found, context.params["sink"]).target
+        if target is not None:
+            return target
+    other = " or --into-stream STREAM" if "into_stream" in context.params else ""
+    raise BadRequest(
+        "CAP-USAGE",
+        f"a replay needs --into TABLE{other}",
+        f"see `capstan {context.info_name} --help`",
+    )
 
 
 def _answer(shell: Shell, outcome: Outcome) -> None:

@@ -218,10 +218,16 @@ def _run_row(history: History, holds: bool) -> dict[str, object]:
         "since": certificate.get("since"),
         "until": certificate.get("until"),
         "transform": certificate.get("transform"),
+        "pipeline": _pipeline(certificate.get("pipeline")),
         "version": (history.certificate or {}).get("target_version"),
         "error": error,
         "at": moment(last.at),
     }
+
+
+def _pipeline(said: object) -> str | None:
+    """Pipeline and sink, as the ledgers name them."""
+    return f"{said['name']}.{said['sink']}" if isinstance(said, Mapping) else None
 
 
 def _claim_row(claim: Claim) -> dict[str, object]:
@@ -232,6 +238,7 @@ def _claim_row(claim: Claim) -> dict[str, object]:
         "state": "claimed",
         "holds": True,
         "attempts": claim.attempt,
-        **dict.fromkeys(("records", "workers", "since", "until", "transform", "version", "error")),
+        **dict.fromkeys(("records", "workers", "since", "until", "transform", "pipeline")),
+        **dict.fromkeys(("version", "error")),
         "at": moment(claim.at),
     }

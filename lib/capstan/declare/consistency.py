@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 
 from capstan.declare.computation import Transform
@@ -17,9 +17,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def check_replay(
-    replay: Replay, streams: Mapping[str, Stream], registry: Registry
+    replay: Replay,
+    streams: Mapping[str, Stream],
+    registry: Registry,
+    pipelines: Collection[str] = (),
 ) -> Problem | None:
-    """The first field of `replay` that does not fit the rest, and why; None when all fit."""
+    """The first field of `replay` that does not fit the rest, and why; None when all fit.
+
+    What its pipeline needs is known only once that is imported, and so is checked by the plan.
+    """
     stream = streams.get(replay.stream)
     if stream is None:
         guess = did_you_mean(replay.stream, streams)
@@ -32,11 +38,20 @@ def check_replay(
         except BadRequest as error:
             return "transform", f"{error.message}; {error.hint}"
     return (
-        _workers(replay, stream)
+        _pipeline(replay, pipelines)
+        or _workers(replay, stream)
         or _range(replay, stream)
         or _merge(replay, transform)
         or (_transformed(replay, stream, transform) if transform else None)
     )
+
+
+def _pipeline(replay: Replay, known: Collection[str]) -> Problem | None:
+    if replay.pipeline is None or replay.pipeline in known:
+        return None
+    guess = did_you_mean(replay.pipeline, known)
+    said = f"no pipeline is declared as {replay.pipeline!r}{guess}"
+    return "pipeline", f"{said}; declared: {one_of(sorted(known))}"
 
 
 def _workers(replay: Replay, stream: Stream) -> Problem | None:
@@ -71,7 +86,8 @@ def _range(replay: Replay, stream: Stream) -> Problem | None:
 
 
 def _merge(replay: Replay, transform: Transform | None) -> Problem | None:
-    if replay.mode is Mode.MERGE and not (replay.keys or (transform and transform.keys)):
+    own = replay.pipeline is not None or (transform and transform.keys)
+    if replay.mode is Mode.MERGE and not (replay.keys or own):
         return "mode", "merge needs keys; name them in the replay or in its transform"
     return None
 

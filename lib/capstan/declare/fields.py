@@ -139,7 +139,12 @@ def _distinct(values: tuple[str, ...]) -> tuple[str, ...]:
     return _once(values)
 
 
-def _reference(text: str) -> str:
+def reference(text: str) -> str:
+    """Return `text` when it names something in Python: `package.module:name`.
+
+    Raises:
+        ValueError: It is written in another way.
+    """
     if not _REFERENCE.fullmatch(text):
         raise ValueError(f"{text!r} names nothing in Python; write package.module:function")
     return text
@@ -155,7 +160,7 @@ Column = Annotated[str, AfterValidator(_checked(check_column))]
 Columns = Annotated[tuple[Column, ...], BeforeValidator(_several), AfterValidator(_distinct)]
 Labels = Annotated[tuple[str, ...], BeforeValidator(_several), AfterValidator(_distinct)]
 # What Python has under a name: `package.module:name`.
-Reference = Annotated[str, AfterValidator(_reference)]
+Reference = Annotated[str, AfterValidator(reference)]
 References = Annotated[tuple[Reference, ...], BeforeValidator(_several), AfterValidator(_once)]
 TableOrPath = Annotated[str, AfterValidator(_checked(check_target))]
 Schedule = Annotated[str, AfterValidator(_schedule)]

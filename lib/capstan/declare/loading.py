@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -14,6 +14,7 @@ from capstan.declare.checks import twice
 from capstan.declare.computation import Transform
 from capstan.declare.consistency import check_replay
 from capstan.declare.document import Document, Place, read_document
+from capstan.declare.fields import reference
 from capstan.declare.models import Replay, Stream, Target
 from capstan.declare.names import NAME_RULE, check_name, did_you_mean, one_of
 from capstan.declare.reading import read_declared
@@ -22,8 +23,14 @@ from capstan.errors import BadRequest
 
 Model = TypeVar("Model")
 
-_SECTIONS = ("streams", "transforms", "targets", "replays")
-_KINDS = {"streams": "stream", "transforms": "transform", "targets": "table", "replays": "replay"}
+_KINDS = {
+    "streams": "stream",
+    "transforms": "transform",
+    "pipelines": "pipeline",
+    "targets": "table",
+    "replays": "replay",
+}
+_SECTIONS = tuple(_KINDS)
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _VARIABLE = re.compile(r"\{([A-Za-z_]\w*)\}")
 
@@ -38,6 +45,8 @@ class Declarations:
         transforms: Transforms of this file; `registry` has those of Python too.
         targets: Targets whose columns are declared.
         replays: Replays with a name.
+        pipelines: Where pipelines are registered, as `package.module:function`; nothing is
+            imported to read them.
     """
 
     path: Path
@@ -45,6 +54,7 @@ class Declarations:
     transforms: Mapping[str, Transform]
     targets: Mapping[str, Target]
     replays: Mapping[str, Replay]
+    pipelines: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def registry(self) -> Registry:
@@ -115,6 +125,7 @@ def load(path: Path, *, lake: str) -> Declarations:
         _models(document, "transforms", sections, Transform),
         _models(document, "targets", sections, Target),
         _models(document, "replays", sections, Replay),
+        _references(document, sections["pipelines"]),
     )
     for name, replay in declared.replays.items():
         _check_replay(document, name, replay, declared)
@@ -122,7 +133,7 @@ def load(path: Path, *, lake: str) -> Declarations:
 
 
 def _sections(document: Document) -> dict[str, dict[str, object]]:
-    """The four sections, each a mapping of names; sections that are not there are empty."""
+    """The sections, each a mapping of names; sections that are not there are empty."""
     assert isinstance(document.data, dict)
     for key in document.data:
         if key not in _SECTIONS:
@@ -147,10 +158,7 @@ def _models(
     found: dict[str, Model] = {}
     for name, fields in sections[section].items():
         place = (section, name)
-        try:
-            check_name(_KINDS[section], name)
-        except BadRequest as error:
-            raise document.error(place, error.message, f"a name is {NAME_RULE}") from None
+        _check_name(document, place, name)
         data: object = {} if fields is None else fields
         if isinstance(data, dict):
             if "name" in data:
@@ -161,8 +169,30 @@ def _models(
     return MappingProxyType(found)
 
 
+def _references(document: Document, section: Mapping[str, object]) -> Mapping[str, str]:
+    """The pipelines: each name stands for `package.module:function`."""
+    found: dict[str, str] = {}
+    for name, value in section.items():
+        place = ("pipelines", name)
+        _check_name(document, place, name)
+        if not isinstance(value, str):
+            raise document.error(place, "must be text: package.module:function")
+        try:
+            found[name] = reference(value)
+        except ValueError as error:
+            raise document.error(place, str(error)) from None
+    return MappingProxyType(found)
+
+
+def _check_name(document: Document, place: tuple[str, str], name: str) -> None:
+    try:
+        check_name(_KINDS[place[0]], name)
+    except BadRequest as error:
+        raise document.error(place, error.message, f"a name is {NAME_RULE}") from None
+
+
 def _check_replay(document: Document, name: str, replay: Replay, declared: Declarations) -> None:
-    problem = check_replay(replay, declared.streams, declared.registry)
+    problem = check_replay(replay, declared.streams, declared.registry, declared.pipelines)
     if problem is not None:
         field, what = problem
         raise document.error(("replays", name, field), what, "see the declarations it names")

@@ -307,8 +307,10 @@ class Replay(Declared):
         since: First time played; None from the start. An instant, or a number for epochs.
         until: First time no longer played; None for all complete times.
         transform: The transform to apply; None to play the records as they are.
+        pipeline: The pipeline to run, where there is no transform.
+        sink: The sink of the pipeline whose rows the target gets; None where it has but one.
         mode: How the target is changed.
-        keys: Columns that `merge` matches rows by; those of the transform when empty.
+        keys: Columns that `merge` matches rows by; those of the transform or sink when empty.
         schedule: When Airflow runs it over data intervals; None by hand only.
         checks: What every row must meet that it puts out, besides the checks of its target.
         approve: Whether a person decides, between audit and publish.
@@ -323,6 +325,8 @@ class Replay(Declared):
     since: Bound | None = None
     until: Bound | None = None
     transform: Text | None = None
+    pipeline: Text | None = None
+    sink: Text | None = None
     mode: Mode = Mode.REPLACE
     keys: Columns = field(default=())
     schedule: Schedule | None = None
@@ -330,3 +334,11 @@ class Replay(Declared):
     approve: bool = False
     notify: References = field(default=())
     description: str = ""
+
+    @model_validator(mode="after")
+    def _one_computation(self) -> Replay:
+        if self.transform is not None and self.pipeline is not None:
+            raise ValueError("has a transform and a pipeline; choose one of them")
+        if self.sink is not None and self.pipeline is None:
+            raise ValueError("names a sink, and no pipeline that has it")
+        return self

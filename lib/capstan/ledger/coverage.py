@@ -27,7 +27,7 @@ class Covered:
         run: The run.
         stream: Whose records.
         scope: The target, workers and times.
-        transform: The transform's name, empty for a copy.
+        transform: The transform's name, or `<pipeline>.<sink>`; empty for a copy.
         code: The hash of its code, empty for a copy.
         cut: The tape's commit that was played.
         target_version: The version of the target that the publish made.

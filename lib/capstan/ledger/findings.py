@@ -37,7 +37,7 @@ class Audited:
         cut: The tape's commit.
         target: The path of the audited table.
         target_version: Its version; None of what is staged, or of the newest.
-        audit: The kind of the audit: `copy`, `shared-columns`, `transform`.
+        audit: The kind of the audit: `copy`, `shared-columns`, `transform`, `pipeline`.
     """
 
     run: str

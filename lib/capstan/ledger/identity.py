@@ -48,6 +48,10 @@ class RunId:
         """The transaction by which an attempt publishes."""
         return Txn(self.app, 2 * attempt + 1)
 
+    def aside(self, attempt: int) -> Txn:
+        """The transaction by which an attempt keeps what its pipeline has put aside."""
+        return Txn(f"aside:{self.identity}:{self.generation}", attempt)
+
     @property
     def rollback(self) -> Txn:
         """The transaction that takes the run back: there is at most one."""

@@ -1,4 +1,4 @@
-"""The ledgers: what was claimed, done, covered and found. Append only; read without a JVM."""
+"""The ledgers: what was claimed, done, covered, found, counted. Append only; read without a JVM."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LEDGER_FORMAT = 1
 PROPERTIES = {"capstan.format": str(LEDGER_FORMAT), "delta.appendOnly": "true"}
 
-_TEXT, _LONG, _INT, _MOMENT = StringType(), LongType(), IntegerType(), TimestampType()
+_TEXT, _LONG, _INT, MOMENT = StringType(), LongType(), IntegerType(), TimestampType()
 
 SCHEMAS = {
     "runs": StructType(
@@ -41,7 +41,7 @@ SCHEMAS = {
             StructField("step", _TEXT),
             StructField("stream", _TEXT),
             StructField("target", _TEXT),
-            StructField("at", _MOMENT),
+            StructField("at", MOMENT),
             StructField("detail", _TEXT),
         ]
     ),
@@ -60,7 +60,7 @@ SCHEMAS = {
             StructField("cut", _LONG),
             StructField("target_version", _LONG),
             StructField("state", _TEXT),
-            StructField("at", _MOMENT),
+            StructField("at", MOMENT),
         ]
     ),
     "claims": StructType(
@@ -73,15 +73,15 @@ SCHEMAS = {
             StructField("target", _TEXT),
             StructField("workers", ArrayType(_INT)),
             StructField("region", _TEXT),
-            StructField("at", _MOMENT),
-            StructField("expires", _MOMENT),
+            StructField("at", MOMENT),
+            StructField("expires", MOMENT),
         ]
     ),
     "findings": StructType(
         [
             StructField("run", _TEXT),
             StructField("attempt", _INT),
-            StructField("at", _MOMENT),
+            StructField("at", MOMENT),
             StructField("stream", _TEXT),
             StructField("cut", _LONG),
             StructField("target", _TEXT),
@@ -96,6 +96,26 @@ SCHEMAS = {
             StructField("expected", _TEXT),
             StructField("actual", _TEXT),
             StructField("sample", _TEXT),
+        ]
+    ),
+    "metrics": StructType(
+        [
+            StructField("run", _TEXT),
+            StructField("attempt", _INT),
+            StructField("at", MOMENT),
+            StructField("pipeline", _TEXT),
+            StructField("stage", _INT),
+            StructField("replay_worker", _INT),
+            StructField("node", _TEXT),
+            StructField("events_in", _LONG),
+            StructField("events_out", _LONG),
+            StructField("invocations", _LONG),
+            StructField("total_time_ns", _LONG),
+            StructField("rows_in", _LONG),
+            StructField("rows_out", _LONG),
+            StructField("late_rows", _LONG),
+            StructField("side_rows", _LONG),
+            StructField("timers_fired", _LONG),
         ]
     ),
 }

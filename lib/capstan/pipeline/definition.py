@@ -8,7 +8,6 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from operator import attrgetter
 
 from capstan.dag import TIME, Dag, DagBuilder, Plan, plan_stages
@@ -34,7 +33,8 @@ class Sink:
             of the sink's own.
         worker: The sink's own column that has the captured worker's number, or None where rows of
             several workers meet: then all workers have to be chosen.
-        grain: Ranges must be multiples of this length; None leaves them free.
+        grain: Ranges must be multiples of this length; None leaves them free. It is needed where
+            `time` is not the time at which rows come out, but such as a window's beginning.
         keys: Columns that identify a row within a time.
     """
 
@@ -42,7 +42,7 @@ class Sink:
     target: str | None = None
     time: str = TIME
     worker: str | None = None
-    grain: timedelta | None = None
+    grain: Length | None = None
     keys: tuple[str, ...] = ()
 
 
@@ -103,6 +103,8 @@ class Pipeline:
         check_name("pipeline", self.name)
         if min(units(self.lookback), units(self.lookahead)) < 0:
             raise self.refusal("looks back or ahead by less than nothing")
+        if any(sink.grain is not None and units(sink.grain) < 1 for sink in self.sinks):
+            raise self.refusal("has a sink with a grain of nothing")
         if self.unbounded and units(self.lookback):
             raise self.refusal("is unbounded, and so has no lookback")
 

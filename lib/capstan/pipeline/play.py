@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark import StorageLevel, TaskContext
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructField, StructType
 
 from capstan.audit.shape import quoted
 from capstan.dag import TIME, Plan, Stage
@@ -29,6 +30,8 @@ from capstan.pipeline.reach import Reach
 from capstan.pipeline.tables import side_rows
 from capstan.pipeline.task import Work
 from capstan.tape.columns import coordinate
+from capstan.tape.schema import time_struct
+from capstan.times import TimeType
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,6 +74,21 @@ class Played:
         """Let go of what was kept; the frames are of no more use."""
         for frame in self._kept:
             frame.unpersist()
+
+
+def sink_columns(pipeline: Pipeline, node: str, reach: Reach) -> StructType:
+    """The columns of a sink's rows as `Played.sinks` has them; nothing runs.
+
+    Raises:
+        BadRequest: As `play`.
+    """
+    schema = pipeline.plan([node]).dag.node(node).schema
+    own = frames.spark_type(pipeline, node, schema)
+    fields = [field for field in own.fields if field.name != TIME]
+    if pipeline.sink(node).time == TIME:
+        declared = TimeType((reach.time_type.coordinates[reach.coordinate],))
+        fields.insert(0, StructField(TIME, time_struct(declared)))
+    return StructType(fields)
 
 
 def persisted(frame: DataFrame) -> DataFrame:

@@ -44,11 +44,12 @@ class Pipelines(ByName[Pipeline]):
         """The pipeline that `name` names.
 
         Raises:
-            BadRequest: `CAP-PIPELINE` when there is none, where the hint lists the known names; or
-                when there is nothing where it is said to be registered.
+            BadRequest: `CAP-PIPELINE` when there is none, where the hint lists the known names;
+                when there is nothing where it is said to be registered; or when another one is
+                registered under its name.
         """
-        if name not in self._known and name in self._references:
-            return _imported(name, self._references[name])
+        if name in self._references:
+            self.add(_imported(name, self._references[name]))
         return super().get(name)
 
     def pipeline(

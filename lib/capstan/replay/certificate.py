@@ -16,6 +16,7 @@ from capstan.tape.tape import Cut, Tape
 from capstan.times.region import Region
 
 if TYPE_CHECKING:
+    from capstan.replay.computing import Piped
     from capstan.replay.plan import Plan
 
 CERTIFICATE_FORMAT = 1
@@ -26,14 +27,21 @@ KEYS = (
 )  # fmt: skip
 
 
-def draft(plan: Plan, played: Played) -> dict[str, object]:
+def draft(
+    plan: Plan, played: Played, counted: Mapping[str, object] | None = None
+) -> dict[str, object]:
     """The certificate as far as it is known before anything is written.
+
+    Args:
+        plan: The replay.
+        played: What it reads.
+        counted: Of a pipeline, what its run has counted.
 
     Keys are those of `lib/PROTOCOL.md`; what the publish adds: `target_version`, `audit`,
     `approval`, `published`, `attempt`, `seconds`.
     """
     time_type = plan.tape.time_type
-    bounds = render_bounds(time_type, plan.region)
+    bounds = render_bounds(plan.time_type, plan.region)
     return {
         "format": CERTIFICATE_FORMAT,
         "stream": plan.tape.name,
@@ -49,14 +57,25 @@ def draft(plan: Plan, played: Played) -> dict[str, object]:
         "frontier": [time_type.render(time) for time in plan.frontier.elements],
         "complete": plan.complete,
         "not_covered": _not_covered(plan),
-        "late": late_in(plan.tape, plan.cut, tuple(plan.workers), plan.region, plan.everyone),
+        "late": late_in(plan.tape, plan.cut, tuple(plan.workers), plan.reads, plan.everyone),
         "transform": plan.request.transform,
+        "pipeline": None if plan.piped is None else piped_json(plan.piped, counted),
         "code": plan.code or None,
         "mode": str(plan.request.mode),
         "follow": plan.request.follow,
         "target": plan.request.into,
         "target_path": plan.target,
         "published": False,
+    }
+
+
+def piped_json(piped: Piped, counted: Mapping[str, object] | None = None) -> dict[str, object]:
+    """A pipeline as certificates and plans have it: with what it reads around the range."""
+    return {
+        "name": piped.pipeline.name,
+        "sink": piped.sink.node,
+        "reads": render_bounds(piped.reach.time_type, piped.reads),
+        **(counted or {}),
     }
 
 

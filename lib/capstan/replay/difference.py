@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from capstan.audit import Finding, Shape, cells, played_records, shape_of
+from capstan.audit import Finding, Shape, cells
 from capstan.audit.report import render
 from capstan.audit.rows import RowDifferences, Side, row_differences
 from capstan.audit.scope import NO_ROWS
@@ -24,7 +24,7 @@ from capstan.declare import Mode
 from capstan.replay import target
 from capstan.replay.layout import quoted
 from capstan.replay.plan import Plan
-from capstan.replay.play import shaped
+from capstan.replay.play import playing
 from capstan.tape.lake import is_table
 from capstan.tape.tape import stored_payload
 
@@ -94,13 +94,20 @@ def difference(
         limit: How many rows to show.
 
     Raises:
-        BadRequest: `CAP-AUDIT-COLUMNS`, `CAP-TARGET-COLUMNS`, `CAP-TRANSFORM` when the replay does
-            not fit its target or its stream.
+        BadRequest: `CAP-AUDIT-COLUMNS`, `CAP-TARGET-COLUMNS`, `CAP-TRANSFORM` or
+            `CAP-PIPELINE` when the replay does not fit its target or its stream.
     """
-    played = played_records(spark, plan.tape, plan.cut, plan.workers, plan.region)
-    wanted = shaped(spark, plan, played) if staged is None else staged
+    if staged is not None:
+        return _compared(spark, plan, staged, limit, from_index=False)
+    with playing(spark, plan) as output:
+        return _compared(spark, plan, output.rows, limit, from_index=True)
+
+
+def _compared(
+    spark: SparkSession, plan: Plan, wanted: DataFrame, limit: int, *, from_index: bool
+) -> Difference:
     present = _present(spark, plan, wanted)
-    sides = _Sides(spark, plan, wanted, present, from_index=staged is None)
+    sides = _Sides(spark, plan, wanted, present, from_index=from_index)
     cells_, differing, rows = sides.compare(limit)
     added, removed, changed = (rows.totals[kind] for kind in _KINDS)
     if plan.request.mode is Mode.MERGE:
@@ -164,7 +171,12 @@ class _Sides:
     def _wanted_cells(self, wanted: Side, shape: Shape, common: Sequence[str]) -> DataFrame:
         plan = self.plan
         payload = stored_payload(self.spark, plan.tape).names
-        if self.from_index and plan.transform is None and list(common) == payload and shape.worker:
+        if (
+            self.from_index
+            and plan.computation is None
+            and list(common) == payload
+            and shape.worker
+        ):
             return cells.promised_cells(
                 self.spark, plan.tape, plan.cut, plan.workers, plan.region, shape
             )
@@ -172,21 +184,15 @@ class _Sides:
 
     def _shape(self) -> Shape:
         """Where both sides have worker and time; `merge` knows its rows by keys alone."""
-        plan, time_type = self.plan, self.plan.tape.time_type
+        plan = self.plan
         if plan.request.mode is Mode.MERGE:
             return Shape(None, (), tuple(self.wanted.columns))
-        if plan.transform is None:
+        if plan.computation is None:
             return target.copy_shape(self.spark, plan, self.wanted.columns)
-        return shape_of(
-            self.wanted.schema,
-            time_type,
-            worker=plan.layout.worker,
-            time=plan.layout.time,
-            columns=self.wanted.columns,
-        )
+        return target.output_shape(plan, self.wanted.schema, self.wanted.columns)
 
     def _view(self, frame: DataFrame, shape: Shape) -> View:
         plan = self.plan
-        if plan.transform is None:
+        if plan.computation is None:
             frame = plan.layout.tagged(frame, plan.tape.time_type)
         return table_view(frame, shape, plan.tape.time_type, plan.workers)

@@ -35,11 +35,12 @@ def cursor(request: Request, histories: Iterable[History]) -> Antichain | None:
     was = intent.detail["request"]
     assert isinstance(was, dict)
     now = request.as_json()
-    for field in ("workers", "transform", "since", "mode", "keys"):
-        if _plain(was[field]) != _plain(now[field]):
+    for field in ("workers", "transform", "pipeline", "sink", "since", "mode", "keys"):
+        # Intents that were written before there were pipelines lack these.
+        if _plain(was.get(field)) != _plain(now[field]):
             raise BadRequest(
                 "CAP-FOLLOW",
-                f"{request.follow} was followed with {field} {was[field]}, not {now[field]}",
+                f"{request.follow} was followed with {field} {was.get(field)}, not {now[field]}",
                 "follow it as before, or under another name",
                 follow=request.follow,
             )

@@ -84,7 +84,7 @@ class Job:
             self.run.generation,
             plan.tape.name,
             plan.scope,
-            plan.request.transform or "",
+            plan.name,
             plan.code,
             plan.cut.commit,
             version,
@@ -95,7 +95,7 @@ class Job:
         history = runs.read_histories(self.lake, run=self.run.name).get(self.run.name)
         if history is not None and history.certificate is not None:
             return dict(history.certificate)  # Another attempt has found the publish, and said so.
-        covered, time_type = self.covered(version), self.plan.tape.time_type
+        covered, time_type = self.covered(version), self.plan.time_type
         known = {each.run for each in coverage.standing(self.lake, self.plan.target)}
         if self.run.name not in known:
             coverage.write_covered(self.spark, self.lake, covered, time_type, PUBLISHED)
@@ -127,7 +127,7 @@ def restore(spark: SparkSession, lake: Lake, declarations: Declarations, history
 
     Raises:
         BadRequest: `CAP-NO-INTENT` when the run never got so far; `CAP-CODE` when its transform
-            has changed since.
+            or pipeline has changed since.
     """
     intent = require_intent(history)
     request = Request.from_json(_object(intent, "request"))
@@ -139,9 +139,10 @@ def restore(spark: SparkSession, lake: Lake, declarations: Declarations, history
     plan = make_plan(lake, declarations, request, cut=cut)
     plan = with_region(plan, parse_region(str(intent.detail["region"])))
     if plan.code != intent.detail["code"]:
+        title = plan.computation.title if plan.computation else "a copy"
         raise BadRequest(
             "CAP-CODE",
-            f"transform {request.transform} is not what it was when run {intent.run} used it",
+            f"{title} is not what it was when run {intent.run} used it",
             "replay again with the present code, or put the old code back",
             run=intent.run,
         )

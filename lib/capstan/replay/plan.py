@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
 
-from capstan.declare import (
-    Declarations,
-    Mode,
-    Target,
-    Transform,
-    format_duration,
-    transforms,
-)
+from capstan.declare import Declarations, Mode, Target, Transform
 from capstan.declare.checks import Check
 from capstan.errors import BadRequest, NotComplete
 from capstan.ledger.claims import Scope
 from capstan.ledger.identity import identity_of
 from capstan.ledger.regions import region_text
+from capstan.replay.computing import (
+    Computation,
+    Piped,
+    check_grain,
+    check_workers,
+    computation_of,
+    time_of,
+)
 from capstan.replay.follow import follow_identity
 from capstan.replay.layout import Layout
 from capstan.replay.request import Request
@@ -26,7 +26,7 @@ from capstan.tape import delta, summary
 from capstan.tape.lake import Lake
 from capstan.tape.summary import WorkerState
 from capstan.tape.tape import Cut, Tape, open_tape
-from capstan.times import Antichain, Box, Kind
+from capstan.times import Antichain, Box, Kind, Time, TimeType
 from capstan.times.region import Region
 
 
@@ -42,16 +42,18 @@ class Plan:
         everyone: Whether all workers of the cut are chosen.
         box: The range that was asked for.
         frontier: Of the chosen workers together, at the cut.
-        region: The times that are played.
-        reached: The frontier under which all that is played is complete; a followed replay goes
+        region: The times of the rows that are written, in the coordinates of `time_type`.
+        reached: The frontier under which all that is written is complete; a followed replay goes
             on from it.
         cursor: Of a followed replay, what earlier runs have played.
         complete: Whether the whole range is.
         target: The target's path.
         declared: The target's declaration, if it has one.
         layout: How the target keeps worker and time.
-        transform: The transform, or None for a copy.
-        code: The hash of the transform's code and settings, empty for a copy.
+        transform: The transform, if it has one.
+        piped: The pipeline and the sink of it that is played, if it has one.
+        computation: What either of them computes; None for a copy.
+        code: The hash of its code and settings, empty for a copy.
         checks: What every row must meet that is put out: the target's checks, and the replay's.
     """
 
@@ -70,6 +72,8 @@ class Plan:
     declared: Target | None
     layout: Layout
     transform: Transform | None
+    piped: Piped | None
+    computation: Computation | None
     code: str
     checks: tuple[Check, ...] = ()
 
@@ -79,13 +83,49 @@ class Plan:
         keeps = self.layout.worker is not None
         region = self.region
         if self.layout.time is None:
-            region = Region(Box.everything(self.tape.time_type))
+            region = Region(Box.everything(self.time_type))
         return Scope(self.target, tuple(sorted(self.workers)) if keeps else None, region)
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The columns by which `merge` and audits match rows."""
-        return self.request.keys or (self.transform.keys if self.transform else ())
+        return self.request.keys or (self.computation.keys if self.computation else ())
+
+    @property
+    def time_type(self) -> TimeType:
+        """The times of the rows that are written: of a pipeline's one coordinate of the tape's."""
+        return self.tape.time_type if self.piped is None else self.piped.time_type
+
+    def tells(self, region: Region) -> bool:
+        """Whether a region is one of `time_type`, by its number of coordinates."""
+        return len(region.box.since) == len(self.time_type.coordinates)
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Which coordinates of the tape's times those of `time_type` are."""
+        return tuple(map(self.tape.time_type.index, self.time_type.names))
+
+    @property
+    def reads(self) -> Region:
+        """The times whose records are read; of a pipeline those before and after count as well."""
+        return self.region if self.piped is None else self.piped.reads
+
+    @property
+    def name(self) -> str:
+        """What the ledgers call what computes its rows; empty for a copy."""
+        return self.computation.name if self.computation else ""
+
+    def completes(self, box: Box) -> bool:
+        """Whether nothing can change the rows of a range, in the tape's times, any more."""
+        if self.piped is None:
+            return box.is_complete(self.frontier)
+        return replace(self.piped, box=box).complete(self.frontier)
+
+    def is_complete(self, frontier: Antichain) -> bool:
+        """Whether its whole range would be complete under a frontier, or has no end."""
+        if all(bound is None for bound in self.box.until):
+            return True
+        return self.box.is_complete(frontier) if not self.piped else self.piped.complete(frontier)
 
     @property
     def peers(self) -> int:
@@ -97,8 +137,17 @@ class Plan:
         """The hash of what is replayed, how, and into what; the cursor's for a followed replay."""
         if self.request.follow is not None:
             return follow_identity(self.request, self.target)
+        piped = (
+            {}
+            if self.piped is None
+            else {
+                "pipeline": self.name,
+                "reads": region_text(self.reads.simplified()),
+            }
+        )
         return identity_of(
             {
+                **piped,
                 "stream": self.tape.name,
                 "tape": delta.open_table(self.tape.paths.events).metadata().id,
                 "cut": self.cut.commit,
@@ -160,34 +209,38 @@ def make_plan(
     workers = summary.resolve_workers(tape, cut, request.workers)
     if states is None:
         states = summary.worker_states(tape, cut)
-    everyone = set(workers) == set(summary.worker_labels(tape, cut))
     frontier = summary.frontier_of([state for state in states if state.worker in workers])
-    transform, code = _transform(declarations, request)
+    transform, named, computation = computation_of(declarations, request)
     box = _box(tape, request)
-    _check_grain(tape, transform, box)
+    if computation is not None:
+        check_grain(computation, tape.time_type, time_of(named, tape.time_type), box)
+    piped = named and Piped.over(named, tape.time_type, box, frontier)
+    reached = _reached(tape, computation, piped, frontier)
+    region = Region(piped.asked if piped else box, reached, cursor).simplified()
     path, declared = target_path(lake, declarations, request.into)
-    reached = _whole_grains(tape, transform, frontier)
     plan = Plan(
-        request,
-        tape,
-        cut,
-        workers,
-        everyone,
-        box,
-        frontier,
-        Region(box, reached, cursor).simplified(),
-        reached,
-        cursor,
-        all(bound is None for bound in box.until) or box.is_complete(frontier),
-        path,
-        declared,
-        _layout(tape, cut, transform, declared),
-        transform,
-        code,
-        _checks(declarations, request, declared),
+        request=request,
+        tape=tape,
+        cut=cut,
+        workers=workers,
+        everyone=set(workers) == set(summary.worker_labels(tape, cut)),
+        box=box,
+        frontier=frontier,
+        region=region,
+        reached=reached,
+        cursor=cursor,
+        complete=False,
+        target=path,
+        declared=declared,
+        layout=_layout(tape, cut, computation, piped, declared),
+        transform=transform,
+        piped=piped and piped.at(region),
+        computation=computation,
+        code=computation.code if computation else "",
+        checks=_checks(declarations, request, declared),
     )
     _check_scope(plan)
-    return plan
+    return replace(plan, complete=plan.is_complete(frontier))
 
 
 def target_path(lake: Lake, declarations: Declarations, into: str) -> tuple[str, Target | None]:
@@ -199,14 +252,7 @@ def target_path(lake: Lake, declarations: Declarations, into: str) -> tuple[str,
 
 def with_region(plan: Plan, region: Region) -> Plan:
     """The plan for other times: those that an earlier attempt had pinned."""
-    return replace(plan, region=region)
-
-
-def _transform(declarations: Declarations, request: Request) -> tuple[Transform | None, str]:
-    if request.transform is None:
-        return None, ""
-    found = transforms(declarations.transforms).get(request.transform)
-    return found, found.code_hash
+    return replace(plan, region=region, piped=plan.piped and plan.piped.at(region))
 
 
 def _checks(
@@ -243,47 +289,35 @@ def _known(tape: Tape, epoch: int) -> Box:
     return Box.of(tape.time_type, until={"epoch": past})
 
 
-def _grain(transform: Transform | None) -> int:
-    if transform is None or transform.grain is None:
-        return 1
-    return transform.grain // timedelta(microseconds=1)
-
-
-def _check_grain(tape: Tape, transform: Transform | None, box: Box) -> None:
-    if transform is None or transform.grain is None:
-        return
-    grain, at = _grain(transform), _event(tape)
-    coordinate = tape.time_type.coordinates[at]
-    for bound in (box.since[at], box.until[at]):
-        if bound is not None and bound % grain:
-            below = bound - bound % grain
-            near = [coordinate.render(value) for value in (below, below + grain)]
-            raise BadRequest(
-                "CAP-GRAIN",
-                f"transform {transform.name} works on whole multiples of "
-                f"{format_duration(transform.grain)}, and {coordinate.render(bound)} is none",
-                f"the nearest are {near[0]} and {near[1]}",
-            )
-
-
-def _event(tape: Tape) -> int:
-    """Which coordinate is the event time: the last one."""
-    return len(tape.time_type.coordinates) - 1
-
-
-def _whole_grains(tape: Tape, transform: Transform | None, frontier: Antichain) -> Antichain:
-    grain, at = _grain(transform), _event(tape)
+def _reached(
+    tape: Tape, computation: Computation | None, piped: Piped | None, frontier: Antichain
+) -> Antichain:
+    """Up to where rows are written: only whole grains, as the last one has to wait for its end."""
+    grain = 1 if computation is None else computation.grain
+    if piped is not None:
+        end = piped.reach.until
+        if end is None:
+            return Antichain()
+        least = piped.time_type.minimum[0]
+        return Antichain.of([Time((max(least, end - end % grain),))])
+    at = len(tape.time_type.coordinates) - 1
     if grain == 1 or tape.time_type.coordinates[at].kind is not Kind.TIMESTAMP:
         return frontier
-    # Only whole grains are played: the last one has to wait for its end.
     return Antichain.of((*time[:at], time[at] - time[at] % grain) for time in frontier.elements)
 
 
-def _layout(tape: Tape, cut: Cut, transform: Transform | None, declared: Target | None) -> Layout:
+def _layout(
+    tape: Tape,
+    cut: Cut,
+    computation: Computation | None,
+    piped: Piped | None,
+    declared: Target | None,
+) -> Layout:
     labels = summary.worker_labels(tape, cut)
-    every = _every(tape)
-    if transform is not None:
-        return Layout(transform.worker, transform.time, labels, every)
+    # Rows of a pipeline have times of their own, which are not truncated as the stream's are.
+    every = 1 if piped else _every(tape)
+    if computation is not None:
+        return Layout(computation.worker, computation.time, labels, every)
     if declared is not None:
         return Layout(declared.worker, declared.time, labels, every)
     return Layout("_worker", "_time", labels, every)
@@ -296,25 +330,20 @@ def _every(tape: Tape) -> int:
 
 
 def _check_scope(plan: Plan) -> None:
-    name = plan.transform.name if plan.transform else ""
-    mode = plan.request.mode
-    if plan.transform and plan.layout.worker is None and not plan.everyone:
-        raise BadRequest(
-            "CAP-WORKERS",
-            f"transform {name} mixes workers: its output does not say whose a row is",
-            "replay all workers, or have the transform keep the worker and declare the column",
-        )
+    mode, computation = plan.request.mode, plan.computation
+    if computation is not None:
+        check_workers(computation, everyone=plan.everyone)
     bounded = any(x is not None for x in (*plan.box.since, *plan.box.until))
-    timeless = plan.transform is not None and plan.layout.time is None
-    if timeless and mode is Mode.REPLACE and (bounded or plan.request.follow):
+    timeless = mode is Mode.REPLACE and plan.layout.time is None
+    if computation is not None and timeless and (bounded or plan.request.follow):
         raise BadRequest(
             "CAP-TIMELESS",
-            f"transform {name} keeps no time, so no range of its output can be replaced",
+            f"{computation.title} keeps no time, so no range of its output can be replaced",
             "replace all of it (no range), or use mode append or merge",
         )
     if mode is Mode.MERGE and not plan.keys:
         raise BadRequest(
             "CAP-KEYS",
             "mode merge needs the columns that identify a row",
-            "give --keys, or declare keys with the transform",
+            "give --keys, or declare keys with the transform, or with the pipeline's sink",
         )

@@ -27,7 +27,8 @@ class Standing:
     """Of the records that a replay would play, how many stand in its target already.
 
     Attributes:
-        current: Records of cells that were written last by this transform, in its present code.
+        current: Records of cells that were written last by this transform or pipeline, in its
+            present code.
         stale: Records of cells that were written last by another, or by other code.
         missing: Records of cells that no standing run has written.
         by_run: Records by the run that wrote their cell last.
@@ -61,8 +62,8 @@ class Absent:
 
 
 def is_stale(plan: Plan, covered: Covered) -> bool:
-    """Whether a run wrote by another transform than the plan's, or by other code of it."""
-    return (covered.transform, covered.code) != (plan.request.transform or "", plan.code)
+    """Whether a run wrote by another transform or pipeline than the plan's, or by other code."""
+    return (covered.transform, covered.code) != (plan.name, plan.code)
 
 
 def standing_in(plan: Plan, covered: Sequence[Covered]) -> Standing:
@@ -73,14 +74,18 @@ def standing_in(plan: Plan, covered: Sequence[Covered]) -> Standing:
         covered: What stands in the part of the target that it would change, the newest last.
     """
     workers, times, records = _cells(plan)
-    played = _inside(plan.region, times)
+    played = _inside(plan.reads, times)
+    if plan.piped is not None:
+        # Of what it reads, what lies around the range is there for the rows inside alone.
+        times = times[:, plan.axes]
+        played &= _inside(plan.region, times)
     workers, times, records = workers[played], times[played], records[played]
     open_: _Mask = np.ones(len(records), dtype=np.bool_)
     by_run: dict[str, int] = {}
     stale = 0
     for each in reversed(covered):
-        if each.stream != plan.tape.name:
-            continue  # Its times are those of another stream.
+        if each.stream != plan.tape.name or not plan.tells(each.scope.region):
+            continue  # Its times are those of another stream, or in other coordinates.
         mine = open_ & _inside(each.scope.region, times)
         if each.scope.workers is not None:
             mine &= np.isin(workers, each.scope.workers)
@@ -160,8 +165,7 @@ def absent_from(
 
 
 def _completes(plan: Plan, state: WorkerState) -> bool:
-    unbounded = all(bound is None for bound in plan.box.until)
-    return unbounded or plan.box.is_complete(state.frontier)
+    return plan.is_complete(state.frontier)
 
 
 def _declared(plan: Plan, declarations: Declarations) -> tuple[str, ...]:

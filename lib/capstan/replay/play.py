@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
@@ -10,6 +13,9 @@ from pyspark.sql.types import StructType
 
 from capstan.audit import played_records
 from capstan.errors import BadRequest
+from capstan.pipeline.play import Played, sink_columns
+from capstan.pipeline.tape import play_tape
+from capstan.replay.computing import Piped
 from capstan.replay.layout import quoted
 from capstan.replay.plan import Plan
 from capstan.tape.tape import Cut
@@ -20,8 +26,90 @@ if TYPE_CHECKING:
 _PROTOCOL = ("_worker", "_time", "_label")
 
 
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a replay puts out.
+
+    Attributes:
+        rows: The rows that go into the target.
+        played: Of a pipeline what else came of its run; its rows can be read any number of times.
+    """
+
+    rows: DataFrame
+    played: Played | None = None
+
+    @property
+    def counted(self) -> dict[str, object] | None:
+        """Of a pipeline, what did not go into the target: trimmed, and put aside by node."""
+        if self.played is None:
+            return None
+        return {
+            "trimmed": sum(self.played.trimmed.values()),
+            "put_aside": [
+                {"node": node, "output": output, "rows": rows}
+                for (node, output), rows in sorted(self.played.put_aside.items())
+            ],
+        }
+
+
+def expected_rows(spark: SparkSession, plan: Plan) -> DataFrame:
+    """A frame with the columns of the rows that go into the target; a pipeline does not run yet."""
+    if plan.piped is None:
+        return played_rows(spark, plan)
+    piped = plan.piped
+    return spark.createDataFrame([], sink_columns(piped.pipeline, piped.sink.node, piped.reach))
+
+
+@contextmanager
+def playing(
+    spark: SparkSession, plan: Plan, expected: DataFrame | None = None, *, again: bool = False
+) -> Iterator[Output]:
+    """Play: what a replay puts out, for as long as the `with` block lasts.
+
+    Args:
+        spark: The session.
+        plan: The replay.
+        expected: What `expected_rows` has given for it already.
+        again: Whether this is the second computation of an audit: a pipeline then runs on another
+            number of replay workers.
+
+    Raises:
+        OperatorFailed: An operator of a pipeline raised; node, time and worker are in its fields.
+        BadRequest: `CAP-TARGET-COLUMNS`, `CAP-TRANSFORM`, `CAP-PIPELINE` when the replay does not
+            fit its target or its stream.
+    """
+    piped = plan.piped
+    if piped is None:
+        yield Output(played_rows(spark, plan) if expected is None else expected)
+        return
+    peers = _other(plan.peers) if again else plan.peers
+    played = _run(spark, plan, piped, peers)
+    try:
+        yield Output(played.sinks[piped.sink.node], played)
+    finally:
+        played.release()
+
+
+def _run(spark: SparkSession, plan: Plan, piped: Piped, peers: int) -> Played:
+    return play_tape(
+        spark,
+        plan.tape,
+        plan.cut,
+        plan.workers,
+        piped.pipeline,
+        piped.reach,
+        piped.frontier,
+        sinks=[piped.sink.node],
+        peers=peers,
+    )
+
+
+def _other(peers: int) -> int:
+    return peers - 1 if peers > 1 else 2
+
+
 def played_rows(spark: SparkSession, plan: Plan) -> DataFrame:
-    """The rows that go into the target.
+    """The rows that go into the target, of a replay that has no pipeline.
 
     Without `--peers` Spark divides the scan as it likes: the multiset that comes out does not
     depend on it. With it, the i-th chosen worker is dealt to replay worker `i % peers`, one task

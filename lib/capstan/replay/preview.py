@@ -14,7 +14,7 @@ from capstan.ledger import claims, coverage, runs
 from capstan.ledger.coverage import Covered
 from capstan.ledger.identity import short_name
 from capstan.ledger.regions import render_bounds
-from capstan.replay.certificate import late_in
+from capstan.replay.certificate import late_in, piped_json
 from capstan.replay.follow import cursor, follow_identity
 from capstan.replay.plan import Plan, make_plan, target_path
 from capstan.replay.planned import Absent, Standing, absent_from, is_stale, standing_in
@@ -63,7 +63,7 @@ class Preview:
         """The preview as the object that `--json` prints."""
         plan = self.plan
         time_type = plan.tape.time_type
-        bounds = render_bounds(time_type, plan.region)
+        bounds = render_bounds(plan.time_type, plan.region)
         return {
             "stream": plan.tape.name,
             "cut": plan.cut.commit,
@@ -89,6 +89,7 @@ class Preview:
             "bytes": self.bytes,
             "late": dict(self.late),
             "transform": plan.request.transform,
+            "pipeline": None if plan.piped is None else piped_json(plan.piped),
             "mode": str(plan.request.mode),
             "target": plan.request.into,
             "target_path": plan.target,
@@ -110,29 +111,29 @@ def preview(lake: Lake, declarations: Declarations, request: Request) -> Preview
     Raises:
         BadRequest: As `make_plan`; `CAP-FOLLOW` when it was followed otherwise before.
     """
-    played = None
+    before = None
     if request.follow is not None:
         identity = follow_identity(request, target_path(lake, declarations, request.into)[0])
-        played = cursor(request, runs.read_histories(lake, identity=identity).values())
+        before = cursor(request, runs.read_histories(lake, identity=identity).values())
     tape = open_tape(lake, request.stream)
     cut = summary.find_cut(tape, request.as_of)
     states = summary.worker_states(tape, cut)
-    plan = make_plan(lake, declarations, request, states=states, cut=cut, cursor=played)
+    plan = make_plan(lake, declarations, request, states=states, cut=cut, cursor=before)
     files, files_all, size = _to_read(plan)
-    region = summary.played(plan.tape, plan.cut, tuple(plan.workers), plan.region)
+    played = summary.played(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
     covered = tuple(
         each for each in coverage.standing(lake, plan.target) if each.scope.meets(plan.scope)
     )
     return Preview(
         plan,
-        region,
+        played,
         files,
         files_all,
         size,
         covered,
         standing_in(plan, covered),
-        absent_from(plan, declarations, states, region.by_worker),
-        late_in(plan.tape, plan.cut, tuple(plan.workers), plan.region, plan.everyone),
+        absent_from(plan, declarations, states, played.by_worker),
+        late_in(plan.tape, plan.cut, tuple(plan.workers), plan.reads, plan.everyone),
         _standing_run(lake, plan),
         _holders(lake, plan),
     )
@@ -178,7 +179,7 @@ def _between(files: pa.Table, column: str, values: list[int]) -> pa.ChunkedArray
 
 def _within_times(files: pa.Table, plan: Plan) -> list[pa.ChunkedArray]:
     """Per bound of the played box, which files can hold a time inside it."""
-    box, masks = plan.region.simplified().box, []
+    box, masks = plan.reads.simplified().box, []
     for index, coordinate in enumerate(plan.tape.time_type.coordinates):
         since, until = box.since[index], box.until[index]
         slack = _CUT_US if coordinate.kind is Kind.TIMESTAMP else 0
@@ -204,8 +205,8 @@ def _bound(files: pa.Table, name: str) -> pa.ChunkedArray | None:
 
 
 def _covered_json(plan: Plan, covered: Covered) -> dict[str, object]:
-    same = covered.stream == plan.tape.name
-    bounds = render_bounds(plan.tape.time_type, covered.scope.region) if same else {}
+    same = covered.stream == plan.tape.name and plan.tells(covered.scope.region)
+    bounds = render_bounds(plan.time_type, covered.scope.region) if same else {}
     labels = plan.layout.labels if same else {}
     numbers = covered.scope.workers
     return {

@@ -23,8 +23,10 @@ class Request:
         as_of: The cut; None for the newest.
         peers: Replay workers; None for one per chosen worker.
         transform: A registered transform; None plays records as they are.
+        pipeline: A registered pipeline, where there is no transform.
+        sink: The sink of the pipeline whose rows are played; None where it has but one.
         mode: How the target is changed.
-        keys: Columns that `merge` matches rows by; those of the transform when empty.
+        keys: Columns that `merge` matches rows by; those of the transform or sink when empty.
         follow: A cursor's name: play only what became complete since its last run.
         partial: Play what is complete of a range that is not.
         direct: Write to the target at once, audit it there, take it back if the audit fails.
@@ -43,6 +45,8 @@ class Request:
     as_of: int | None = None
     peers: int | None = None
     transform: str | None = None
+    pipeline: str | None = None
+    sink: str | None = None
     mode: Mode = Mode.REPLACE
     keys: tuple[str, ...] = ()
     follow: str | None = None
@@ -74,12 +78,24 @@ class Request:
             )
         if self.replay is not None:
             check_name("replay", self.replay)
+        self._check_computation()
         if self.direct and (self.mode is not Mode.REPLACE or self.held):
             raise BadRequest(
                 "CAP-DIRECT",
                 "--direct goes with mode replace and publishes at once",
                 "leave out --direct to stage, audit, then publish",
             )
+
+    def _check_computation(self) -> None:
+        if self.pipeline is not None:
+            check_name("pipeline", self.pipeline)
+        problem = None
+        if self.pipeline is not None and self.transform is not None:
+            problem = "a replay has a transform or a pipeline, and not both"
+        elif self.sink is not None and self.pipeline is None:
+            problem = "--sink goes with --pipeline"
+        if problem is not None:
+            raise BadRequest("CAP-PIPELINE", problem, "leave out one of the two")
 
     def _check_follow(self) -> None:
         bounds = (self.until, self.known_at, self.as_of)

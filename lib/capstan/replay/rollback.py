@@ -69,7 +69,7 @@ def take_back(job: Job, version: int) -> int:
     standing = {each.run for each in coverage.standing(job.lake, path)}
     if job.run.name in standing:
         coverage.write_covered(
-            job.spark, job.lake, job.covered(version), job.plan.tape.time_type, ROLLED_BACK
+            job.spark, job.lake, job.covered(version), job.plan.time_type, ROLLED_BACK
         )
     reached("rollback.coverage", run=job.run.name)
     job.write(Step.ROLLED_BACK, {"target_version": restored, "undone_version": version})

@@ -18,12 +18,13 @@ from capstan.ledger.identity import RunId, short_name
 from capstan.ledger.runs import History, Step
 from capstan.replay import certificate, settle, target
 from capstan.replay.approval import Decision, require_unmoved, require_waiting
+from capstan.replay.aside import keep_aside
 from capstan.replay.difference import difference
 from capstan.replay.findings import note_findings
 from capstan.replay.follow import cursor, follow_identity, nothing_new
 from capstan.replay.job import Job, draft_of, require_intent, restore
 from capstan.replay.plan import Plan, make_plan, target_path
-from capstan.replay.play import played_rows
+from capstan.replay.play import Output, expected_rows, playing
 from capstan.replay.request import Request
 from capstan.replay.rollback import roll_back
 from capstan.steps import reached
@@ -64,6 +65,7 @@ def replay(
         BadRequest: The request cannot be meant as it stands; see `make_plan`, `require_known`.
         AnswerIsNo: `CAP-VIOLATION` when the recording is not sound, `CAP-AUDIT` when what was
             stored is not what the tape promises; nothing is published.
+        OperatorFailed: An operator of a pipeline raised; nothing is published.
         NotComplete: `CAP-INCOMPLETE`.
         Held: `CAP-HELD` when another run holds an overlapping range.
         Fenced: A later attempt of the same run has taken over.
@@ -136,10 +138,10 @@ def _carry_out(job: Job) -> Outcome:
 
 def _attempt(job: Job) -> Outcome:
     plan = job.plan
-    rows = played_rows(job.spark, plan)
-    target.require_checks(plan, rows)
+    expected = expected_rows(job.spark, plan)
+    target.require_checks(plan, expected)
     # Before the fence, which needs a table: an earlier attempt may not have got so far.
-    target.ensure(job.spark, plan, rows.schema)
+    target.ensure(job.spark, plan, expected.schema)
     if job.attempt > 1:
         target.fence(job.spark, plan, job.run, job.attempt)
         reached("replay.fence", run=job.run.name, attempt=job.attempt)
@@ -150,16 +152,25 @@ def _attempt(job: Job) -> Outcome:
             published = target.find_publish(plan.target, job.run.name, version)
             if published is not None:
                 return Outcome(settle.complete(job, published[0].version, published[1]))
-    played = summary.played(plan.tape, plan.cut, tuple(plan.workers), plan.region)
-    draft = certificate.draft(plan, played)
+    with playing(job.spark, plan, expected) as output:
+        return _written(job, output)
+
+
+def _written(job: Job, output: Output) -> Outcome:
+    """What becomes of what was played: written down, staged, audited, published."""
+    plan = job.plan
+    played = summary.played(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
+    draft = certificate.draft(plan, played, output.counted)
     job.write(Step.INTENT, job.intent(draft))
     reached("replay.intent", run=job.run.name, records=played.records)
+    if plan.piped is not None and output.played is not None:
+        keep_aside(job, plan.piped, output.played)
     if plan.request.direct:
-        commit = target.publish(plan, job.run, job.attempt, rows, {"direct": True})
+        commit = target.publish(plan, job.run, job.attempt, output.rows, {"direct": True})
         reached("replay.publish", run=job.run.name, version=commit.version)
         return Outcome(settle.audit_direct(job, commit.version, draft))
     staging = job.lake.staging(f"{job.run.name}-{job.attempt}")
-    staged, audit = _stage(job, rows, staging)
+    staged, audit = _stage(job, output.rows, staging)
     if plan.request.held:
         return _hold(job, staged, {"audit": audit, "staging": staging}, draft)
     return Outcome(_publish(job, staged, staging, audit, draft))

@@ -75,7 +75,7 @@ def audit_direct(job: Job, version: int, draft: Mapping[str, object]) -> dict[st
             job.spark,
             job.lake,
             job.covered(version),
-            job.plan.tape.time_type,
+            job.plan.time_type,
             coverage.PUBLISHED,
         )
         take_back(job, version)

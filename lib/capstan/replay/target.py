@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
@@ -10,9 +11,8 @@ from pyspark.sql.types import StructType
 from capstan.audit import (
     Audit,
     Shape,
+    audit_computed,
     audit_copy,
-    audit_transform,
-    played_records,
     shape_of,
 )
 from capstan.audit.checks import prepare
@@ -22,7 +22,7 @@ from capstan.ledger import coverage
 from capstan.ledger.identity import RunId
 from capstan.replay.layout import quoted
 from capstan.replay.plan import Plan
-from capstan.replay.play import shaped
+from capstan.replay.play import playing
 from capstan.tape import delta
 from capstan.tape.delta import Commit
 from capstan.tape.lake import Lake, is_table
@@ -75,7 +75,7 @@ def _misfit(plan: Plan, column: str, what: str) -> BadRequest:
 def predicate(plan: Plan, schema: StructType) -> str:
     """The condition of the rows that the replay may change."""
     scope = plan.scope
-    return plan.layout.predicate(schema, plan.tape.time_type, scope.workers, scope.region)
+    return plan.layout.predicate(schema, plan.time_type, scope.workers, scope.region)
 
 
 def require_known(spark: SparkSession, lake: Lake, plan: Plan) -> None:
@@ -89,9 +89,9 @@ def require_known(spark: SparkSession, lake: Lake, plan: Plan) -> None:
     rows = spark.read.format("delta").load(plan.target)
     unknown = rows.where(predicate(plan, rows.schema))
     for covered in coverage.standing(lake, plan.target):
-        if covered.scope.meets(plan.scope):
+        if plan.tells(covered.scope.region) and covered.scope.meets(plan.scope):
             known = plan.layout.predicate(
-                rows.schema, plan.tape.time_type, covered.scope.workers, covered.scope.region
+                rows.schema, plan.time_type, covered.scope.workers, covered.scope.region
             )
             unknown = unknown.where(f"NOT coalesce({known}, false)")
     count = unknown.count()
@@ -107,31 +107,42 @@ def require_known(spark: SparkSession, lake: Lake, plan: Plan) -> None:
 
 def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
     """Audit rows of the plan's workers and times, from staging or from the target itself."""
-    tape, workers, region = plan.tape, plan.workers, plan.region
-    if plan.transform is None:
+    tape, workers, region = plan.tape, plan.workers, plan.reads
+    if plan.computation is None:
         tagged = plan.layout.tagged(rows, tape.time_type)
         shape = copy_shape(spark, plan, rows.columns)
         return audit_copy(spark, tape, plan.cut, workers, region, tagged, shape, checks=plan.checks)
-    given = shaped(spark, plan, played_records(spark, tape, plan.cut, workers, region))
-    shape = shape_of(
-        rows.schema,
-        tape.time_type,
-        worker=plan.layout.worker,
-        time=plan.layout.time,
-        columns=given.columns,
+    with playing(spark, plan, again=True) as output:
+        return audit_computed(
+            spark,
+            tape,
+            plan.cut,
+            workers,
+            region,
+            rows,
+            output_shape(plan, rows.schema, output.rows.columns),
+            output.rows,
+            plan.keys,
+            kind="transform" if plan.piped is None else "pipeline",
+            checks=plan.checks,
+        )
+
+
+def output_shape(plan: Plan, schema: StructType, columns: Sequence[str]) -> Shape:
+    """Where the output of a transform or pipeline has worker, time and data.
+
+    Args:
+        plan: The replay.
+        schema: The columns that there are.
+        columns: Those that take part.
+    """
+    layout = plan.layout
+    found = shape_of(
+        schema, plan.time_type, worker=layout.worker, time=layout.time, columns=columns
     )
-    return audit_transform(
-        spark,
-        tape,
-        plan.cut,
-        workers,
-        region,
-        rows,
-        shape,
-        lambda records: shaped(spark, plan, records),
-        plan.keys,
-        checks=plan.checks,
-    )
+    kept = dict(zip(plan.axes, found.times, strict=True)) if found.times else {}
+    count = len(plan.tape.time_type.coordinates)
+    return replace(found, times=tuple(map(kept.get, range(count))) if kept else ())
 
 
 def copy_shape(spark: SparkSession, plan: Plan, columns: Collection[str]) -> Shape:
@@ -139,7 +150,7 @@ def copy_shape(spark: SparkSession, plan: Plan, columns: Collection[str]) -> Sha
 
     Args:
         spark: The session.
-        plan: The replay, which has no transform.
+        plan: The replay, which is a copy.
         columns: The columns that there are.
     """
     times = tuple(f"`_time`.{quoted(name)}" for name in plan.tape.time_type.names)
@@ -155,7 +166,7 @@ def require_checks(plan: Plan, rows: DataFrame) -> None:
         BadRequest: `CAP-CHECK-COLUMN`, naming the check.
     """
     if plan.checks:
-        copied = plan.transform is None
+        copied = plan.computation is None
         prepare(plan.checks, plan.layout.tagged(rows, plan.tape.time_type) if copied else rows)
 
 

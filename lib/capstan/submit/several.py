@@ -26,8 +26,8 @@ def audit_all(
 ) -> Answer:
     """Audit what runs have published, each at a version of its target, or as it is now.
 
-    A run whose transform has changed since, or whose version is no longer kept, cannot be audited:
-    its entry has `error`, `message` and `hint` in place of an audit.
+    A run whose transform or pipeline has changed since, or whose version is no longer kept, cannot
+    be audited: its entry has `error`, `message` and `hint` in place of an audit.
 
     Returns:
         `audits`, `passed` (whether none differs) and `not_audited` (runs); with a refusal if one

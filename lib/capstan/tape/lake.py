@@ -11,7 +11,7 @@ from pyarrow import fs
 from capstan.declare import check_name
 from capstan.errors import BadRequest, Broken
 
-LEDGERS = ("runs", "coverage", "claims", "verified", "findings")
+LEDGERS = ("runs", "coverage", "claims", "verified", "findings", "metrics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,12 @@ class Lake:
         """The path of the staged output of a run."""
         return f"{self.root}/staging/{run}"
 
+    def aside(self, pipeline: str) -> str:
+        """The path of the rows that runs of a pipeline have put aside."""
+        return f"{self.root}/aside/{check_name('pipeline', pipeline)}"
+
     def ledger(self, name: str) -> str:
-        """The path of one of the ledgers: runs, coverage, claims, verified, findings."""
+        """The path of one of the ledgers: runs, coverage, claims, verified, findings, metrics."""
         if name not in LEDGERS:
             raise ValueError(name)
         return f"{self.root}/ledger/{name}"

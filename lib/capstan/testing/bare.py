@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import deltalake
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from capstan.ledger.regions import region_text
 from capstan.tape.lake import Lake
@@ -116,6 +118,56 @@ def lay_tape(
     )
     listed = [{"worker": n, "label": x, "opened_commit": 0} for n, x in enumerate(labels)]
     _write(paths.workers, pa.Table.from_pylist(listed, schema=known), {})
+
+
+def lay_records(lake: Lake, name: str, labels: Sequence[str], records: pa.Table) -> None:
+    """Lay down a tape of these records in one commit, after which all workers are closed.
+
+    Args:
+        lake: The lake.
+        name: The stream's name.
+        labels: Of its workers, in the order of their numbers.
+        records: The rows of the tape's `records`, of any number of micro-batches. Fingerprints in
+            its index are those of no rows, so that nothing can be audited by it.
+    """
+    # Of Spark there may be fields that are never null, inside of structs that may be.
+    records = records.cast(pa.schema([(f.name, _nullable(f.type)) for f in records.schema]))
+    place = ["worker", "batch", "time"]
+    moment = pa.timestamp("us", "UTC")
+    flat = pa.table(
+        {
+            "worker": records["worker"],
+            "batch": records["batch"],
+            "time": pc.struct_field(records["time"].combine_chunks(), "event").cast(moment),
+        }
+    )
+    counted = flat.group_by(place).aggregate([([], "count_all")])
+    counted = counted.sort_by([(name, "ascending") for name in place])
+    lay_tape(lake, name, labels, [], None)
+    index = deltalake.DeltaTable(lake.stream(name).events)
+    schema = index.to_pyarrow_table().schema
+    last = int(pc.max(records["batch"]).as_py())
+    seqs: Counter[int] = Counter()
+    rows: list[dict[str, object]] = []
+    for worker, batch, time, count in zip(*counted.to_pydict().values(), strict=True):
+        about = {"worker": worker, "seq": seqs[worker], "batch": batch, "commit": 0}
+        said = {"time": {"event": time}, "records": count, "fingerprint": {"h1": 0, "h2": 0}}
+        rows.append({**about, "kind": "messages", **said})
+        seqs[worker] += 1
+    ends = index.to_pyarrow_table().to_pylist()
+    rows += [{**each, "seq": seqs[each["worker"]], "batch": last} for each in ends]
+    table = pa.Table.from_pylist(rows, schema=schema)
+    deltalake.write_deltalake(index.table_uri, table, mode="overwrite")
+    _write(lake.stream(name).records, records, {})
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    """A type as tapes have it: with fields that may be null, and times in microseconds."""
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_struct(kind):
+        return pa.struct([(each.name, _nullable(each.type)) for each in kind])
+    return pa.list_(_nullable(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
 def _moved(struct: object, before: Sequence[int], after: Sequence[int] | None) -> list[object]:

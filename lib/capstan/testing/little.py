@@ -6,10 +6,12 @@ move the watermark, and rows come late, without a time and without a site.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from capstan.declare import Declarations, Transform
+from capstan.testing.piped import REFERENCES
 from capstan.testing.streams import HOUR, NAME, Row, declared, lay, little_stream
 
 __all__ = [
@@ -46,6 +48,13 @@ REQUESTS: dict[str, dict[str, object]] = {
     "direct": {**STAGED, "into": "direct", "direct": True},
     "follow": {"into": "followed", "follow": "nightly", "transform": "hourly"},
     "append": {**STAGED, "into": "appended", "mode": "append"},
+    "piped": {
+        "into": "piped",
+        "since": SINCE,
+        "until": UNTIL,
+        "pipeline": "places",
+        "sink": "hours",
+    },
 }
 """Replays of the stream, by name: fields of `capstan.replay.request.Request`."""
 
@@ -96,7 +105,7 @@ def _row(number: int, i: int, site: str | None, minute: int | None) -> Row:
 
 
 def declarations(folder: Path) -> Declarations:
-    """What may be captured and replayed: the stream, and a transform `hourly` of it."""
+    """What may be captured and replayed: the stream, a transform `hourly` of it, pipelines."""
     hourly = Transform(
         name="hourly",
         sql=(
@@ -107,4 +116,4 @@ def declarations(folder: Path) -> Declarations:
         grain=HOUR,
         worker="_worker",
     )
-    return declared(little_stream(folder), (hourly,))
+    return replace(declared(little_stream(folder), (hourly,)), pipelines=REFERENCES)

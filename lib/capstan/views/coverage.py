@@ -134,6 +134,8 @@ class Coverage:
             "workers": list(chosen),
             **{name: bound_text(self.time_type, text) for name, text in shortest.items()},
             "transform": replay.transform,
+            "pipeline": replay.pipeline,
+            "sink": replay.sink,
             "mode": str(replay.mode),
             "keys": list(replay.keys),
             "approve": replay.approve,

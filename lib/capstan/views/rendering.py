@@ -73,6 +73,7 @@ def _environment() -> Environment:
     made.globals.update(
         states=shown.STATES,
         range_text=shown.range_text,
+        pipeline_text=shown.pipeline_text,
         length=shown.length_text,
         coordinate=shown.coordinate_text,
         short_target=shown.short_target,

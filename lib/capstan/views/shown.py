@@ -28,6 +28,18 @@ def moment(at: datetime | None) -> str:
     return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
 
 
+def pipeline_text(said: object) -> str:
+    """A pipeline and its sink, and what did not go into the target; nothing where there is none."""
+    if not isinstance(said, Mapping):
+        return ""
+    parts = [f"{said['name']}, sink {said['sink']}"]
+    if said.get("trimmed"):
+        parts.append(f"{said['trimmed']} rows around the range left out")
+    aside = said.get("put_aside") or ()
+    parts += [f"{each['rows']} {each['output']} rows of {each['node']} put aside" for each in aside]
+    return "; ".join(parts)
+
+
 def time_text(value: object) -> str:
     """A time as JSON has it, without the zeros that say nothing: `2013-03-01 06:30`."""
     if isinstance(value, list | tuple):

@@ -1,0 +1,231 @@
+"""What computes the rows of a replay, and what of the records' place they keep."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from capstan.dag.operators.timed import units
+from capstan.declare import Declarations, Transform, format_duration, transforms
+from capstan.errors import BadRequest
+from capstan.pipeline import Pipeline, Reach, Sink, pipelines, reach_of
+from capstan.pipeline.reach import coordinate_of
+from capstan.replay.request import Request
+from capstan.times import Antichain, Box, Kind, TimeType
+from capstan.times.region import Region
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """A transform, or a sink of a pipeline, as far as plans and ledgers need to know it.
+
+    Attributes:
+        title: What people call it: `transform by_day`, `pipeline late_carriers at days`.
+        name: What the ledgers call it: `by_day`, `late_carriers.days`.
+        code: The hash of its code and settings.
+        time: The column of its output that stands for the time; None where it keeps none.
+        worker: The column of the captured worker; None where rows of several workers meet.
+        grain: Ranges must be multiples of this many units of the coordinate; 1 leaves them free.
+        keys: Columns that identify a row within a time.
+    """
+
+    title: str
+    name: str
+    code: str
+    time: str | None
+    worker: str | None
+    grain: int
+    keys: tuple[str, ...]
+
+    def grain_text(self, kind: Kind) -> str:
+        """The grain as a person writes it."""
+        if kind is not Kind.TIMESTAMP:
+            return str(self.grain)
+        return format_duration(timedelta(microseconds=self.grain))
+
+
+@dataclass(frozen=True, slots=True)
+class Piped:
+    """A pipeline as a replay plays it into one target.
+
+    Attributes:
+        pipeline: The pipeline.
+        sink: The sink whose rows the target gets.
+        reach: What is read, and the times of the rows that are kept.
+        box: The range that was asked for, in all coordinates of the stream's time.
+        frontier: Of the chosen workers together, at the cut.
+    """
+
+    pipeline: Pipeline
+    sink: Sink
+    reach: Reach
+    box: Box
+    frontier: Antichain
+
+    @classmethod
+    def over(
+        cls, named: tuple[Pipeline, Sink], time_type: TimeType, box: Box, frontier: Antichain
+    ) -> Piped:
+        """A sink of a pipeline over a range.
+
+        Args:
+            named: The pipeline and the sink.
+            time_type: The coordinates of the stream's time.
+            box: The range.
+            frontier: Of the chosen workers together.
+        """
+        return cls(*named, reach_of(named[0], time_type, box, frontier), box, frontier)
+
+    @property
+    def time_type(self) -> TimeType:
+        """The one coordinate that its rows have of the stream's time."""
+        return TimeType((self.reach.time_type.coordinates[self.reach.coordinate],))
+
+    @property
+    def asked(self) -> Box:
+        """The range that was asked for, in that coordinate alone."""
+        at = self.reach.coordinate
+        return Box((self.box.since[at],), (self.box.until[at],))
+
+    @property
+    def reads(self) -> Region:
+        """The times whose records it reads."""
+        return Region(self.reach.reads, below=self.frontier)
+
+    def complete(self, frontier: Antichain) -> bool:
+        """Whether nothing can change its rows in the range any more, under a frontier."""
+        return reach_of(self.pipeline, self.reach.time_type, self.box, frontier).complete
+
+    def at(self, region: Region) -> Piped:
+        """The same, of which the rows at these times are kept: those of its one coordinate."""
+        kept, at = region.simplified().box, self.reach.coordinate
+
+        def bound(one: tuple[int | None, ...], own: int | None) -> tuple[int | None, ...]:
+            return (*one[:at], own, *one[at + 1 :])
+
+        box = Box(bound(self.box.since, kept.since[0]), bound(self.box.until, kept.until[0]))
+        reach = reach_of(self.pipeline, self.reach.time_type, box, self.frontier)
+        return replace(self, reach=reach)
+
+
+def computation_of(
+    declarations: Declarations, request: Request
+) -> tuple[Transform | None, tuple[Pipeline, Sink] | None, Computation | None]:
+    """The transform or the pipeline that a request names, found and checked; no JVM is needed.
+
+    Raises:
+        BadRequest: `CAP-TRANSFORM` or `CAP-PIPELINE` when there is none of that name, or it cannot
+            be used; `CAP-DAG-...` when its graph cannot be meant.
+    """
+    if request.transform is not None:
+        found = transforms(declarations.transforms).get(request.transform)
+        return found, None, _of_transform(found)
+    if request.pipeline is None:
+        return None, None, None
+    pipeline = pipelines(references=declarations.pipelines).get(request.pipeline)
+    sink = find_sink(pipeline, request.sink)
+    _require_one_stream(pipeline, sink)
+    return None, (pipeline, sink), _of_sink(pipeline, sink)
+
+
+def find_sink(pipeline: Pipeline, node: str | None) -> Sink:
+    """The sink that a request names; the only one where it names none.
+
+    Raises:
+        BadRequest: `CAP-PIPELINE` when there is no such sink, or there are several to choose from.
+    """
+    if node is not None:
+        return pipeline.sink(node)
+    if len(pipeline.sinks) == 1:
+        return pipeline.sinks[0]
+    raise BadRequest(
+        "CAP-PIPELINE",
+        f"pipeline {pipeline.name} has the sinks "
+        + ", ".join(sink.node for sink in pipeline.sinks)
+        + ", and none is chosen",
+        "choose one with --sink: what goes into one table is a run of its own",
+        pipeline=pipeline.name,
+    )
+
+
+def time_of(piped: tuple[Pipeline, Sink] | None, time_type: TimeType) -> int:
+    """The position of the coordinate in which ranges of output are told: the event time."""
+    if piped is None:
+        return len(time_type.coordinates) - 1
+    return coordinate_of(piped[0], time_type)
+
+
+def check_workers(computation: Computation, *, everyone: bool) -> None:
+    """Check that all workers are chosen where rows of several of them meet.
+
+    Raises:
+        BadRequest: `CAP-WORKERS`.
+    """
+    if computation.worker is None and not everyone:
+        raise BadRequest(
+            "CAP-WORKERS",
+            f"{computation.title} mixes workers: its output does not say whose a row is",
+            "replay all workers, or have it keep the worker and declare the column",
+        )
+
+
+def check_grain(computation: Computation, time_type: TimeType, at: int, box: Box) -> None:
+    """Check that a range consists of whole grains.
+
+    Raises:
+        BadRequest: `CAP-GRAIN`, with the nearest bounds that do.
+    """
+    grain, coordinate = computation.grain, time_type.coordinates[at]
+    for bound in (box.since[at], box.until[at]):
+        if bound is not None and bound % grain:
+            below = bound - bound % grain
+            near = [coordinate.render(value) for value in (below, below + grain)]
+            length = computation.grain_text(coordinate.kind)
+            raise BadRequest(
+                "CAP-GRAIN",
+                f"{computation.title} works on whole multiples of {length}, and "
+                f"{coordinate.render(bound)} is none",
+                f"the nearest are {near[0]} and {near[1]}",
+            )
+
+
+def _of_transform(found: Transform) -> Computation:
+    grain = 1 if found.grain is None else units(found.grain)
+    return Computation(
+        f"transform {found.name}",
+        found.name,
+        found.code_hash,
+        found.time,
+        found.worker,
+        grain,
+        found.keys,
+    )
+
+
+def _of_sink(pipeline: Pipeline, sink: Sink) -> Computation:
+    several = len(pipeline.sinks) > 1
+    return Computation(
+        f"pipeline {pipeline.name}" + (f" at {sink.node}" if several else ""),
+        f"{pipeline.name}.{sink.node}",
+        pipeline.code_hash,
+        sink.time,
+        sink.worker,
+        1 if sink.grain is None else units(sink.grain),
+        sink.keys,
+    )
+
+
+def _require_one_stream(pipeline: Pipeline, sink: Sink) -> None:
+    """Check that what a sink depends on reads one stream; its tables may be any number."""
+    dag = pipeline.plan([sink.node]).dag
+    tables = {table.source for table in pipeline.tables}
+    streams = [dag.nodes[number].name for number in dag.sources]
+    _require_one(pipeline, [name for name in streams if name not in tables])
+
+
+def _require_one(pipeline: Pipeline, streams: Collection[str]) -> None:
+    if len(streams) != 1:
+        raise pipeline.refusal(
+            f"reads {', '.join(sorted(streams)) or 'tables alone'}, and a replay plays one stream"
+        )

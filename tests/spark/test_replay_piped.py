@@ -1,0 +1,213 @@
+"""Replays through pipelines: what comes out, over edges, aside; what fails, what is taken back."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from capstan.capture.run import capture
+from capstan.dag.errors import OperatorFailed
+from capstan.errors import AnswerIsNo, BadRequest
+from capstan.ledger import claims, runs
+from capstan.ledger.runs import Step
+from capstan.pipeline import definition
+from capstan.replay.approval import Decision
+from capstan.replay.foreign import audit_run, require_auditable
+from capstan.replay.request import Request
+from capstan.replay.run import Outcome, publish, replay, rollback
+from capstan.tape.lake import Lake, exists
+from capstan.testing.piped import REFERENCES
+from capstan.testing.streams import START, declared, lay, little_stream, rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from capstan.declare import Declarations
+
+# Half an hour apart: five days, of which all but the last two hours are complete.
+ROWS = rows(range(240))
+FIRST = 150
+DAY2, DAY4 = "2024-05-02", "2024-05-04"
+HOUR = timedelta(hours=1)
+
+
+class Play:
+    """The tape of this module, and short ways to replay it."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, declarations: Declarations) -> None:
+        self.spark, self.lake, self.declarations = spark, lake, declarations
+
+    def __call__(self, into: str, pipeline: str = "places", **request: object) -> Outcome:
+        asked = Request("little", into, pipeline=pipeline, **request)  # type: ignore[arg-type]
+        return replay(self.spark, self.lake, self.declarations, asked)
+
+    def rows(self, into: str) -> pl.DataFrame:
+        return pl.read_delta(self.lake.table(into))
+
+    def multiset(self, into: str) -> Counter[tuple[object, ...]]:
+        return Counter(json.dumps(row, default=str) for row in self.rows(into).rows())  # type: ignore[misc]
+
+    def history(self, into: str) -> runs.History:
+        return next(iter(runs.read_histories(self.lake, target=self.lake.table(into)).values()))
+
+
+@pytest.fixture(scope="module")
+def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
+    folder: Path = tmp_path_factory.mktemp("piped")
+    stream = little_stream(folder / "source")
+    made = Play(
+        spark,
+        Lake.at(folder / "lake"),
+        replace(declared(stream), pipelines=REFERENCES),
+    )
+    lay(folder / "source", "0", ROWS[:FIRST])
+    capture(spark, made.lake, stream)
+    # What is followed is played once before the rest is there.
+    made("followed", sink="pairs", follow="nightly", peers=2)
+    lay(folder / "source", "1", ROWS[FIRST:])
+    capture(spark, made.lake, stream)
+    return made
+
+
+def by_hour(first: int, after: int) -> dict[tuple[str, datetime], list[int]]:
+    """Amounts that are not set aside by place and hour, of the rows with these numbers."""
+    found: dict[tuple[str, datetime], list[int]] = {}
+    for number in range(first, after):
+        _, place, at, amount, _ = ROWS[number]
+        assert at is not None
+        assert amount is not None
+        if amount % 5:
+            hour = at.replace(minute=0)
+            found.setdefault((str(place), hour), []).append(amount)
+    return found
+
+
+def test_a_sink_goes_into_its_table(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = play("hours", sink="hours", since=DAY2, until=DAY4, peers=3, approve=True)
+    run = str(held.certificate["run"])
+    assert play.rows("hours").height == 0
+    diff = held.certificate["diff"]
+    assert isinstance(diff, dict)
+    with monkeypatch.context() as patch:
+        patch.setattr(definition, "_text", lambda pipeline, module: "other")
+        with pytest.raises(BadRequest, match="^CAP-CODE: pipeline places at hours is not what"):
+            publish(play.spark, play.lake, play.declarations, run, Decision("ann"))
+    assert play.rows("hours").height == 0
+    done = publish(play.spark, play.lake, play.declarations, run, Decision("ann")).certificate
+
+    wanted = by_hour(48, 144)
+    got = play.rows("hours").select("place", "window_start", "rows", "sum_amount").rows()
+    assert {(place, hour): (n, total) for place, hour, n, total in got} == {
+        at: (len(amounts), sum(amounts)) for at, amounts in wanted.items()
+    }
+    assert len(got) == len(wanted) == diff["added"]
+    audit, said = done["audit"], done["pipeline"]
+    assert isinstance(audit, dict)
+    assert isinstance(said, dict)
+    assert (audit["kind"], audit["passed"]) == ("pipeline", True)
+    # Eight hours before and two after the range are read, and what comes of them is left out.
+    assert done["records"] == 96 + 2 * 8 + 2 * 2
+    around = by_hour(48 - 16, 48), by_hour(144, 148)
+    aside = [n for n in range(32, 148) if n % 5 == 0]
+    assert said == {
+        "name": "places",
+        "sink": "hours",
+        "reads": {"since": "2024-05-01T16:00:00.000000Z", "until": "2024-05-04T02:00:00.000000Z"},
+        "trimmed": sum(map(len, around)),
+        "put_aside": [{"node": "odd", "output": "side", "rows": len(aside)}],
+    }
+    kept = pl.read_delta(play.lake.aside("places")).filter(pl.col("run") == run)
+    assert sorted(json.loads(row)["id"] for row in kept["row"]) == aside
+    assert set(kept.select("attempt", "sink", "node", "output", "name", "target").rows()) == {
+        (1, "hours", "odd", "side", "fives", play.lake.table("hours"))
+    }
+    metrics = pl.read_delta(play.lake.ledger("metrics")).filter(pl.col("run") == run)
+    odd = metrics.filter(pl.col("node") == "odd")
+    assert (odd["rows_in"].sum(), odd["side_rows"].sum()) == (done["records"], len(aside))
+    # Of the graph only what the sink depends on ran.
+    assert set(metrics["node"]) == {"rows", "odd", "by_hour", "hours"}
+    assert not exists(str(held.certificate["staging"]))
+    assert play("hours", sink="hours", since=DAY2, until=DAY4, peers=1).stood
+
+
+def test_a_followed_run_over_pieces_is_one_run_over_all(play: Play) -> None:
+    second = play("followed", sink="pairs", follow="nightly", peers=3).certificate
+    whole = play("pairs", sink="pairs").certificate
+    assert second["generation"] == 2
+    assert second["until"] == whole["until"] == "2024-05-05T19:00:00.000000Z"
+    # Sessions and joins reach over the edge; it lies where the first run had to stop.
+    assert "2024-05-03" < str(second["since"]) < "2024-05-05"
+    assert play.multiset("followed") == play.multiset("pairs")
+    assert play.rows("pairs").height > 100
+    assert play("followed", sink="pairs", follow="nightly").stood
+
+
+def test_pieces_with_what_lies_ahead_are_the_whole(play: Play) -> None:
+    # At an odd hour: a window of two hours begins in the first piece and ends in the second.
+    edge = "2024-05-02T13:00:00Z"
+    play("pieces", sink="starts", since=DAY2, until=edge, direct=True, peers=1)
+    second = play("pieces", sink="starts", since=edge, until="2024-05-03", direct=True, peers=2)
+    wanted = Counter(
+        (place, hour - timedelta(hours=hour.hour % 2))
+        for (place, hour), amounts in by_hour(48, 96).items()
+        for _ in amounts
+    )
+    found = play.rows("pieces")
+    assert {(place, start): n for place, start, n in _starts(found)} == wanted
+    assert found.height == len(wanted)
+    assert found["_time"].struct.field("event").to_list() == found["window_start"].to_list()
+    rollback(play.spark, play.lake, play.declarations, str(second.certificate["run"]))
+    left = play.rows("pieces")
+    assert {(place, start): n for place, start, n in _starts(left)} == {
+        at: n for at, n in wanted.items() if at[1].hour < 13
+    }
+
+
+def _starts(found: pl.DataFrame) -> list[tuple[str, datetime, int]]:
+    return found.select("place", "window_start", "rows").rows()
+
+
+def test_workers_are_played_alone_where_the_sink_keeps_them(play: Play) -> None:
+    done = play("workers", "by_worker", since=DAY2, until="2024-05-03", workers=("c", "a"))
+    assert Counter(play.rows("workers")["_worker"]) == {0: 16, 2: 16}
+    table = f"delta.`{play.lake.table('workers')}`"
+    play.spark.sql(f"UPDATE {table} SET id = -1 WHERE _worker = 2 AND id = 50")
+    history = require_auditable(play.lake, str(done.certificate["run"]), None)
+    _, found = audit_run(play.spark, play.lake, play.declarations, history)
+    assert (found.kind, found.passed) == ("pipeline", False)
+    assert (found.totals["changed"], found.differing) == (1, 1)
+
+
+def test_unbounded_depends_on_the_very_first_records(play: Play) -> None:
+    done = play("firsts", "firsts", since=DAY2, until=DAY4).certificate
+    assert done["records"] == 144
+    assert play.rows("firsts").height == 0
+    assert done["pipeline"]["trimmed"] == 3  # type: ignore[index]
+
+
+def test_an_operator_that_fails_publishes_nothing(play: Play) -> None:
+    with pytest.raises(OperatorFailed, match="a hundred") as failed:
+        play("shaky", "shaky", since=DAY2, until=DAY4)
+    assert failed.value.exit_code == 5
+    assert failed.value.fields["node"] == "op"
+    # Of the batch that row 100 was in: its first time.
+    first = int((START + 24 * HOUR).timestamp()) * 1_000_000
+    assert failed.value.fields["time"] == first
+    assert play.rows("shaky").height == 0
+    last = play.history("shaky").last
+    assert (last.step, last.detail["node"]) == (Step.FAILED, "op")
+    assert [claim for claim in claims.alive(play.lake) if claim.run == last.run] == []
+
+
+def test_what_depends_on_the_number_of_replay_workers_is_found_out(play: Play) -> None:
+    with pytest.raises(AnswerIsNo, match=r"CAP-AUDIT.*\(pipeline audit\)"):
+        play("unsteady", "unsteady", since=DAY2, until=DAY4, peers=3)
+    assert play.rows("unsteady").height == 0
