@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from capstan.state.codec import PLAIN, Encoded
-from capstan.state.errors import Misplaced, NotKeyed, NotWhole, SnapshotCorrupt
+from capstan.state.errors import Misplaced, NoHash, NotKeyed, NotWhole, SnapshotCorrupt
 from capstan.state.hashing import key_hash
 from capstan.state.placement import Placement
 
@@ -212,9 +212,10 @@ def _each(
 def _key_of(data: bytes, hashed: int) -> Hashable:
     try:
         key = PLAIN.decode(data)
-    except ValueError as error:
+        found = key_hash(key)
+    except (ValueError, TypeError, NoHash) as error:
         raise SnapshotCorrupt.of(f"not a key: {data!r}", reason=str(error)) from error
-    if isinstance(key, Hashable) and key_hash(key) == hashed:
+    if found == hashed:
         return key
     reason = f"the key {key!r} does not have the hash {hashed}"
     raise SnapshotCorrupt.of(reason, reason=reason)
