@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from capstan.state.aggregating import KeyedAggregate
+from capstan.state.checkpoints import Checkpoints, Rescaled, rescaled
 from capstan.state.codec import PLAIN, Codec, Encoded, PlainCodec, codecs, register_codec
 from capstan.state.epochs import (
     EpochGenerator,
@@ -29,6 +31,7 @@ from capstan.state.messages import (
     SuspendMarker,
 )
 from capstan.state.outputs import Output, Partitioner, by_key, round_robin, to_all
+from capstan.state.per_record import KeyedLogic
 from capstan.state.placement import HashPlacement, Modulo, Placement, Rendezvous
 from capstan.state.snapshots import MemorySnapshots, SnapshotStore
 
@@ -37,6 +40,7 @@ __all__ = [
     "AbsBarrier",
     "Acquire",
     "AlignedInput",
+    "Checkpoints",
     "Codec",
     "Collect",
     "Data",
@@ -47,6 +51,8 @@ __all__ = [
     "Expiring",
     "HashPlacement",
     "Interrogate",
+    "KeyedAggregate",
+    "KeyedLogic",
     "KeyedOperator",
     "KeyedSnapshot",
     "LogicOutput",
@@ -62,6 +68,7 @@ __all__ = [
     "Rendezvous",
     "Reply",
     "Rescale",
+    "Rescaled",
     "SnapshotStore",
     "StateStore",
     "StatefulLogic",
@@ -75,6 +82,7 @@ __all__ = [
     "monotonic",
     "prove",
     "register_codec",
+    "rescaled",
     "round_robin",
     "stateful_map",
     "to_all",
