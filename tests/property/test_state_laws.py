@@ -174,6 +174,7 @@ def test_batches_and_watermarks_make_no_difference(name, timed, data):
 
 
 @pytest.mark.parametrize("timed", [False, True], ids=["by event", "by row"])
+@few
 @given(data=st.data())
 def test_the_batch_form_is_the_per_record_form(timed, data):
     inputs = inputs_of(data)
@@ -185,7 +186,7 @@ def test_the_batch_form_is_the_per_record_form(timed, data):
     assert sorted(row[1:] for row in ran[0].rows) == sorted(row[1:] for row in ran[1].rows)
 
 
-@settings(max_examples=max(1, settings.default.max_examples // 2))
+@few
 @given(rows(), st.integers(1, 5))
 def test_steps_show_the_keys_that_had_rows_with_all_rows_until_then(given_rows, every):
     dag = graph_of(KeyedAggregate(EXACT, ("key",), every=every), ["left"], timed=True)

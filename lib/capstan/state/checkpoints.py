@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from capstan.dag import Dag, DagCheckpoint, Key, Node, NodeCheckpoint, OperatorState
 from capstan.dag.arrow import tables_from_bytes, tables_to_bytes
 from capstan.dag.operators.order import group_ids
+from capstan.dag.operators.timed import constant
 from capstan.state.errors import Misplaced, NotKeyed, NotWhole
 from capstan.state.hashing import key_hashes
 from capstan.state.keys import Proof
@@ -217,10 +218,12 @@ class _Dealer:
                 if port is None:
                     continue
                 self._check_owner(rows, port, worker, workers)
-                keys = [rows.column(name) for name in self.key.on(port)]
+                # Where all rows meet there is one key, the same for all.
+                keys = [rows.column(name) for name in self.key.on(port)] or [
+                    constant(0, rows.num_rows)
+                ]
                 names = [f"k{n}" for n in range(len(keys))]
-                at = pa.repeat(pa.scalar(worker, pa.int64()), rows.num_rows)
-                found.append(pa.table([*keys, at], [*names, _WORKER]))
+                found.append(pa.table([*keys, constant(worker, rows.num_rows)], [*names, _WORKER]))
         if not found:
             return None
         every = pa.concat_tables(found)
@@ -234,7 +237,7 @@ class _Dealer:
 
     def _owners(self, rows: pa.Table, port: int, workers: Sequence[int]) -> pa.Array:
         if self.key.is_global:
-            return pa.repeat(pa.scalar(min(workers), pa.int64()), rows.num_rows)
+            return constant(min(workers), rows.num_rows)
         columns = [rows.column(name) for name in self.key.on(port)]
         return self.placement.owners(key_hashes(columns), workers)
 

@@ -25,7 +25,7 @@ _ENDS: Final = {AggregateKind.FIRST: "min", AggregateKind.LAST: "max"}
 class Folded:
     """The aggregates of each key over all rows so far.
 
-    Rows are collected, and folded in when there are as many as there are keys: so each row costs
+    Rows are collected, and folded in when there are twice as many as keys: so each row costs
     the same, however many keys there are. A fold puts the states before the rows, which lets sums
     of floats go on in the order of the rows, one after another.
 
@@ -99,7 +99,7 @@ class Folded:
             self.least = pc.min(rows.column(TIME)).as_py()
         self._waiting.append(rows)
         self._count += rows.num_rows
-        if self._count >= max(_COMPACT, self._state.num_rows):
+        if self._count >= max(_COMPACT, 2 * self._state.num_rows):
             self._fold()
 
     def results(self, of: pa.Table | None = None) -> pa.Table:

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -44,20 +43,28 @@ def xxh64(data: bytes, seed: int = 0) -> int:
     >>> hex(xxh64(b""))
     '0xef46db3751d8e999'
     """
-    rows = np.frombuffer(data, np.uint8).reshape(1, len(data))
-    return int(_hash_rows(rows, np.array([seed & _MASK], np.uint64))[0])
+    if len(data) >= 32:
+        rows = np.frombuffer(data, np.uint8).reshape(1, len(data))
+        return int(_hash_rows(rows, np.array([seed & _MASK], np.uint64))[0])
+    # Most keys are short, and Python's own numbers are the quicker ones for a single key.
+    found, at = (seed + _P5 + len(data)) & _MASK, 0
+    while at + 8 <= len(data):
+        found = _mixed_eight(found, int.from_bytes(data[at : at + 8], "little"))
+        at += 8
+    if at + 4 <= len(data):
+        found ^= (int.from_bytes(data[at : at + 4], "little") * _P1) & _MASK
+        found = (_turned(found, 23) * _P2 + _P3) & _MASK
+        at += 4
+    for byte in data[at:]:
+        found = (_turned(found ^ (byte * _P5 & _MASK), 11) * _P1) & _MASK
+    return _avalanche(found)
 
 
 def hash_long(value: int, seed: int) -> int:
     """XXH64 of 8 little-endian bytes, unsigned."""
-    mixed = ((value & _MASK) * _P2) & _MASK
-    mixed = (((mixed << 31 | mixed >> 33) & _MASK) * _P1) & _MASK
-    found = ((seed + _P5 + 8) & _MASK) ^ mixed
-    found = ((found << 27 | found >> 37) & _MASK) * _P1 + _P4
-    return _avalanche(found & _MASK)
+    return _avalanche(_mixed_eight((seed + _P5 + 8) & _MASK, value & _MASK))
 
 
-@lru_cache(maxsize=65_536, typed=True)
 def key_hash(key: Hashable) -> int:
     """The stable hash of a key, signed; a tuple is a key of several columns.
 
@@ -260,6 +267,15 @@ def _avalanched(value: Words) -> Words:
     value = (value ^ (value >> np.uint64(33))) * np.uint64(_P2)
     value = (value ^ (value >> np.uint64(29))) * np.uint64(_P3)
     return value ^ (value >> np.uint64(32))
+
+
+def _mixed_eight(found: int, word: int) -> int:
+    found ^= (_turned((word * _P2) & _MASK, 31) * _P1) & _MASK
+    return (_turned(found, 27) * _P1 + _P4) & _MASK
+
+
+def _turned(value: int, by: int) -> int:
+    return (value << by | value >> (64 - by)) & _MASK
 
 
 def _avalanche(value: int) -> int:

@@ -8,9 +8,9 @@ move, epochs are held: a record that is handed on must not become late by it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 
 from capstan.state.errors import ConcurrentOperation
+from capstan.state.live.alignment import Alignment
 from capstan.state.live.rescaling import Rescaling
 from capstan.state.live.routing import Phase, Router
 from capstan.state.live.wire import (
@@ -38,23 +38,6 @@ from capstan.state.placement import Placement
 
 _RESCALING = Prepared | Upgrade | AckUpgrade | Done | Bye
 _HOLDING = (Phase.INTERROGATING, Phase.COLLECTING, Phase.FINISHED, Phase.DONE)
-
-
-@dataclass(slots=True)
-class _Alignment:
-    """Who has come to the barrier, and who has suspended.
-
-    Attributes:
-        own: The barrier that came on this worker's own input, or None.
-        peers: The peers that have sent theirs.
-        suspended: The peers after which nothing comes.
-        ended: Whether this worker's own input was suspended.
-    """
-
-    own: AbsBarrier | None = None
-    peers: set[int] = field(default_factory=set)
-    suspended: set[int] = field(default_factory=set)
-    ended: bool = False
 
 
 class Distributor:
@@ -114,7 +97,7 @@ class Distributor:
         self._send = send
         self._operators = tuple(operators)
         self._epochs: dict[int, int] = {}
-        self._alignment = _Alignment()
+        self._alignment = Alignment()
         self._rescaling: Rescaling | None = None
         self._early: list[tuple[int, Prepared]] = []
 
@@ -230,15 +213,12 @@ class Distributor:
         self._merge()
 
     def _align(self) -> None:
-        alignment = self._alignment
-        if alignment.own is None or not alignment.peers | alignment.suspended >= {*self.peers}:
-            return
-        barrier, alignment.own = alignment.own, None
-        alignment.peers.clear()
-        self._put(barrier)
+        barrier = self._alignment.take(self.peers)
+        if barrier is not None:
+            self._put(barrier)
 
     def _end(self) -> None:
-        if self._alignment.ended and self._alignment.suspended >= {*self.peers}:
+        if self._alignment.over(self.peers):
             self._put(SuspendMarker())
 
     def _begin(self, message: Rescale) -> None:
