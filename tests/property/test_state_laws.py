@@ -292,6 +292,7 @@ def test_a_rescaled_run_is_the_uninterrupted_one(spec, count, data):
     assert multiset(out) == multiset(through.take_sink_outputs("out"))
 
 
+@few
 @given(data=st.data())
 def test_a_rescale_and_back_changes_nothing(data):
     dag = graph_of(MINE["aggregate"], ["left"], timed=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from capstan.state.aggregating import KeyedAggregate
-from capstan.state.checkpoints import Checkpoints, Rescaled, rescaled
+from capstan.state.checkpoints import Checkpoints, Rescaled, rescaled, restore_all
 from capstan.state.codec import PLAIN, Codec, Encoded, PlainCodec, codecs, register_codec
 from capstan.state.epochs import (
     EpochGenerator,
@@ -83,6 +83,7 @@ __all__ = [
     "prove",
     "register_codec",
     "rescaled",
+    "restore_all",
     "round_robin",
     "stateful_map",
     "to_all",

@@ -17,8 +17,17 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.dag import Dag, DagCheckpoint, Key, Node, NodeCheckpoint, OperatorState
+from capstan.dag import (
+    Dag,
+    DagCheckpoint,
+    DagExecutor,
+    Key,
+    Node,
+    NodeCheckpoint,
+    OperatorState,
+)
 from capstan.dag.arrow import tables_from_bytes, tables_to_bytes
+from capstan.dag.errors import RestoreFailed
 from capstan.dag.operators.order import group_ids
 from capstan.dag.operators.timed import constant
 from capstan.state.errors import Misplaced, NotKeyed, NotWhole
@@ -82,6 +91,31 @@ def rescaled(
     number = next(iter(checkpoints.values())).checkpoint_id
     made = {worker: DagCheckpoint(nodes[worker], {}, number) for worker in after}
     return Rescaled(made, proofs)
+
+
+def restore_all(executors: Mapping[int, DagExecutor], checkpoints: Checkpoints) -> None:
+    """Put checkpoints back into executors: all of them or, when one fails, none.
+
+    Args:
+        executors: By worker.
+        checkpoints: Of exactly these workers.
+
+    Raises:
+        NotWhole: They are of other workers.
+        RestoreFailed: A state cannot be read, or is of another version; naming the node.
+    """
+    if set(executors) != set(checkpoints):
+        raise _not_whole(f"of workers {sorted(checkpoints)}, for workers {sorted(executors)}")
+    before: list[tuple[DagExecutor, DagCheckpoint]] = []
+    try:
+        for worker, executor in executors.items():
+            before.append((executor, executor.checkpoint()))
+            executor.restore(checkpoints[worker])
+    except RestoreFailed:
+        # The one that failed is as it was.
+        for executor, was in before[:-1]:
+            executor.restore(was)
+        raise
 
 
 def _check_whole(dag: Dag, checkpoints: Checkpoints) -> None:

@@ -59,7 +59,8 @@ class PlainCodec:
     """Plain Python values as JSON text, each read back with its own type.
 
     Takes None, booleans, integers of any size, floats, text, bytes, decimals, dates, datetimes,
-    and tuples, lists, dictionaries and sets of these; nothing else, and no subclasses of them.
+    and tuples, lists, dictionaries and sets of these; nothing else, and no subclasses of them. Of
+    a time zone a datetime keeps its offset.
     """
 
     __slots__ = ()
@@ -104,7 +105,7 @@ _TAGS: Final[Mapping[type, tuple[str, Callable[..., object]]]] = {
     set: ("s", _ordered),
     frozenset: ("z", _ordered),
     Decimal: ("n", str),
-    datetime: ("i", datetime.isoformat),
+    datetime: ("i", lambda value: [value.isoformat(), value.fold]),
     date: ("y", date.isoformat),
 }
 _READ: Final[Mapping[str, Callable[..., object]]] = {
@@ -115,7 +116,7 @@ _READ: Final[Mapping[str, Callable[..., object]]] = {
     "s": lambda values: {_untagged(each) for each in values},
     "z": lambda values: frozenset(_untagged(each) for each in values),
     "n": Decimal,
-    "i": datetime.fromisoformat,
+    "i": lambda pair: datetime.fromisoformat(pair[0]).replace(fold=pair[1]),
     "y": date.fromisoformat,
 }
 
