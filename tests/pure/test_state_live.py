@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from random import SystemRandom
 
 import pytest
 
 from capstan.dag import END
 from capstan.errors import CapstanError
-from capstan.state import Data, Epoch, Rendezvous, Rescale, stateful_map
+from capstan.state import Data, Epoch, Rendezvous, Rescale, StatefulLogic, stateful_map
 from capstan.state.errors import (
     ConcurrentOperation,
     DuplicateOperator,
     Misplaced,
     NotKeyed,
+    NotWhole,
     Stuck,
     UnknownWorker,
 )
-from capstan.state.live import Cluster, Distributor, Exchange, Job, Keyed, Phase, rescaling, routing
+from capstan.state.live import (
+    Apply,
+    Cluster,
+    Distributor,
+    Exchange,
+    Job,
+    Keyed,
+    Phase,
+    rescaling,
+    routing,
+)
 from capstan.state.live import distributor as distributing
 from capstan.testing.rescaling import found_totals, run_load
 
@@ -256,6 +268,64 @@ def test_a_snapshot_of_other_workers_is_refused():
     cluster.run()
     with pytest.raises(Misplaced):
         Cluster(job(), (0,)).restore(cluster.snapshot)
+
+
+def test_a_part_of_a_sink_goes_on_numbering_its_lines():
+    def line(part, record, lines):
+        number = (lines or 0) + 1
+        return f"{part}:{number} {record}", number
+
+    sink = Job.of(Exchange(), Keyed("lines", stateful_map(line)))
+    cluster = Cluster(sink, (0, 1))
+    for number in range(7):
+        cluster.feed(0, Data("part", f"r{number}"))
+    cluster.begin_snapshot()
+    cluster.run()
+    other = Cluster(sink, (0, 1, 2))
+    other.restore(cluster.snapshot.rescaled((0, 1, 2), sink.placement))
+    other.feed(1, Data("part", "next"))
+    other.run()
+    assert [message.value for _, message in other.outputs] == ["part:8 next"]
+
+
+def test_states_of_operators_that_are_not_in_the_job_are_refused():
+    cluster = ready_cluster((0, 1), [(1, 1)])
+    cluster.begin_snapshot()
+    cluster.run()
+    with pytest.raises(NotWhole):
+        Cluster(job("renamed"), (0, 1)).restore(cluster.snapshot)
+
+
+def test_a_schedule_is_for_all_workers():
+    class Ticking(StatefulLogic):
+        def on_data(self, message, state, output):
+            return message.value
+
+        def on_schedule(self, states, output):
+            for key, value in states.items():
+                output.emit(key, value, None)
+
+    cluster = Cluster(Job.of(Exchange(), Keyed("tick", Ticking())), (0, 1, 2))
+    for key in range(9):
+        cluster.feed(0, Data(key, key))
+    cluster.run()
+    assert cluster.outputs == []
+    cluster.schedule()
+    cluster.run()
+    assert sorted(message.key for _, message in cluster.outputs) == list(range(9))
+    assert {worker for worker, _ in cluster.outputs} == {0, 1, 2}
+
+
+def test_functions_and_epochs_of_their_own_are_part_of_a_chain():
+    def doubled(message):
+        yield replace(message, value=message.value * 2) if isinstance(message, Data) else message
+
+    cluster = Cluster(Job.of(Apply(doubled), *job().elements), (0, 1))
+    cluster.feed(1, Data("k", 4))
+    cluster.begin_rescale((0,))
+    cluster.run()
+    assert [message for _, message in cluster.outputs] == [Data("k", 8)]
+    assert list(cluster.workers) == [0]
 
 
 def test_state_before_an_exchange_cannot_be_dealt():

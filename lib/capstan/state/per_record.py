@@ -43,7 +43,8 @@ class KeyedLogic:
 
     Rows at one time come in the order of the columns `ties`, then of all columns: never in the
     order of arrival, so that batches and watermarks make no difference. After the rows before a
-    watermark `w` comes the epoch `w - 1`.
+    watermark `w` comes the epoch `w - 1`. `on_schedule` is never called: what a replay puts out may
+    not depend on the clock.
 
     The key of a record is the value of its key column, or a tuple where there are several; its
     value is likewise that of `columns`. What the logic puts out has the columns `output`, again as

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from capstan.state.errors import Misplaced, Stuck, UnknownWorker
+from capstan.state.errors import Misplaced, NotWhole, Stuck, UnknownWorker
 from capstan.state.keys import KeyedSnapshot, OperatorStates, Proof, common_epoch, prove
 from capstan.state.live.agenda import Agenda
 from capstan.state.live.coordinator import Coordinator, Operation, Running
@@ -106,6 +106,12 @@ class Cluster:
         while self.step():
             pass
 
+    def schedule(self) -> None:
+        """Let the logics of all workers do what does not depend on messages."""
+        for _, worker in sorted(self._workers.items()):
+            for operator in worker.operators.values():
+                operator.schedule()
+
     def begin_rescale(self, workers: Sequence[int]) -> None:
         """Let these be the workers, while records move.
 
@@ -162,9 +168,15 @@ class Cluster:
             snapshot: Of these workers; see `KeyedSnapshot.rescaled`.
 
         Raises:
+            NotWhole: It has states of operators that are not in the job.
             Misplaced: It is of other workers.
             StateLost, StateVersion, NoCodec: A state cannot be read; nothing was changed.
         """
+        known = {keyed.operator_id for keyed in self.job.keyed}
+        others = {op for states in snapshot.states.values() for op in states} - known
+        if others:
+            reason = f"the job has no operators {sorted(others)}, of which it has states"
+            raise NotWhole.of(reason, reason=reason)
         if set(snapshot.states) != set(self._workers):
             text = f"a snapshot of workers {sorted(snapshot.states)}, not {sorted(self._workers)}"
             raise Misplaced.of(text)
