@@ -344,6 +344,11 @@ def test_two_operators_of_one_name_are_refused():
     assert caught.value.fields == {"name": "sum"}
 
 
+def test_a_job_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="no elements"):
+        Job.of()
+
+
 def test_workers_that_wait_for_each_other_are_reported(monkeypatch):
     monkeypatch.setattr(Distributor, "advance", lambda self: None)
     monkeypatch.setattr(Distributor, "ready", property(lambda self: False))

@@ -303,6 +303,10 @@ def test_a_smaller_epoch_is_not_passed_on():
     for time in (5, 3, 5, 6):
         channels.send(0, Epoch(time))
     assert [channels.recv(), channels.recv(), channels.recv()] == [Epoch(5), Epoch(6), None]
+    merged = AlignedInput(2)
+    for channel, time in ((0, 5), (0, 3), (1, 9)):
+        merged.send(channel, Epoch(time))
+    assert [merged.recv(), merged.recv()] == [Epoch(5), None]
 
 
 def test_channels_that_wait_for_different_keys_are_an_error():

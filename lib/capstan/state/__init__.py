@@ -16,7 +16,7 @@ from capstan.state.hashing import key_hash, key_hashes
 from capstan.state.inputs import AlignedInput
 from capstan.state.keyed import KeyedOperator, StateStore
 from capstan.state.keys import KeyedSnapshot, OperatorStates, Proof, prove
-from capstan.state.logic import Expiring, StatefulLogic, stateful_map, ttl_map
+from capstan.state.logic import Expiring, SomeLogic, StatefulLogic, stateful_map, ttl_map
 from capstan.state.logic import Output as LogicOutput
 from capstan.state.messages import (
     AbsBarrier,
@@ -70,6 +70,7 @@ __all__ = [
     "Rescale",
     "Rescaled",
     "SnapshotStore",
+    "SomeLogic",
     "StateStore",
     "StatefulLogic",
     "SuspendMarker",

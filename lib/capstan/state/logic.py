@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, MutableMapping
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from capstan.state.codec import PLAIN, Codec
 from capstan.state.messages import Data
@@ -79,6 +79,11 @@ class StatefulLogic(ABC, Generic[In, State, Out]):
         """
         message = f"a state of version {version}, and only version {self.version} is known"
         raise ValueError(message)
+
+
+# Python has no way of saying that there are such types, whatever they are.
+SomeLogic = StatefulLogic[Any, Any, Any]
+"""A logic of any records and states."""
 
 
 class _StatefulMap(StatefulLogic[In, State, Out]):

@@ -24,7 +24,7 @@ from capstan.dag.operators.timed import (
 )
 from capstan.state.codec import Encoded
 from capstan.state.keyed import KeyedOperator
-from capstan.state.logic import StatefulLogic
+from capstan.state.logic import SomeLogic
 from capstan.state.messages import Data, Epoch, Message
 
 CODEC: Final = "#codec"
@@ -58,7 +58,7 @@ class KeyedLogic:
         ties: Columns that order rows of one time.
     """
 
-    logic: StatefulLogic[object, object, object]
+    logic: SomeLogic
     by: tuple[str, ...]
     columns: tuple[str, ...]
     output: pa.Schema

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from capstan.dag.graph import operator_id
 from capstan.state.errors import DuplicateOperator
-from capstan.state.logic import StatefulLogic
+from capstan.state.logic import SomeLogic
 from capstan.state.messages import Data, Message
 from capstan.state.placement import Placement, Rendezvous
 
@@ -37,7 +37,7 @@ class Keyed:
     """
 
     name: str
-    logic: StatefulLogic[object, object, object]
+    logic: SomeLogic
 
     @property
     def operator_id(self) -> int:
@@ -69,12 +69,16 @@ class Job:
 
     Raises:
         DuplicateOperator: Two keyed operators have one name.
+        ValueError: There are none.
     """
 
     elements: tuple[Element, ...]
     placement: Placement = field(default_factory=Rendezvous)
 
     def __post_init__(self) -> None:
+        if not self.elements:
+            text = "a job of no elements does nothing"
+            raise ValueError(text)
         names: set[str] = set()
         for keyed in self.keyed:
             if keyed.name in names:

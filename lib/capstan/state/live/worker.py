@@ -25,7 +25,7 @@ class Worker:
         exchanges: Its exchanges by their position in the chain.
     """
 
-    __slots__ = ("_agenda", "_own", "_peers", "_ports", "exchanges", "number", "operators")
+    __slots__ = ("_agenda", "_first", "_own", "_peers", "exchanges", "number", "operators")
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class Worker:
             port: Port[Message] = Port(agenda, self._after(read), readable)
             self._own[position] = port
             put = port.put
-        self._ports = self._own[0]
+        self._first = self._own[0]
 
     def feed(self, message: Message) -> None:
         """Put a message into the chain."""
-        self._ports.put(message)
+        self._first.put(message)
 
     def receive(self, exchange: int, sender: int, message: Wire) -> None:
         """Let a message of a peer wait at an exchange."""
