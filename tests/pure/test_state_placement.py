@@ -52,6 +52,76 @@ def test_xxh64_is_the_published_one():
     assert {data: xxh64(data) for data in published} == published
 
 
+P = (
+    0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63,
+    0x27D4EB2F165667C5,
+)  # fmt: skip
+M = 2**64 - 1
+
+
+def rotated(value, by):
+    return (value << by | value >> (64 - by)) & M
+
+
+def lane(value, word):
+    return rotated((value + word * P[1]) & M, 31) * P[0] & M
+
+
+def reference(data, seed):
+    """XXH64, step by step as its specification has it."""
+    words = [int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data) // 8 * 8, 8)]
+    found, whole = (seed + P[4]) & M, len(data) // 32 * 4
+    if whole:
+        lanes = [seed + P[0] + P[1], seed + P[1], seed, seed - P[0]]
+        for at in range(whole):
+            lanes[at % 4] = lane(lanes[at % 4] & M, words[at])
+        turns = zip(lanes, (1, 7, 12, 18), strict=True)
+        found = sum(rotated(each, by) for each, by in turns) & M
+        for each in lanes:
+            found = ((found ^ lane(0, each)) * P[0] + P[3]) & M
+    found = (found + len(data)) & M
+    for word in words[whole:]:
+        found = (rotated(found ^ lane(0, word), 27) * P[0] + P[3]) & M
+    rest = data[len(words) * 8 :]
+    if len(rest) >= 4:
+        four, rest = int.from_bytes(rest[:4], "little"), rest[4:]
+        found = (rotated(found ^ (four * P[0] & M), 23) * P[1] + P[2]) & M
+    for byte in rest:
+        found = rotated(found ^ (byte * P[4] & M), 11) * P[0] & M
+    found = (found ^ found >> 33) * P[1] & M
+    found = (found ^ found >> 29) * P[2] & M
+    return found ^ found >> 32
+
+
+@pytest.mark.parametrize("seed", [0, 42, 2**64 - 1])
+def test_xxh64_of_any_length_is_what_its_specification_says(seed):
+    data = bytes(n * 37 % 251 for n in range(140))
+    for length in range(len(data)):
+        part = data[:length]
+        assert xxh64(part, seed) == reference(part, seed), length
+
+
+@pytest.mark.parametrize(
+    ("number", "shortest"),
+    [(-129, "ff7f"), (-128, "80"), (-1, "ff"), (0, "00"), (127, "7f"), (128, "0080")],
+)
+def test_decimals_are_hashed_by_their_shortest_bytes(number, shortest):
+    seed = 42
+    for part in (b"\1\0\0\0", b"\0\0\0\0", bytes.fromhex(shortest)):
+        seed = reference(part, seed)
+    assert key_hash((Decimal(number),)) % 2**64 == seed
+
+
+def test_columns_have_the_hashes_of_their_values():
+    texts = ["", "a", None, "x" * 31, "x" * 64, None, "y" * 100, "abc"]
+    numbers = [0, None, -1, 2**63 - 1, None, None, 7, 1]
+    columns = [pa.array(texts).slice(1), pa.chunked_array([numbers[1:4], numbers[4:]])]
+    expected = [key_hash(key) for key in zip(texts[1:], numbers[1:], strict=True)]
+    assert key_hashes(columns).to_pylist() == expected
+    large = pa.array([b"a", b"bb", b"ccc"], pa.large_binary())
+    assert key_hashes([large.slice(1)]).to_pylist() == [key_hash(b"bb"), key_hash(b"ccc")]
+
+
 def test_keys_that_are_equal_in_python_keep_the_hashes_of_their_types():
     assert key_hash((1,)) != key_hash((Decimal(1),))
     with pytest.raises(NoHash):
