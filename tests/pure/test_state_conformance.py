@@ -368,10 +368,10 @@ def run_protocol(case):
         assert all(m.version == version for _, m in net if isinstance(m, Sent))
     upgrades = [peer for peer, message in net if isinstance(message, Upgrade)]
     assert upgrades == case.get("expect_upgrades", peers)
-    finishes_only_with_all(end, peers, version, out, rescale)
+    finishes_only_with_all(end, peers, version, out, net, rescale)
 
 
-def finishes_only_with_all(end, peers, version, out, rescale):
+def finishes_only_with_all(end, peers, version, out, net, rescale):
     out.clear()
     for answer in (Upgrade(version), AckUpgrade(version)):
         for peer in peers:
@@ -381,6 +381,7 @@ def finishes_only_with_all(end, peers, version, out, rescale):
                 end.advance()
     assert end.router.phase is Phase.DONE
     for peer in peers:
+        assert Bye(version) not in [message for _, message in net]
         end.handle_peer(peer, Done(version))
         while end.ready:
             end.advance()

@@ -180,6 +180,24 @@ def test_the_end_waits_for_every_worker():
     assert sorted(cluster.outputs, key=str) == [(0, Epoch(END)), (1, Epoch(END))]
 
 
+def test_a_worker_that_comes_back_is_waited_for_again():
+    cluster = Cluster(job(), (0, 1))
+    cluster.feed(0, Epoch(3))
+    cluster.feed(1, Epoch(END))
+    cluster.run()
+    for workers in ((0,), (0, 1)):
+        cluster.begin_rescale(workers)
+        cluster.run()
+    cluster.feed(0, Epoch(5))
+    cluster.run()
+    assert {message for _, message in cluster.outputs} == {Epoch(3)}
+    cluster.feed(1, Data("k", 1, 4))
+    cluster.feed(1, Epoch(6))
+    cluster.run()
+    assert Epoch(5) in {message for _, message in cluster.outputs if isinstance(message, Epoch)}
+    assert not cluster.workers[1].late
+
+
 def test_one_thing_at_a_time():
     cluster = Cluster(job(), (0, 1))
     cluster.begin_rescale((0,))

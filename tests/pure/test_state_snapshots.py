@@ -15,13 +15,23 @@ from capstan.dag import (
     DagCheckpoint,
     DagExecutor,
     Event,
+    Key,
     NodeCheckpoint,
     Operator,
     Timer,
+    plan_stages,
 )
 from capstan.dag.arrow import tables_from_bytes, tables_to_bytes
 from capstan.dag.errors import OperatorFailed, RestoreFailed
-from capstan.dag.operators import SessionWindow, TopN, Window, count_rows, last_of, sum_of
+from capstan.dag.operators import (
+    Deduplicate,
+    SessionWindow,
+    TopN,
+    Window,
+    count_rows,
+    last_of,
+    sum_of,
+)
 from capstan.state import (
     PLAIN,
     Encoded,
@@ -258,6 +268,30 @@ def test_what_all_rows_share_goes_to_the_first_worker(spec, workers, held):
     empty.process_watermark("in", 4)
     dealt = rescaled(graph(spec), {0: whole, 1: empty.checkpoint()}, workers, Rendezvous())
     assert dealt.proofs["op"].held == held
+
+
+def test_rows_that_lie_by_fewer_columns_than_the_key_stay_where_they_lie():
+    builder = DagBuilder().source("in", SCHEMA).operator("first", Deduplicate(("key", "number")))
+    both = KeyedAggregate((count_rows("rows"),), ("number", "key"), every=10)
+    builder.operator("both", both).connect("in", "first").connect("first", "both")
+    last = plan_stages(builder.sink_for("both", "out").build()).stages[-1]
+    assert last.nodes == ("first", "both", "out")
+    assert last.lying()["both"] == Key.of("key", "number")
+    (entry,) = last.inputs
+    assert last.dag.node("both").key == Key.of("number", "key")
+    executor = DagExecutor.from_dag(last.dag)
+    for n in range(30):
+        batch = pa.record_batch([[f"k{n}"], [n], [n]], schema=SCHEMA)
+        executor.process_event(entry.source, Event(n, batch))
+        executor.process_watermark(entry.source, n)
+    executor.take_all_sink_outputs()
+    whole = {0: executor.checkpoint()}
+    there = rescaled(last.dag, whole, (0, 1, 2), Rendezvous(), last.lying())
+    assert there.proofs["both"].moved > 0
+    back = rescaled(last.dag, there.checkpoints, (0,), Rendezvous(), last.lying())
+    assert back.proofs["both"].keys == there.proofs["both"].keys == 29
+    with pytest.raises(Misplaced):
+        rescaled(last.dag, there.checkpoints, (0,), Rendezvous())
 
 
 def test_rows_of_a_key_on_two_workers_are_refused():

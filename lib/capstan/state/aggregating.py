@@ -115,7 +115,7 @@ class _KeyedAggregateOperator(Operator):
         self.state_ports = (0,) * (1 + self._folded.tables)
 
     def process(self, batch: pa.RecordBatch, context: Context) -> None:
-        rows = on_time(batch, context, self._every or 0)
+        rows = on_time(batch, context, self._every or 1)
         if rows is not None:
             self._rows.add(rows.select(self._rows.schema.names))
 

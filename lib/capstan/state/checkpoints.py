@@ -55,7 +55,11 @@ class Rescaled:
 
 
 def rescaled(
-    dag: Dag, checkpoints: Checkpoints, workers: Sequence[int], placement: HashPlacement
+    dag: Dag,
+    checkpoints: Checkpoints,
+    workers: Sequence[int],
+    placement: HashPlacement,
+    lying: Mapping[str, Key] | None = None,
 ) -> Rescaled:
     """Deal what workers know to other workers, each key to its owner.
 
@@ -66,6 +70,8 @@ def rescaled(
         checkpoints: Of every worker, at one barrier.
         workers: Who goes on.
         placement: Who of them owns a key; also, who of the workers before did.
+        lying: By node the columns that its rows lie by, where these are not all of its key; see
+            `Stage.lying`.
 
     Raises:
         NotKeyed: A node has a state that is not kept by key, or timers that differ.
@@ -83,7 +89,8 @@ def rescaled(
         marks = [known.watermark for known in before.values()]
         least = None if None in marks else min(mark for mark in marks if mark is not None)
         common = replace(next(iter(before.values())), state=None, watermark=least)
-        dealt, proof = _node(dag, node, states, after, placement)
+        by = (lying or {}).get(node.name, node.key)
+        dealt, proof = _node(dag, node, by, states, after, placement)
         if proof is not None:
             proofs[node.name] = proof
         for worker in after:
@@ -143,6 +150,7 @@ def _check_whole(dag: Dag, checkpoints: Checkpoints) -> None:
 def _node(
     dag: Dag,
     node: Node,
+    key: Key | None,
     states: Mapping[int, OperatorState],
     workers: Sequence[int],
     placement: HashPlacement,
@@ -155,7 +163,6 @@ def _node(
     if not any(state.data for state in states.values()):
         return dict.fromkeys(workers, first), None
     ports = _ports(dag, node)
-    key = node.key
     if ports is None or key is None:
         text = f"the state of {node.name} is not kept by key"
         raise NotKeyed.of(text, operator=node.name)

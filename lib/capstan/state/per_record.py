@@ -120,7 +120,7 @@ class _KeyedLogicOperator(Operator):
         )
 
     def process(self, batch: pa.RecordBatch, context: Context) -> None:
-        rows = on_time(batch, context)
+        rows = on_time(batch, context, 1)
         if rows is not None:
             self._rows.add(rows.select(self._rows.schema.names))
 
