@@ -22,12 +22,12 @@ def _total(key: Hashable, value: object, state: object) -> tuple[object, object]
     return (number, before + number), before + number
 
 
-def _job(*, twice: bool) -> Job:
+def _job(*, twice: bool, window: int) -> Job:
     total = stateful_map(_total)
     first = (Exchange(), Keyed("by key", total))
     if not twice:
-        return Job.of(*first)
-    return Job.of(*first, Exchange(_group), Keyed("by group", total))
+        return Job.of(*first, window=window)
+    return Job.of(*first, Exchange(_group), Keyed("by group", total), window=window)
 
 
 def _group(record: Data[object]) -> Hashable:
@@ -69,7 +69,7 @@ class Load:
         before, after = (tuple(sorted(draw.sample(range(8), size))) for size in sizes)
         if draw.random() < 0.5:
             before, after = tuple(range(sizes[0])), tuple(range(sizes[1]))
-        job = _job(twice=draw.random() < 0.3)
+        job = _job(twice=draw.random() < 0.3, window=draw.choice((1, 2, 64)))
         return cls(seed, before, after, draw, Cluster(job, before, seed))
 
     def run(self) -> int:

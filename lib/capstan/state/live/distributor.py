@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from capstan.state.errors import ConcurrentOperation
 from capstan.state.live.alignment import Alignment
-from capstan.state.live.rescaling import Rescaling
+from capstan.state.live.rescaling import WINDOW, Rescaling
 from capstan.state.live.routing import Phase, Router
 from capstan.state.live.wire import (
     AckUpgrade,
@@ -59,6 +59,7 @@ class Distributor:
         "_put",
         "_rescaling",
         "_send",
+        "_window",
         "epoch",
         "late",
         "me",
@@ -75,6 +76,7 @@ class Distributor:
         send: Callable[[int, Wire], None],
         operators: Iterable[int] = (),
         version: int = 0,
+        window: int = WINDOW,
     ) -> None:
         """An exchange with `workers`; one that is not among them is about to join.
 
@@ -86,6 +88,7 @@ class Distributor:
             send: Called with a peer and each message for it.
             operators: The operators downstream that have state, up to the next exchange.
             version: How many rescales there have been.
+            window: How many keys are collected at once.
         """
         members = tuple(sorted(workers))
         self.me = me
@@ -100,6 +103,7 @@ class Distributor:
         self._alignment = Alignment()
         self._rescaling: Rescaling | None = None
         self._early: list[tuple[int, Prepared]] = []
+        self._window = window
 
     @property
     def peers(self) -> tuple[int, ...]:
@@ -226,7 +230,9 @@ class Distributor:
             running = self._rescaling.message.version
             text = f"rescale {message.version} while {running} runs"
             raise ConcurrentOperation.of(text, running=running)
-        self._rescaling = Rescaling(self.router, message, self._operators, self._put, self._send)
+        self._rescaling = Rescaling(
+            self.router, message, self._operators, self._put, self._send, self._window
+        )
         self._rescaling.begin(self.own_epoch)
         early, self._early = self._early, []
         for peer, said in early:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from capstan.dag.graph import operator_id
 from capstan.state.errors import DuplicateOperator
+from capstan.state.live.rescaling import WINDOW
 from capstan.state.logic import SomeLogic
 from capstan.state.messages import Data, Message
 from capstan.state.placement import Placement, Rendezvous
@@ -66,6 +67,7 @@ class Job:
     Attributes:
         elements: In the order in which records come to them.
         placement: Of all exchanges.
+        window: How many keys an exchange collects at once in a rescale.
 
     Raises:
         DuplicateOperator: Two keyed operators have one name.
@@ -74,6 +76,7 @@ class Job:
 
     elements: tuple[Element, ...]
     placement: Placement = field(default_factory=Rendezvous)
+    window: int = WINDOW
 
     def __post_init__(self) -> None:
         if not self.elements:
@@ -87,9 +90,11 @@ class Job:
             names.add(keyed.name)
 
     @classmethod
-    def of(cls, *elements: Element, placement: Placement | None = None) -> Job:
+    def of(
+        cls, *elements: Element, placement: Placement | None = None, window: int = WINDOW
+    ) -> Job:
         """A job of these elements."""
-        return cls(elements, Rendezvous() if placement is None else placement)
+        return cls(elements, Rendezvous() if placement is None else placement, window)
 
     @property
     def keyed(self) -> Iterator[Keyed]:

@@ -47,6 +47,7 @@ class Rescaling:
         "_said",
         "_send",
         "_told",
+        "_window",
         "epochs",
         "message",
         "peers",
@@ -59,6 +60,7 @@ class Rescaling:
         operators: Iterable[int],
         put: Callable[[Message], None],
         send: Callable[[int, Wire], None],
+        window: int = WINDOW,
     ) -> None:
         """A rescale that has not begun.
 
@@ -68,6 +70,7 @@ class Rescaling:
             operators: The operators downstream that have state.
             put: Called with messages for downstream.
             send: Called with messages for peers.
+            window: How many keys are collected at once.
         """
         self.message = message
         self.peers = tuple(sorted({*router.old, *message.workers} - {router.me}))
@@ -78,6 +81,7 @@ class Rescaling:
         self._send = send
         self._said: dict[Step, set[int]] = defaultdict(set)
         self._told: set[Step] = set()
+        self._window = window
         self._asked: Reply | None = None
         self._collects: deque[tuple[Hashable, Reply]] = deque()
         self._buffered: dict[Hashable, list[Data[object]]] = {}
@@ -152,7 +156,7 @@ class Rescaling:
 
     def _collect(self) -> None:
         router = self._router
-        while router.noted and len(self._collects) < WINDOW:
+        while router.noted and len(self._collects) < self._window:
             key, _ = router.noted.popitem()
             router.collecting.add(key)
             reply = Reply(self._operators)

@@ -121,6 +121,7 @@ class Worker:
             partial(network, position, self.number),
             job.region(position),
             version,
+            job.window,
         )
         self.exchanges[position] = end
 
