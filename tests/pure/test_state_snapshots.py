@@ -323,6 +323,20 @@ def node(checkpoint, name, **changes):
     return replace(checkpoint, nodes=nodes)
 
 
+def test_behind_an_operator_that_holds_back_the_least_watermark_counts():
+    spec = KeyedAggregate((sum_of("number"),), ("key",))
+    mine = {0: [], 1: []}
+    for n in range(20):
+        mine[Rendezvous().owner(f"k{n}", (0, 1))].append((f"k{n}", n, 1))
+    late = executor(spec, *[(key, n, 5) for key, n, _ in mine[1]])
+    early = executor(spec, *mine[0])
+    early.process_watermark("in", 6)
+    assert (early.watermark("out"), late.watermark("out")) == (1, 5)
+    dealt = deal(spec, {0: early.checkpoint(), 1: late.checkpoint()}, (4,))
+    assert dealt.checkpoints[4].nodes["out"].watermark == 1
+    assert dealt.proofs["op"].keys == 20
+
+
 def test_timers_that_differ_are_refused():
     whole = checkpoint_of(SUM)
     with pytest.raises(NotKeyed, match="timers"):
