@@ -327,10 +327,11 @@ def test_behind_an_operator_that_holds_back_the_least_watermark_counts():
     spec = KeyedAggregate((sum_of("number"),), ("key",))
     mine = {0: [], 1: []}
     for n in range(20):
-        mine[Rendezvous().owner(f"k{n}", (0, 1))].append((f"k{n}", n, 1))
-    late = executor(spec, *[(key, n, 5) for key, n, _ in mine[1]])
-    early = executor(spec, *mine[0])
-    early.process_watermark("in", 6)
+        owner = Rendezvous().owner(f"k{n}", (0, 1))
+        mine[owner].append((f"k{n}", n, len(mine[owner]) + 1 + 4 * owner))
+    early, late = (executor(spec, *mine[worker]) for worker in (0, 1))
+    for each in (early, late):
+        each.process_watermark("in", 40)
     assert (early.watermark("out"), late.watermark("out")) == (1, 5)
     dealt = deal(spec, {0: early.checkpoint(), 1: late.checkpoint()}, (4,))
     assert dealt.checkpoints[4].nodes["out"].watermark == 1
