@@ -57,7 +57,7 @@ def test_every_room_has_its_place_in_the_layers() -> None:
 def test_pure_rooms_are_all_under_the_contract() -> None:
     assert set(CONTRACTS["pure"]["source_modules"]) >= {
         f"capstan.{room}"
-        for room in ("errors", "times", "protocol", "declare", "steps", "interop", "dag")
+        for room in ("errors", "times", "protocol", "declare", "steps", "interop", "dag", "state")
     }
     assert set(CONTRACTS["pure"]["forbidden_modules"]) >= {"pyspark", "airflow"}
 

@@ -28,6 +28,7 @@ from capstan.bench.pages import pages
 from capstan.bench.pipelines import pipelines
 from capstan.bench.replays import replays
 from capstan.bench.scheduled import scheduled
+from capstan.bench.states import states
 from capstan.errors import BadRequest, CapstanError
 from capstan.session import build_session
 
@@ -43,6 +44,7 @@ NAMES = (
     "backfill",
     "page",
     "pipeline",
+    "state",
     "airflow",
 )
 _REPLAYS = frozenset({"direct", "staged", "verify"})
@@ -101,6 +103,7 @@ def measured(bench: Bench) -> list[Line]:
         (frozenset({"backfill"}), lambda: backfills(bench)),
         (frozenset({"page"}), lambda: pages(bench)),
         (frozenset({"pipeline"}), lambda: pipelines(bench)),
+        (frozenset({"state"}), lambda: states(bench)),
         (frozenset({"airflow"}), lambda: scheduled(bench)),
     ]
     return [line for names, part in parts if names & wanted for line in part()]

@@ -118,9 +118,13 @@ class Operator(ABC):
 
     Attributes:
         version: Of the form of its state; `restore` is told which one it gets.
+        state_ports: Where the state is tables that `tables_to_bytes` wrote: for each of them the
+            port by whose key columns its rows are kept, or None for one that is the same on every
+            worker. None for any other state; such a state cannot be dealt to other workers.
     """
 
     version: int = 1
+    state_ports: tuple[int | None, ...] | None = None
 
     @abstractmethod
     def process(self, batch: pa.RecordBatch, context: Context) -> None:

@@ -60,6 +60,25 @@ class Stage:
     dag: Dag
     exits: Mapping[str, str]
 
+    def lying(self) -> Mapping[str, Key]:
+        """By stateful node the columns by which its rows lie on the stage's workers.
+
+        These are the columns of its key, or some of them where rows are together by fewer already.
+        """
+        by = {entry.source: entry.columns for entry in self.inputs}
+        found: dict[str, Key] = {}
+        for number in self.dag.execution_order:
+            node, inputs = self.dag.nodes[number], self.dag.inputs(number)
+            if not inputs:
+                continue
+            coming = {by.get(self.dag.nodes[edge.source].name) for edge in inputs}
+            columns = next(iter(coming)) if len(coming) == 1 else None
+            if node.key is not None:
+                found[node.name] = Key((columns,)) if columns and len(inputs) == 1 else node.key
+                columns = found[node.name].on(0)
+            by[node.name] = _kept(self.dag, node, columns)
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -178,11 +197,15 @@ class _Placement:
         return all(columns == key.on(port) for port, columns in enumerate(lying))
 
     def _out(self, node: Node, columns: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if columns is None or node.operator is None:
-            return columns
-        schemas = [self.dag.nodes[edge.source].schema for edge in self.dag.inputs(node.id)]
-        kept = node.operator.preserves(schemas)
-        return columns if set(columns) <= kept else None
+        return _kept(self.dag, node, columns)
+
+
+def _kept(dag: Dag, node: Node, columns: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """The columns by which what a node puts out lies, when its rows lie by `columns`."""
+    if columns is None or node.operator is None:
+        return columns
+    schemas = [dag.nodes[edge.source].schema for edge in dag.inputs(node.id)]
+    return columns if set(columns) <= node.operator.preserves(schemas) else None
 
 
 def _stage(dag: Dag, number: int, group: list[NodeId], placed: _Placement) -> Stage:

@@ -82,6 +82,8 @@ class Deduplicate:
 class _DeduplicateOperator(Operator):
     """Keeps rows that are not complete, and for each key the time of the last row that passed."""
 
+    state_ports = (0, 0)
+
     def __init__(self, spec: Deduplicate, inputs: Sequence[pa.Schema]) -> None:
         (schema,) = known(inputs)
         self._timed = is_timed(schema)

@@ -157,6 +157,8 @@ class _JoinOperator(Operator):
 class _IntervalJoinOperator(_JoinOperator):
     """Keeps, of rows whose time is complete, those that can still match a later one."""
 
+    state_ports = (0, 1, 0, 0, 1)
+
     def __init__(self, spec: IntervalJoin, inputs: Sequence[pa.Schema]) -> None:
         self._lower, self._upper = units(spec.lower), units(spec.upper)
         sides = Sides.of(inputs, spec.left_on, spec.right_on, spec.prefix)
@@ -248,6 +250,8 @@ class _IntervalJoinOperator(_JoinOperator):
 
 class _WindowJoinOperator(_JoinOperator):
     """Joins all windows that close at once."""
+
+    state_ports = (0, 1)
 
     def __init__(self, spec: WindowJoin, inputs: Sequence[pa.Schema]) -> None:
         sides = Sides.of(inputs, spec.left_on, spec.right_on, spec.prefix)

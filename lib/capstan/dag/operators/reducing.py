@@ -66,14 +66,14 @@ class Reducer:
             by: The columns that make a group; `_time` is kept as well where rows are.
         """
         if self.partial:
-            return _grouped(rows, by, [step for a in self._aggregates for step in _parts(a)])
+            return reduced(rows, by, [step for a in self._aggregates for step in _parts(a)])
         return rows.select(list(dict.fromkeys([*by, *self._columns, TIME])))
 
     def merge(self, kept: pa.Table, by: Sequence[str]) -> pa.Table:
         """Fewer rows that stand for the same, where that is possible."""
         if not self.partial:
             return kept
-        return _grouped(kept, by, [_again(step) for a in self._aggregates for step in _parts(a)])
+        return reduced(kept, by, [_again(step) for a in self._aggregates for step in _parts(a)])
 
     def finish(self, kept: pa.Table, by: Sequence[str]) -> pa.Table:
         """The columns of `by`, then the results."""
@@ -83,7 +83,7 @@ class Reducer:
             kept = ordered(kept, [], self._sorting) if self._sorting else kept
             steps = [step for a in self._aggregates for step in _whole_steps(a)]
             rows = kept.append_column("#row", positions(kept.num_rows))
-            grouped = _grouped(rows, by, steps)
+            grouped = reduced(rows, by, steps)
         arrays = [grouped.column(name) for name in by]
         arrays += [self._result(a, grouped, kept) for a in self._aggregates]
         return pa.Table.from_arrays(arrays, [*by, *(a.name for a in self._aggregates)])
@@ -99,7 +99,7 @@ class Reducer:
         return pc.cast(grouped.column(_named(a, a.kind.value)), kind)
 
 
-_Step = tuple[str | None, str, str]
+Step = tuple[str | None, str, str]
 """A column, a function over the values of a group, and the name of what comes out."""
 
 
@@ -107,17 +107,17 @@ def _named(aggregate: Aggregate, part: str) -> str:
     return f"#{aggregate.column}:{part}"
 
 
-def _parts(a: Aggregate) -> list[_Step]:
+def _parts(a: Aggregate) -> list[Step]:
     kinds = ["sum", "count"] if a.kind is AggregateKind.MEAN else [a.kind.value]
     return [(a.column, kind, _named(a, kind)) for kind in kinds]
 
 
-def _again(step: _Step) -> _Step:
+def _again(step: Step) -> Step:
     _, function, name = step
     return name, "sum" if function == "count" else function, name
 
 
-def _whole_steps(a: Aggregate) -> list[_Step]:
+def _whole_steps(a: Aggregate) -> list[Step]:
     if a.kind is AggregateKind.FIRST:
         return [("#row", "min", _named(a, f"{a.kind}-at"))]
     if a.kind is AggregateKind.LAST:
@@ -137,8 +137,11 @@ def _by_order(a: Aggregate, schema: pa.Schema) -> bool:
     return summed and pa.types.is_floating(schema.field(a.column).type)
 
 
-def _grouped(rows: pa.Table, by: Sequence[str], steps: Sequence[_Step]) -> pa.Table:
-    """The columns of `by`, then one column for each step, groups in order of appearance."""
+def reduced(rows: pa.Table, by: Sequence[str], steps: Sequence[Step]) -> pa.Table:
+    """The columns of `by`, then one column for each step, groups in order of appearance.
+
+    Floats are summed in the order of the rows.
+    """
     arrays: list[pa.ChunkedArray] = [rows.column(name) for name in by]
     names = [f"k{position}" for position in range(len(by))]
     todo: list[tuple[object, ...]] = []
@@ -187,7 +190,7 @@ def _may_wrap(column: pa.ChunkedArray) -> bool:
 
 
 def _back(
-    column: pa.ChunkedArray, name: str, steps: Sequence[_Step], rows: pa.Table
+    column: pa.ChunkedArray, name: str, steps: Sequence[Step], rows: pa.Table
 ) -> pa.ChunkedArray:
     source = next(step[0] for step in steps if step[2] == name)
     if not pa.types.is_decimal128(column.type) or source is None:

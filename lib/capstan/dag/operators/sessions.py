@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.dag.arrow import table_from_bytes, table_to_bytes
+from capstan.dag.arrow import tables_from_bytes, tables_to_bytes
 from capstan.dag.event import TIME
 from capstan.dag.operator import Context, Key, Operator, check_version
 from capstan.dag.operators.aggregates import Aggregate
@@ -83,6 +83,8 @@ class SessionWindow:
 class _SessionOperator(Operator):
     """Keeps the rows of open sessions, as many columns as are needed."""
 
+    state_ports = (0,)
+
     def __init__(self, spec: SessionWindow, inputs: Sequence[pa.Schema]) -> None:
         (schema,) = known(inputs)
         self._schema = spec.output_schema(inputs)
@@ -122,11 +124,11 @@ class _SessionOperator(Operator):
         emit_timed(window_rows(results, start, stop, self._schema), context, timed=self._timed)
 
     def checkpoint(self) -> bytes:
-        return table_to_bytes(self._rows.table())
+        return tables_to_bytes([self._rows.table()])
 
     def restore(self, version: int, state: bytes) -> None:
         check_version(version)
-        rows = table_from_bytes(state)
+        (rows,) = tables_from_bytes(state)
         self._rows.replace(rows)
         # Perhaps too early; then nothing closes and it is found anew.
         self._due = None if self._rows.least is None else self._rows.least + self._gap

@@ -158,6 +158,7 @@ class _SqlWindowOperator(Operator):
         self._size = units(spec.size)
         self._timed = any(map(is_timed, inputs))
         self._rows = [RowBuffer(with_time(schema)) for schema in inputs]
+        self.state_ports = tuple(range(len(inputs)))
         self._duckdb = connected()
 
     def process(self, batch: pa.RecordBatch, context: Context) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.dag.arrow import table_from_bytes, table_to_bytes
+from capstan.dag.arrow import tables_from_bytes, tables_to_bytes
 from capstan.dag.event import END, TIME
 from capstan.dag.operator import Context, Key, Operator, check_version
 from capstan.dag.operators.order import (
@@ -108,6 +108,8 @@ class TopN:
 class _TopNOperator(Operator):
     """Keeps rows with the end of their window; thins them out as they grow."""
 
+    state_ports = (0,)
+
     def __init__(self, spec: TopN, inputs: Sequence[pa.Schema]) -> None:
         (schema,) = known(inputs)
         self._spec = spec
@@ -153,11 +155,12 @@ class _TopNOperator(Operator):
         return self._rows.least if self._window is None else None
 
     def checkpoint(self) -> bytes:
-        return table_to_bytes(self._rows.table())
+        return tables_to_bytes([self._rows.table()])
 
     def restore(self, version: int, state: bytes) -> None:
         check_version(version)
-        self._replace(table_from_bytes(state))
+        (rows,) = tables_from_bytes(state)
+        self._replace(rows)
 
     def _replace(self, rows: pa.Table) -> None:
         self._rows.replace(rows.combine_chunks())

@@ -170,6 +170,8 @@ class Window:
 class _WindowOperator(Operator):
     """Keeps parts of groups by pane: the greatest stretch that no window's edge falls into."""
 
+    state_ports = (None, 0)
+
     def __init__(self, spec: Window, inputs: Sequence[pa.Schema]) -> None:
         (schema,) = known(inputs)
         self._schema = spec.output_schema(inputs)

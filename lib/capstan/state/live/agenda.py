@@ -1,0 +1,95 @@
+"""Who may take a step next: a seeded choice among all that can. No threads, no waiting."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Any, Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class Port(Generic[Item]):
+    """Messages that wait for their reader.
+
+    Attributes:
+        waiting: The messages.
+        read: What the reader does with one.
+        readable: Whether the reader takes one now.
+    """
+
+    __slots__ = ("_agenda", "_listed", "read", "readable", "waiting")
+
+    def __init__(
+        self, agenda: Agenda, read: Callable[[Item], None], readable: Callable[[], bool]
+    ) -> None:
+        self.waiting: deque[Item] = deque()
+        self.read = read
+        self.readable = readable
+        self._agenda = agenda
+        self._listed = False
+
+    def put(self, item: Item) -> None:
+        """Let a message wait."""
+        self.waiting.append(item)
+        if not self._listed:
+            self._listed = True
+            self._agenda.add(self)
+
+    def step(self) -> bool:
+        """Let the reader take one message, if it can; whether it did."""
+        if self.waiting and self.readable():
+            self.read(self.waiting.popleft())
+            return True
+        return False
+
+    def leaves(self) -> bool:
+        """Whether nothing waits any more, so that it leaves the choice until something does."""
+        self._listed = bool(self.waiting)
+        return not self._listed
+
+
+class Agenda:
+    """The ports that may take a step.
+
+    Attributes:
+        steps: How many were taken.
+    """
+
+    __slots__ = ("_listed", "_random", "_shut", "steps")
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+        self._listed: list[Port[Any]] = []
+        self._shut: list[Port[Any]] = []
+        self.steps = 0
+
+    def add(self, port: Port[Item]) -> None:
+        """Let a port take part."""
+        self._listed.append(port)
+
+    def step(self) -> bool:
+        """Let one port take a step; False when none can."""
+        if self._shut:
+            self._open()
+        listed = self._listed
+        while listed:
+            at = int(self._random.random() * len(listed))
+            port = listed[at]
+            done = port.step()
+            if not done or port.leaves():
+                # Ports are only ever added at the end, so the place is still its own.
+                listed[at] = listed[-1]
+                listed.pop()
+            if done:
+                self.steps += 1
+                return True
+            self._shut.append(port)
+        return False
+
+    def _open(self) -> None:
+        """Let ports take part again whose readers take messages again."""
+        shut, self._shut = self._shut, []
+        for port in shut:
+            (self._listed if port.readable() else self._shut).append(port)
