@@ -165,7 +165,11 @@ def test_no_workers_own_nothing(placement):
         placement.owners(key_hashes([pa.array(["a"])]), [])
 
 
-@pytest.mark.parametrize("key", [1.5, 2**63, (1, object()), Decimal("NaN")], ids=repr)
+@pytest.mark.parametrize(
+    "key",
+    [1.5, 2**63, (1, object()), Decimal("NaN")],
+    ids=["float", "beyond BIGINT", "object", "not a number"],
+)
 def test_a_key_without_a_canonical_value_is_refused(key):
     with pytest.raises(NoHash):
         key_hash(key)
