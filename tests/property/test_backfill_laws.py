@@ -152,7 +152,7 @@ def survey_of(
     plan = Plan(
         request, Tape("s", paths, BIGINT, {}), Cut(3, 3), LABELS, True, box, reached,
         Region(box, reached).simplified(), reached, None, box.is_complete(reached), "t", None,
-        Layout("_worker" if keeps_worker else None, "_time", LABELS), None, "",
+        Layout("_worker" if keeps_worker else None, "_time", LABELS), None, None, None, "",
     )  # fmt: skip
     minimum = Antichain.of([(0,)])
     judge_ = Judge(plan, Evidence(tuple(written), ()), dict.fromkeys(LABELS, minimum))
