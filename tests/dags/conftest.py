@@ -86,23 +86,15 @@ transforms:
     time: day
     grain: 1 day
     worker: _worker
-pipelines:
-  places: capstan.testing.piped:places
 targets:
   by_day: {time: day}
+pipelines:
+  places: capstan.testing.piped:places
 replays:
   by_day:
     stream: little
     transform: by_day
     target: by_day
-    since: 2024-05-01
-    until: 2024-05-06
-    schedule: "@daily"
-  hours:
-    stream: little
-    pipeline: places
-    sink: hours
-    target: place_hours
     since: 2024-05-01
     until: 2024-05-06
     schedule: "@daily"

@@ -142,7 +142,7 @@ def test_the_form_offers_what_exists(dags: dict[str, DAG]) -> None:
     params = DagSerialization.from_dict(DagSerialization.to_dict(dags["capstan_replay"])).params
     form = {name: params.get_param(name) for name in params}
     assert form["stream"].schema["enum"] == ["little"]
-    assert form["into"].schema["examples"] == ["by_day", "place_hours"]
+    assert form["into"].schema["examples"] == ["by_day"]
     assert form["transform"].schema["enum"] == [None, "by_day"]
     assert form["pipeline"].schema["enum"] == [None, "places"]
     assert {param.schema.get("section") for param in form.values()} == {
@@ -215,7 +215,7 @@ def test_without_streams_there_is_no_replay_by_hand(place: Place) -> None:
         ("    workers: {by:", "    wrokers: {by:", 10, "streams.little.wrokers"),
         ('    schedule: "@hourly"', '    schedule: "@often"', 12, "streams.little.schedule"),
         ('    schedule: "@hourly"', '    schedule: "99 * * * *"', 12, "streams.little.schedule"),
-        ('    schedule: "@daily"', '    schedule: "0 0 31 2 *"', 31, "replays.by_day.schedule"),
+        ('    schedule: "@daily"', '    schedule: "0 0 31 2 *"', 33, "replays.by_day.schedule"),
         ("  by_day: {time: day}", "  by_day: {tame: day}", 23, "targets.by_day.tame"),
     ],
 )

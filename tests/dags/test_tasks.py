@@ -41,6 +41,16 @@ if TYPE_CHECKING:
 
 DAGS = Path(__file__).parents[2] / "dags"
 DAY = timedelta(days=1)
+HOURS = """
+  hours:
+    stream: little
+    pipeline: places
+    sink: hours
+    target: place_hours
+    since: 2024-05-01
+    until: 2024-05-06
+    schedule: "@daily"
+"""
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 
@@ -335,8 +345,11 @@ def test_a_backfill_takes_its_parameters(taped: Place, execute: Any, context: An
 
 
 def test_a_backfill_through_a_pipeline_asks_for_it(
-    taped: Place, execute: Any, context: Any
+    taped: Place, execute: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    declared = tmp_path / "streams.yaml"
+    declared.write_text(taped.streams.read_text(encoding="utf-8") + HOURS, encoding="utf-8")
+    monkeypatch.setenv("CAPSTAN_STREAMS", str(declared))
     dag = taped.bag().dags["capstan_backfill__hours"]
     where = context()
     where |= {"data_interval_start": START, "data_interval_end": START + DAY, "params": {}}
