@@ -96,14 +96,14 @@ def _captured(bench: Bench, lake: Lake) -> int:
 
 
 def _apart(bench: Bench, folder: Path, hours: int) -> Line:
-    """One app that backfills all intervals, a run each, beside an app for each of them.
+    """One app that backfills all intervals, as it does by default, beside an app for each of them.
 
     So many apps are not run: what is counted of each is the middle of `APPS`, at intervals that lie
     apart. All are submitted as the DAGs do it, starts of their JVMs included.
     """
     since, until = _bounds(hours)
     declared = _declared(folder, since, until)
-    asked: dict[str, object] = {"replay": _NAME, "every": "1 hour", "chunk": 1}
+    asked: dict[str, object] = {"replay": _NAME, "every": "1 hour"}
     one = submitted(folder, "backfill", asked, declared)
     each = []
     for number in range(APPS):
