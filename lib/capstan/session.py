@@ -36,6 +36,8 @@ _SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # Each query tells its plan to a page that is not there: formatted, a tenth of a small batch.
+    "spark.sql.ui.explainMode": "simple",
     # Delta rebuilds a table's state in 50 tasks by default: ten times as slow on few cores.
     "spark.databricks.delta.snapshotPartitions": "2",
     # 10 000 by default, of which VACUUM makes as many tasks: 20 s for a tiny table.

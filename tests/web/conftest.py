@@ -96,7 +96,7 @@ class World:
             assert state not in ("failed", "success", "skipped", "upstream_failed")
             return True if state in ("awaiting_input", "deferred") else None
 
-        until(asked, 300)
+        until(asked, 900)
         told = self.rest.xcom(REPLAY, run, "replay")
         assert isinstance(told, dict)
         return told
@@ -157,7 +157,7 @@ def captured(world: World) -> World:
     """The same, once its source has been captured: by the scheduler, as soon as it may."""
     world.rest.wait_for_dag(CAPTURE)
     world.rest.unpause(CAPTURE)
-    run = until(lambda: next(iter(world.rest.runs(CAPTURE)), None), 60)
+    run = until(lambda: next(iter(world.rest.runs(CAPTURE)), None), 240)
     assert run["run_type"] == "scheduled"
     world.rest.require(CAPTURE, str(run["dag_run_id"]))
     world.rest.wait_for_dag(REPLAY)

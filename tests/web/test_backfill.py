@@ -29,7 +29,7 @@ def backfill(world: World, last: str, **more: object) -> int:
         at_once = max(at_once, states.count("running"))
         return (len(states) >= 6 and set(states) <= ENDED) or None
 
-    until(ended, 700)
+    until(ended, 1000)
     for run in world.rest.runs(BACKFILL):
         world.rest.require(BACKFILL, str(run["dag_run_id"]))
     # Airflow takes note of its end now and then; until it has, or is told, it allows no other.
@@ -41,7 +41,7 @@ def backfill(world: World, last: str, **more: object) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(2400)
 def test_six_days_two_at_a_time_are_one_replay_over_all_and_again_nothing(
     captured: World, whole: dict[str, object]
 ) -> None:
@@ -74,7 +74,7 @@ def follows_the_table(world: World) -> None:
     def followed() -> bool | None:
         return any(run["state"] == "success" for run in world.rest.runs(FOLLOWS)) or None
 
-    until(followed, 60)
+    until(followed, 240)
 
 
 def test_a_day_that_is_not_complete_waits_without_a_slot(captured: World) -> None:
@@ -87,7 +87,7 @@ def test_a_day_that_is_not_complete_waits_without_a_slot(captured: World) -> Non
     def waits() -> bool | None:
         return captured.rest.task(BACKFILL, run, "complete")["state"] == "up_for_reschedule" or None
 
-    until(waits, 60)
+    until(waits, 240)
     assert captured.rest.call("GET", "/pools/default_pool")["running_slots"] == 0
     assert "not complete yet" in captured.rest.log(BACKFILL, run, "complete")
     captured.rest.call("PATCH", f"/dags/{BACKFILL}/dagRuns/{quote(run)}", {"state": "failed"})

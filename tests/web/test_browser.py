@@ -36,7 +36,7 @@ def choose_several(page: Page, form: Locator, field: str, *values: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_from_login_to_a_rejection_and_to_a_certificate(
     captured: World, browser: Browser, pictures: Path
 ) -> None:
@@ -75,7 +75,7 @@ def triggered(world: World, page: Page, pictures: Path) -> str:
     form.wait_for(state="hidden")
     return until(
         lambda: next(iter({str(r["dag_run_id"]) for r in world.rest.runs(REPLAY)} - before), None),
-        30,
+        240,
     )
 
 

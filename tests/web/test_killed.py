@@ -32,13 +32,13 @@ CAPTURE = "capstan_capture__flights"
 @contextlib.contextmanager
 def frozen(world: World, when: Callable[[], bool]) -> Iterator[None]:
     """Stand still all Spark processes at the moment `when` says so: they cannot reach their end."""
-    until(lambda: when() or None, 240, every=0.02)
+    until(lambda: when() or None, 600, every=0.02)
     apps = world.launched.spark()
     for app in apps:
         send(app, signal.SIGSTOP)
     assert apps, "the app was too fast"
     yield
-    until(lambda: world.launched.spark() == [] or None, 60)
+    until(lambda: world.launched.spark() == [] or None, 240)
 
 
 def commits(place: str) -> int:
@@ -46,7 +46,7 @@ def commits(place: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_a_replay_killed_again_and_again_is_published_once(
     captured: World, whole: dict[str, object]
 ) -> None:

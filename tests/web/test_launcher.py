@@ -63,12 +63,12 @@ def test_what_dies_is_begun_again_and_goes_on(world: World) -> None:
     set_slots(world, 1)
     world.rest.wait_for_dag("sleeper")
     run = world.rest.trigger("sleeper")
-    first = until(lambda: sleeping(home), 60)
+    first = until(lambda: sleeping(home), 240)
 
     before = home.recorded()
     processes.send(before["dag-processor"], signal.SIGKILL)
     until(lambda: home.recorded().get("dag-processor") not in (None, before["dag-processor"])
-          or None, 30)  # fmt: skip
+          or None, 240)  # fmt: skip
     after = home.recorded()
     assert {name for name in after if after[name] != before[name]} == {"dag-processor"}
     assert "dag-processor has ended, and is begun again" in world.launched.printed()
@@ -81,7 +81,7 @@ def test_what_dies_is_begun_again_and_goes_on(world: World) -> None:
     # What a person has set is as it was, and what it was doing goes on, as the next attempt.
     assert slots(world) == 1
     set_slots(world, apps_at_once())
-    until(lambda: sleeping(home), 90)
+    until(lambda: sleeping(home), 240)
     assert int(str(world.rest.task("sleeper", run, "sleep")["try_number"])) > 1
 
 

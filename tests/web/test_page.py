@@ -42,7 +42,7 @@ def look(page: Page, world: World, *links: str) -> FrameLocator:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_from_a_gap_to_what_is_published_and_taken_back(
     captured: World, browser: Browser, pictures: Path
 ) -> None:

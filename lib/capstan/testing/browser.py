@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from capstan.testing.rest import Rest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-SECONDS = 60_000.0
+SECONDS = 180_000.0
 """Milliseconds that a page waits for what it is asked to find."""
 
 _QUIET = (
@@ -101,7 +101,7 @@ def ask_for_decision(
 
     def decide(option: str) -> None:
         page.get_by_role("button", name=option, exact=True).click()
-        until(lambda: rest.call("GET", task)["response_received"] or None, 30)
+        until(lambda: rest.call("GET", task)["response_received"] or None, 240)
         rests(page)
 
     return decide

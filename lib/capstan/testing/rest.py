@@ -76,7 +76,7 @@ class Rest:
         found = json.loads(said) if said else {}
         return found if isinstance(found, dict) else {"value": found}
 
-    def wait_for_dag(self, dag: str, seconds: float = 120.0) -> Fields:
+    def wait_for_dag(self, dag: str, seconds: float = 300.0) -> Fields:
         """Wait until a DAG has been parsed; what the API says of it."""
 
         def parsed() -> Fields | None:
@@ -119,7 +119,7 @@ class Rest:
         """The state of a run."""
         return str(self.call("GET", f"/dags/{dag}/dagRuns/{quote(run)}")["state"])
 
-    def wait(self, dag: str, run: str, seconds: float = 300.0) -> str:
+    def wait(self, dag: str, run: str, seconds: float = 900.0) -> str:
         """Wait until a run has ended; its state."""
 
         def ended() -> str | None:
@@ -132,7 +132,7 @@ class Rest:
             states = {str(t["task_id"]): t["state"] for t in self.tasks(dag, run)}
             raise AssertionError(f"{dag} {run} does not end: {states}") from None
 
-    def require(self, dag: str, run: str, seconds: float = 300.0) -> None:
+    def require(self, dag: str, run: str, seconds: float = 900.0) -> None:
         """Wait until a run has succeeded."""
         state = self.wait(dag, run, seconds)
         if state != "success":
