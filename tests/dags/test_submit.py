@@ -88,6 +88,8 @@ def test_the_driver_starts_lean_and_on_loopback(
     options = [conf(each)["spark.driver.extraJavaOptions"] for each in (plain, short, large)]  # type: ignore[arg-type]
     assert ["TieredStopAtLevel=1" in each for each in options] == [False, True, False]
     assert all("-Dcapstan.log.level=WARN" in each for each in options)
+    generated = [conf(each).get("spark.sql.codegen.factoryMode") for each in (plain, short, large)]  # type: ignore[arg-type]
+    assert generated == [None, "NO_CODEGEN", None]
     environment: Any = submit.calls[0]["environment"]
     assert environment["SPARK_LOCAL_IP"] == "127.0.0.1"
     assert Path(environment["JAVA_HOME"], "bin", "java").is_file()

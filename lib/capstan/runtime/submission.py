@@ -53,6 +53,9 @@ def submission(master: str, *, short: bool = False) -> Submission:
         ),
         "spark.ui.showConsoleProgress": "false",
     }
+    if short:
+        # Of a job that ends so soon a quarter is generating and compiling projections of few rows.
+        conf["spark.sql.codegen.factoryMode"] = "NO_CODEGEN"
     if local:
         conf |= local_settings(master)
     environment = {
