@@ -13,7 +13,7 @@ The class of an error is a decision that a caller can take, and fixes the exit c
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class CapstanError(Exception):
@@ -49,6 +49,23 @@ class CapstanError(Exception):
     def told(self) -> dict[str, object]:
         """Code, message and hint alone, to stand beside fields of a result."""
         return {"error": self.code, "message": self.message, "hint": self.hint}
+
+
+class Named(CapstanError):
+    """A failure that is a class of its own, with one code and one hint; raised by `of`.
+
+    Attributes:
+        CODE: The code of all its failures.
+        HINT: What to do next.
+    """
+
+    CODE: ClassVar[str]
+    HINT: ClassVar[str] = ""
+
+    @classmethod
+    def of(cls, message: str, **fields: object) -> Self:
+        """The error with the code and the hint of its class."""
+        return cls(cls.CODE, message, cls.HINT, **fields)
 
 
 def _rebuild(

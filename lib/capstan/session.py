@@ -32,6 +32,8 @@ _SETTINGS = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Batches are bounded by 10 000 rows alone by default: of long texts or states, gigabytes.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 2**20),
     # INT96, Spark's default, is nanoseconds to other readers: the year 1 does not fit.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.ui.enabled": "false",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 DAGS = Path(__file__).parents[2] / "dags"
 MORE = """
   some: {stream: little, target: some, workers: [a, b], mode: merge, keys: [id], approve: true}
+  hours: {stream: little, pipeline: places, sink: hours, target: place_hours}
 """
 DAY = {"stream": "little", "into": "by_day", "since": "2024-05-01", "until": "2024-05-02"}
 SOME = {"stream": "little", "into": "some", "mode": "merge", "replay": "some"}
@@ -35,6 +36,17 @@ def test_what_is_left_empty_is_as_declared(setting: Setting) -> None:
     found = resolve(setting, {**SOME, "workers": None, "keys": [], "approve": False})
     assert (found.workers, found.keys, found.approve) == (("a", "b"), ("id",), True)
     assert resolve(setting, {**SOME, "workers": ["b"]}).workers == ("b",)
+
+
+def test_a_declared_pipeline_is_what_is_played(setting: Setting) -> None:
+    asked = {"stream": "little", "into": "place_hours", "replay": "hours"}
+    found = resolve(setting, asked)
+    assert (found.transform, found.pipeline, found.sink) == (None, "places", "hours")
+    for more, key in (({"pipeline": "other", "sink": "hours"}, "pipeline"),
+                      ({"pipeline": "places", "sink": "other"}, "sink")):  # fmt: skip
+        with pytest.raises(BadRequest) as caught:
+            resolve(setting, {**asked, **more})
+        assert (caught.value.code, caught.value.fields["key"]) == ("CAP-REQUEST", key)
 
 
 def test_without_a_declared_replay_nothing_is_added(setting: Setting) -> None:

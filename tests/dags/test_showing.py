@@ -32,6 +32,13 @@ def test_a_certificate_is_a_table_with_a_row_for_each_fact() -> None:
     assert rows["pipeline"] == f"p, sink s; {left_out}; 4 late rows of n put aside"
 
 
+def test_a_certificate_says_what_a_followed_pipeline_went_on_from_and_keeps() -> None:
+    state = {"keys": {"a": 2, "b": 3}, "peers": 4}
+    said = {"name": "p", "sink": "s", "resumed": "march-1-1", "state": state}
+    text = certificate_markdown({**CERTIFICATE, "pipeline": said})
+    assert "| p, sink s; went on from march-1-1; 5 keys kept on 4 replay workers |" in text
+
+
 def test_what_a_plan_does_not_know_is_left_out() -> None:
     text = plan_markdown({"stream": "s", "target": "t", "covered": [{"run": "r"}], "cut": 3})
     assert "| covered already by | r |" in text

@@ -20,7 +20,7 @@ from capstan.declare import Replay
 from capstan.replay.layout import Layout
 from capstan.replay.plan import Plan
 from capstan.replay.request import Request
-from capstan.tape.lake import TapePaths
+from capstan.tape.lake import Lake, TapePaths
 from capstan.tape.tape import Cut, Tape
 from capstan.times import Antichain, Box, Kind, Time, TimeType
 from capstan.times.region import Region
@@ -148,12 +148,27 @@ def survey_of(
     paths = TapePaths("nowhere")
     box = Box((0,), (9,))
     reached = Antichain.of([(frontier,)])
-    request = Request("s", "t", since="0", until="9")
     plan = Plan(
-        request, Tape("s", paths, BIGINT, {}), Cut(3, 3), LABELS, True, box, reached,
-        Region(box, reached).simplified(), reached, None, box.is_complete(reached), "t", None,
-        Layout("_worker" if keeps_worker else None, "_time", LABELS), None, None, None, "",
-    )  # fmt: skip
+        lake=Lake("nowhere"),
+        request=Request("s", "t", since="0", until="9"),
+        tape=Tape("s", paths, BIGINT, {}),
+        cut=Cut(3, 3),
+        workers=LABELS,
+        everyone=True,
+        box=box,
+        frontier=reached,
+        region=Region(box, reached).simplified(),
+        reached=reached,
+        cursor=None,
+        complete=box.is_complete(reached),
+        target="t",
+        declared=None,
+        layout=Layout("_worker" if keeps_worker else None, "_time", LABELS),
+        transform=None,
+        piped=None,
+        computation=None,
+        code="",
+    )
     minimum = Antichain.of([(0,)])
     judge_ = Judge(plan, Evidence(tuple(written), ()), dict.fromkeys(LABELS, minimum))
     found = judged(judge_, cut(Even(every), 0, 9))

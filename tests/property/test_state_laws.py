@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capstan.dag import END, TIME, DagCheckpoint, DagExecutor, Event
+from capstan.dag import END, TIME, DagCheckpoint, DagExecutor, Event, plan_stages
+from capstan.dag.arrow import tables_from_bytes
 from capstan.dag.operators import (
     Deduplicate,
     IntervalJoin,
@@ -46,6 +47,8 @@ from capstan.state import (
     prove,
     rescaled,
 )
+from capstan.state.chunks import PLACEMENT, Head, cut_up, put_together
+from capstan.state.dealing import Arrivals, deal, merged, require_none_lost
 from capstan.state.errors import Misplaced
 from capstan.testing.pipelines import (
     event_of,
@@ -271,22 +274,60 @@ class Crew:
         return {worker: each.checkpoint() for worker, each in self.executors.items()}
 
 
+def by_chunks(data, stage, checkpoints, after):
+    """Checkpoints cut up, dealt chunk by chunk, and put together from chunks in any order."""
+    size, before = data.draw(st.integers(1, 4)), len(checkpoints)
+    cut = {worker: cut_up(stage, worker, each, size) for worker, each in checkpoints.items()}
+    heads = {worker: Head.from_json(head.to_json()) for worker, (head, _) in cut.items()}
+    for worker, checkpoint in checkpoints.items():
+        own = data.draw(st.permutations(cut[worker][1]))
+        back = put_together(stage, worker, before, heads[worker], own)
+        assert same_rows(back, checkpoint)
+    dealt = [part for _, chunks in cut.values() for chunk in data.draw(st.permutations(chunks))
+             for part in deal(stage, chunk, before, after)]  # fmt: skip
+    before_all, made, heads_after = merged(stage, heads), {}, []
+    for worker in range(after):
+        mine, arrived = [c for c in dealt if c.worker == worker], Arrivals(stage, worker, after)
+        for chunk in mine:
+            arrived.add(chunk)
+        heads_after.append(arrived.head(before_all))
+        made[worker] = put_together(stage, worker, after, heads_after[-1], mine)
+    require_none_lost(stage, before_all, heads_after)
+    return made
+
+
+def same_rows(one, other):
+    """Whether checkpoints are the same but for the order of rows in states."""
+
+    def plain(checkpoint):
+        return {name: (replace(node, state=None), node.state and [
+            sorted(map(repr, table.to_pylist())) for table in tables_from_bytes(node.state.data)
+        ]) for name, node in checkpoint.nodes.items()}  # fmt: skip
+
+    return plain(one) == plain(other)
+
+
 @pytest.mark.parametrize(("spec", "count"), STATEFUL)
 @rare
 @given(data=st.data())
 def test_a_rescaled_run_is_the_uninterrupted_one(spec, count, data):
-    placement = data.draw(st.sampled_from([Rendezvous(), Modulo()]))
-    sizes = st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True).map(sorted)
+    chunked = data.draw(st.booleans())
+    placement = PLACEMENT if chunked else data.draw(st.sampled_from([Rendezvous(), Modulo()]))
+    some = st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True).map(sorted)
+    sizes = st.integers(1, 4).map(range) if chunked else some
     before, between, after = data.draw(sizes), data.draw(sizes), data.draw(sizes)
-    dag = graph_of(spec, SOURCES[:count], timed=True)
+    stage = plan_stages(graph_of(spec, SOURCES[:count], timed=True)).stages[-1]
+    dag = stage.dag
     steps = data.draw(feedings(inputs_of(data, count), timed=True))
     one, two = sorted(data.draw(st.tuples(*[st.integers(0, len(steps))] * 2)))
     crew = Crew(dag, before, placement)
     crew.feed(steps[:one])
     out = crew.out
     for workers, part in ((between, steps[one:two]), (after, steps[two:])):
-        dealt = rescaled(dag, crew.checkpoints(), workers, placement)
-        crew = Crew(dag, workers, placement, dealt.checkpoints)
+        dealt = rescaled(dag, crew.checkpoints(), workers, placement).checkpoints
+        if chunked:
+            dealt = by_chunks(data, stage, crew.checkpoints(), len(workers))
+        crew = Crew(dag, workers, placement, dealt)
         crew.feed(part)
         out = out + crew.out
     through = DagExecutor.from_dag(dag)

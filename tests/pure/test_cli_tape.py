@@ -324,6 +324,7 @@ def test_plan_knows_pipelines_and_where_they_go(run, capsys):
         "name": "places",
         "sink": "hours",
         "reads": {"since": "2013-02-28T17:00:00.000000Z", "until": "2013-03-01T02:00:00.000000Z"},
+        "resumed": None,
     }
     assert main(["plan", "hours", *words, "--sink", "hours", "--into", "x"]) == 3
     assert "places, sink hours" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count, pairwise
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capstan.dag import TIME, Context, DagBuilder, DagExecutor, Event, Operator, Stateless
-from capstan.dag.errors import OperatorFailed
+from capstan.dag.errors import LateOutput, OperatorFailed
 from capstan.dag.operators import (
     Deduplicate,
     DivertLate,
@@ -28,8 +29,12 @@ from capstan.dag.operators import (
 )
 from capstan.pipeline import Pipeline, Reach, Sink, reach_of
 from capstan.pipeline.definition import register
+from capstan.pipeline.keeping import Kept, KeptKind
 from capstan.pipeline.layout import NoteKind
 from capstan.pipeline.local import Ran, run_here
+from capstan.pipeline.reach import resuming, within
+from capstan.pipeline.rescaling import Rescaling, heads_of
+from capstan.state.errors import Misplaced, NotWhole, SnapshotCorrupt
 from capstan.testing.pipelines import Row, multiset, rows, schema_of
 from capstan.times import Antichain, Box, Kind, TimeType
 
@@ -249,6 +254,88 @@ def test_a_run_over_a_range_is_the_runs_over_its_pieces(
         for node, found in piece.items():
             pieces[node] += found
     assert {node: sorted(found, key=repr) for node, found in pieces.items()} == whole
+
+
+def resumed(reach: Reach, before: Reach) -> Reach:
+    """What is left of a reach after a run with another one."""
+    return resuming(within(reach, before.until, reach.until), before.last)
+
+
+def rescaled(law: Pipeline, state: tuple[Kept, ...], before: int, after: int) -> list[Kept]:
+    """State dealt to other workers, each row for itself."""
+    rescaling = Rescaling.of(law.plan(), heads_of(state), before, after)
+    dealt = [*rescaling.seeds(), *(made for row in state for made in rescaling.deal([row]))]
+    found: list[Kept] = []
+    for worker in range(after):
+        found += rescaling.arrive(row for row in dealt if row.worker == worker)
+    rescaling.require_none_lost(heads_of(found))
+    return found
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@settings(max_examples=25, deadline=None)
+@given(rows(), st.lists(st.integers(0, LARGEST), max_size=4), st.data())
+def test_runs_that_go_on_from_one_another_on_any_workers_are_one_run(
+    name: str, given_rows: list[Row], cuts: list[int], data: st.DataObject
+) -> None:
+    law = made(name)
+    whole = run(law, given_rows, reach_at(law, None, None, None))
+    pieces: dict[str, list[tuple[object, ...]]] = {node: [] for node in whole}
+    state: list[Kept] | None = None
+    before: Reach | None = None
+    peers = data.draw(st.integers(1, 3))
+    for frontier in [*sorted(set(cuts)), None]:
+        reach = reach_at(law, None, None, frontier)
+        if before is not None and state is not None:
+            reach = resumed(reach, before)
+            now = data.draw(st.integers(1, 3))
+            if now != peers:
+                state, peers = rescaled(law, tuple(state), peers, now), now
+        ran = run_here(between(given_rows, reach), law, reach, peers=peers, state=state, keeps=True)
+        assert trimmed(ran) == []
+        state, before = data.draw(st.permutations(ran.state)), reach
+        for node, found in contents(ran).items():
+            pieces[node] += found
+    assert {node: sorted(found, key=repr) for node, found in pieces.items()} == whole
+
+
+def test_a_row_that_comes_too_late_for_its_lookahead_stops_the_run() -> None:
+    law = pipeline(looking_ahead(), lookahead=1)
+    given_rows: list[Row] = [(3, "a", 2, None), (7, "a", 4, None)]
+    first = reach_at(law, None, None, 5)
+    ran = run_here(between(given_rows, first), law, first, keeps=True)
+    # The row at 3 waits for others until 5, when 4 is written.
+    assert ran.sinks["out"].num_rows == 0
+    reach = resumed(reach_at(law, None, None, None), first)
+    with pytest.raises(LateOutput, match="out put out a row at 3, and all before 4"):
+        run_here(between(given_rows, reach), law, reach, state=ran.state)
+
+
+def test_a_state_that_is_not_all_there_stops_the_run() -> None:
+    law = made("tumbling")
+    given_rows: list[Row] = [(t, key, 1, None) for t in range(6) for key in "abcdef"]
+    first = reach_at(law, None, None, 5)
+    state = run_here(between(given_rows, first), law, first, peers=2, keeps=True).state
+    reach = resumed(reach_at(law, None, None, None), first)
+
+    def again(known: list[Kept], peers: int = 2) -> Ran:
+        return run_here(between(given_rows, reach), law, reach, peers=peers, state=known)
+
+    assert again(list(state)).sinks["out"].num_rows > 0
+    for number, row in enumerate(state):
+        with pytest.raises(NotWhole):
+            again([*state[:number], *state[number + 1 :]])
+        if row.kind is KeptKind.HEAD or (row.part_of and row.rows):
+            with pytest.raises(NotWhole):
+                again([*state, row])
+        if row.data is not None:
+            with pytest.raises(SnapshotCorrupt):
+                again([*state[:number], replace(row, data=b"x" + row.data), *state[number + 1 :]])
+    with pytest.raises((NotWhole, Misplaced)):
+        again(list(state), peers=3)
+    swapped = [replace(row, worker=1 - row.worker) for row in state]
+    with pytest.raises(Misplaced):
+        again(swapped)
 
 
 @pytest.mark.parametrize("name", UNTIMED)

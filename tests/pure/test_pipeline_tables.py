@@ -86,7 +86,7 @@ def test_other_tables_are_refused(give: object, said: str) -> None:
 def test_rows_travel_in_the_struct_of_their_part() -> None:
     other = pa.schema([("text", pa.string())])
     schema = travelling([SCHEMA, other])
-    assert schema.names == ["time", "kind", "note", "p0", "p1"]
+    assert schema.names == ["time", "kind", "note", "blob", "p0", "p1"]
     rows = pa.RecordBatch.from_arrays([[4, 7], ["a", None], [None, 2]], schema=SCHEMA)
     texts = pa.RecordBatch.from_arrays([["x"]], schema=other)
     sent = pa.concat_batches(

@@ -8,7 +8,9 @@ import struct
 from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from capstan.capture import domain
@@ -16,6 +18,7 @@ from capstan.ledger import aside, findings, tables
 from capstan.ledger.coverage import PUBLISHED, ROLLED_BACK
 from capstan.ledger.identity import RunId
 from capstan.ledger.runs import Step
+from capstan.pipeline import keeping
 from capstan.protocol import Rule
 from capstan.replay import certificate, difference
 from capstan.replay.approval import Decision
@@ -38,6 +41,7 @@ COLUMNS = {
     **tables.SCHEMAS,
     "verified": VERIFIED,
     "aside": aside.ASIDE,
+    "state": from_arrow_schema(pa.schema([("snapshot", pa.string()), *keeping.COLUMNS])),
 }
 
 
@@ -165,6 +169,11 @@ def test_steps_of_runs_and_what_they_hold_are_those_of_the_code() -> None:
 def test_states_of_coverage_are_those_of_the_code() -> None:
     cells = {row[0].strip("`"): row[2] for row in rows(section("`coverage`"), "column")}
     assert words(cells["state"]) == {PUBLISHED, ROLLED_BACK}
+
+
+def test_state_keys_are_those_of_the_code() -> None:
+    coded = keys_of("ledger/snapshots.py", "as_json")
+    assert set(names(rows(section("State"), "key"))) == coded
 
 
 def test_certificate_keys_are_those_of_the_code() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ from capstan.backfill.gaps import survey
 from capstan.declare import Declarations, Mode, Replay, load
 from capstan.errors import BadRequest, NotComplete
 from capstan.ledger import coverage
+from capstan.ledger.snapshots import Snapshot
 from capstan.replay.certificate import piped_json
 from capstan.replay.computing import computation_of
-from capstan.replay.follow import cursor, nothing_new
+from capstan.replay.follow import Cursor, find_cursor, nothing_new
 from capstan.replay.plan import Plan, make_plan, with_region
 from capstan.replay.planned import standing_in
 from capstan.replay.request import Request
@@ -80,6 +82,7 @@ def test_more_is_read_than_is_written(place: Place) -> None:
         "name": "places",
         "sink": "hours",
         "reads": {"since": "1969-12-31T19:00:00.000000Z", "until": "1970-01-01T08:00:00.000000Z"},
+        "resumed": None,
     }
 
 
@@ -248,16 +251,35 @@ def test_a_followed_pipeline_goes_on_where_it_has_ended(tmp_path: Path) -> None:
     assert hours(first.region) == (None, 6)
     request = place.request("places", "hours", **asked)
     on = Place(tmp_path / "two", frontier=11)
-    second = make_plan(on.lake, on.declarations, request, cursor=first.reached)
+    second = make_plan(on.lake, on.declarations, request, cursor=Cursor(first.reached))
     assert hours(second.region) == (6, 9)
     assert hours(second.reads) == (-2, 11)
     assert not nothing_new(second)
-    third = make_plan(on.lake, on.declarations, request, cursor=second.reached)
+    third = make_plan(on.lake, on.declarations, request, cursor=Cursor(second.reached))
     assert nothing_new(third)
     closed = Place(tmp_path / "three", frontier=None)
-    last = make_plan(closed.lake, closed.declarations, request, cursor=second.reached)
+    last = make_plan(closed.lake, closed.declarations, request, cursor=Cursor(second.reached))
     assert hours(last.region) == (9, None)
-    assert nothing_new(make_plan(closed.lake, closed.declarations, request, cursor=last.reached))
+    assert nothing_new(
+        make_plan(closed.lake, closed.declarations, request, cursor=Cursor(last.reached))
+    )
+
+
+def test_a_followed_pipeline_goes_on_from_its_snapshot(tmp_path: Path) -> None:
+    place = Place(tmp_path / "one")
+    first = place.plan(follow="nightly", peers=2)
+    snapshot = Snapshot("r-1", "places", 2, first.frontier, first.piped.reach.last, 1, 1, 0, 9)
+    on = Place(tmp_path / "two", frontier=11)
+    request = place.request("places", "hours", follow="nightly")
+    cursor = Cursor(first.reached, snapshot)
+    second = make_plan(on.lake, on.declarations, request, cursor=cursor)
+    assert hours(second.region) == (6, 9)
+    assert hours(second.reads.simplified()) == (8, 11)
+    assert hours(Region(second.piped.reach.reads)) == (8, 11)
+    assert second.peers == 2
+    other = make_plan(on.lake, on.declarations, replace(request, peers=5), cursor=cursor)
+    assert other.peers == 5
+    assert piped_json(second.piped)["resumed"] == "r-1"
 
 
 def test_following_another_sink_under_the_same_name_is_refused(place: Place) -> None:
@@ -269,9 +291,10 @@ def test_following_another_sink_under_the_same_name_is_refused(place: Place) -> 
     books.stepped("r", "intent", said)
     books.stepped("r", "done", {"attempt": 1, "target_version": 1})
     histories = list(read_histories(place.lake).values())
-    assert cursor(request, histories) == Antichain.of([Time((6 * HOUR_US,))])
+    found = find_cursor(place.lake, request, histories)
+    assert found == Cursor(Antichain.of([Time((6 * HOUR_US,))]))
     with pytest.raises(BadRequest, match="with sink hours, not pairs"):
-        cursor(place.request("places", "pairs", follow="nightly"), histories)
+        find_cursor(place.lake, place.request("places", "pairs", follow="nightly"), histories)
     # An intent of before there were pipelines lacks their fields.
     older = Request(NAME, "t", follow="copies")
     fields = {k: v for k, v in older.as_json().items() if k not in ("pipeline", "sink")}

@@ -22,7 +22,8 @@ from capstan.declare import load
 from capstan.errors import BadRequest
 from capstan.pipeline import Pipeline, Reach, Sink, pipelines, reach_of
 from capstan.pipeline.definition import register
-from capstan.pipeline.play import Played, play
+from capstan.pipeline.play import play
+from capstan.pipeline.stages import Played
 from capstan.pipeline.tape import play_tape
 from capstan.tape import summary
 from capstan.tape.lake import Lake

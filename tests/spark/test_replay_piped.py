@@ -121,6 +121,7 @@ def test_a_sink_goes_into_its_table(play: Play, monkeypatch: pytest.MonkeyPatch)
         "name": "places",
         "sink": "hours",
         "reads": {"since": "2024-05-01T16:00:00.000000Z", "until": "2024-05-04T02:00:00.000000Z"},
+        "resumed": None,
         "trimmed": sum(map(len, around)),
         "put_aside": [{"node": "odd", "output": "side", "rows": len(aside)}],
     }
@@ -205,6 +206,14 @@ def test_an_operator_that_fails_publishes_nothing(play: Play) -> None:
     last = play.history("shaky").last
     assert (last.step, last.detail["node"]) == (Step.FAILED, "op")
     assert [claim for claim in claims.alive(play.lake) if claim.run == last.run] == []
+
+
+def test_a_column_that_the_stream_lacks_is_refused_before_anything_is_claimed(play: Play) -> None:
+    with pytest.raises(BadRequest, match="strange reads price, and the stream has") as refused:
+        play("strange", "strange", since=DAY2, until=DAY4)
+    assert refused.value.code == "CAP-PIPELINE"
+    assert not exists(play.lake.table("strange"))
+    assert runs.read_histories(play.lake, target=play.lake.table("strange")) == {}
 
 
 def test_what_depends_on_the_number_of_replay_workers_is_found_out(play: Play) -> None:

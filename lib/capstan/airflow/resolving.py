@@ -47,8 +47,8 @@ def read_request(fields: Mapping[str, object]) -> Request:
 def resolve(setting: Setting, fields: Mapping[str, object]) -> Request:
     """The request that a form or a schedule makes; of a declared replay, as that is declared.
 
-    What a run of a declared replay leaves empty of workers, transform and keys is the replay's
-    own, and where the replay has to be approved, so has each of its runs.
+    What a run of a declared replay leaves empty of workers, transform, pipeline, sink and keys is
+    the replay's own, and where the replay has to be approved, so has each of its runs.
 
     Raises:
         BadRequest: As `read_request`; `CAP-REPLAY` for a replay that is not declared;
@@ -62,11 +62,14 @@ def resolve(setting: Setting, fields: Mapping[str, object]) -> Request:
         asked,
         workers=asked.workers or declared.workers,
         transform=asked.transform or declared.transform,
+        pipeline=asked.pipeline or declared.pipeline,
+        sink=asked.sink or declared.sink,
         keys=asked.keys or declared.keys,
         approve=asked.approve or declared.approve,
     )
     own = {"stream": declared.stream, "into": declared.target, "transform": declared.transform,
-           "mode": declared.mode, "keys": declared.keys}  # fmt: skip
+           "pipeline": declared.pipeline, "sink": declared.sink, "mode": declared.mode,
+           "keys": declared.keys}  # fmt: skip
     for name, value in own.items():
         given = getattr(request, name)
         if given != value:

@@ -27,6 +27,7 @@ from capstan.bench.moving import moving
 from capstan.bench.pages import pages
 from capstan.bench.pipelines import pipelines
 from capstan.bench.replays import replays
+from capstan.bench.rescales import rescales
 from capstan.bench.scheduled import scheduled
 from capstan.bench.states import states
 from capstan.errors import BadRequest, CapstanError
@@ -103,7 +104,7 @@ def measured(bench: Bench) -> list[Line]:
         (frozenset({"backfill"}), lambda: backfills(bench)),
         (frozenset({"page"}), lambda: pages(bench)),
         (frozenset({"pipeline"}), lambda: pipelines(bench)),
-        (frozenset({"state"}), lambda: states(bench)),
+        (frozenset({"state"}), lambda: [*states(bench), *rescales(bench)]),
         (frozenset({"airflow"}), lambda: scheduled(bench)),
     ]
     return [line for names, part in parts if names & wanted for line in part()]

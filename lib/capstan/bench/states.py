@@ -1,28 +1,39 @@
-"""What keyed state costs by row: a sum of each key, in batches and by record, beside bytewax."""
+"""What keyed state costs by row: sums and sessions by key, beside bytewax and Spark's own."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
+from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from capstan.bench.clock import Cost
+from capstan.bench.incremental import spark_sum
 from capstan.bench.inputs import Bench
 from capstan.bench.lines import Line, ratio
 from capstan.dag import TIME, Dag, DagBuilder, DagExecutor, Event, OperatorSpec
-from capstan.dag.operators import sum_of
+from capstan.dag.operators import SessionWindow, sum_of
 from capstan.state import Data, KeyedAggregate, KeyedLogic, StatefulLogic
 from capstan.state.logic import Output
 
 _KEYS: Final = 100_000
 _BATCH: Final = 10_000
-_ROWS: Final = 1_000_000
-_FEWER: Final = 200_000
-"""What bytewax gets, whose rate does not depend on how many there are."""
+_ROWS: Final = 10_000_000
+_RECORDS: Final = 200_000
+"""How many of them are taken one by one, here and by Spark: the rates do not depend on it."""
+_GAP: Final = 50_000
+_TICK: Final = timedelta(milliseconds=1)
+_FEWER: Final = {"fold_window": 10_000}
+_OTHERS: Final = 200_000
+"""What bytewax gets: its windows take longer for each row the more there are of them."""
 
 _SCHEMA: Final = pa.schema([("key", pa.string()), ("number", pa.int64()), (TIME, pa.int64())])
 
@@ -37,16 +48,47 @@ class _Sum(StatefulLogic[int, int, int]):
 
 
 def states(bench: Bench) -> list[Line]:
-    """Rows in a second and core through keyed sums; beside bytewax only where it is installed."""
+    """Rows in a second and core through keyed sums and sessions.
+
+    Beside bytewax only where it is installed, and beside Spark's `transformWithState`.
+    """
     bench.say(f"{_ROWS:,} rows of {_KEYS:,} keys")
     rows = _rows()
+    fewer = rows.slice(0, _RECORDS)
     by_record = KeyedLogic(_Sum(), ("key",), ("number",), pa.schema([("total", pa.int64())]))
     in_batches = KeyedAggregate((sum_of("number"),), ("key",))
-    theirs = find_spec("bytewax") is not None
-    return [
-        _line(bench, "keyed sum, batch form", in_batches, rows, 0.1, "reduce_final", theirs=theirs),
-        _line(bench, "keyed sum, by record", by_record, rows, 2 / 3, "stateful_map", theirs=theirs),
+    sessions = SessionWindow(_GAP, (sum_of("number"),), ("key",))
+    given: list[tuple[str, OperatorSpec, float, str]] = [
+        ("keyed sum, batch form", in_batches, 0.1, "reduce_final"),
+        ("keyed sum, by record", by_record, 2 / 3, "stateful_map"),
+        ("sessions, batch form", sessions, 0.1, "fold_window"),
     ]
+    theirs = find_spec("bytewax") is not None
+    found = [
+        _line(
+            bench, name, spec, fewer if spec is by_record else rows, goal, operator, theirs=theirs
+        )
+        for name, spec, goal, operator in given
+    ]
+    by_spark = spark_sum(bench, fewer, _files(bench, fewer))
+    ours = _per_row(bench, lambda: _run(_graph(by_record), fewer), fewer.num_rows)
+    ratios = [mine / other for mine, other in zip(ours, by_spark, strict=True)]
+    detail = {"rows/s": 1 / median(ours), "transformWithState rows/s": 1 / median(by_spark)}
+    name = "keyed sum, by record"
+    beside = Line(
+        name, "transformWithState", median(ratios), None, rounds=tuple(ratios), detail=detail
+    )
+    return [*found, beside]
+
+
+def _files(bench: Bench, rows: pa.Table) -> Path:
+    """The rows in files, each of which is a batch to a stream."""
+    folder = bench.folder / "keyed"
+    folder.mkdir()
+    for number in range(4):
+        part = rows.slice(number * rows.num_rows // 4, rows.num_rows // 4)
+        pq.write_table(part, folder / f"part-{number}.parquet")
+    return folder
 
 
 def _line(
@@ -65,7 +107,7 @@ def _line(
     detail: dict[str, object] = {"rows": rows.num_rows, "keys": _KEYS, "rows/s": 1 / median(ours)}
     if not theirs:
         return Line(name, "", 1 / median(ours), None, "rows/s", detail=detail)
-    pairs = _pairs(rows.slice(0, _FEWER))
+    pairs = _pairs(rows.slice(0, _FEWER.get(operator, _OTHERS)))
     others = _per_row(bench, lambda: _run_bytewax(operator, pairs), len(pairs))
     ratios = [ratio(mine, other) for mine, other in zip(ours, others, strict=True)]
     detail["bytewax rows/s"] = 1 / median(others)
@@ -86,7 +128,7 @@ def _per_row(bench: Bench, work: Callable[[], None], rows: int) -> list[float]:
 
 def _rows() -> pa.Table:
     draw = np.random.default_rng(1)
-    keys = pa.array([str(key) for key in draw.integers(0, _KEYS, _ROWS).tolist()])
+    keys = pc.cast(pa.array(draw.integers(0, _KEYS, _ROWS)), pa.string())
     numbers = pa.array(draw.integers(0, 100, _ROWS), pa.int64())
     return pa.table([keys, numbers, pa.array(np.arange(_ROWS))], schema=_SCHEMA)
 
@@ -113,7 +155,7 @@ def _run(dag: Dag, rows: pa.Table) -> None:
 
 
 def _run_bytewax(operator: str, pairs: list[tuple[str, int]]) -> None:
-    """The same sums by bytewax, on one worker."""
+    """The same by bytewax, on one worker."""
     import bytewax.operators as op
     from bytewax.dataflow import Dataflow
     from bytewax.testing import TestingSink, TestingSource, run_main
@@ -124,11 +166,34 @@ def _run_bytewax(operator: str, pairs: list[tuple[str, int]]) -> None:
 
     flow = Dataflow("sum")
     stream = op.input("pairs", flow, TestingSource(pairs, batch_size=1_000))
+    sums: Any
     if operator == "reduce_final":
         sums = op.reduce_final("sum", stream, lambda one, other: one + other)
-    else:
+    elif operator == "stateful_map":
         sums = op.stateful_map("sum", stream, running)
+    else:
+        sums = _sessions(stream)
     found: list[object] = []
     op.output("out", sums, TestingSink(found))
     run_main(flow)
     assert found
+
+
+def _sessions(stream: Any) -> Any:
+    """The sums of bytewax's sessions; the number of a pair stands for its time as well."""
+    import bytewax.operators as op
+    from bytewax.operators.windowing import EventClock, SessionWindower, fold_window
+
+    start = datetime(2024, 1, 1, tzinfo=UTC)
+    counter = itertools.count()
+    timed = op.map_value("timed", stream, lambda number: (next(counter), number))
+    clock = EventClock(lambda pair: start + pair[0] * _TICK, timedelta(0))
+    return fold_window(
+        "sum",
+        timed,
+        clock,
+        SessionWindower(_GAP * _TICK),
+        lambda: 0,
+        lambda total, pair: total + pair[1],
+        lambda one, other: one + other,
+    ).down

@@ -22,6 +22,7 @@ from capstan.cli import (
     reports,
     sockets,
     staging,
+    state,
     tapes,
 )
 from capstan.cli.output import Output
@@ -66,6 +67,7 @@ _COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
     "rollback": (replays.rollback, "march-3f2a9c1b-1"),
     "unlock": (replays.unlock, "march-3f2a9c1b-1"),
     "staging": (staging.staging, "--clean --keep '7 days'"),
+    "state": (state.state, "late_carriers rescale 4"),
     "runs": (listing.runs, "--target march --limit 5"),
     "report": (reports.report, "march-3f2a9c1b-1 -o march.html"),
     "gaps": (backfills.gaps, "flights_by_day --every '7 days'"),

@@ -6,21 +6,13 @@ its hint; the facts are in `fields`.
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
-
-from capstan.errors import BadRequest, Broken
+from capstan.errors import BadRequest, Broken, Named
 
 
-class DagError(BadRequest):
+class DagError(Named, BadRequest):
     """Something that was asked of a graph or an executor cannot be meant as it stands."""
 
-    CODE: ClassVar[str] = "CAP-DAG"
-    HINT: ClassVar[str] = ""
-
-    @classmethod
-    def of(cls, message: str, **fields: object) -> Self:
-        """The error with its own code and hint."""
-        return cls(cls.CODE, message, cls.HINT, **fields)
+    CODE = "CAP-DAG"
 
 
 class EmptyDag(DagError):
@@ -149,27 +141,21 @@ class CheckpointCorrupt(DagError):
     HINT = "Restore an earlier checkpoint."
 
 
-class RestoreFailed(Broken):
+class RestoreFailed(Named, Broken):
     """Raised when a node cannot take its state back; nothing was restored. `node`, `reason`."""
 
-    @classmethod
-    def of(cls, message: str, **fields: object) -> Self:
-        """The error with its own code and hint."""
-        hint = "Restore into the same operators; the executor is as it was before."
-        return cls("CAP-DAG-RESTORE", message, hint, **fields)
+    CODE = "CAP-DAG-RESTORE"
+    HINT = "Restore into the same operators; the executor is as it was before."
 
 
-class OperatorFailed(Broken):
+class OperatorFailed(Named, Broken):
     """Raised when an operator raised; `node`, `time`, `worker`, `port`, `cause`.
 
     The executor is of no use afterwards, until a checkpoint is restored.
     """
 
-    @classmethod
-    def of(cls, message: str, **fields: object) -> Self:
-        """The error with its own code and hint."""
-        hint = "Mend the operator or the data; a run with a failed operator publishes nothing."
-        return cls("CAP-DAG-OPERATOR", message, hint, **fields)
+    CODE = "CAP-DAG-OPERATOR"
+    HINT = "Mend the operator or the data; a run with a failed operator publishes nothing."
 
 
 class LateOutput(DagError):

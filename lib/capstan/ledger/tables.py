@@ -98,6 +98,16 @@ SCHEMAS = {
             StructField("sample", _TEXT),
         ]
     ),
+    "snapshots": StructType(
+        [
+            StructField("pipeline", _TEXT),
+            StructField("snapshot", _TEXT),
+            StructField("at", MOMENT),
+            StructField("event", _TEXT),
+            StructField("peers", _INT),
+            StructField("detail", _TEXT),
+        ]
+    ),
     "metrics": StructType(
         [
             StructField("run", _TEXT),

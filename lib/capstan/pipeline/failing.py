@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from capstan.dag import errors
 from capstan.errors import CapstanError
 from capstan.pipeline.layout import plain
+from capstan.state import errors as state_errors
 
 _MARK = "capstan-error "
 _FOUND = re.compile(re.escape(_MARK) + r"(\{.*\})")
@@ -52,6 +53,8 @@ def _again(said: dict[str, object]) -> CapstanError:
     told, fields = said["told"], said["fields"]
     assert isinstance(told, dict)
     assert isinstance(fields, dict)
-    kind = getattr(errors, str(said["class"]), errors.OperatorFailed)
+    known = vars(errors) | vars(state_errors)
+    kind = known.get(str(said["class"]), errors.OperatorFailed)
     assert issubclass(kind, CapstanError)
-    return kind(told["error"], told["message"], told["hint"], **fields)
+    again: CapstanError = kind(told["error"], told["message"], told["hint"], **fields)
+    return again

@@ -12,19 +12,27 @@ import pyarrow as pa
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StructType,
+)
 
 from capstan.audit.shape import quoted
 from capstan.dag import TIME
 from capstan.pipeline.definition import Pipeline
-from capstan.pipeline.layout import AT, HEAD, KIND, NOTE, NoteKind, part
+from capstan.pipeline.keeping import COLUMNS
+from capstan.pipeline.layout import AT, BLOB, HEAD, KIND, NOTE, NoteKind, part
 from capstan.pipeline.reach import Reach
 from capstan.pipeline.source import PLACE
 from capstan.tape.columns import integers
 from capstan.tape.fingerprint import row_hashes
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _SEAT, _PLACE = "seat", "place"
 _ORDER = ("_worker", "_batch", "_pos")
@@ -119,7 +127,9 @@ def from_records(
     return records.select(time.alias(AT), *order, F.struct(*fields).alias(part(0)))
 
 
-def incoming(inputs: Sequence[Rows], schema: pa.Schema, peers: int) -> DataFrame:
+def incoming(
+    inputs: Sequence[Rows], schema: pa.Schema, peers: int, state: DataFrame | None = None
+) -> DataFrame:
     """What comes to the tasks of a stage.
 
     Rows that have to meet come to one of `peers` tasks, in order of time, worker, batch and place
@@ -130,10 +140,15 @@ def incoming(inputs: Sequence[Rows], schema: pa.Schema, peers: int) -> DataFrame
         inputs: What is read.
         schema: What a task reads.
         peers: How many tasks there are, where rows have to meet.
+        state: Rows of state (`keeping.COLUMNS`) that the tasks go on from, each for its worker.
     """
     types = from_arrow_schema(schema)
     keyed = any(reader.key is not None for each in inputs for reader in each.readers)
     parts = [_sent(each, types, peers if keyed else 1) for each in inputs]
+    if state is not None:
+        parts.append(_known(state, types))
+    if keyed:
+        parts.append(_named(inputs[0].frame.sparkSession, types, peers))
     frame = reduce(lambda one, other: one.unionByName(other), parts)
     if keyed:
         order = [*_ORDERED, *(f.name for f in types.fields[len(HEAD) :] if _sortable(f.dataType))]
@@ -142,8 +157,53 @@ def incoming(inputs: Sequence[Rows], schema: pa.Schema, peers: int) -> DataFrame
 
 
 def notes_of(frame: DataFrame) -> DataFrame:
-    """The notes among the rows that came out of a stage."""
-    return frame.where(F.col(KIND).isNotNull()).select(KIND, NOTE)
+    """The notes among the rows that came out of a stage, but for those about state."""
+    return frame.where(_passed_on()).select(KIND, NOTE)
+
+
+def state_of(frame: DataFrame) -> DataFrame:
+    """The rows of state (`keeping.COLUMNS`) among the rows that came out of a stage."""
+    kept = frame.where(F.col(KIND) == NoteKind.STATE.value)
+    fields = from_arrow_schema(COLUMNS).fields[:-1]
+    place = F.from_json(NOTE, StructType(fields)).alias(_PLACE)
+    return kept.select(place, F.col(BLOB).alias("data")).select(f"{_PLACE}.*", "data")
+
+
+def _passed_on() -> Column:
+    """Of notes those that may go on to another stage: state stays where it is."""
+    return F.col(KIND).isNotNull() & (F.col(KIND) != NoteKind.STATE.value)
+
+
+def _known(state: DataFrame, types: StructType) -> DataFrame:
+    """Rows of state as notes to their workers."""
+    place = F.to_json(F.struct(*(name for name in state.columns if name != "data")))
+    return _notes(state, types, F.col("worker"), NoteKind.STATE, place, F.col("data"))
+
+
+def _named(spark: SparkSession, types: StructType, peers: int) -> DataFrame:
+    """A note to each worker that says which one it is: a task of a union has another number."""
+    seat = F.col("id").cast("int")
+    place = F.to_json(F.struct(seat.alias("worker")))
+    return _notes(spark.range(peers), types, seat, NoteKind.WORKER, place)
+
+
+def _notes(
+    frame: DataFrame,
+    types: StructType,
+    seat: Column,
+    kind: NoteKind,
+    note: Column,
+    blob: Column | None = None,
+) -> DataFrame:
+    """Notes, as `incoming` sends them."""
+    said = {_SEAT: seat, KIND: F.lit(kind.value), NOTE: note}
+    if blob is not None:
+        said[BLOB] = blob
+    kinds: dict[str, DataType] = {_SEAT: IntegerType()}
+    kinds |= {field.name: field.dataType for field in types.fields}
+    kinds |= dict.fromkeys(_ORDERED, LongType())
+    chosen = [said.get(name, F.lit(None)).cast(own).alias(name) for name, own in kinds.items()]
+    return frame.select(*chosen)
 
 
 def _sent(rows: Rows, types: StructType, peers: int) -> DataFrame:
@@ -162,6 +222,7 @@ def _sent(rows: Rows, types: StructType, peers: int) -> DataFrame:
     for name in (KIND, NOTE):
         value = F.lit(None) if rows.notes is Notes.NONE else F.col(name)
         chosen.append(value.cast("string").alias(name))
+    chosen.append(F.lit(None).cast("binary").alias(BLOB))
     for field in types.fields[len(HEAD) :]:
         value = F.lit(None)
         if field.name in read:
@@ -186,7 +247,7 @@ def _places(rows: Rows, peers: int) -> Column:
         everyone = F.array(*(place(F.lit(seat), -1) for seat in range(peers)))
         cases.append((F.col(KIND) == NoteKind.MARK.value, everyone))
     if rows.notes is Notes.ALL:
-        cases.append((F.col(KIND).isNotNull(), F.array(place(F.lit(0), -1))))
+        cases.append((_passed_on(), F.array(place(F.lit(0), -1))))
     for column in dict.fromkeys(reader.column for reader in rows.readers):
         places = [
             place(_seat(rows.frame, reader, peers), reader.number)

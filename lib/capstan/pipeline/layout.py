@@ -8,6 +8,7 @@ these are null.
 | --- | --- |
 | `time` | BIGINT: the row's time |
 | `kind`, `note` | STRING: what else a task has to say, as JSON; null in rows of data |
+| `blob` | BINARY: the bytes of a note about state |
 | `p0`, `p1`, ... | STRUCT: the rows of the first, the second part |
 """
 
@@ -28,16 +29,22 @@ from capstan.dag import OperatorNodeMetrics
 AT: Final = "time"
 KIND: Final = "kind"
 NOTE: Final = "note"
-HEAD: Final = (AT, KIND, NOTE)
+BLOB: Final = "blob"
+HEAD: Final = (AT, KIND, NOTE, BLOB)
+
+TimedRows = tuple[pa.RecordBatch, pa.Array]
+"""Rows, and their times (int64)."""
 
 
 class NoteKind(StrEnum):
     """What a note is about."""
 
+    WORKER = "worker"
     MARK = "mark"
     METRICS = "metrics"
     ASIDE = "aside"
     TRIMMED = "trimmed"
+    STATE = "state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,8 @@ def row_struct(schema: pa.Schema) -> pa.StructType:
 
 def travelling(schemas: Sequence[pa.Schema]) -> pa.Schema:
     """The columns of a frame with these parts."""
-    head = [pa.field(AT, pa.int64()), pa.field(KIND, pa.string()), pa.field(NOTE, pa.string())]
+    kinds = pa.int64(), pa.string(), pa.string(), pa.binary()
+    head = [pa.field(name, kind) for name, kind in zip(HEAD, kinds, strict=True)]
     parts = [pa.field(part(n), row_struct(schema)) for n, schema in enumerate(schemas)]
     return pa.schema([*head, *parts])
 
@@ -92,7 +100,8 @@ def travelling(schemas: Sequence[pa.Schema]) -> pa.Schema:
 def packed(schema: pa.Schema, number: int, times: pa.Array, rows: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of one part, as `travelling` has them."""
     count = rows.num_rows
-    columns: list[pa.Array] = [times, *(pa.nulls(count, pa.string()) for _ in (KIND, NOTE))]
+    empty = [pa.nulls(count, field.type) for field in list(schema)[1 : len(HEAD)]]
+    columns: list[pa.Array] = [times, *empty]
     for position in range(len(HEAD), len(schema)):
         field = schema.field(position)
         if position != len(HEAD) + number:
@@ -102,14 +111,17 @@ def packed(schema: pa.Schema, number: int, times: pa.Array, rows: pa.RecordBatch
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def noted(schema: pa.Schema, kind: NoteKind, notes: Iterable[object]) -> pa.RecordBatch:
-    """Notes, as `travelling` has them."""
+def noted(
+    schema: pa.Schema, kind: NoteKind, notes: Iterable[object], blob: bytes | None = None
+) -> pa.RecordBatch:
+    """Notes, as `travelling` has them, all with the same bytes or none."""
     texts = [json.dumps(note, default=plain, sort_keys=True) for note in notes]
     count = len(texts)
     columns = [
         pa.nulls(count, pa.int64()),
         pa.array([kind.value] * count, pa.string()),
         pa.array(texts, pa.string()),
+        pa.array([blob] * count, pa.binary()),
         *(pa.nulls(count, field.type) for field in list(schema)[len(HEAD) :]),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

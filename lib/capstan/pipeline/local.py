@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -13,10 +14,14 @@ from capstan.dag import TIME, Plan, Stage, StageInput
 from capstan.dag.operators.order import ordered
 from capstan.pipeline import layout
 from capstan.pipeline.definition import Pipeline
-from capstan.pipeline.layout import AT, KIND, NoteKind, part
+from capstan.pipeline.keeping import Kept
+from capstan.pipeline.layout import AT, BLOB, KIND, NoteKind, part
 from capstan.pipeline.reach import Reach
 from capstan.pipeline.tables import side_rows
 from capstan.pipeline.task import Work
+from capstan.state.chunks import PLACEMENT
+from capstan.state.errors import NoHash
+from capstan.state.hashing import key_hashes
 
 _SEAT = "#seat"
 
@@ -29,10 +34,12 @@ class Ran:
         sinks: The rows of each sink with its own columns, and their times as the first column,
             `_time` (int64).
         notes: What the tasks had to say, by kind.
+        state: What they knew in the end, where that was asked for.
     """
 
     sinks: Mapping[str, pa.Table]
     notes: pa.Table
+    state: tuple[Kept, ...]
 
 
 def run_here(
@@ -43,6 +50,8 @@ def run_here(
     sinks: Iterable[str] | None = None,
     peers: int = 1,
     rows_per_batch: int = 10_000,
+    state: Sequence[Kept] | None = None,
+    keeps: bool = False,
 ) -> Ran:
     """Run a pipeline over rows of its one stream, to the end.
 
@@ -53,6 +62,8 @@ def run_here(
         sinks: The sinks that are wanted; None for all.
         peers: How many replay workers a stage with a key has.
         rows_per_batch: How many rows a task takes in at once at most.
+        state: What an earlier run on as many workers knew in the end; this one goes on from it.
+        keeps: Whether the tasks say what they know in the end.
 
     Raises:
         OperatorFailed: An operator raised; node, time and worker are in its fields.
@@ -69,19 +80,26 @@ def run_here(
             own = records.select(node.schema.names).cast(node.schema).combine_chunks()
             times = records.column(TIME).cast(pa.int64()).combine_chunks()
             rows[node.name] = pa.table([times, own.to_struct_array()], names=[AT, part(0)])
-    ran = _Ran(plan, reach, peers, rows_per_batch, rows)
+    ran = _Ran(plan, reach, peers, rows_per_batch, rows, state, keeps)
     for stage in plan.stages:
         ran.add(stage)
     chosen = {plan.dag.nodes[number].name for number in plan.dag.sinks}
     found = {name: _opened(rows[name], plan.dag.node(name).schema) for name in chosen}
-    return Ran(found, pa.concat_tables(ran.notes))
+    return Ran(found, pa.concat_tables(ran.notes), tuple(ran.state))
 
 
 class _Ran:
     """The stages that have run."""
 
     def __init__(
-        self, plan: Plan, reach: Reach, peers: int, size: int, rows: dict[str, pa.Table]
+        self,
+        plan: Plan,
+        reach: Reach,
+        peers: int,
+        size: int,
+        rows: dict[str, pa.Table],
+        known: Sequence[Kept] | None,
+        keeps: bool,
     ) -> None:
         self._plan = plan
         self._reach = reach
@@ -89,21 +107,24 @@ class _Ran:
         self._size = size
         self._rows = rows
         self._marks: dict[str, list[int]] = {}
+        self._known = known
+        self._keeps = keeps
         self.notes: list[pa.Table] = []
+        self.state: list[Kept] = []
 
     def add(self, stage: Stage) -> None:
         """Run a stage whose inputs are there."""
-        own = [name for name in stage.nodes if not self._plan.dag.inputs(name)]
-        inputs = (*own, *(entry.source for entry in stage.inputs))
-        reach, keyed = self._reach, stage.key is not None
-        work = Work(stage, inputs, keyed, reach.last, reach.since, reach.until)
+        keyed, resumes = stage.key is not None, self._known is not None
+        work = Work.of(
+            self._plan.dag, stage, self._reach, self._peers, resumes=resumes, keeps=self._keeps
+        )
         incoming = work.incoming
-        parts = [self._given(n, name, stage, incoming) for n, name in enumerate(inputs)]
+        parts = [self._given(n, name, stage, incoming) for n, name in enumerate(work.inputs)]
         came = pa.concat_tables(parts)
         out: list[pa.RecordBatch] = []
         for worker in range(self._peers if keyed else 1):
             here = came.filter(pc.equal(came.column(_SEAT), worker)) if keyed else came
-            out += work.run(self._batches(here, keyed, work), worker)
+            out += work.run(self._batches(here, keyed, work, worker), worker)
         made = pa.Table.from_batches(out, work.outgoing)
         for name in (*stage.outputs, *stage.sinks):
             column = part(work.part_of(name))
@@ -114,7 +135,11 @@ class _Ran:
         for batch in notes.filter(marks).to_batches():
             for node, mark in layout.marks(batch):
                 self._marks.setdefault(node, []).append(mark)
-        self.notes.append(notes.filter(pc.invert(marks)).select([KIND, layout.NOTE]))
+        kept = pc.equal(notes.column(KIND), NoteKind.STATE.value)
+        for row in notes.filter(kept).to_pylist():
+            self.state.append(Kept.of_place(json.loads(row[layout.NOTE]), row[BLOB]))
+        rest = pc.invert(pc.or_(marks, kept))
+        self.notes.append(notes.filter(rest).select([KIND, layout.NOTE]))
 
     def _given(self, number: int, source: str, stage: Stage, schema: pa.Schema) -> pa.Table:
         """The rows of one input, and to which worker they come."""
@@ -129,11 +154,17 @@ class _Ran:
     def _seats(self, entry: StageInput | None, rows: pa.RecordBatch) -> pa.Array:
         if entry is None or not entry.columns:
             return pa.array([0] * rows.num_rows, pa.int64())
-        columns = [rows.column(name).to_pylist() for name in entry.columns]
-        keys = zip(*columns, strict=True)
-        return pa.array([_hash(key) % self._peers for key in keys], pa.int64())
+        columns = [rows.column(name) for name in entry.columns]
+        try:
+            return PLACEMENT.owners(key_hashes(columns), range(self._peers))
+        except NoHash:
+            keys = zip(*(column.to_pylist() for column in columns), strict=True)
+            return pa.array([_hash(key) % self._peers for key in keys], pa.int64())
 
-    def _batches(self, rows: pa.Table, keyed: bool, work: Work) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, rows: pa.Table, keyed: bool, work: Work, worker: int
+    ) -> Iterator[pa.RecordBatch]:
+        yield from self._resumed(work, worker)
         limits = [
             {"node": entry.producer, "watermark": min(self._marks[entry.producer])}
             for entry in work.stage.inputs
@@ -144,6 +175,13 @@ class _Ran:
         if keyed:
             rows = ordered(rows, [(AT, "ascending")], []).combine_chunks()
         yield from rows.to_batches(max_chunksize=self._size)
+
+    def _resumed(self, work: Work, worker: int) -> Iterator[pa.RecordBatch]:
+        """What a worker of a stage knew; a stage without a key has one, which gets all of it."""
+        keyed = work.stage.key is not None
+        for row in self._known or ():
+            if row.stage == work.stage.number and (row.worker == worker or not keyed):
+                yield layout.noted(work.incoming, NoteKind.STATE, [row.place()], row.data)
 
 
 def _hash(key: tuple[object, ...]) -> int:

@@ -96,6 +96,12 @@ def everything(time_type: TimeType, coordinate: int = 0) -> Reach:
     return Reach(time_type, coordinate, box, box, END, complete=True)
 
 
+def resuming(reach: Reach, read: int) -> Reach:
+    """The same reach after an earlier run, which has read all before `read`."""
+    since = _at(reach.reads.since, reach.coordinate, read)
+    return replace(reach, reads=Box(since, reach.reads.until))
+
+
 def within(reach: Reach, since: int | None, until: int | None) -> Reach:
     """The same reading, of which only outputs at these times are kept."""
     unbounded = (None,) * len(reach.writes.since)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from capstan.audit import played_records
 from capstan.pipeline.definition import Pipeline
-from capstan.pipeline.play import Keep, Played, persisted, play
+from capstan.pipeline.play import persisted, play
 from capstan.pipeline.reach import Reach
+from capstan.pipeline.stages import Carried, Keep, Played
 from capstan.tape.tape import Cut, Tape
 from capstan.times import Antichain
 from capstan.times.region import Region
@@ -29,6 +30,8 @@ def play_tape(
     sinks: Iterable[str] | None = None,
     peers: int | None = None,
     keep: Keep = persisted,
+    after: Antichain | None = None,
+    carried: Carried | None = None,
 ) -> Played:
     """Run a pipeline over chosen workers and times of a tape at a cut, to the end.
 
@@ -43,16 +46,29 @@ def play_tape(
         sinks: The sinks that are wanted; only what they depend on runs. None for all.
         peers: How many replay workers there are; as many as chosen workers when not given.
         keep: Stores what is read several times.
+        after: The frontier that an earlier run has read up to; None reads from the beginning.
+        carried: The state of that run, and whether to hand on this one's.
 
     Returns:
         Frames that can be read any number of times, until `Played.release`.
 
     Raises:
         OperatorFailed: An operator raised; node, time and worker are in its fields.
+        LateOutput: A row came out at a time that an earlier run has written already.
+        StateError: The state is not all there, or does not fit.
         BadRequest: `CAP-PIPELINE` when the stream's columns are not those that it reads;
             `CAP-DAG-...` when the graph cannot be meant.
     """
-    region = Region(reach.reads, below=frontier)
+    region = Region(reach.reads, below=frontier, above=after)
     records = played_records(spark, tape, cut, workers, region, place=True)
     chosen = len(workers) if peers is None else peers
-    return play(spark, records, pipeline, reach, sinks=sinks, peers=max(1, chosen), keep=keep)
+    return play(
+        spark,
+        records,
+        pipeline,
+        reach,
+        sinks=sinks,
+        peers=max(1, chosen),
+        keep=keep,
+        carried=carried,
+    )

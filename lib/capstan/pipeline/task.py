@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.dag import END, TIME, DagExecutor, Event, OutputKey, OutputKind, Stage
+from capstan.dag import END, TIME, Dag, DagExecutor, Event, OutputKey, OutputKind, Stage
+from capstan.dag.errors import LateOutput
 from capstan.pipeline import layout
-from capstan.pipeline.layout import AT, KIND, NOTE, NodeMetrics, NoteKind
+from capstan.pipeline.keeping import Kept, Resumption, rows_to_keep
+from capstan.pipeline.layout import AT, BLOB, HEAD, KIND, NOTE, NodeMetrics, NoteKind, TimedRows
+from capstan.pipeline.reach import Reach
 
 _ENOUGH = 10_000
+_MEANT = pa.array([kind.value for kind in (NoteKind.WORKER, NoteKind.STATE, NoteKind.MARK)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,9 @@ class Work:
         last: The watermark after the last row, where the inputs promise no less.
         since: The first time of results that are kept; None where there is no bound.
         until: The first time of results that are no longer kept; None where there is no bound.
+        peers: How many replay workers run the stage, where it has a key.
+        resumes: Whether the tasks go on from a state that they are given.
+        keeps: Whether they put out their state, and what has come out too early, at the end.
     """
 
     stage: Stage
@@ -34,6 +42,19 @@ class Work:
     last: int
     since: int | None = None
     until: int | None = None
+    peers: int = 1
+    resumes: bool = False
+    keeps: bool = False
+
+    @classmethod
+    def of(
+        cls, dag: Dag, stage: Stage, reach: Reach, peers: int, *, resumes: bool, keeps: bool
+    ) -> Work:
+        """The work of a stage of `dag`: its own sources come first, then what others put out."""
+        own = [name for name in stage.nodes if not dag.inputs(name)]
+        inputs = (*own, *(entry.source for entry in stage.inputs))
+        bounds = reach.last, reach.since, reach.until
+        return cls(stage, inputs, stage.key is not None, *bounds, peers, resumes, keeps)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -63,10 +84,12 @@ class Work:
         Args:
             batches: Rows as `incoming` has them. Notes come first; those of other stages pass
                 through.
-            worker: The replay worker.
+            worker: The replay worker, where no note among the rows says which one it is.
 
         Raises:
             OperatorFailed: An operator raised; node, time and worker are in its fields.
+            LateOutput: A row came out at a time that an earlier run has written already.
+            NotWhole: The state to go on from is not all there, or does not fit.
         """
         task = _Task(self, worker)
         for batch in batches:
@@ -80,12 +103,14 @@ class _Task:
     def __init__(self, work: Work, worker: int) -> None:
         self._work = work
         self._worker = worker
-        self._executor = DagExecutor.from_dag(work.stage.dag, worker=worker)
+        self._made: DagExecutor | None = None
         self._schemas = [work.stage.dag.node(name).schema for name in work.inputs]
         self._timed = all(TIME in schema.names for schema in self._schemas)
         self._outgoing = work.outgoing
         self._parts = {name: number for number, name in enumerate(work.outputs)}
-        self._waiting: dict[str, list[Event]] = {}
+        self._known = Resumption(work.stage, work.peers)
+        self._waiting: dict[str, list[TimedRows]] = {}
+        self._ahead: dict[str, list[TimedRows]] = {}
         self._rows = 0
         self._trimmed: dict[str, int] = dict.fromkeys(work.stage.sinks, 0)
         self._limits = [work.last] * len(work.inputs)
@@ -117,6 +142,9 @@ class _Task:
         yield from self._collect()
         yield from self._flush()
         work, executor = self._work, self._executor
+        if work.keeps:
+            for row in rows_to_keep(work.stage, self._worker, executor, self._ahead):
+                yield self._noted(NoteKind.STATE, [row.place()], row.data)
         metrics = [
             NodeMetrics(work.stage.number, self._worker, name, executor.node_metrics(name))
             for name in work.stage.nodes
@@ -131,18 +159,41 @@ class _Task:
         trimmed = [{"node": name, "rows": rows} for name, rows in self._trimmed.items() if rows]
         yield self._noted(NoteKind.TRIMMED, trimmed)
 
+    @property
+    def _executor(self) -> DagExecutor:
+        """Runs the stage, from where an earlier run has ended; notes come before all rows."""
+        if self._made is None:
+            stage = self._work.stage
+            self._made = DagExecutor.from_dag(stage.dag, worker=self._worker)
+            if self._work.resumes and stage.key is not None:
+                self._made.restore(self._known.checkpoint(self._worker))
+        return self._made
+
     def _notes(self, notes: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Learn how far earlier stages have come on all their workers; pass on all else."""
-        marks = pc.equal(notes.column(KIND), NoteKind.MARK.value)
-        for node, mark in layout.marks(notes.filter(marks)):
-            for number, source in enumerate(self._work.inputs):
-                if node == _producer(self._work.stage, source):
-                    self._limits[number] = min(self._limits[number], mark)
-        passed = notes.filter(pc.invert(marks))
+        """Learn from notes what is meant for this task; pass on all else."""
+        mine = pc.is_in(notes.column(KIND), value_set=_MEANT)
+        said = [notes.filter(mine).column(name).to_pylist() for name in (KIND, NOTE, BLOB)]
+        for kind, text, data in zip(*said, strict=True):
+            self._learn(NoteKind(kind), json.loads(text), data)
+        passed = notes.filter(pc.invert(mine))
         if passed.num_rows:
-            nothing = [pa.nulls(passed.num_rows, f.type) for f in list(self._outgoing)[3:]]
-            head = [passed.column(name) for name in (AT, KIND, NOTE)]
+            parts = list(self._outgoing)[len(HEAD) :]
+            nothing = [pa.nulls(passed.num_rows, field.type) for field in parts]
+            head = [passed.column(name) for name in HEAD]
             yield pa.RecordBatch.from_arrays([*head, *nothing], schema=self._outgoing)
+
+    def _learn(self, kind: NoteKind, said: Mapping[str, object], data: bytes | None) -> None:
+        """Learn who this is, what was known before, how far earlier stages have come."""
+        if kind is NoteKind.WORKER:
+            self._worker = int(str(said["worker"]))
+        elif kind is NoteKind.STATE:
+            for node, rows in self._known.take(Kept.of_place(said, data)):
+                self._waiting.setdefault(node, []).append(rows)
+        else:
+            for number, source in enumerate(self._work.inputs):
+                if said["node"] == _producer(self._work.stage, source):
+                    mark = int(str(said["watermark"]))
+                    self._limits[number] = min(self._limits[number], mark)
 
     def _feed(self, batch: pa.RecordBatch, time: int | None) -> None:
         """Put rows in; in order of time, all before the first one of them is complete."""
@@ -178,34 +229,41 @@ class _Task:
     def _collect(self) -> Iterator[pa.RecordBatch]:
         for key, events in self._executor.take_all_sink_outputs().items():
             if key.kind is OutputKind.DATA:
-                self._waiting.setdefault(key.node, []).extend(events)
-                self._rows += sum(event.batch.num_rows for event in events)
+                rows = _together(events)
+                self._waiting.setdefault(key.node, []).append(rows)
+                self._rows += rows[0].num_rows
             else:
                 yield self._noted(NoteKind.ASIDE, self._aside(key, events))
         if self._rows >= _ENOUGH:
             yield from self._flush()
 
     def _flush(self) -> Iterator[pa.RecordBatch]:
-        for name, events in self._waiting.items():
-            rows, times = _together(events)
+        for name, waiting in self._waiting.items():
+            rows = pa.concat_batches([rows for rows, _ in waiting])
+            times = pa.concat_arrays([times for _, times in waiting])
             if name in self._trimmed:
                 rows, times = self._trim(name, rows, times)
             if rows.num_rows:
                 yield layout.packed(self._outgoing, self._parts[name], times, rows)
         self._waiting, self._rows = {}, 0
 
-    def _trim(
-        self, name: str, rows: pa.RecordBatch, times: pa.Array
-    ) -> tuple[pa.RecordBatch, pa.Array]:
-        since, until = self._work.since, self._work.until
-        kept = pa.repeat(pa.scalar(True), rows.num_rows)
-        if since is not None:
-            kept = pc.and_(kept, pc.greater_equal(times, since))
-        if until is not None:
-            kept = pc.and_(kept, pc.less(times, until))
-        left = rows.filter(kept)
-        self._trimmed[name] += rows.num_rows - left.num_rows
-        return left, times.filter(kept)
+    def _trim(self, name: str, rows: pa.RecordBatch, times: pa.Array) -> TimedRows:
+        """The rows of a sink that are written; those that come too early wait, if they can."""
+        work, count = self._work, rows.num_rows
+        if work.until is not None:
+            early = pc.greater_equal(times, work.until)
+            if work.keeps and pc.any(early).as_py():
+                waiting = rows.filter(early), times.filter(early)
+                self._ahead.setdefault(name, []).append(waiting)
+                count -= waiting[0].num_rows
+            rows, times = rows.filter(pc.invert(early)), times.filter(pc.invert(early))
+        if work.since is not None:
+            due = pc.greater_equal(times, work.since)
+            if work.resumes and not pc.all(due).as_py():
+                raise _late(name, pc.min(times).as_py(), work.since, self._worker)
+            rows, times = rows.filter(due), times.filter(due)
+        self._trimmed[name] += count - rows.num_rows
+        return rows, times
 
     def _aside(self, key: OutputKey, events: list[Event]) -> Iterator[Mapping[str, object]]:
         head = {"node": key.node, "output": key.kind.value, "name": key.name}
@@ -214,8 +272,10 @@ class _Task:
                 time = row.pop(TIME, event.time)
                 yield {**head, "worker": self._worker, "time": time, "row": layout.row_text(row)}
 
-    def _noted(self, kind: NoteKind, notes: Iterable[object]) -> pa.RecordBatch:
-        return layout.noted(self._outgoing, kind, notes)
+    def _noted(
+        self, kind: NoteKind, notes: Iterable[object], blob: bytes | None = None
+    ) -> pa.RecordBatch:
+        return layout.noted(self._outgoing, kind, notes, blob)
 
 
 def _producer(stage: Stage, source: str) -> str | None:
@@ -231,7 +291,17 @@ def _by_time(rows: pa.RecordBatch, times: pa.Array) -> Iterator[Event]:
         start = end
 
 
-def _together(events: list[Event]) -> tuple[pa.RecordBatch, pa.Array]:
+def _late(node: str, time: int, since: int, worker: int) -> LateOutput:
+    return LateOutput.of(
+        f"{node} put out a row at {time}, and all before {since} is written: a longer lookahead "
+        "would have waited for it",
+        node=node,
+        time=time,
+        worker=worker,
+    )
+
+
+def _together(events: list[Event]) -> TimedRows:
     """The rows of events, and their times: their own, and where these are not known the event's."""
     batches, times = [], []
     for event in events:

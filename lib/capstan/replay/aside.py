@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from capstan.dag import NodeKind
 from capstan.ledger.aside import write_aside, write_metrics
-from capstan.pipeline.play import Played
+from capstan.pipeline.stages import Played
 from capstan.replay.computing import Piped
 from capstan.replay.job import Job
 from capstan.steps import reached

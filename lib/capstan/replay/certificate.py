@@ -75,6 +75,7 @@ def piped_json(piped: Piped, counted: Mapping[str, object] | None = None) -> dic
         "name": piped.pipeline.name,
         "sink": piped.sink.node,
         "reads": render_bounds(piped.reach.time_type, piped.reads),
+        "resumed": None if piped.resumed is None else piped.resumed.name,
         **(counted or {}),
     }
 

@@ -9,8 +9,9 @@ from datetime import timedelta
 from capstan.dag.operators.timed import units
 from capstan.declare import Declarations, Transform, format_duration, transforms
 from capstan.errors import BadRequest
+from capstan.ledger.snapshots import Snapshot
 from capstan.pipeline import Pipeline, Reach, Sink, pipelines, reach_of
-from capstan.pipeline.reach import coordinate_of
+from capstan.pipeline.reach import coordinate_of, resuming
 from capstan.replay.request import Request
 from capstan.times import Antichain, Box, Kind, TimeType
 from capstan.times.region import Region
@@ -55,6 +56,7 @@ class Piped:
         reach: What is read, and the times of the rows that are kept.
         box: The range that was asked for, in all coordinates of the stream's time.
         frontier: Of the chosen workers together, at the cut.
+        resumed: The snapshot of an earlier run that it goes on from, if there is one.
     """
 
     pipeline: Pipeline
@@ -62,10 +64,16 @@ class Piped:
     reach: Reach
     box: Box
     frontier: Antichain
+    resumed: Snapshot | None = None
 
     @classmethod
     def over(
-        cls, named: tuple[Pipeline, Sink], time_type: TimeType, box: Box, frontier: Antichain
+        cls,
+        named: tuple[Pipeline, Sink],
+        time_type: TimeType,
+        box: Box,
+        frontier: Antichain,
+        resumed: Snapshot | None = None,
     ) -> Piped:
         """A sink of a pipeline over a range.
 
@@ -74,8 +82,9 @@ class Piped:
             time_type: The coordinates of the stream's time.
             box: The range.
             frontier: Of the chosen workers together.
+            resumed: The snapshot that it goes on from.
         """
-        return cls(*named, reach_of(named[0], time_type, box, frontier), box, frontier)
+        return cls(*named, reach_of(named[0], time_type, box, frontier), box, frontier, resumed)
 
     @property
     def time_type(self) -> TimeType:
@@ -91,7 +100,8 @@ class Piped:
     @property
     def reads(self) -> Region:
         """The times whose records it reads."""
-        return Region(self.reach.reads, below=self.frontier)
+        above = None if self.resumed is None else self.resumed.frontier
+        return Region(self.reach.reads, below=self.frontier, above=above)
 
     def complete(self, frontier: Antichain) -> bool:
         """Whether nothing can change its rows in the range any more, under a frontier."""
@@ -106,6 +116,8 @@ class Piped:
 
         box = Box(bound(self.box.since, kept.since[0]), bound(self.box.until, kept.until[0]))
         reach = reach_of(self.pipeline, self.reach.time_type, box, self.frontier)
+        if self.resumed is not None:
+            reach = resuming(reach, self.resumed.last)
         return replace(self, reach=reach)
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from capstan.errors import BadRequest
 from capstan.ledger.identity import identity_of
 from capstan.ledger.runs import History
+from capstan.ledger.snapshots import Snapshot
 from capstan.replay.request import Request
+from capstan.replay.snapshots import find_snapshot
+from capstan.tape.lake import Lake
 from capstan.times import Antichain, Time
 
 if TYPE_CHECKING:
@@ -20,16 +24,48 @@ def follow_identity(request: Request, target: str) -> str:
     return identity_of({"follow": request.follow, "stream": request.stream, "target": target})
 
 
-def cursor(request: Request, histories: Iterable[History]) -> Antichain | None:
-    """What the followed replay has played: the frontier of its last run that stands.
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where a followed replay stands.
+
+    Attributes:
+        reached: What it has played: the frontier of its last run that stands.
+        resumed: The snapshot that it goes on from, if it is one of a pipeline that has any.
+    """
+
+    reached: Antichain
+    resumed: Snapshot | None = None
+
+
+def find_cursor(lake: Lake, request: Request, histories: Iterable[History]) -> Cursor | None:
+    """Where a followed replay stands; None where no run of it does.
+
+    Args:
+        lake: The lake.
+        request: What is asked now.
+        histories: Of all runs of its identity.
 
     Raises:
         BadRequest: `CAP-FOLLOW` when it was followed with other workers, transform or start.
     """
-    published = [history for history in histories if history.published]
-    if not published:
+    last = last_published(histories)
+    if last is None:
         return None
-    last = max(published, key=lambda history: history.last.generation)
+    return Cursor(cursor(request, last), find_snapshot(lake, last, request.peers))
+
+
+def last_published(histories: Iterable[History]) -> History | None:
+    """The last run of a followed replay that stands."""
+    published = [history for history in histories if history.published]
+    return max(published, key=lambda history: history.last.generation, default=None)
+
+
+def cursor(request: Request, last: History) -> Antichain:
+    """What a followed replay had played after its last run that stands.
+
+    Raises:
+        BadRequest: `CAP-FOLLOW` when it was followed with other workers, transform or start.
+    """
     intent = last.intended
     assert intent is not None
     was = intent.detail["request"]

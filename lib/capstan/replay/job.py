@@ -17,6 +17,7 @@ from capstan.ledger.runs import History, Row, Step
 from capstan.replay import certificate
 from capstan.replay.plan import Plan, make_plan, with_region
 from capstan.replay.request import Request
+from capstan.replay.resuming import clear_old
 from capstan.steps import reached
 from capstan.tape import delta, summary
 from capstan.tape.lake import Lake, children, delete_folder
@@ -45,6 +46,11 @@ class Job:
     run: RunId
     started: float
     attempt: int = 0
+
+    @property
+    def name(self) -> str:
+        """Of the run's attempt: what it stages, and the state that it keeps, are known by it."""
+        return f"{self.run.name}-{self.attempt}"
 
     def at(self, attempt: int) -> Job:
         """The same run at an attempt."""
@@ -113,6 +119,10 @@ class Job:
         )
         self.write(Step.DONE, done)
         reached("replay.certificate", run=self.run.name)
+        if self.plan.piped is not None and self.plan.request.follow is not None:
+            # Only now this run's own snapshot counts.
+            pipeline = self.plan.piped.pipeline.name
+            clear_old(self.spark, self.lake, pipeline, self.run.identity)
         return done
 
     def _clear_staging(self) -> None:

@@ -19,7 +19,7 @@ from capstan.replay.computing import (
     computation_of,
     time_of,
 )
-from capstan.replay.follow import follow_identity
+from capstan.replay.follow import Cursor, follow_identity
 from capstan.replay.layout import Layout
 from capstan.replay.request import Request
 from capstan.tape import delta, summary
@@ -35,6 +35,7 @@ class Plan:
     """A replay, resolved.
 
     Attributes:
+        lake: Where it happens.
         request: What was asked.
         tape: The stream's tape.
         cut: The pinned cut.
@@ -57,6 +58,7 @@ class Plan:
         checks: What every row must meet that is put out: the target's checks, and the replay's.
     """
 
+    lake: Lake
     request: Request
     tape: Tape
     cut: Cut
@@ -129,8 +131,9 @@ class Plan:
 
     @property
     def peers(self) -> int:
-        """How many replay workers play."""
-        return self.request.peers or len(self.workers)
+        """How many replay workers play: those that were asked for, else as many as there were."""
+        resumed = None if self.piped is None else self.piped.resumed
+        return self.request.peers or (resumed.peers if resumed else len(self.workers))
 
     @property
     def identity(self) -> str:
@@ -187,7 +190,7 @@ def make_plan(
     *,
     states: Collection[WorkerState] | None = None,
     cut: Cut | None = None,
-    cursor: Antichain | None = None,
+    cursor: Cursor | None = None,
 ) -> Plan:
     """Resolve a request, without a JVM.
 
@@ -197,7 +200,7 @@ def make_plan(
         request: What is asked.
         states: The workers at the cut, when a verification has just told them.
         cut: The cut, when it is pinned already.
-        cursor: Of a followed replay, what it has played already.
+        cursor: Of a followed replay, where it stands.
 
     Raises:
         BadRequest: Unknown stream, worker, transform, cut, declared replay; a range that is
@@ -214,11 +217,14 @@ def make_plan(
     box = _box(tape, request)
     if computation is not None:
         check_grain(computation, tape.time_type, time_of(named, tape.time_type), box)
-    piped = named and Piped.over(named, tape.time_type, box, frontier)
+    resumed = None if cursor is None else cursor.resumed
+    piped = named and Piped.over(named, tape.time_type, box, frontier, resumed)
     reached = _reached(tape, computation, piped, frontier)
-    region = Region(piped.asked if piped else box, reached, cursor).simplified()
+    played = None if cursor is None else cursor.reached
+    region = Region(piped.asked if piped else box, reached, played).simplified()
     path, declared = target_path(lake, declarations, request.into)
     plan = Plan(
+        lake=lake,
         request=request,
         tape=tape,
         cut=cut,
@@ -228,7 +234,7 @@ def make_plan(
         frontier=frontier,
         region=region,
         reached=reached,
-        cursor=cursor,
+        cursor=played,
         complete=False,
         target=path,
         declared=declared,

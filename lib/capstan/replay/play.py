@@ -13,11 +13,13 @@ from pyspark.sql.types import StructType
 
 from capstan.audit import played_records
 from capstan.errors import BadRequest
-from capstan.pipeline.play import Played, sink_columns
+from capstan.pipeline.play import require_fit, sink_columns
+from capstan.pipeline.stages import Carried, Played
 from capstan.pipeline.tape import play_tape
 from capstan.replay.computing import Piped
 from capstan.replay.layout import quoted
 from capstan.replay.plan import Plan
+from capstan.replay.resuming import carried
 from capstan.tape.tape import Cut
 
 if TYPE_CHECKING:
@@ -37,6 +39,11 @@ class Output:
 
     rows: DataFrame
     played: Played | None = None
+
+    @property
+    def state(self) -> DataFrame | None:
+        """What a followed pipeline hands on to its next run."""
+        return None if self.played is None else self.played.state
 
     @property
     def counted(self) -> dict[str, object] | None:
@@ -75,6 +82,7 @@ def playing(
 
     Raises:
         OperatorFailed: An operator of a pipeline raised; node, time and worker are in its fields.
+        StateError: What a followed pipeline goes on from is not all there, or does not fit.
         BadRequest: `CAP-TARGET-COLUMNS`, `CAP-TRANSFORM`, `CAP-PIPELINE` when the replay does not
             fit its target or its stream.
     """
@@ -83,14 +91,28 @@ def playing(
         yield Output(played_rows(spark, plan) if expected is None else expected)
         return
     peers = _other(plan.peers) if again else plan.peers
-    played = _run(spark, plan, piped, peers)
-    try:
-        yield Output(played.sinks[piped.sink.node], played)
-    finally:
-        played.release()
+    keeps = plan.request.follow is not None and not again
+    with carried(spark, plan.lake, piped, peers, keeps=keeps) as handed:
+        played = _run(spark, plan, piped, peers, handed)
+        try:
+            yield Output(played.sinks[piped.sink.node], played)
+        finally:
+            played.release()
 
 
-def _run(spark: SparkSession, plan: Plan, piped: Piped, peers: int) -> Played:
+def require_columns(spark: SparkSession, plan: Plan) -> None:
+    """Check that the stream has the columns that a pipeline reads; nothing runs.
+
+    Raises:
+        BadRequest: `CAP-PIPELINE`, naming the column.
+    """
+    if plan.piped is not None:
+        workers, piped = plan.workers, plan.piped
+        records = played_records(spark, plan.tape, plan.cut, workers, plan.reads, place=True)
+        require_fit(records, piped.pipeline, piped.sink.node, piped.reach)
+
+
+def _run(spark: SparkSession, plan: Plan, piped: Piped, peers: int, handed: Carried) -> Played:
     return play_tape(
         spark,
         plan.tape,
@@ -101,6 +123,8 @@ def _run(spark: SparkSession, plan: Plan, piped: Piped, peers: int) -> Played:
         piped.frontier,
         sinks=[piped.sink.node],
         peers=peers,
+        after=None if piped.resumed is None else piped.resumed.frontier,
+        carried=handed,
     )
 
 

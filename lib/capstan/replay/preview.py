@@ -15,7 +15,7 @@ from capstan.ledger.coverage import Covered
 from capstan.ledger.identity import short_name
 from capstan.ledger.regions import render_bounds
 from capstan.replay.certificate import late_in, piped_json
-from capstan.replay.follow import cursor, follow_identity
+from capstan.replay.follow import find_cursor, follow_identity
 from capstan.replay.plan import Plan, make_plan, target_path
 from capstan.replay.planned import Absent, Standing, absent_from, is_stale, standing_in
 from capstan.replay.request import Request
@@ -114,7 +114,8 @@ def preview(lake: Lake, declarations: Declarations, request: Request) -> Preview
     before = None
     if request.follow is not None:
         identity = follow_identity(request, target_path(lake, declarations, request.into)[0])
-        before = cursor(request, runs.read_histories(lake, identity=identity).values())
+        histories = runs.read_histories(lake, identity=identity).values()
+        before = find_cursor(lake, request, histories)
     tape = open_tape(lake, request.stream)
     cut = summary.find_cut(tape, request.as_of)
     states = summary.worker_states(tape, cut)

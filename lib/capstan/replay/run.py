@@ -21,18 +21,18 @@ from capstan.replay.approval import Decision, require_unmoved, require_waiting
 from capstan.replay.aside import keep_aside
 from capstan.replay.difference import difference
 from capstan.replay.findings import note_findings
-from capstan.replay.follow import cursor, follow_identity, nothing_new
+from capstan.replay.follow import Cursor, find_cursor, follow_identity, nothing_new
 from capstan.replay.job import Job, draft_of, require_intent, restore
 from capstan.replay.plan import Plan, make_plan, target_path
-from capstan.replay.play import Output, expected_rows, playing
+from capstan.replay.play import Output, expected_rows, playing, require_columns
 from capstan.replay.request import Request
+from capstan.replay.resuming import keep_state, snapshot_of_run
 from capstan.replay.rollback import roll_back
 from capstan.steps import reached
 from capstan.tape import summary
 from capstan.tape.lake import Lake, delete_folder
 from capstan.tape.summary import WorkerState
 from capstan.tape.tape import open_tape
-from capstan.times import Antichain
 from capstan.verify import verify
 
 if TYPE_CHECKING:
@@ -71,13 +71,14 @@ def replay(
         Fenced: A later attempt of the same run has taken over.
     """
     started = time.monotonic()
-    played: Antichain | None = None
+    cursor: Cursor | None = None
     if request.follow is not None:
         path = target_path(lake, declarations, request.into)[0]
         identity = follow_identity(request, path)
         settle.complete_ledger(spark, lake, declarations, _last(lake, identity))
-        played = cursor(request, runs.read_histories(lake, identity=identity).values())
-    plan = _pinned(spark, lake, declarations, request, played)
+        histories = runs.read_histories(lake, identity=identity).values()
+        cursor = find_cursor(lake, request, histories)
+    plan = _pinned(spark, lake, declarations, request, cursor)
     plan.require_complete()
     identity = plan.identity
     last = settle.complete_ledger(spark, lake, declarations, _last(lake, identity))
@@ -102,7 +103,7 @@ def _pinned(
     lake: Lake,
     declarations: Declarations,
     request: Request,
-    played: Antichain | None,
+    cursor: Cursor | None,
 ) -> Plan:
     """The plan, over workers that have just been verified at a pinned cut."""
     tape = open_tape(lake, request.stream)
@@ -117,11 +118,12 @@ def _pinned(
         WorkerState(v.worker, v.label, v.events, v.records, tuple(v.holdings))
         for v in verification.workers
     ]
-    return make_plan(lake, declarations, request, states=states, cut=cut, cursor=played)
+    return make_plan(lake, declarations, request, states=states, cut=cut, cursor=cursor)
 
 
 def _carry_out(job: Job) -> Outcome:
     target.require_known(job.spark, job.lake, job.plan)
+    require_columns(job.spark, job.plan)
     attempt = claims.claim(job.spark, job.lake, job.run, job.plan.tape.name, job.plan.scope)
     job = job.at(attempt)
     reached("replay.claim", run=job.run.name, attempt=attempt)
@@ -160,16 +162,23 @@ def _written(job: Job, output: Output) -> Outcome:
     """What becomes of what was played: written down, staged, audited, published."""
     plan = job.plan
     played = summary.played(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
-    draft = certificate.draft(plan, played, output.counted)
+    counted = output.counted
+    snapshot = None
+    if plan.piped is not None and output.state is not None:
+        snapshot = snapshot_of_run(job.name, plan.piped, plan.peers, output.state)
+        counted = {**(counted or {}), "state": snapshot.as_json()}
+    draft = certificate.draft(plan, played, counted)
     job.write(Step.INTENT, job.intent(draft))
     reached("replay.intent", run=job.run.name, records=played.records)
     if plan.piped is not None and output.played is not None:
         keep_aside(job, plan.piped, output.played)
+    if snapshot is not None and output.state is not None:
+        keep_state(job.spark, job.lake, snapshot, output.state)
     if plan.request.direct:
         commit = target.publish(plan, job.run, job.attempt, output.rows, {"direct": True})
         reached("replay.publish", run=job.run.name, version=commit.version)
         return Outcome(settle.audit_direct(job, commit.version, draft))
-    staging = job.lake.staging(f"{job.run.name}-{job.attempt}")
+    staging = job.lake.staging(job.name)
     staged, audit = _stage(job, output.rows, staging)
     if plan.request.held:
         return _hold(job, staged, {"audit": audit, "staging": staging}, draft)

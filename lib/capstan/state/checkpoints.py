@@ -31,9 +31,9 @@ from capstan.dag.errors import RestoreFailed
 from capstan.dag.operators.order import group_ids
 from capstan.dag.operators.timed import constant
 from capstan.state.errors import Misplaced, NotKeyed, NotWhole
-from capstan.state.hashing import key_hashes
 from capstan.state.keys import Proof
 from capstan.state.placement import HashPlacement
+from capstan.state.tables import KeptTables
 
 _WORKER: Final = "#worker"
 
@@ -79,25 +79,38 @@ def rescaled(
         Misplaced: A key was with another worker than its owner; or, which would be a defect, is
             so afterwards, or is lost.
     """
-    _check_whole(dag, checkpoints)
+    common = together(dag, checkpoints)
     after = sorted(workers)
     nodes: dict[int, dict[str, NodeCheckpoint]] = {worker: {} for worker in after}
     proofs: dict[str, Proof] = {}
     for node in dag.nodes:
         before = {worker: each.nodes[node.name] for worker, each in checkpoints.items()}
         states = {w: known.state for w, known in before.items() if known.state is not None}
-        marks = [known.watermark for known in before.values()]
-        least = None if None in marks else min(mark for mark in marks if mark is not None)
-        common = replace(next(iter(before.values())), state=None, watermark=least)
-        by = (lying or {}).get(node.name, node.key)
-        dealt, proof = _node(dag, node, by, states, after, placement)
+        dealt, proof = _node(dag, node, lying, states, after, placement)
         if proof is not None:
             proofs[node.name] = proof
         for worker in after:
-            nodes[worker][node.name] = replace(common, state=dealt.get(worker))
+            nodes[worker][node.name] = replace(common[node.name], state=dealt.get(worker))
     number = next(iter(checkpoints.values())).checkpoint_id
     made = {worker: DagCheckpoint(nodes[worker], {}, number) for worker in after}
     return Rescaled(made, proofs)
+
+
+def together(dag: Dag, checkpoints: Checkpoints) -> dict[str, NodeCheckpoint]:
+    """What the nodes of all workers know together, but for the states of their operators.
+
+    Raises:
+        NotWhole: They are not at one barrier, or not of this graph.
+        NotKeyed: They have timers that differ.
+    """
+    _check_whole(dag, checkpoints)
+    found = {}
+    for node in dag.nodes:
+        known = [each.nodes[node.name] for each in checkpoints.values()]
+        marks = [each.watermark for each in known]
+        least = None if None in marks else min(mark for mark in marks if mark is not None)
+        found[node.name] = replace(known[0], state=None, watermark=least)
+    return found
 
 
 def restore_all(executors: Mapping[int, DagExecutor], checkpoints: Checkpoints) -> None:
@@ -150,7 +163,7 @@ def _check_whole(dag: Dag, checkpoints: Checkpoints) -> None:
 def _node(
     dag: Dag,
     node: Node,
-    key: Key | None,
+    lying: Mapping[str, Key] | None,
     states: Mapping[int, OperatorState],
     workers: Sequence[int],
     placement: HashPlacement,
@@ -162,22 +175,12 @@ def _node(
     first = next(iter(states.values()))
     if not any(state.data for state in states.values()):
         return dict.fromkeys(workers, first), None
-    ports = _ports(dag, node)
-    if ports is None or key is None:
-        text = f"the state of {node.name} is not kept by key"
-        raise NotKeyed.of(text, operator=node.name)
-    dealer = _Dealer(node.name, key, ports, tuple(sorted(states)), tuple(workers), placement)
+    kept = KeptTables.of(dag, node, lying)
+    dealer = _Dealer(kept, tuple(sorted(states)), tuple(workers), placement)
     tables = {w: tables_from_bytes(state.data) for w, state in states.items()}
     dealt = dealer.deal(tables)
     made = {w: replace(first, data=tables_to_bytes(dealt[w])) for w in workers}
     return made, dealer.prove(tables, dealt)
-
-
-def _ports(dag: Dag, node: Node) -> tuple[int | None, ...] | None:
-    if node.operator is None:
-        return None
-    inputs = [dag.nodes[edge.source].schema for edge in dag.inputs(node.id)]
-    return node.operator.create(inputs).state_ports
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,17 +188,13 @@ class _Dealer:
     """Deals the tables of one operator.
 
     Attributes:
-        node: Its name.
-        key: What its state is kept by.
-        ports: For each table the port by whose key columns it is kept, or None.
+        kept: What is known of them.
         before: The workers that have the tables.
         after: The workers that get them.
         placement: Who owns a key.
     """
 
-    node: str
-    key: Key
-    ports: tuple[int | None, ...]
+    kept: KeptTables
     before: tuple[int, ...]
     after: tuple[int, ...]
     placement: HashPlacement
@@ -203,7 +202,7 @@ class _Dealer:
     def deal(self, tables: Mapping[int, Sequence[pa.Table]]) -> dict[int, list[pa.Table]]:
         """The tables of each worker afterwards."""
         dealt: dict[int, list[pa.Table]] = {worker: [] for worker in self.after}
-        for number, port in enumerate(self.ports):
+        for number, port in enumerate(self.kept.ports):
             parts = [each[number] for each in tables.values() if len(each) > number]
             if not parts:
                 continue
@@ -226,13 +225,13 @@ class _Dealer:
         Raises:
             Misplaced: Some are not.
         """
-        for number, port in enumerate(self.ports):
+        for number, port in enumerate(self.kept.ports):
             if port is None:
                 continue
             rows = [_rows(each, number) for each in (before, after)]
             if rows[0] != rows[1]:
-                text = f"{self.node}: {rows[0]} rows before, {rows[1]} after"
-                raise Misplaced.of(text, node=self.node, lost=rows[0] - rows[1])
+                text = f"{self.kept.node}: {rows[0]} rows before, {rows[1]} after"
+                raise Misplaced.of(text, node=self.kept.node, lost=rows[0] - rows[1])
         was, now = self._keys(before, self.before), self._keys(after, self.after)
         if was is None or now is None:
             # An operator that never had a row may have no tables.
@@ -242,8 +241,8 @@ class _Dealer:
         old, new = both[: was.num_rows], both[was.num_rows :]
         known = pc.sum(pc.is_in(old, value_set=new)).as_py() or 0
         if not was.num_rows == now.num_rows == known:
-            text = f"{self.node}: {was.num_rows} keys before, {now.num_rows} after"
-            raise Misplaced.of(text, node=self.node, lost=was.num_rows - now.num_rows)
+            text = f"{self.kept.node}: {was.num_rows} keys before, {now.num_rows} after"
+            raise Misplaced.of(text, node=self.kept.node, lost=was.num_rows - now.num_rows)
         here = now.column(_WORKER).take(pc.index_in(old, value_set=new))
         moved = pc.sum(pc.not_equal(here, was.column(_WORKER))).as_py() or 0
         held = Counter(now.column(_WORKER).to_pylist())
@@ -255,12 +254,12 @@ class _Dealer:
         """The distinct keys and the worker of each, which is proved to be the owner."""
         found: list[pa.Table] = []
         for worker, mine in tables.items():
-            for rows, port in zip(mine, self.ports, strict=False):
+            for rows, port in zip(mine, self.kept.ports, strict=False):
                 if port is None:
                     continue
                 self._check_owner(rows, port, worker, workers)
                 # Where all rows meet there is one key, the same for all.
-                keys = [rows.column(name) for name in self.key.on(port)] or [
+                keys = [rows.column(name) for name in self.kept.key.on(port)] or [
                     constant(0, rows.num_rows)
                 ]
                 names = [f"k{n}" for n in range(len(keys))]
@@ -273,23 +272,20 @@ class _Dealer:
     def _check_owner(self, rows: pa.Table, port: int, worker: int, workers: Sequence[int]) -> None:
         wrong = pc.sum(pc.not_equal(self._owners(rows, port, workers), worker)).as_py()
         if wrong:
-            text = f"{self.node}: {wrong} rows on worker {worker} that another one owns"
-            raise Misplaced.of(text, node=self.node, worker=worker, misplaced=wrong)
+            text = f"{self.kept.node}: {wrong} rows on worker {worker} that another one owns"
+            raise Misplaced.of(text, node=self.kept.node, worker=worker, misplaced=wrong)
 
     def _owners(self, rows: pa.Table, port: int, workers: Sequence[int]) -> pa.Array:
-        if self.key.is_global:
-            return constant(min(workers), rows.num_rows)
-        columns = [rows.column(name) for name in self.key.on(port)]
-        return self.placement.owners(key_hashes(columns), workers)
+        return self.kept.owners(self.kept.hashes(rows, port), workers, self.placement)
 
     def _together(self, parts: Sequence[pa.Table]) -> pa.Table:
         if any(part.schema != parts[0].schema for part in parts):
-            raise _not_whole(f"{self.node} has states with different columns")
+            raise _not_whole(f"{self.kept.node} has states with different columns")
         return pa.concat_tables(parts)
 
     def _check_equal(self, parts: Sequence[pa.Table]) -> None:
         if any(part != parts[0] for part in parts):
-            raise _not_whole(f"{self.node} is not at one point on all workers")
+            raise _not_whole(f"{self.kept.node} is not at one point on all workers")
 
 
 def _rows(tables: Mapping[int, Sequence[pa.Table]], number: int) -> int:

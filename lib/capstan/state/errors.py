@@ -5,21 +5,13 @@ Each is raised with `of`, which fills in its code and its hint; the facts are in
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
-
-from capstan.errors import BadRequest, Broken
+from capstan.errors import BadRequest, Broken, Named
 
 
-class StateError(BadRequest):
+class StateError(Named, BadRequest):
     """Something that was asked of keyed state cannot be meant as it stands."""
 
-    CODE: ClassVar[str] = "CAP-STATE"
-    HINT: ClassVar[str] = ""
-
-    @classmethod
-    def of(cls, message: str, **fields: object) -> Self:
-        """The error with its own code and hint."""
-        return cls(cls.CODE, message, cls.HINT, **fields)
+    CODE = "CAP-STATE"
 
 
 class NoHash(StateError):
@@ -113,31 +105,22 @@ class NotWhole(StateError):
     HINT = "Rescale a snapshot that all workers took at one barrier."
 
 
-class StateLost(Broken):
+class StateLost(Named, Broken):
     """Raised when a state cannot be written or read back; nothing is committed. `operator`."""
 
-    @classmethod
-    def of(cls, message: str, **fields: object) -> Self:
-        """The error with its own code and hint."""
-        hint = "Mend the logic or its codec; the last snapshot that counts is as it was."
-        return cls("CAP-STATE-LOST", message, hint, **fields)
+    CODE = "CAP-STATE-LOST"
+    HINT = "Mend the logic or its codec; the last snapshot that counts is as it was."
 
 
-class Misplaced(Broken):
+class Misplaced(Named, Broken):
     """Raised when the proof of a rescale fails; `lost`, `twice`, `misplaced`."""
 
-    @classmethod
-    def of(cls, message: str, **fields: object) -> Self:
-        """The error with its own code and hint."""
-        hint = "Nothing was committed; go on from the snapshot before."
-        return cls("CAP-STATE-MISPLACED", message, hint, **fields)
+    CODE = "CAP-STATE-MISPLACED"
+    HINT = "Nothing was committed; go on from the snapshot before."
 
 
-class Stuck(Broken):
+class Stuck(Named, Broken):
     """Raised when workers wait for each other and nothing can move; `waiting`."""
 
-    @classmethod
-    def of(cls, message: str, **fields: object) -> Self:
-        """The error with its own code and hint."""
-        hint = "This is a defect of the runtime; its seed and schedule show it again."
-        return cls("CAP-STATE-STUCK", message, hint, **fields)
+    CODE = "CAP-STATE-STUCK"
+    HINT = "This is a defect of the runtime; its seed and schedule show it again."

@@ -11,7 +11,7 @@ from pyarrow import fs
 from capstan.declare import check_name
 from capstan.errors import BadRequest, Broken
 
-LEDGERS = ("runs", "coverage", "claims", "verified", "findings", "metrics")
+LEDGERS = ("runs", "coverage", "claims", "verified", "findings", "metrics", "snapshots")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,12 @@ class Lake:
         """The path of the rows that runs of a pipeline have put aside."""
         return f"{self.root}/aside/{check_name('pipeline', pipeline)}"
 
+    def state(self, pipeline: str) -> str:
+        """The path of the state that runs of a pipeline go on from."""
+        return f"{self.root}/state/{check_name('pipeline', pipeline)}"
+
     def ledger(self, name: str) -> str:
-        """The path of one of the ledgers: runs, coverage, claims, verified, findings, metrics."""
+        """The path of one of the ledgers, `LEDGERS`."""
         if name not in LEDGERS:
             raise ValueError(name)
         return f"{self.root}/ledger/{name}"

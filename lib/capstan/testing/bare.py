@@ -51,6 +51,12 @@ _SCHEMAS = {
             ("target", pa.string()), ("at", _MOMENT), ("detail", pa.string()),
         ]
     ),
+    "snapshots": pa.schema(
+        [
+            ("pipeline", pa.string()), ("snapshot", pa.string()), ("at", _MOMENT),
+            ("event", pa.string()), ("peers", pa.int32()), ("detail", pa.string()),
+        ]
+    ),
 }  # fmt: skip
 
 
@@ -247,15 +253,35 @@ class Books:
         self._claims += 1
 
     def stepped(
-        self, run: str, step: str, detail: Mapping[str, object], *, attempt: int = 1
+        self,
+        run: str,
+        step: str,
+        detail: Mapping[str, object],
+        *,
+        attempt: int = 1,
+        identity: str | None = None,
+        generation: int = 1,
     ) -> None:
         """A step of an attempt of a run, by default of its first."""
         self._append(
             "runs",
             {
-                "run": run, "identity": run, "generation": 1, "attempt": attempt,
+                "run": run, "identity": identity or run, "generation": generation,
+                "attempt": attempt,
                 "step": step, "stream": self.stream, "target": self.target,
                 "detail": json.dumps(detail),
+            },
+        )  # fmt: skip
+
+    def became(
+        self, pipeline: str, snapshot: str, event: str, detail: Mapping[str, object] | None = None
+    ) -> None:
+        """What became of a snapshot."""
+        self._append(
+            "snapshots",
+            {
+                "pipeline": pipeline, "snapshot": snapshot, "event": event,
+                "peers": detail and detail["peers"], "detail": detail and json.dumps(detail),
             },
         )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from capstan.dag.arrow import table_from_bytes
 from capstan.ledger import claims, coverage, runs
 from capstan.ledger.regions import region_text
 from capstan.ledger.runs import Step
@@ -82,3 +83,15 @@ def publishes(lake: Lake, target: str, run: str) -> int:
 
 def _covered(lake: Lake, target: str, run: str) -> list[coverage.Covered]:
     return [each for each in coverage.standing(lake, target) if each.run == run]
+
+
+def state(lake: Lake, pipeline: str, snapshot: str) -> Rows:
+    """What a snapshot of a followed pipeline knows, whoever of the replay workers knows it."""
+    own = [("snapshot", "=", snapshot), ("kind", "!=", "head")]
+    table = delta.open_table(lake.state(pipeline)).to_pyarrow_table(filters=own)
+    found = []
+    for row in table.to_pylist():
+        place = [row[name] for name in ("stage", "kind", "node", "part_of")]
+        known = table_from_bytes(row["data"]).to_pylist()
+        found += [json.dumps([*place, each], default=str) for each in known]
+    return sorted(found)

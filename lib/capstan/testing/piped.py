@@ -26,7 +26,8 @@ from capstan.pipeline import Sink, pipeline
 from capstan.testing.streams import HOUR
 
 REFERENCES: Final = {
-    name: f"{__name__}:{name}" for name in ("places", "firsts", "by_worker", "shaky", "unsteady")
+    name: f"{__name__}:{name}"
+    for name in ("places", "firsts", "by_worker", "shaky", "unsteady", "strange")
 }
 """The pipelines of this module, as declarations name them."""
 
@@ -162,6 +163,13 @@ def by_worker() -> DagBuilder:
 def shaky() -> DagBuilder:
     """An operator that raises."""
     return _one(Each(_break_down))
+
+
+@pipeline(name="strange", description="Wrong: reads a price", sinks=[Sink("out")])
+def strange() -> DagBuilder:
+    """A source with a column that the stream does not have."""
+    schema = pa.schema([(TIME, pa.int64()), ("price", pa.int64())])
+    return DagBuilder().source("rows", schema).sink_for("rows", "out")
 
 
 @pipeline(name="unsteady", description="Wrong: names the replay worker", sinks=[Sink("out")])

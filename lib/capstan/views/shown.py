@@ -29,7 +29,7 @@ def moment(at: datetime | None) -> str:
 
 
 def pipeline_text(said: object) -> str:
-    """A pipeline and its sink, and what did not go into the target; nothing where there is none."""
+    """A pipeline and its sink, what did not go into the target, and its state; else nothing."""
     if not isinstance(said, Mapping):
         return ""
     parts = [f"{said['name']}, sink {said['sink']}"]
@@ -37,6 +37,12 @@ def pipeline_text(said: object) -> str:
         parts.append(f"{said['trimmed']} rows around the range left out")
     aside = said.get("put_aside") or ()
     parts += [f"{each['rows']} {each['output']} rows of {each['node']} put aside" for each in aside]
+    if said.get("resumed"):
+        parts.append(f"went on from {said['resumed']}")
+    state = said.get("state")
+    if isinstance(state, Mapping):
+        keys = sum(state["keys"].values())
+        parts.append(f"{keys} keys kept on {state['peers']} replay workers")
     return "; ".join(parts)
 
 

@@ -1,0 +1,54 @@
+"""A followed pipeline, killed run after run, on other workers each time, ends as one run."""
+
+from __future__ import annotations
+
+import pytest
+
+from capstan.ledger.snapshots import parts_of
+from capstan.replay.snapshots import list_taken
+from capstan.testing import contents, little
+
+pytestmark = pytest.mark.timeout(1800)
+
+ROUNDS = [(2, 3, "replay.state"), (2, 5, "replay.publish"), (1, 2, "replay.intent")]
+"""How many files are new, on how many replay workers, and where it is killed at first."""
+
+
+def request(into: str, peers: int | None = None) -> dict[str, object]:
+    return {"into": into, "follow": into, "pipeline": "places", "sink": "hours", "peers": peers}
+
+
+@pytest.fixture(scope="module")
+def world(growing, kill):
+    """A lake whose tape grows by a file or two a round, and what follows it."""
+    made = growing()
+    files = 0
+    for number, (new, peers, point) in enumerate(ROUNDS):
+        little.feed(made.source, new, first=files)
+        files += new
+        made.act("capture")
+        kill([made.step("replay", point, request=request("killed", peers))])
+        done = made.replay(request("killed", peers))
+        assert done["certificate"]["generation"] == number + 1
+    return made
+
+
+def test_killed_and_rescaled_it_ends_as_one_run_through(world) -> None:
+    whole = world.replay(request("through", 2))["certificate"]
+    assert contents.rows(world.lake.table("killed")) == contents.rows(world.lake.table("through"))
+    assert contents.rows(world.lake.table("through"))
+    *_, last = [each for each in list_taken(world.lake, "places") if "killed-" in each.name]
+    known = contents.state(world.lake, "places", last.name)
+    assert known == contents.state(world.lake, "places", whole["pipeline"]["state"]["snapshot"])
+    assert known
+
+
+def test_what_a_killed_attempt_has_kept_counts_for_nothing(world) -> None:
+    taken = [each for each in list_taken(world.lake, "places") if "killed-" in each.name]
+    assert [each.snapshot.peers for each in taken] == [3, 5, 2]
+    # The first two were killed after they had written their state; the second had published.
+    assert [each.name.rpartition("-")[2] for each in taken] == ["2", "1", "2"]
+    there = [name for name in parts_of(world.lake, "places") if "killed-" in name]
+    assert len(there) == 4
+    said = [each.history.certificate["pipeline"]["resumed"] for each in taken]
+    assert said == [None, taken[0].name, taken[1].name]

@@ -1,0 +1,156 @@
+"""Which snapshot a followed pipeline goes on from, by the ledgers; and the command `state`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from capstan.cli import main
+from capstan.ledger.runs import read_histories
+from capstan.ledger.snapshots import Snapshot
+from capstan.replay.follow import find_cursor, last_published
+from capstan.replay.request import Request
+from capstan.replay.snapshots import find_snapshot, list_taken
+from capstan.tape.lake import Lake
+from capstan.testing.bare import Books, lay_tape
+from capstan.testing.streams import NAME
+from capstan.times import Antichain, Time
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOUR_US = 3_600_000_000
+DECLARED = "pipelines: {places: 'capstan.testing.piped:places'}"
+
+
+class Followed:
+    """The ledgers of a followed pipeline."""
+
+    def __init__(self, root: Path) -> None:
+        self.lake = Lake.at(root)
+        lay_tape(self.lake, NAME, ["a"], [(n * HOUR_US,) for n in range(4)], (3 * HOUR_US,))
+        self.books = Books(self.lake, NAME, self.lake.table("t"))
+        self.runs = 0
+
+    def publish(self, peers: int = 3) -> Snapshot:
+        """Another run, with its snapshot."""
+        self.runs += 1
+        run, reached = f"t-id-{self.runs}", Antichain.of([Time((self.runs * HOUR_US,))])
+        last = self.runs * HOUR_US
+        held = {str(worker): {"op": 6 // peers} for worker in range(peers)}
+        made = Snapshot(f"{run}-1", "places", peers, reached, last, 4, 9, 1, 800, held)
+        asked = Request(NAME, "t", pipeline="places", sink="pairs", follow="f").as_json()
+        intent = {"request": asked, "reached": [list(t) for t in reached.elements]}
+        said = {"name": "places", "sink": "pairs", "state": made.as_json()}
+        done = {"attempt": 1, "target_version": self.runs, "pipeline": said}
+        self.step(run, "intent", intent)
+        self.step(run, "done", done)
+        return made
+
+    def step(self, run: str, step: str, detail: dict[str, object]) -> None:
+        self.books.stepped(run, step, detail, identity="id", generation=int(run[-1]))
+
+    def chosen(self, peers: int | None = None) -> str | None:
+        last = last_published(read_histories(self.lake).values())
+        assert last is not None
+        found = find_snapshot(self.lake, last, peers)
+        return found and found.name
+
+
+@pytest.fixture
+def followed(tmp_path: Path) -> Followed:
+    return Followed(tmp_path / "lake")
+
+
+def rescaled(taken: Snapshot, peers: int) -> dict[str, object]:
+    name = f"{taken.name}@{peers}"
+    return replace(taken, name=name, peers=peers, before=taken.peers).as_json()
+
+
+def test_a_run_goes_on_from_the_newest_that_stands(followed: Followed) -> None:
+    first, second = followed.publish(), followed.publish()
+    assert followed.chosen() == second.name
+    request = Request(NAME, "t", pipeline="places", sink="pairs", follow="f")
+    cursor = find_cursor(followed.lake, request, read_histories(followed.lake).values())
+    assert cursor is not None
+    assert cursor.resumed == second
+    assert cursor.reached == Antichain.of([Time((2 * HOUR_US,))])
+    followed.step("t-id-2", "rolled-back", {})
+    assert followed.chosen() == first.name
+
+
+def test_one_on_as_many_workers_as_are_wanted_is_chosen(followed: Followed) -> None:
+    taken = followed.publish()
+    followed.books.became("places", taken.name, "rescaled", rescaled(taken, 5))
+    followed.books.became("places", taken.name, "rescaled", rescaled(taken, 2))
+    assert followed.chosen() == f"{taken.name}@2"
+    assert followed.chosen(5) == f"{taken.name}@5"
+    assert followed.chosen(3) == taken.name
+    # Of none that is there: it has to be dealt, from the newest.
+    assert followed.chosen(4) == f"{taken.name}@2"
+    followed.publish()
+    assert followed.chosen() == "t-id-2-1"
+
+
+def test_one_that_was_cleared_is_not_gone_on_from(followed: Followed) -> None:
+    taken = followed.publish()
+    followed.books.became("places", taken.name, "cleared")
+    assert followed.chosen() is None
+    [listed] = list_taken(followed.lake, "places")
+    assert (listed.cleared, listed.standing) == (True, False)
+    assert list_taken(followed.lake, "others") == []
+
+
+def test_a_snapshot_comes_back_from_json_as_it_was(followed: Followed) -> None:
+    taken = followed.publish()
+    assert Snapshot.from_json(json.loads(json.dumps(taken.as_json()))) == taken
+    dealt = rescaled(taken, 5)
+    assert Snapshot.from_json(dealt).before == 3
+
+
+@pytest.fixture
+def state(followed: Followed, tmp_path: Path, monkeypatch, capsys):
+    """Run `capstan state --json` in that lake; the exit code and the object."""
+    (tmp_path / "streams.yaml").write_text(DECLARED, encoding="utf-8")
+    monkeypatch.setenv("CAPSTAN_LAKE", followed.lake.root)
+    monkeypatch.setenv("CAPSTAN_STREAMS", str(tmp_path / "streams.yaml"))
+
+    def run(*words: str):
+        code = main(["state", *words, "--json"])
+        return code, json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def test_snapshots_are_listed(followed: Followed, state, capsys) -> None:
+    assert state("places") == (0, {"pipeline": "places", "snapshots": []})
+    first, second = followed.publish(), followed.publish(2)
+    followed.step("t-id-2", "rolled-back", {})
+    followed.books.became("places", first.name, "rescaled", rescaled(first, 6))
+    code, found = state("places", "--into", "t")
+    assert code == 0
+    rows = [(row["snapshot"], row["is"], row["peers"], row["keys"]) for row in found["snapshots"]]
+    assert rows == [(f"{first.name}@6", "stands", 6, 6), (second.name, "was taken back", 2, 6)]
+    assert found["snapshots"][0]["frontier"] == ["1970-01-01T01:00:00.000000Z"]
+    assert state("places", "--into", "other")[1]["snapshots"] == []
+    assert main(["state", "places"]) == 0
+    assert "stands" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("plces",), "CAP-PIPELINE", "did you mean 'places'"),
+        (("places", "drop", "3"), "CAP-USAGE", "drop"),
+        (("places", "rescale"), "CAP-USAGE", "rescale"),
+        (("places", "rescale", "0"), "CAP-USAGE", "'N'"),
+        (("places", "rescale", "4"), "CAP-STATE", "no snapshot"),
+    ],
+)
+def test_what_cannot_be_done_with_state_is_refused_without_a_jvm(state, words, code, said) -> None:
+    ended, error = state(*words)
+    assert (ended, error["error"]) == (2, code)
+    assert said in error["message"]

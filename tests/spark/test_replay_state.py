@@ -1,0 +1,238 @@
+"""Followed pipelines with state: gone on from, rescaled, taken back, cleared, and broken."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from capstan.capture.run import capture
+from capstan.errors import AnswerIsNo
+from capstan.ledger.snapshots import parts_of
+from capstan.replay import resuming
+from capstan.replay.foreign import audit_run, require_auditable
+from capstan.replay.request import Request
+from capstan.replay.resuming import rescale_state
+from capstan.replay.run import replay, rollback
+from capstan.replay.snapshots import Taken, list_taken
+from capstan.state.errors import NotWhole, SnapshotCorrupt
+from capstan.steps import listening
+from capstan.tape import delta
+from capstan.tape.lake import Lake
+from capstan.testing import contents
+from capstan.testing.piped import REFERENCES
+from capstan.testing.streams import declared, lay, little_stream, rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+PIECE = 30
+"""Rows that come between two runs: fifteen hours."""
+
+
+class Followed:
+    """A tape that grows piece by piece, and what follows it."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.source = spark, folder / "source"
+        self.stream = little_stream(self.source)
+        self.lake = Lake.at(folder / "lake")
+        self.declarations = replace(declared(self.stream), pipelines=REFERENCES)
+        self.laid = 0
+
+    def grow(self) -> None:
+        part = rows(range(self.laid * PIECE, (self.laid + 1) * PIECE))
+        lay(self.source, f"{self.laid}", part)
+        capture(self.spark, self.lake, self.stream)
+        self.laid += 1
+
+    def run(self, into: str, peers: int | None = None, **more: object) -> dict[str, object]:
+        given = {"pipeline": "places", "sink": "pairs", **more}
+        asked = Request("little", into, follow=into, peers=peers, **given)  # type: ignore[arg-type]
+        return dict(replay(self.spark, self.lake, self.declarations, asked).certificate)
+
+    def rows(self, into: str) -> Counter[str]:
+        table = pl.read_delta(self.lake.table(into))
+        return Counter(json.dumps(row, default=str) for row in table.rows())
+
+    def state(self, name: str) -> list[str]:
+        return contents.state(self.lake, "places", name)
+
+    def newest(self, into: str) -> Taken:
+        """The last snapshot of what is followed into a table."""
+        path = self.lake.table(into)
+        return list_taken(self.lake, "places", target=path)[-1]
+
+
+def state_of(certificate: dict[str, object]) -> dict[str, object]:
+    said = certificate["pipeline"]
+    assert isinstance(said, dict)
+    found = said["state"]
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.fixture(scope="module")
+def followed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Followed:
+    made = Followed(spark, tmp_path_factory.mktemp("state"))
+    made.grow()
+    return made
+
+
+def test_runs_on_any_workers_end_as_one_run_through(followed: Followed) -> None:
+    found = [followed.run("pieces", peers=3)]
+    for peers in (5, None, 2):
+        followed.grow()
+        found.append(followed.run("pieces", peers))
+    whole = followed.run("through", peers=2)
+
+    assert followed.rows("pieces") == followed.rows("through")
+    assert sum(followed.rows("through").values()) > 100
+    names = [str(state_of(each)["snapshot"]) for each in found]
+    assert followed.state(names[-1]) == followed.state(str(state_of(whole)["snapshot"]))
+    assert followed.state(names[-1])
+    # Each goes on from the one before, and reads what is new alone.
+    said = [each["pipeline"] for each in found]
+    assert [each["resumed"] for each in said] == [None, *names[:-1]]  # type: ignore[index]
+    assert [state_of(each)["peers"] for each in found] == [3, 5, 5, 2]
+    assert sum(int(str(each["records"])) for each in found) == whole["records"]
+    assert [int(str(each["records"])) for each in found[1:]] == [PIECE] * 3
+    assert state_of(found[-1])["keys"] == state_of(whole)["keys"]
+    # A snapshot has a file per replay worker at most.
+    assert parts_of(followed.lake, "places")[names[-1]] == state_of(found[-1])["parts"]
+    assert followed.run("pieces") == found[-1]
+
+
+def test_a_run_long_past_is_audited_from_the_beginning(followed: Followed) -> None:
+    run = next(each for each in list_taken(followed.lake, "places") if "pieces" in each.name)
+    name = run.history.last.run
+    history = require_auditable(followed.lake, name, None)
+    _, found = audit_run(followed.spark, followed.lake, followed.declarations, history)
+    assert (found.kind, found.passed) == ("pipeline", True)
+
+
+def test_a_rescaled_snapshot_is_what_the_next_run_goes_on_from(followed: Followed) -> None:
+    first = followed.run("rescaled", peers=2)
+    before = state_of(first)
+    taken = followed.newest("rescaled")
+    assert taken.name == before["snapshot"]
+
+    class Killed(Exception):
+        pass
+
+    def kill(point: str, _: dict[str, object]) -> None:
+        if point == "state.parts":
+            raise Killed
+
+    scale = (followed.spark, followed.lake, followed.declarations)
+    with listening(kill), pytest.raises(Killed):
+        rescale_state(*scale, taken, 4)
+    # Its rows are there, and count for nothing.
+    assert f"{taken.name}@4" in parts_of(followed.lake, "places")
+    assert not followed.newest("rescaled").rescaled
+
+    made = rescale_state(*scale, taken, 4)
+    assert (made.name, made.before, made.peers) == (f"{taken.name}@4", 2, 4)
+    assert made.keys == before["keys"]
+    # What is the same on every worker, each of them has.
+    assert set(followed.state(made.name)) == set(followed.state(taken.name))
+    held = [sum(mine.values()) for mine in made.held.values()]
+    assert len(held) == 4
+    assert sum(held) == sum(made.keys.values())
+    now = followed.newest("rescaled")
+    back = rescale_state(*scale, now, 2)
+    assert back.name == taken.name
+    assert followed.newest("rescaled").on(None).peers == 2
+    rescale_state(*scale, followed.newest("rescaled"), 4)
+
+    followed.grow()
+    second = followed.run("rescaled")
+    assert second["pipeline"]["resumed"] == made.name  # type: ignore[index]
+    assert state_of(second)["peers"] == 4
+    followed.run("straight")
+    assert followed.rows("rescaled") == followed.rows("straight")
+
+
+def test_taking_a_run_back_takes_its_state_back(followed: Followed) -> None:
+    first = followed.run("back", peers=2)
+    before = followed.rows("back")
+    followed.grow()
+    second = followed.run("back")
+    after = followed.rows("back")
+    rollback(followed.spark, followed.lake, followed.declarations, str(second["run"]))
+    assert followed.rows("back") == before
+    again = followed.run("back")
+    assert again["pipeline"]["resumed"] == state_of(first)["snapshot"]  # type: ignore[index]
+    assert followed.rows("back") == after
+
+
+DAMAGE = {
+    "DELETE FROM {} WHERE kind = 'chunk' AND rows > 0 AND node = 'visits'": NotWhole,
+    "DELETE FROM {} WHERE kind = 'head' AND worker = 1": NotWhole,
+    "UPDATE {} SET data = X'00' WHERE kind = 'chunk' AND rows > 0": SnapshotCorrupt,
+    "UPDATE {} SET rows = rows + 1 WHERE kind = 'chunk' AND rows > 0": NotWhole,
+    "UPDATE {} SET worker = 1 - worker WHERE kind = 'chunk'": NotWhole,
+}
+
+
+def test_a_state_that_cannot_be_read_back_stops_the_run(followed: Followed) -> None:
+    followed.run("broken", peers=2)
+    before = followed.rows("broken")
+    followed.grow()
+    path = followed.lake.state("places")
+    whole = delta.version_of(path)
+    for damage, error in DAMAGE.items():
+        followed.spark.sql(damage.format(f"delta.`{path}`"))
+        with pytest.raises(error) as caught:
+            followed.run("broken")
+        assert caught.value.exit_code == 2
+        assert followed.rows("broken") == before
+        followed.spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {whole}")
+    followed.run("broken", peers=3)
+    followed.run("unbroken")
+    assert followed.rows("broken") == followed.rows("unbroken") != before
+
+
+def test_snapshots_that_no_run_goes_on_from_are_cleared(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resuming, "KEEP", 1)
+    monkeypatch.setattr(resuming, "_SLACK", 1)
+    names = []
+    for _ in range(3):
+        followed.grow()
+        names.append(str(state_of(followed.run("many", peers=1))["snapshot"]))
+    there = [name for name in parts_of(followed.lake, "places") if name in names]
+    # The second had one too many, which was let be; the third has two.
+    assert there == names[2:]
+    taken = {each.name: each for each in list_taken(followed.lake, "places")}
+    assert [taken[name].cleared for name in names] == [True, True, False]
+    run = names[2].rpartition("-")[0]
+    rollback(followed.spark, followed.lake, followed.declarations, run)
+    # The snapshot that it would go on from is gone: all is read again, and comes out the same.
+    done = followed.run("many")
+    assert done["pipeline"]["resumed"] is None  # type: ignore[index]
+    followed.run("many_through", peers=2)
+    assert followed.rows("many") == followed.rows("many_through")
+
+
+def test_a_pipeline_with_no_end_reads_each_record_once(followed: Followed) -> None:
+    first = followed.run("firsts", pipeline="firsts", sink=None)
+    followed.grow()
+    second = followed.run("firsts", pipeline="firsts", sink=None, peers=2)
+    assert int(str(second["records"])) == PIECE
+    assert sum(followed.rows("firsts").values()) == 3
+    assert state_of(first)["keys"] == state_of(second)["keys"] == {"op": 3}
+
+
+def test_what_an_audit_finds_out_leaves_no_state_that_counts(followed: Followed) -> None:
+    with pytest.raises(AnswerIsNo, match="CAP-AUDIT"):
+        followed.run("wrong", pipeline="unsteady", sink=None, peers=3)
+    assert [each for each in list_taken(followed.lake, "unsteady") if each.standing] == []
+    assert parts_of(followed.lake, "unsteady")
