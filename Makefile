@@ -19,7 +19,7 @@ CODE   := lib tests dags spark_apps
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup demo airflow test check static fmt fmt-check lint types imports bench lock clean
+.PHONY: help setup demo airflow test nightly check static fmt fmt-check lint types imports bench lock clean
 
 ## Show this list.
 help:
@@ -45,10 +45,14 @@ demo: setup
 airflow: setup
 	$(BIN)/python -m capstan.launcher $(ARGS)
 
-## Set up, then run all tests but the benchmarks (SEED=random for other examples, JOBS=2, ARGS=... for pytest).
+## Set up, then run all tests but nightly ones and benchmarks (SEED=random for other examples, JOBS=2, ARGS=... for pytest).
 test: setup classes
-	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup \
+	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder \
 	  --hypothesis-seed=$(SEED) $(ARGS)
+
+## Set up, then run the tests that take minutes each and show what others show, at full size.
+nightly: setup classes
+	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -m nightly --hypothesis-seed=$(SEED) $(ARGS)
 
 ## Everything that must hold before a change lands: static, then test.
 check: static test

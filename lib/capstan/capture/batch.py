@@ -146,11 +146,9 @@ class MicroBatch:
         """What is stored of this batch: `_worker`, `_time`, `_at` and two content hashes a row."""
         path, schema = self.tape.paths.records, records_schema(self.tape.time_type, payload)
         files = [] if seen is None else delta.added_files(path, seen.version)
-        if files:
-            # The same files that Delta would find, without replaying its log for each micro-batch.
-            stored = spark.read.schema(schema).parquet(*files)
-        else:
-            stored = spark.read.format("delta").load(path)
+        # The same files that Delta would find, without replaying its log for each micro-batch.
+        fresh = spark.read.schema(schema)
+        stored = fresh.parquet(*files) if files else delta.load(spark, path)
         rows = stored.where(f"batch = {self.number}").select(
             F.col("worker").alias("_worker"), F.col("time").alias("_time"), F.col("data.*")
         )

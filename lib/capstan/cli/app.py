@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from capstan import breakage
 from capstan.cli import (
     audits,
     backfills,
@@ -154,7 +155,7 @@ def _failed(shell: Shell, error: Exception, *, debug: bool) -> int:
     """Report an error; the exit code."""
     if debug:
         traceback.print_exception(error, file=sys.stderr)
-    found = error if isinstance(error, CapstanError) else _wrapped(error)
+    found = _wrapped(error)
     shell.output.error(found.as_json())
     return found.exit_code
 
@@ -163,12 +164,7 @@ def _wrapped(error: Exception) -> CapstanError:
     if isinstance(error, typer.TyperException):
         place = getattr(getattr(error, "ctx", None), "command_path", "capstan")
         return BadRequest("CAP-USAGE", error.format_message(), f"see `{place} --help`")
-    reason = next((line for line in str(error).splitlines() if line.strip()), "")
-    return Broken(
-        "CAP-BROKEN",
-        f"{type(error).__name__}: {reason}" if reason else type(error).__name__,
-        "--debug shows where; `capstan doctor` looks for what is missing",
-    )
+    return breakage.told(error, "--debug shows where; `capstan doctor` looks for what is missing")
 
 
 def _interrupted() -> CapstanError:

@@ -244,7 +244,7 @@ def _moves(holders: Sequence[WorkerState], before: Antichain, after: Antichain) 
 
 
 def _stored(spark: SparkSession, copy: Tape, commit: int) -> DataFrame:
-    stored = spark.read.format("delta").load(copy.paths.records).where(f"batch = {commit}")
+    stored = delta.load(spark, copy.paths.records).where(f"batch = {commit}")
     h1, h2 = record_hashes(stored)
     return stored.select(
         F.col("worker").alias("_worker"),

@@ -21,7 +21,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from capstan.errors import BadRequest, Broken, CapstanError
+from capstan import breakage
+from capstan.errors import BadRequest, CapstanError
 from capstan.runtime.owner import watch_owner
 from capstan.submit.values import Answer, Fields, Place, Prepare, Work
 from capstan.tape.lake import Lake
@@ -114,12 +115,9 @@ def _carried_out(work: Work, name: str, start: Callable[[str], SparkSession] | N
 
 def _failed(error: Exception, result: Path | None) -> int:
     """Report an error, in the result file too if it can be written; the exit code."""
-    if isinstance(error, CapstanError):
-        found = error
-    else:
+    if not isinstance(error, CapstanError):
         traceback.print_exception(error, file=sys.stderr)
-        reason = next((line for line in str(error).splitlines() if line.strip()), "")
-        found = Broken("CAP-BROKEN", f"{type(error).__name__}: {reason}".rstrip(": "))
+    found = breakage.told(error)
     if result is not None:
         try:
             _write(result, found.as_json())

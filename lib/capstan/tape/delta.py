@@ -22,6 +22,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
+from capstan import breakage
 from capstan.errors import AnswerIsNo, Broken, Held
 from capstan.tape.lake import delete_folder, is_table, read_text
 from capstan.tape.transaction import Txn, write_once
@@ -111,14 +112,31 @@ def open_table(path: str, version: int | None = None) -> deltalake.DeltaTable:
     """Open a Delta table without a JVM.
 
     Raises:
-        Broken: `CAP-TABLE` when there is no Delta table at `path`, or it cannot be read.
+        Broken: `CAP-TABLE` when there is no Delta table at `path`, or it cannot be read;
+            `CAP-DAMAGED` or `CAP-NO-ACCESS` where the reason is known.
     """
     try:
         return deltalake.DeltaTable(path, version=version)
     except TableNotFoundError as error:
         raise Broken("CAP-TABLE", f"there is no Delta table at {path}", path=path) from error
     except (DeltaError, OSError) as error:
-        raise Broken("CAP-TABLE", f"cannot read the Delta table at {path}: {error}") from error
+        known = breakage.foreseen(error)
+        code, hint = ("CAP-TABLE", "") if known is None else (known.code, known.hint)
+        said = f"cannot read the Delta table at {path}: {breakage.reason(error)}"
+        raise Broken(code, said, hint, path=path) from error
+
+
+def load(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
+    """The rows of the table at `path`, at a version or at the newest: its columns, no order.
+
+    Raises:
+        Broken: `CAP-DAMAGED`, `CAP-NO-ACCESS` where its log cannot be read.
+    """
+    reader = spark.read.format("delta")
+    if version is not None:
+        reader = reader.option("versionAsOf", version)
+    with breakage.at(path):
+        return reader.load(path)
 
 
 def version_of(path: str) -> int | None:
@@ -260,8 +278,12 @@ def find_commit(path: str, token: str, since: int) -> Commit | None:
 def added_files(path: str, version: int) -> list[str]:
     """Places of the data files that one commit of a table added, from its log entry alone."""
     actions = map(json.loads, read_text(f"{path}/_delta_log/{version:020}.json").splitlines())
-    # Delta writes paths as URIs, relative to the table.
-    return [f"{path}/{unquote(each['add']['path'])}" for each in actions if "add" in each]
+    return [place_of(path, each["add"]["path"]) for each in actions if "add" in each]
+
+
+def place_of(table: str, path: str) -> str:
+    """The place of a file that a table's log names: as a URI, relative to the table or whole."""
+    return unquote(path) if "://" in path else f"{table}/{unquote(path)}"
 
 
 def stat(actions: object, name: str) -> list[int]:

@@ -119,7 +119,7 @@ def change_settings(spark: SparkSession, tape: Tape, settings: Mapping[str, obje
 
 def stored_payload(spark: SparkSession, tape: Tape) -> StructType:
     """The stream's own columns, as the tape has them now."""
-    return schema.payload_of(spark.read.format("delta").load(tape.paths.records).schema)
+    return schema.payload_of(delta.load(spark, tape.paths.records).schema)
 
 
 def append_events(tape: Tape, frame: DataFrame, commit: int, note: Mapping[str, object]) -> None:
@@ -171,7 +171,7 @@ def read_events(
         workers: Only these workers; None for all.
         after: Only events of commits later than this ordinal.
     """
-    frame = spark.read.format("delta").load(tape.paths.events).where(f"commit <= {cut.commit}")
+    frame = delta.load(spark, tape.paths.events).where(f"commit <= {cut.commit}")
     if after >= 0:
         frame = frame.where(f"commit > {after}")
     if workers is not None:
@@ -191,7 +191,7 @@ def read_records(
 
     Rows of a micro-batch that has no events commit yet are not on the tape and are left out.
     """
-    frame = spark.read.format("delta").load(tape.paths.records).where(f"batch <= {cut.batch}")
+    frame = delta.load(spark, tape.paths.records).where(f"batch <= {cut.batch}")
     if workers is not None:
         frame = frame.where(workers_sql(workers, "worker"))
     if region is not None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capstan.capture.run import capture, close
+from capstan.declare import Declarations
 from capstan.exchange import Form, RecaptureRequest, import_recordings, recapture
 from capstan.exchange.form import Format, find_recordings
 from capstan.ledger.runs import read_histories
@@ -14,7 +18,7 @@ from capstan.replay.approval import Decision
 from capstan.replay.request import Request
 from capstan.replay.run import Outcome, publish, replay, rollback
 from capstan.tape.lake import Lake
-from capstan.testing import little
+from capstan.testing import contents, little
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,47 +31,86 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
 
     Args:
         spark: The session.
-        name: `capture`, `close`, `import`, `recapture`, `replay`, `publish` or `rollback`.
+        name: One of `capture`, `close`, `import`, `recapture`, `replay`, `publish`, `rollback`;
+            `remount`, which gives a file system other options; `contents`, what a tape and a table
+            hold.
         arguments: `lake` and `source` are folders; `capture` takes `reseat`; `import` takes the
             folder `recordings`, of timely's frames; `recapture` takes `into` and `peers`; `replay`
             takes the fields of a `Request` under `request`; `publish` and `rollback` take `run`,
-            else it is the newest one, and `publish` takes `by`, who
-            has approved it.
+            else it is the newest one, and `publish` takes `by`, who has approved it; `remount`
+            takes `options`, of the file system that the lake's folder is; `contents` a `table`.
 
     Returns:
         What came of it, as JSON.
     """
-    lake, source = Lake.at(str(arguments["lake"])), Path(str(arguments["source"]))
-    declared = little.declarations(source)
-    if name == "capture":
-        found = capture(
-            spark, lake, declared.stream(little.NAME), reseat=bool(arguments.get("reseat", False))
-        )
-        return {"batches": found.batches, "fed": found.fed, "records": found.records}
-    if name == "close":
-        return {"closed": close(spark, lake, little.NAME)[1]}
-    if name == "import":
-        return _import(spark, lake, Path(str(arguments["recordings"])))
-    if name == "recapture":
-        wanted = RecaptureRequest(
-            little.NAME, str(arguments["into"]), peers=int(str(arguments["peers"]))
-        )
-        done = recapture(spark, lake, wanted)
-        return {"commit": done.commit, "records": done.records, "stood": done.stood}
-    if name == "replay":
-        return _outcome(replay(spark, lake, declared, request_of(arguments)))
-    if name == "publish":
-        decision = Decision(str(arguments["by"])) if "by" in arguments else None
-        return _outcome(publish(spark, lake, declared, _run(lake, arguments), decision))
-    if name == "rollback":
-        return {"version": rollback(spark, lake, declared, _run(lake, arguments))}
-    raise ValueError(name)
+    source = Path(str(arguments["source"]))
+    work = _Work(spark, Lake.at(str(arguments["lake"])), little.declarations(source), arguments)
+    return _ACTIONS[name](work)
 
 
-def _import(spark: SparkSession, lake: Lake, folder: Path) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """An action's session, lake, declarations and arguments."""
+
+    spark: SparkSession
+    lake: Lake
+    declared: Declarations
+    arguments: Arguments
+
+    def named(self, name: str) -> str:
+        return str(self.arguments[name])
+
+    @property
+    def run(self) -> str:
+        return str(self.arguments.get("run") or list(read_histories(self.lake))[-1])
+
+
+def _capture(work: _Work) -> dict[str, object]:
+    reseat = bool(work.arguments.get("reseat", False))
+    found = capture(work.spark, work.lake, work.declared.stream(little.NAME), reseat=reseat)
+    return {"batches": found.batches, "fed": found.fed, "records": found.records}
+
+
+def _close(work: _Work) -> dict[str, object]:
+    return {"closed": close(work.spark, work.lake, little.NAME)[1]}
+
+
+def _recapture(work: _Work) -> dict[str, object]:
+    wanted = RecaptureRequest(little.NAME, work.named("into"), peers=int(work.named("peers")))
+    done = recapture(work.spark, work.lake, wanted)
+    return {"commit": done.commit, "records": done.records, "stood": done.stood}
+
+
+def _replay(work: _Work) -> dict[str, object]:
+    wanted = request_of(work.arguments)
+    return _outcome(replay(work.spark, work.lake, work.declared, wanted))
+
+
+def _publish(work: _Work) -> dict[str, object]:
+    decision = Decision(work.named("by")) if "by" in work.arguments else None
+    return _outcome(publish(work.spark, work.lake, work.declared, work.run, decision))
+
+
+def _rollback(work: _Work) -> dict[str, object]:
+    return {"version": rollback(work.spark, work.lake, work.declared, work.run)}
+
+
+def _remount(work: _Work) -> dict[str, object]:
+    options = f"remount,{work.named('options')}"
+    program = shutil.which("mount") or "mount"
+    subprocess.run([program, "-o", options, work.lake.root], check=True)
+    return {}
+
+
+def _contents(work: _Work) -> dict[str, object]:
+    return {"tape": contents.tape(work.lake), **contents.table(work.lake, work.named("table"))}
+
+
+def _import(work: _Work) -> dict[str, object]:
+    folder = Path(work.named("recordings"))
     found = import_recordings(
-        spark,
-        lake,
+        work.spark,
+        work.lake,
         folder.name,
         find_recordings(folder, Format.TIMELY),
         Form.of(folder, Format.TIMELY),
@@ -75,15 +118,24 @@ def _import(spark: SparkSession, lake: Lake, folder: Path) -> dict[str, object]:
     return {"stood": found.stood, "records": sum(each.records for each in found.surveys)}
 
 
+_ACTIONS: dict[str, Callable[[_Work], dict[str, object]]] = {
+    "capture": _capture,
+    "close": _close,
+    "import": _import,
+    "recapture": _recapture,
+    "replay": _replay,
+    "publish": _publish,
+    "rollback": _rollback,
+    "remount": _remount,
+    "contents": _contents,
+}
+
+
 def request_of(arguments: Arguments) -> Request:
     """The request that the arguments of `replay` stand for; of the little stream by default."""
     fields = arguments["request"]
     assert isinstance(fields, Mapping)
     return Request.from_json({**Request(little.NAME, "unnamed").as_json(), **fields})
-
-
-def _run(lake: Lake, arguments: Arguments) -> str:
-    return str(arguments.get("run") or list(read_histories(lake))[-1])
 
 
 def _outcome(outcome: Outcome) -> dict[str, object]:

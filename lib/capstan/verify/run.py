@@ -19,6 +19,7 @@ from capstan.times import Antichain
 from capstan.verify import remembered
 from capstan.verify.columns import NO_WORKER, Fingerprint
 from capstan.verify.content import findings
+from capstan.verify.damage import require_whole
 from capstan.verify.fold import OUTCOME_SCHEMA, Outcome, Start, fold
 from capstan.verify.result import Verification, WorkerVerdict
 
@@ -71,7 +72,10 @@ def verify(
 
     Raises:
         BadRequest: `CAP-WORKER` for a chosen worker that the stream does not have.
+        Broken: `CAP-DAMAGED` where `deep` asks for the payload and files of it are gone or short.
     """
+    if deep:
+        require_whole(tape)
     cut = newest_cut(tape) if cut is None else cut
     plan = _plan(lake, tape, cut, workers)
     outcomes = _outcomes(spark, tape, cut, plan)
