@@ -196,6 +196,11 @@ def replace(
         ) from error
 
 
+def is_conflict(error: Py4JJavaError | PySparkException) -> bool:
+    """Whether a commit has lost to another writer of the table, and can be made again."""
+    return _is_any(error, *_CONFLICTS)
+
+
 def _is_any(error: Py4JJavaError | PySparkException, *names: str) -> bool:
     """Whether an error is one of these of Delta's; its text alone may not have its name."""
     return any(name in f"{type(error).__name__}: {error}" for name in names)
@@ -207,7 +212,7 @@ def retrying(write: Callable[[], Commit | None], path: str, attempts: int = 12) 
         try:
             return write()
         except (Py4JJavaError, PySparkException) as error:
-            if not _is_any(error, *_CONFLICTS):
+            if not is_conflict(error):
                 raise
             time.sleep(min(0.1 * 2**attempt, 3.0))
     raise Held(
