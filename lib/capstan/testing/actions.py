@@ -10,6 +10,9 @@ from capstan.capture.run import capture, close
 from capstan.exchange import Form, RecaptureRequest, import_recordings, recapture
 from capstan.exchange.form import Format, find_recordings
 from capstan.ledger.runs import read_histories
+from capstan.maintain.retire import retire
+from capstan.maintain.run import maintain
+from capstan.maintain.runs import Sizes
 from capstan.replay.approval import Decision
 from capstan.replay.request import Request
 from capstan.replay.run import Outcome, publish, replay, rollback
@@ -27,12 +30,14 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
 
     Args:
         spark: The session.
-        name: `capture`, `close`, `import`, `recapture`, `replay`, `publish` or `rollback`.
+        name: `capture`, `close`, `import`, `recapture`, `replay`, `publish`, `rollback`,
+            `maintain` or `retire`.
         arguments: `lake` and `source` are folders; `capture` takes `reseat`; `import` takes the
             folder `recordings`, of timely's frames; `recapture` takes `into` and `peers`; `replay`
             takes the fields of a `Request` under `request`; `publish` and `rollback` take `run`,
             else it is the newest one, and `publish` takes `by`, who
-            has approved it.
+            has approved it; `maintain` takes the fields of `Sizes` under `sizes`, and `retire`
+            takes `before`.
 
     Returns:
         What came of it, as JSON.
@@ -61,6 +66,16 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
         return _outcome(publish(spark, lake, declared, _run(lake, arguments), decision))
     if name == "rollback":
         return {"version": rollback(spark, lake, declared, _run(lake, arguments))}
+    return _upkeep(spark, lake, name, arguments)
+
+
+def _upkeep(spark: SparkSession, lake: Lake, name: str, arguments: Arguments) -> dict[str, object]:
+    if name == "maintain":
+        sizes = arguments["sizes"]
+        assert isinstance(sizes, Mapping)
+        return maintain(spark, lake, [little.NAME], sizes=Sizes(**sizes)).as_json()
+    if name == "retire":
+        return retire(spark, lake, little.NAME, str(arguments["before"])).as_json()
     raise ValueError(name)
 
 
