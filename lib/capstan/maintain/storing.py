@@ -12,7 +12,12 @@ from pyspark.errors import PySparkException
 from capstan.errors import Broken
 
 _REASONS = {
-    "no space is left": ("No space left on device", "Disk quota exceeded", "ENOSPC"),
+    "no space is left": (
+        "No space left on device",
+        "Disk quota exceeded",
+        "File too large",
+        "ENOSPC",
+    ),
     "it must not be written": (
         "Permission denied",
         "AccessControlException",

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from capstan.bench.counters import Scan, Watch
 from capstan.capture.run import capture
 from capstan.declare import ByKey, Declarations, EventTime, Source, Stream, Transform
 from capstan.maintain.runs import Sizes
@@ -73,13 +72,6 @@ class Sixteen:
         """Replay what is complete."""
         request = Request(NAME, into, **{"partial": True, **asked})  # type: ignore[arg-type]
         return replay(self.spark, self.lake, self.declared, request)
-
-    def read(self, into: str, **asked: object) -> Scan:
-        """What a replay into a new table reads of the records."""
-        with Watch(self.spark) as watch:
-            assert self.replay(into, direct=True, **asked).certificate["published"]
-        (scan,) = watch.scans(self.tape.paths.records)
-        return scan
 
 
 def make(spark: SparkSession, root: Path, days: int) -> Sixteen:
