@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable
@@ -15,8 +17,10 @@ from pyspark.sql import SparkSession
 
 from capstan import steps
 from capstan.bench.counters import Scan, Watch, commits
+from capstan.errors import Broken
 from capstan.maintain import upkeep
 from capstan.maintain.compact import compact_index, compact_records
+from capstan.maintain.retire import retire
 from capstan.maintain.run import maintain
 from capstan.maintain.tables import files_of, index_tables
 from capstan.tape import delta
@@ -229,7 +233,9 @@ def test_what_nobody_needs_is_deleted_and_nothing_else(
     # What was put together a moment ago may still be read; what no commit has named is old.
     assert maintain(spark, made.lake, [NAME], sizes=SIZES).as_json()["vacuumed"] == 1
     assert set(path.glob("*.parquet")) == there - {left}
-    delta.set_properties(spark, str(path), {"delta.deletedFileRetentionDuration": "0 hours"})
+    delta.set_properties(
+        spark, str(path), {"delta.deletedFileRetentionDuration": "interval 0 hours"}
+    )
     assert maintain(spark, made.lake, [NAME], sizes=SIZES).as_json()["vacuumed"] == 0
     monkeypatch.setattr(upkeep, "LEASE", timedelta(0))
     gone = maintain(spark, made.lake, [NAME], sizes=SIZES).as_json()["vacuumed"]
@@ -239,3 +245,40 @@ def test_what_nobody_needs_is_deleted_and_nothing_else(
     assert verify(spark, made.lake, made.tape, deep=True).valid
     made.replay("again")
     assert rows(made, "again") == rows(made, "copy")
+
+
+def test_a_disk_that_is_full_in_the_midst_leaves_nothing_half_done(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made = make(spark, tmp_path, 4)
+    tape, known = contents.tape(made.lake, NAME), commits(made.lake.root)
+    assert spark._jvm is not None
+    driver = int(spark._jvm.java.lang.ProcessHandle.current().pid())
+    limits = resource.prlimit(driver, resource.RLIMIT_FSIZE)
+    # No file of the driver's may grow beyond this: what it writes ends as on a full disk.
+    resource.prlimit(driver, resource.RLIMIT_FSIZE, (8 * KIB, limits[1]))
+    try:
+        with pytest.raises(Broken) as full:
+            maintain(spark, made.lake, [NAME], sizes=SIZES)
+    finally:
+        resource.prlimit(driver, resource.RLIMIT_FSIZE, limits)
+    assert (full.value.code, full.value.exit_code) == ("CAP-STORAGE", 5)
+    assert "no space is left" in full.value.message
+
+    def refuse(point: str, _: dict[str, object]) -> None:
+        if point in ("maintain.written", "retire.written"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+    with steps.listening(refuse):
+        with pytest.raises(Broken) as shut:
+            maintain(spark, made.lake, [NAME], sizes=SIZES)
+        assert commits(made.lake.root) == known
+        with pytest.raises(Broken):
+            retire(spark, made.lake, NAME, "2020-01-02")
+    assert "must not be written" in shut.value.message
+    assert contents.tape(made.lake, NAME) == tape
+    # The same again goes on, and finishes what was begun.
+    done = maintain(spark, made.lake, [NAME], sizes=SIZES)
+    assert done.retired == {NAME: ROWS}
+    assert done.tables[NAME][0].rewritten > 0
+    assert verify(spark, made.lake, made.tape, deep=True).valid

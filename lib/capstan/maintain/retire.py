@@ -253,7 +253,7 @@ def _files_with(tape: Tape, box: Box) -> _Files:
     actions = delta.open_table(tape.paths.records).get_add_actions(flatten=True)
     for row in pa.table(actions).to_pylist():
         inside = _is_inside(row, tape, box)
-        if inside is not False:
+        if row["num_records"] and inside is not False:
             (whole if inside else partly)[row["path"]] = int(row["num_records"])
             sizes[row["path"]] = int(row["size_bytes"])
     return _Files(whole, partly, sizes)

@@ -33,6 +33,7 @@ class Sizes:
         many: So many files are written anew, however small they are.
         fan: A run is taken up only into one that is so many times its size.
         most: At most so much is written in one commit.
+        count: At most so many files are taken out in one commit.
     """
 
     file: int = 128 * MIB
@@ -42,6 +43,7 @@ class Sizes:
     many: int = 64
     fan: int = 16
     most: int = 8192 * MIB
+    count: int = 4096
 
     def whole(self, workers: int) -> int:
         """How large a run of so many workers has to be to be left alone."""
@@ -192,10 +194,12 @@ def _split(runs: Sequence[Run], leaves_out: Callable[[Run], bool]) -> Iterator[S
 def _parts(piece: Sequence[Run], sizes: Sizes) -> Iterator[Sequence[Run]]:
     """A piece in parts that one commit can take."""
     part: list[Run] = []
+    size = files = 0
     for run in piece:
-        if part and _bytes(part) + run.bytes > sizes.most:
+        size, files = size + run.bytes, files + len(run.files)
+        if part and (size > sizes.most or files > sizes.count):
             yield part
-            part = []
+            part, size, files = [], run.bytes, len(run.files)
         part.append(run)
     if part:
         yield part

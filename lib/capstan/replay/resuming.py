@@ -130,7 +130,7 @@ def keep_state(spark: SparkSession, lake: Lake, snapshot: Snapshot, rows: DataFr
 
 
 def clear_old(
-    spark: SparkSession, lake: Lake, pipeline: str, identity: str, *, slack: int = _SLACK
+    spark: SparkSession, lake: Lake, pipeline: str, identity: str, *, slack: int | None = None
 ) -> list[str]:
     """Delete snapshots of a followed replay that no run goes on from any more.
 
@@ -141,12 +141,12 @@ def clear_old(
         lake: The lake.
         pipeline: Whose state it is.
         identity: The followed replay.
-        slack: How many there may be that are over.
+        slack: How many there may be that are over; a few by default.
 
     Returns:
         The names of those that were deleted.
     """
-    prefix = f"-{identity[:8]}-"
+    prefix, slack = f"-{identity[:8]}-", _SLACK if slack is None else slack
     there = [name for name in parts_of(lake, pipeline) if prefix in name]
     if len(there) <= slack:
         return []

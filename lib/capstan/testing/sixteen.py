@@ -70,7 +70,8 @@ class Sixteen:
 
     def replay(self, into: str, **asked: object) -> Outcome:
         """Replay what is complete."""
-        request = Request(NAME, into, **{"partial": True, **asked})  # type: ignore[arg-type]
+        known = {"partial": "follow" not in asked, **asked}
+        request = Request(NAME, into, **known)  # type: ignore[arg-type]
         return replay(self.spark, self.lake, self.declared, request)
 
 
