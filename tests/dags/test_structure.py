@@ -221,7 +221,7 @@ def test_without_streams_there_is_no_replay_by_hand(place: Place) -> None:
     place.streams.write_text("streams: {}\n", encoding="utf-8")
     bag = place.bag()
     assert bag.import_errors == {}
-    assert sorted(bag.dags) == ["capstan_audit", "example_follow_flights"]
+    assert sorted(bag.dags) == ["capstan_audit", "capstan_maintain", "example_follow_flights"]
 
 
 @pytest.mark.parametrize(
