@@ -71,6 +71,9 @@ def test_one_large_batch_is_laid_out_by_worker() -> None:
     assert worth_writing(runs_of(mixed), SIZES, 4) == [tuple(mixed)]
     assert worth_writing(runs_of(own), SIZES, 4) == []
     assert not Run(tuple(mixed)).is_sound(SIZES)
+    assert worth_writing(runs_of([file(0, bytes_=700, workers=(0, 3))]), SIZES, 4)
+    # What is small may be of several.
+    assert Run((file(0, bytes_=19, workers=(0, 3)),)).is_sound(SIZES)
     assert Run(tuple(own)).is_sound(SIZES)
 
 
@@ -140,6 +143,11 @@ def test_every_record_has_a_seat(counts: Mapping[int, list[int]]) -> None:
         assert len(workers) == 1 or size[seat] < 2 * SIZES.least
         largest = max(c for some in counts.values() for c in some)
         assert size[seat] <= SIZES.file + 2 * largest
+
+
+def test_who_has_little_shares_a_file() -> None:
+    seats = deal({worker: [((0,), 3)] for worker in range(12)}, 1.0, SIZES)
+    assert (seats.count, set(seats.first.values())) == (2, {0, 1})
 
 
 @pytest.mark.parametrize(("workers", "whole"), [(1, 640), (16, 640), (100, 4000)])

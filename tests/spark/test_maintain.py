@@ -37,6 +37,12 @@ def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sixte
     return make(spark, tmp_path_factory.mktemp("maintain"), BATCHES)
 
 
+@pytest.fixture(scope="module")
+def unkept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sixteen:
+    """Four days on tape as they were captured; not to be changed."""
+    return make(spark, tmp_path_factory.mktemp("unkept"), 4)
+
+
 def read(made: Sixteen, into: str, **asked: object) -> Scan:
     """What a replay into a new table reads of the records."""
     with Watch(made.spark) as watch:
@@ -127,11 +133,11 @@ class Between:
 
 
 def test_others_commit_while_maintenance_is_about_to(spark: SparkSession, tmp_path: Path) -> None:
-    made = make(spark, tmp_path, 4)
+    made = make(spark, tmp_path, 3)
     asked = {"follow": "f"}
 
     def capture_and_follow() -> None:
-        made.lay(4)
+        made.lay(3)
         made.capture()
         assert made.replay("copy", **asked).certificate["published"]
 
@@ -140,18 +146,18 @@ def test_others_commit_while_maintenance_is_about_to(spark: SparkSession, tmp_pa
 
     for work, more in ((capture_and_follow, True), (the_same_again, False)):
         if not more:
-            for day in range(5, 9):
-                made.lay(day)
+            made.lay(4)
+            made.lay(5)
             made.capture()
         between = Between("maintain.written", work)
         with steps.listening(between):
             found = compact_records(spark, made.lake, made.tape, SIZES)
         assert between.done
         # Of two that take the same files one lands, and the other finds nothing left to do.
-        assert found.commits == int(more)
+        assert (found.commits > 0) == more
     assert verify(spark, made.lake, made.tape, deep=True).valid
     tape = contents.tape(made.lake, NAME)
-    assert len(tape["records"]) == 9 * ROWS
+    assert len(tape["records"]) == 6 * ROWS
     made.replay("copy", **asked)
     made.replay("whole")
     assert rows(made, "copy") == rows(made, "whole")
@@ -184,7 +190,7 @@ def test_capture_follow_and_maintain_at_once(spark: SparkSession, tmp_path: Path
             maintain(own.spark, own.lake, [NAME], sizes=replace(SIZES, many=2))
 
     others = [begin(follow), begin(keep_up)]
-    for day in range(2, 6):
+    for day in range(2, 5):
         made.lay(day)
         made.capture()
     ended.set()
@@ -194,14 +200,12 @@ def test_capture_follow_and_maintain_at_once(spark: SparkSession, tmp_path: Path
     made.replay("copy", follow="f")
     made.replay("whole")
     assert rows(made, "copy") == rows(made, "whole")
-    assert len(contents.tape(made.lake, NAME)["records"]) == 6 * ROWS
+    assert len(contents.tape(made.lake, NAME)["records"]) == 5 * ROWS
     assert verify(spark, made.lake, made.tape, deep=True).valid
 
 
-def test_damaged_records_are_named_and_left_as_they_are(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    made = make(spark, tmp_path, 4)
+def test_damaged_records_are_named_and_left_as_they_are(unkept: Sixteen, tmp_path: Path) -> None:
+    made, spark = unkept.copied(tmp_path), unkept.spark
     path = made.tape.paths.records
     spark.sql(f"UPDATE delta.`{path}` SET data.text = 'x' WHERE batch = 1 AND data.id = 7")
     damaged = contents.rows(path)
@@ -217,9 +221,9 @@ def test_damaged_records_are_named_and_left_as_they_are(
 
 
 def test_what_nobody_needs_is_deleted_and_nothing_else(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    unkept: Sixteen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = make(spark, tmp_path, 4)
+    made, spark = unkept.copied(tmp_path), unkept.spark
     made.replay("copy")
     path = Path(made.tape.paths.records)
     left = path / "part-left-by-a-killed-writer.parquet"
@@ -248,9 +252,9 @@ def test_what_nobody_needs_is_deleted_and_nothing_else(
 
 
 def test_a_disk_that_is_full_in_the_midst_leaves_nothing_half_done(
-    spark: SparkSession, tmp_path: Path
+    unkept: Sixteen, tmp_path: Path
 ) -> None:
-    made = make(spark, tmp_path, 4)
+    made, spark = unkept.copied(tmp_path), unkept.spark
     tape, known = contents.tape(made.lake, NAME), commits(made.lake.root)
     assert spark._jvm is not None
     driver = int(spark._jvm.java.lang.ProcessHandle.current().pid())

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 MIB = 2**20
 
@@ -110,10 +109,7 @@ class Run:
         """Whether a worker's rows are in files of its own, and there are no more than it takes."""
         if any(file.mixed and file.bytes >= 2 * sizes.least for file in self.files):
             return False
-        ranges = sorted(file.workers for file in self.files if file.workers is not None)
-        if any(high > low for (_, high), (low, _) in pairwise(ranges)):
-            return False
-        needed = len({worker for pair in ranges for worker in pair}) or 1
+        needed = len({worker for file in self.files for worker in file.workers or ()}) or 1
         return len(self.files) <= needed + 2 * (self.bytes // sizes.file)
 
     def is_final(self, sizes: Sizes, workers: int) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,6 +54,11 @@ class Sixteen:
     def tape(self) -> Tape:
         """Its tape as it is now."""
         return open_tape(self.lake, NAME)
+
+    def copied(self, root: Path) -> Sixteen:
+        """The same in another lake; nothing more can be captured there."""
+        shutil.copytree(self.lake.root, root / "lake")
+        return replace(self, lake=Lake.at(root / "lake"))
 
     def lay(self, day: int) -> None:
         """Lay down the rows of a day, in one file."""
