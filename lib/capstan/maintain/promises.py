@@ -34,6 +34,11 @@ class Promised:
     hashes: tuple[int, int]
     cells: pa.Table = field(repr=False)
 
+    @property
+    def content(self) -> tuple[int, int, int]:
+        """The number of all records, and both hashes."""
+        return sum(self.records.values()), *self.hashes
+
     def times_of(self, worker: int) -> Cells:
         """The times of a worker in their order, with their numbers of records."""
         names = [name for name in self.cells.column_names if name.startswith("t")]
@@ -51,12 +56,8 @@ def promised(tape: Tape, low: int, high: int, retired: Sequence[Box] = ()) -> Pr
     parts = []
     columns = ["worker", "time", "records", "fingerprint"]
     for batch in _messages(tape, low, high, columns):
-        times = arrow_coordinates(batch.column("time"), tape.time_type)
-        kept = batch
-        if retired:
-            gone = reduce(pc.or_, [_inside(times, box) for box in retired])
-            kept = batch.filter(pc.invert(gone))
-            times = arrow_coordinates(kept.column("time"), tape.time_type)
+        kept = _kept(batch, tape, retired)
+        times = arrow_coordinates(kept.column("time"), tape.time_type)
         content = kept.column("fingerprint")
         h1 += sum(pc.struct_field(content, "h1").to_pylist())
         h2 += sum(pc.struct_field(content, "h2").to_pylist())
@@ -68,6 +69,37 @@ def promised(tape: Tape, low: int, high: int, retired: Sequence[Box] = ()) -> Pr
             records[row["worker"]] += row["records_sum"]
     found = pa.concat_tables(parts) if parts else _no_cells(tape.time_type)
     return Promised(dict(records), (h1 % _ALL, h2 % _ALL), found)
+
+
+def promised_by_batch(
+    tape: Tape, low: int, high: int, retired: Sequence[Box] = ()
+) -> dict[int, tuple[int, int, int]]:
+    """Number of records and both hashes of each of some batches, but for what was retired."""
+    found: dict[int, tuple[int, int, int]] = {}
+    for batch in _messages(tape, low, high, ["time", "batch", "records", "fingerprint"]):
+        kept = _kept(batch, tape, retired)
+        content = kept.column("fingerprint")
+        columns = (
+            kept.column("batch"),
+            kept.column("records"),
+            pc.struct_field(content, "h1"),
+            pc.struct_field(content, "h2"),
+        )
+        for number, records, h1, h2 in zip(*(c.to_pylist() for c in columns), strict=True):
+            before = found.get(number, (0, 0, 0))
+            found[number] = (
+                before[0] + records, (before[1] + h1) % _ALL, (before[2] + h2) % _ALL,
+            )  # fmt: skip
+    return found
+
+
+def _kept(batch: pa.RecordBatch, tape: Tape, retired: Sequence[Box]) -> pa.RecordBatch:
+    """The events of a batch but for those whose records were retired."""
+    if not retired:
+        return batch
+    times = arrow_coordinates(batch.column("time"), tape.time_type)
+    gone = reduce(pc.or_, [_inside(times, box) for box in retired])
+    return batch.filter(pc.invert(gone))
 
 
 def records_in(tape: Tape, cut: Cut, box: Box, besides: Sequence[Box] = ()) -> int:

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from capstan.errors import BadRequest, Held, NotComplete
 from capstan.ledger import claims
 from capstan.ledger.retired import State, read_retired, write_retired
+from capstan.maintain.compact import until_settled
 from capstan.maintain.promises import records_in
 from capstan.maintain.storing import storing
 from capstan.steps import reached
@@ -34,7 +35,6 @@ from capstan.times.region import Region
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_TRIES = 12
 _CUT_US = 1000
 """Delta cuts the bounds of timestamps to milliseconds: a value may lie so far above its bound."""
 
@@ -164,10 +164,11 @@ def finish(spark: SparkSession, lake: Lake, tape: Tape) -> int:
 def _delete(spark: SparkSession, tape: Tape, box: Box) -> None:
     """Take the records at some times out of the table, in one commit."""
     path = tape.paths.records
-    for _ in range(_TRIES):
+
+    def turn() -> bool | None:
         found = _files_with(tape, box)
         if not found.whole and not found.partly:
-            return
+            return None
         rows = _without(spark, tape, box, found.partly) if found.partly else None
         gone = {**found.whole, **found.partly}
         done = exchange(
@@ -179,14 +180,9 @@ def _delete(spark: SparkSession, tape: Tape, box: Box) -> None:
             note={"maintain": "retire"},
             before_commit=lambda: reached("retire.written", stream=tape.name),
         )
-        if done is not None:
-            return
-    raise Held(
-        "CAP-CONFLICT",
-        f"other writers took files of {path} {_TRIES} times in a row",
-        "run the same command again: it goes on where this one stopped",
-        path=path,
-    )
+        return False if done is None else None
+
+    until_settled(path, turn)
 
 
 def _without(spark: SparkSession, tape: Tape, box: Box, files: Mapping[str, int]) -> DataFrame:

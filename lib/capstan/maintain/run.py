@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 from capstan.errors import AnswerIsNo, CapstanError, Held
 from capstan.ledger.tables import now as moment
 from capstan.maintain.clearing import clear_snapshots, clear_staging, pipelines_of
-from capstan.maintain.compact import Compacted, compact_index, compact_records
+from capstan.maintain.compact import Compacted, compact_index
+from capstan.maintain.records import compact_records
 from capstan.maintain.retire import finish
 from capstan.maintain.runs import Sizes
 from capstan.maintain.storing import storing
@@ -186,6 +187,7 @@ def _shared(spark: SparkSession, lake: Lake, done: Maintained) -> list[Table]:
 def _kept_up(spark: SparkSession, compacted: Compacted, path: str) -> Table:
     """Vacuum a table that was compacted, then write a checkpoint of its log."""
     known = {name: value for name, value in asdict(compacted).items() if name != "commits"}
+    known["files_before"] = compacted.files_before or 0
     known["vacuumed"] = vacuum(spark, compacted.table, path)
     known["checkpoint"] = checkpoint(spark, compacted.table, path)
     return Table(**known)

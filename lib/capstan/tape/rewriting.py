@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _NOTE = "spark.databricks.delta.commitInfo.userMetadata"
+_METRICS = "spark.databricks.delta.history.metricsEnabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,8 @@ def _commit(
     sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
     before, own = sessions.getActiveSession(), spark._jsparkSession.newSession()
     own.conf().set(_NOTE, note)
+    # Delta's own commands count for it what they do; this one does not.
+    own.conf().set(_METRICS, "false")
     sessions.setActiveSession(own)
     try:
         transaction.commitIfNeeded(jvm.PythonUtils.toSeq(actions), operation, tags)
