@@ -29,6 +29,9 @@ def test_every_line_is_measured(tmp_path: Path) -> None:
         )
     assert lines["commits of a run"]["met"]
     assert lines["more files read by a follow"]["met"]
+    assert 0 < lines["replay of 1 worker of 16: bytes read"]["value"] < 0.5
+    assert lines["bytes written anew"]["met"]
+    assert lines["bytes written anew"]["a_second_time"] == 0
     assert lines["Airflow"]["wall"]["bare"][0] > 0
     assert lines["parsing a DAG file"]["value"] > 0
     assert found["machine"]["cores"] >= 1

@@ -51,6 +51,7 @@ def test_the_dags_are_those_of_the_declarations(dags: dict[str, DAG]) -> None:
         ],
         "capstan_audit": ["plan", "audit"],
         "capstan_gaps": ["gaps", "fill"],
+        "capstan_maintain": ["maintain"],
         "example_follow_flights": ["worst_day"],
     }
     edges = {
@@ -133,6 +134,20 @@ def test_dags_survive_serialization(dags: dict[str, DAG]) -> None:
         assert DagSerialization.to_dict(dag) == once
 
 
+def test_tapes_are_kept_up_each_night_one_run_at_a_time(dags: dict[str, DAG]) -> None:
+    dag = dags["capstan_maintain"]
+    assert dag.timetable == CronTriggerTimetable("0 0 * * *", timezone="UTC")
+    assert dag.max_active_runs == 1
+    task = dag.get_task("maintain")
+    assert isinstance(task, CapstanSubmitOperator)
+    assert Path(str(task.application)).is_file()
+    assert dag.params.get_param("streams").schema["examples"] == ["little"]
+    assert validated(dag, {})["streams"] is None
+    assert validated(dag, {"streams": ["little"]})["streams"] == ["little"]
+    with pytest.raises(ParamValidationError):
+        validated(dag, {"streams": "little"})
+
+
 def validated(dag: DAG, conf: dict[str, object]) -> dict[str, object]:
     params = DagSerialization.from_dict(DagSerialization.to_dict(dag)).params
     return dict(params.deep_merge(conf).validate())  # type: ignore[attr-defined]
@@ -206,7 +221,7 @@ def test_without_streams_there_is_no_replay_by_hand(place: Place) -> None:
     place.streams.write_text("streams: {}\n", encoding="utf-8")
     bag = place.bag()
     assert bag.import_errors == {}
-    assert sorted(bag.dags) == ["capstan_audit", "example_follow_flights"]
+    assert sorted(bag.dags) == ["capstan_audit", "capstan_maintain", "example_follow_flights"]
 
 
 @pytest.mark.parametrize(

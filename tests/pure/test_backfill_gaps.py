@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from capstan.backfill.gaps import Every, Interval, State, Survey, intervals, survey
@@ -15,9 +16,13 @@ from capstan.backfill.run import prepare
 from capstan.cli import main
 from capstan.declare import Declarations, Mode, Replay, Transform
 from capstan.errors import BadRequest
+from capstan.ledger.regions import region_text
 from capstan.replay.request import Request
+from capstan.tape import delta
 from capstan.tape.lake import Lake
+from capstan.tape.tape import open_tape
 from capstan.testing.bare import EVENT, Books, lay_tape
+from capstan.testing.recorded import write
 from capstan.times import Antichain, Box, Kind, TimeType
 from capstan.times.region import Region
 
@@ -185,6 +190,27 @@ def test_other_code_is_stale_and_the_newest_run_wins(place: Place) -> None:
     older = replace(fresh, code="f00")
     older.published("back", [1], days(None, None))
     assert place.states("days") == ["stale", "stale", "stale", "incomplete"]
+
+
+def test_what_has_lost_its_records_can_not_be_filled(place: Place) -> None:
+    place.books("copy").published("one", [0, 1, 2], days(0, 1))
+    tape = open_tape(place.lake, "s")
+    rows = {
+        "stream": ["s", "s"],
+        "tape": [str(delta.open_table(tape.paths.events).metadata().id), "another tape"],
+        "at": [datetime.now(UTC)] * 2,
+        "region": [region_text(days(None, 1.5)), region_text(days(None, 9))],
+        "cut": [1, 1],
+        "records": [2, 2],
+        "state": ["begun", "begun"],
+    }
+    write(place.lake.ledger("retired"), pa.table(rows))
+    assert place.states("copy") == ["covered", "retired", "gap", "incomplete"]
+    assert place.states("days") == ["retired", "retired", "gap", "incomplete"]
+    assert spans(place.propose("copy")) == [("05-03T00", "05-04T00")]
+    assert spans(place.propose("copy", what=What.ALL)) == [
+        ("05-01T00", "05-02T00"), ("05-03T00", "05-04T00"),
+    ]  # fmt: skip
 
 
 def test_another_transform_s_rows_are_stale(place: Place) -> None:
@@ -425,7 +451,9 @@ def run(place, monkeypatch, capsys):
 def test_gaps_ends_with_1_while_there_are_gaps(run, place, capsys):
     code, found = run("gaps", "copy", "--every", "12 hours")
     assert (code, found["error"]) == (1, "CAP-GAPS")
-    assert found["counts"] == {"covered": 0, "stale": 0, "gap": 6, "failed": 0, "incomplete": 0}
+    assert found["counts"] == {
+        "covered": 0, "stale": 0, "gap": 6, "failed": 0, "retired": 0, "incomplete": 0,
+    }  # fmt: skip
     assert found["intervals"][0] == {
         "since": "2024-05-01T00:00:00.000000Z", "until": "2024-05-01T12:00:00.000000Z",
         "state": "gap", "runs": [], "missing": ["a", "b"], "stale": [], "partly": [],

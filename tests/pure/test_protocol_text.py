@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 import struct
 from decimal import Decimal
@@ -14,10 +15,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from capstan.capture import domain
-from capstan.ledger import aside, findings, tables
+from capstan.ledger import aside, findings, retired, tables
 from capstan.ledger.coverage import PUBLISHED, ROLLED_BACK
 from capstan.ledger.identity import RunId
 from capstan.ledger.runs import Step
+from capstan.maintain import run
 from capstan.pipeline import keeping
 from capstan.protocol import Rule
 from capstan.replay import certificate, difference
@@ -221,6 +223,18 @@ def test_verification_keys_are_those_of_the_code() -> None:
     assert coded <= listed
     assert listed - coded <= inside | {"held"}
     assert inside <= words(section("Verification"))
+
+
+def test_keys_of_maintenance_and_retirement_are_those_of_the_code() -> None:
+    told = keys_of("maintain/run.py", "as_json")
+    inside = {field.name for field in dataclasses.fields(run.Table)} | {"stream"}
+    text = section("Maintenance")
+    assert set(names(rows(text, "key"))) | {"stream"} == told
+    assert inside <= words(text)
+    coded = keys_of("maintain/retire.py", "as_json") | {"retired"}
+    assert set(names(rows(section("Retirement"), "key"))) == coded
+    cells = {row[0].strip("`"): row[2] for row in rows(section("`retired`"), "column")}
+    assert words(cells["state"]) == {state.value for state in retired.State}
 
 
 def test_transaction_identities_are_those_of_the_code() -> None:

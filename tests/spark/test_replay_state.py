@@ -12,7 +12,11 @@ import pytest
 
 from capstan.capture.run import capture
 from capstan.errors import AnswerIsNo
-from capstan.ledger.snapshots import parts_of
+from capstan.ledger import claims
+from capstan.ledger.claims import Scope
+from capstan.ledger.identity import RunId, short_name
+from capstan.ledger.snapshots import parts_of, read_parts, write_parts
+from capstan.maintain.clearing import clear_snapshots
 from capstan.replay import resuming
 from capstan.replay.foreign import audit_run, require_auditable
 from capstan.replay.request import Request
@@ -24,8 +28,11 @@ from capstan.steps import listening
 from capstan.tape import delta
 from capstan.tape.lake import Lake
 from capstan.testing import contents
+from capstan.testing.bare import EVENT
 from capstan.testing.piped import REFERENCES
 from capstan.testing.streams import declared, lay, little_stream, rows
+from capstan.times import Box
+from capstan.times.region import Region
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -236,3 +243,35 @@ def test_what_an_audit_finds_out_leaves_no_state_that_counts(followed: Followed)
         followed.run("wrong", pipeline="unsteady", sink=None, peers=3)
     assert [each for each in list_taken(followed.lake, "unsteady") if each.standing] == []
     assert parts_of(followed.lake, "unsteady")
+
+
+def test_maintenance_clears_what_counts_for_nothing_and_spares_who_is_at_work(
+    followed: Followed,
+) -> None:
+    spark, lake = followed.spark, followed.lake
+    left = parts_of(lake, "unsteady")
+    assert left
+    assert sorted(clear_snapshots(spark, lake, "unsteady")) == sorted(left)
+    assert parts_of(lake, "unsteady") == {}
+
+    # The next run of one of them has written its state, and has not published.
+    newest = followed.newest("many")
+    last = newest.history.last
+    run = RunId(last.identity, last.generation + 1, short_name(last.target))
+    everything = Region(Box.everything(EVENT))
+    attempt = claims.claim(spark, lake, run, "little", Scope(last.target, None, everything))
+    mine = f"{run.name}-{attempt}"
+    parts = read_parts(spark, lake, newest.snapshot)
+    assert parts is not None
+    write_parts(spark, lake, replace(newest.snapshot, name=mine), parts)
+    kept = {each.name for each in list_taken(lake, "places") if each.standing}
+    clear_snapshots(spark, lake, "places")
+    assert mine in parts_of(lake, "places")
+    claims.release(spark, lake, run.name, attempt)
+    assert clear_snapshots(spark, lake, "places") == [mine]
+    assert clear_snapshots(spark, lake, "places") == []
+    standing = {each.name for each in list_taken(lake, "places") if each.standing}
+    assert standing <= kept
+    assert newest.name in standing
+    followed.grow()
+    assert followed.run("many")["pipeline"]["resumed"] == newest.name  # type: ignore[index]

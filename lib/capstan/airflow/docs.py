@@ -89,6 +89,16 @@ is now.
 *Rendered Templates*. A difference fails the run; nothing is ever changed.
 """
 
+MAINTAIN = """
+Keeps tapes quick and bounded: small files of times that are complete become larger ones, each
+worker's records together and in order of time; logs get checkpoints; files that no kept version
+has, staged output and snapshots that nobody goes on from are deleted.
+
+No row changes, and captures and replays go on meanwhile. The same again changes nothing. What it
+did is on the page of **maintain**, under *Rendered Templates*. A batch whose records are not those
+that were captured stays as it is, and fails the run with `CAP-TAPE`.
+"""
+
 TASKS = {
     "capture": "Submits `spark_apps/capture.py`; the XCom is its result.",
     "complete": "Waits for the frontier, and holds no slot of a worker meanwhile.",
@@ -98,6 +108,7 @@ TASKS = {
     "approve": "Waits for a person's decision, where one is asked for; holds no slot meanwhile.",
     "publish": "Submits `spark_apps/publish.py`, as was decided; the XCom is the certificate.",
     "certificate": "Shows the certificate, under *Rendered Templates* and in the log.",
+    "maintain": "Submits `spark_apps/maintain.py`; the XCom has each table.",
     "audits": "Lists what stands, without Spark.",
     "audit": "Submits `spark_apps/audit.py`; the XCom has each audit, also when one has failed.",
 }

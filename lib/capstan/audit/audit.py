@@ -10,12 +10,15 @@ from pyspark.sql.types import StructField, StructType
 
 from capstan.audit import cells
 from capstan.audit.checks import Prepared
+from capstan.audit.lost import is_lost, lost_differences, together
 from capstan.audit.report import Audit
 from capstan.audit.rows import RowDifferences, Side, row_differences, within
 from capstan.audit.scope import NO_ROWS, AuditScope, Found, OnTape, measures, results_in
 from capstan.audit.shape import Shape, columns_error, common_fields, stored_fields
 from capstan.declare.checks import Check
+from capstan.ledger.retired import gone
 from capstan.tape.tape import Cut, Tape, stored_payload
+from capstan.times import Box
 from capstan.times.region import Region
 
 SAMPLE = 20
@@ -33,6 +36,7 @@ def audit_copy(
     *,
     limit: int = SAMPLE,
     checks: Sequence[Check] = (),
+    retired: Sequence[Box] = (),
 ) -> Audit:
     """Compare a table with what the stream said.
 
@@ -50,17 +54,24 @@ def audit_copy(
         shape: Where the table has its worker, time and data columns.
         limit: How many findings to give at most.
         checks: What every row of the table must meet; they are counted in the same scan of it.
+        retired: Audited times whose records were deleted. A copy is held against the index there
+            as well; only which of its rows differ cannot be told.
 
     Raises:
-        BadRequest: `CAP-AUDIT-COLUMNS` when the table has no column of the stream, or one of
+        BadRequest: `CAP-RETIRED` when records that were deleted are needed;
+            `CAP-AUDIT-COLUMNS` when the table has no column of the stream, or one of
             another type, or a time column that cannot hold the stream's times;
             `CAP-CHECK-COLUMN` for a check that does not fit the table.
     """
     scope = AuditScope(spark, tape, cut, workers, region, limit, checks)
     payload = stored_payload(spark, tape)
     fields = common_fields(shape.columns, payload, frame.schema)
-    sides = _CopySides(scope, payload, fields, frame, shape, scope.prepared(frame))
-    return sides.shared() if len(fields) < len(payload.fields) else sides.copy()
+    sides = _CopySides(scope, payload, fields, frame, shape, scope.prepared(frame), retired)
+    if len(fields) == len(payload.fields):
+        return sides.copy()
+    if retired:
+        raise gone(tape, retired[0], "an audit of some of the columns")
+    return sides.shared()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +84,7 @@ class _CopySides:
     frame: DataFrame
     shape: Shape
     checks: tuple[Prepared, ...]
+    retired: Sequence[Box] = ()
 
     def copy(self) -> Audit:
         """The table's cells against the index; the records are read only where they differ."""
@@ -88,14 +100,19 @@ class _CopySides:
             met = results_in(self.checks, self._table.view, totals)
             if not totals["bad"]:
                 return self.scope.passed("copy", totals["cells"], totals["table"], met)
-            bad = joined.where(wrong)
+            bad, lost = joined.where(wrong), is_lost(self.retired)
+            kept = bad.where(~lost) if self.retired else bad
+            rows = self._rows_in(kept)
+            if self.retired:
+                told = lost_differences(bad.where(lost), "events", "table", self.scope.limit)
+                rows = together(rows, told)
             found = Found(
                 cells=totals["cells"],
                 differing=totals["bad"],
                 records=totals["table"],
-                tape=self._tape_in(bad),
+                tape=self._tape_in(kept),
                 table=cells.sample_cells(bad, "events", "table", 1),
-                rows=self._rows_in(bad),
+                rows=rows,
                 checks=met,
             )
         finally:

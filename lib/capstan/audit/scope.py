@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from capstan.audit import cells, report
 from capstan.audit.cells import CellDifference
 from capstan.audit.checks import Prepared, prepare, results
+from capstan.audit.lost import told
 from capstan.audit.report import TAPE, Audit, CheckResult, Finding
 from capstan.audit.rows import RowDifferences
 from capstan.audit.shape import Shape
@@ -94,9 +95,7 @@ class AuditScope:
     def failed(self, kind: str, found: Found) -> Audit:
         """The answer where cells differ."""
         on_tape = [
-            Finding(
-                cell.worker, cell.time, cell.kind, _cell(cell.expected), _cell(cell.actual), TAPE
-            )
+            Finding(cell.worker, cell.time, cell.kind, told(cell.expected), told(cell.actual), TAPE)
             for cell in found.tape.sample
         ]
         first = next(iter((*found.tape.sample, *found.table)))
@@ -123,8 +122,3 @@ def results_in(
 ) -> tuple[CheckResult, ...]:
     """What came of the checks, by the totals of gathered cells."""
     return results(checks, view, {check.column: totals[check.column] for check in checks})
-
-
-def _cell(side: tuple[int, ...]) -> dict[str, object]:
-    records, h1, h2 = side
-    return {"records": records, "fingerprint": [h1, h2]}

@@ -18,6 +18,7 @@ from capstan.ledger import coverage
 from capstan.ledger.claims import Scope
 from capstan.ledger.coverage import Covered
 from capstan.ledger.regions import parse_region
+from capstan.ledger.retired import boxes_of
 from capstan.ledger.runs import History, Step, read_histories
 from capstan.ledger.tables import read_rows
 from capstan.replay.plan import Plan
@@ -50,10 +51,12 @@ class Evidence:
     Attributes:
         written: What stands in it, in the order it was published.
         attempted: What was tried and does not stand, the newest first.
+        retired: Times of the stream whose records were deleted.
     """
 
     written: tuple[Written, ...]
     attempted: tuple[Attempted, ...]
+    retired: tuple[Box, ...] = ()
 
     def failed(self, scope: Scope) -> str | None:
         """The run whose attempt was the last over part of `scope`, if it failed."""
@@ -70,6 +73,7 @@ def gather(lake: Lake, plan: Plan) -> Evidence:
     return Evidence(
         tuple(each for each in written if each is not None),
         tuple(_attempted(lake, plan, histories, stands)),
+        boxes_of(lake, plan.tape),
     )
 
 

@@ -18,6 +18,8 @@ class State(StrEnum):
     """Complete, and not written, wholly or for some workers."""
     FAILED = "failed"
     """A gap over which the last attempt has failed."""
+    RETIRED = "retired"
+    """A gap, or stale, and past mending: records of its times were deleted from the tape."""
     INCOMPLETE = "incomplete"
     """Its times can still receive records."""
 

@@ -40,7 +40,7 @@ _STATES = {
     What.GAPS: frozenset({State.GAP, State.FAILED}),
     What.STALE: frozenset({State.STALE}),
     What.FAILED: frozenset({State.FAILED}),
-    What.ALL: frozenset(State) - {State.INCOMPLETE},
+    What.ALL: frozenset(State) - {State.INCOMPLETE, State.RETIRED},
 }
 
 

@@ -54,6 +54,8 @@ class Judge:
         state = State.STALE if stale else State.COVERED
         if not complete:
             state = State.INCOMPLETE
+        elif (missing or stale) and self._is_retired(bounds):
+            state = State.RETIRED
         elif missing:
             scope = Scope(self.plan.target, tuple(missing), region)
             failed = self.evidence.failed(scope)
@@ -87,6 +89,12 @@ class Judge:
                 known[key] = judge(region, minimum, [near[i] for i in key])
             found[worker] = known[key]
         return found
+
+    def _is_retired(self, bounds: tuple[int, int]) -> bool:
+        """Whether records of some of these times were deleted."""
+        outer = self.plan.box
+        box = Box((*outer.since[:-1], bounds[0]), (*outer.until[:-1], bounds[1]))
+        return any(box.overlaps(retired) for retired in self.evidence.retired)
 
     def _labels(self, workers: Iterable[int]) -> tuple[str, ...]:
         return tuple(self.plan.workers[worker] for worker in workers)

@@ -23,6 +23,7 @@ from capstan.bench.follow import follow
 from capstan.bench.inputs import Bench, Options
 from capstan.bench.judging import judging
 from capstan.bench.lines import Line
+from capstan.bench.maintains import maintains
 from capstan.bench.moving import moving
 from capstan.bench.pages import pages
 from capstan.bench.pipelines import pipelines
@@ -40,6 +41,7 @@ NAMES = (
     "verify",
     "fixed",
     "follow",
+    "maintain",
     "judge",
     "move",
     "backfill",
@@ -99,6 +101,7 @@ def measured(bench: Bench) -> list[Line]:
         (_REPLAYS, lambda: replays(bench, wanted)),
         (frozenset({"fixed"}), lambda: fixed(bench)),
         (frozenset({"follow"}), lambda: follow(bench)),
+        (frozenset({"maintain"}), lambda: maintains(bench)),
         (frozenset({"judge"}), lambda: judging(bench)),
         (frozenset({"move"}), lambda: moving(bench)),
         (frozenset({"backfill"}), lambda: backfills(bench)),

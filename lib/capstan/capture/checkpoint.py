@@ -62,7 +62,7 @@ def reseat(spark: SparkSession, tape: Tape) -> Checkpoint:
     """
     last = newest_cut(tape).batch
     for path in (tape.paths.records, tape.paths.late):
-        spark.sql(f"DELETE FROM delta.`{path}` WHERE batch > {last}")
+        delta.delete_rows(spark, path, f"batch > {last}")
     delete_folder(tape.paths.checkpoint)
     return _remember(spark, tape, Checkpoint(_write_identity(tape), last + 1))
 

@@ -25,6 +25,7 @@ from capstan.cli import (
     staging,
     state,
     tapes,
+    upkeep,
 )
 from capstan.cli.output import Output
 from capstan.cli.shell import DEFAULT_LAKE, Shell, shell_of
@@ -69,6 +70,8 @@ _COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
     "unlock": (replays.unlock, "march-3f2a9c1b-1"),
     "staging": (staging.staging, "--clean --keep '7 days'"),
     "state": (state.state, "late_carriers rescale 4"),
+    "maintain": (upkeep.maintain, "--all"),
+    "retire": (upkeep.retire, "flights --before 2013-02-01 --plan"),
     "runs": (listing.runs, "--target march --limit 5"),
     "report": (reports.report, "march-3f2a9c1b-1 -o march.html"),
     "gaps": (backfills.gaps, "flights_by_day --every '7 days'"),

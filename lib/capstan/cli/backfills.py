@@ -45,7 +45,8 @@ def gaps(
 ) -> int:
     """Say which intervals of a replay are covered, stale or missing; ends with 1 if any is not.
 
-    Intervals whose times can still receive records are incomplete, and no gaps.
+    Intervals whose times can still receive records are incomplete, and no gaps; those whose
+    records were retired cannot be filled any more.
     """
     from capstan.backfill.proposing import Backfill, surveyed
 

@@ -59,6 +59,7 @@ def show(context: typer.Context, stream: Stream, as_of: AsOf = None) -> int:
                 ("frontier", "closed" if value["closed"] else value["frontier"]),
                 ("late", late),
                 ("verified", verified and _verified(verified)),
+                ("retired before", value["retired"]),
                 ("columns", value["columns"]),
                 ("", ""),
             ],

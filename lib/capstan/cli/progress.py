@@ -60,6 +60,12 @@ _DONE: Mapping[str, Callable[[Facts], str]] = {
     "rollback.publish": lambda facts: f"taken back in version {facts.get('version')}",
     "rollback.coverage": lambda _: "coverage written",
     "rollback.ledger": lambda _: "ledger written",
+    "maintain.compacted": lambda facts: f"{facts.get('table')}: {_compacted(facts)}",
+    "maintain.vacuumed": lambda facts: f"{facts.get('table')}: {facts.get('files'):,} files gone",
+    "maintain.staging": lambda facts: f"{facts.get('cleared')} staged outputs cleared away",
+    "retire.begun": lambda facts: f"{facts.get('records', 0):,} records to retire",
+    "retire.deleted": lambda _: "records deleted",
+    "retire.done": lambda _: "written down",
     "backfill.run": lambda facts: f"run {facts.get('number')} of {facts.get('of')} {_ended(facts)}",
     "capture.close": lambda _: "closed",
     "listen.ready": lambda facts: f"listening on {_ports(facts)}; Ctrl-C ends it",
@@ -82,6 +88,10 @@ _NEXT = {
     "capture.late": "fingerprinting",
     "capture.events": "reading what came next",
 }
+
+
+def _compacted(facts: Facts) -> str:
+    return f"{facts.get('of'):,} files became {facts.get('files'):,}"
 
 
 def _ended(facts: Facts) -> str:

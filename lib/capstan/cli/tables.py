@@ -13,6 +13,7 @@ from capstan.declare import Declarations, check_name, check_target
 from capstan.errors import CapstanError
 from capstan.ledger import claims
 from capstan.ledger.claims import Claim
+from capstan.ledger.retired import boxes_of
 from capstan.ledger.runs import History, Step, read_histories
 from capstan.ledger.tables import read_rows
 from capstan.replay.plan import target_path
@@ -101,6 +102,7 @@ def tape_facts(lake: Lake, name: str, as_of: int | None) -> dict[str, object]:
         **_frontier(tape, states),
         "late": _late(tape, cut),
         "verified": {"cut": min(known), "at": at} if known and len(known) == len(commits) else None,
+        "retired": [box.to_json(tape.time_type)["until"] for box in boxes_of(lake, tape)],
         "columns": _columns(tape),
         "workers": [
             {

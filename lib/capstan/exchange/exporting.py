@@ -16,12 +16,15 @@ from capstan.errors import BadRequest
 from capstan.exchange import writing
 from capstan.exchange.columns import payload_type
 from capstan.exchange.form import Form, Format
+from capstan.ledger.retired import require_kept
 from capstan.protocol import Rule
 from capstan.steps import reached
 from capstan.tape.columns import integers
 from capstan.tape.lake import Lake
 from capstan.tape.schema import payload_of
 from capstan.tape.tape import Cut, Tape, newest_cut, read_events, read_records
+from capstan.times import Box
+from capstan.times.region import Region
 from capstan.verify import Verification, verify
 
 if TYPE_CHECKING:
@@ -100,13 +103,15 @@ def export_recordings(
 
     Raises:
         BadRequest: `CAP-EXISTS`, the folder has something in it; `CAP-TYPE`, the stream's columns
-            are not of the record type that was given.
+            are not of the record type that was given; `CAP-RETIRED`, records were deleted.
         AnswerIsNo: `CAP-VIOLATION`, a row of the tape is no event, or a number is missing; other
             rules may be broken, and are in the files as on the tape.
     """
     cut = newest_cut(tape) if cut is None else cut
     chosen = sorted(workers)
     _require_events(verify(spark, lake, tape, workers=chosen, cut=cut), tape)
+    everything = Region(Box.everything(tape.time_type))
+    require_kept(lake, tape, cut, chosen, everything, "a whole recording")
     rows = _rows(spark, tape, cut, chosen, form)
     require_new_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)

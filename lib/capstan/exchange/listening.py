@@ -209,7 +209,7 @@ def _tape(spark: SparkSession, lake: Lake, request: ListenRequest) -> Tape:
     if cut.commit < 0:
         enrol(spark, tape, range(request.workers))
     if any(last > cut.batch for last in delta.stat(_files(tape), "max.batch")):
-        spark.sql(f"DELETE FROM delta.`{tape.paths.records}` WHERE batch > {cut.batch}")
+        delta.delete_rows(spark, tape.paths.records, f"batch > {cut.batch}")
     return tape
 
 

@@ -19,6 +19,7 @@ from capstan.capture.workers import Statement
 from capstan.declare import check_name
 from capstan.errors import AnswerIsNo, BadRequest
 from capstan.exchange.onto import enrol, existing_tape
+from capstan.ledger.retired import require_kept
 from capstan.steps import reached
 from capstan.tape import delta, summary
 from capstan.tape.fingerprint import fingerprint, record_hashes
@@ -110,7 +111,7 @@ def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Rec
         AnswerIsNo: `CAP-VIOLATION`, the recording that is played is not sound; `CAP-AUDIT`, what
             was recorded is not what was played.
         BadRequest: `CAP-DECLARED`, the new stream came from another one, from other workers, or
-            has another number of workers.
+            has another number of workers; `CAP-RETIRED`, records that it needs were deleted.
         Fenced: `CAP-FENCED`, another process records onto it.
     """
     tape = open_tape(lake, request.stream)
@@ -128,6 +129,7 @@ def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Rec
     if after == before and commit:
         return _told(request, cut, copy, records=0, stood=True)
     region = Region(Box.everything(tape.time_type), after, before if commit else None)
+    require_kept(lake, tape, cut, tuple(workers), region, "the re-capture")
     source = _Source(tape, cut, tuple(workers), region)
     records = _record(spark, source, copy, commit, holders, _moves(holders, before, after))
     verify(spark, lake, copy).require_valid(copy)

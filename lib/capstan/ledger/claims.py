@@ -62,6 +62,7 @@ class Claim:
     ordinal: int
     run: str
     attempt: int
+    stream: str
     scope: Scope
     at: datetime
     expires: datetime
@@ -174,5 +175,11 @@ def _claim(row: Mapping[str, object]) -> Claim:
         parse_region(str(row["region"])),
     )
     return Claim(
-        int(str(row["claim"])), str(row["run"]), int(str(row["attempt"])), scope, at, expires
+        int(str(row["claim"])),
+        str(row["run"]),
+        int(str(row["attempt"])),
+        str(row["stream"]),
+        scope,
+        at,
+        expires,
     )

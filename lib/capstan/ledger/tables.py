@@ -108,6 +108,17 @@ SCHEMAS = {
             StructField("detail", _TEXT),
         ]
     ),
+    "retired": StructType(
+        [
+            StructField("stream", _TEXT),
+            StructField("tape", _TEXT),
+            StructField("at", MOMENT),
+            StructField("region", _TEXT),
+            StructField("cut", _LONG),
+            StructField("records", _LONG),
+            StructField("state", _TEXT),
+        ]
+    ),
     "metrics": StructType(
         [
             StructField("run", _TEXT),

@@ -12,6 +12,7 @@ from capstan.audit import Audit, Shape, audit_copy, shape_of
 from capstan.audit.shape import columns_error
 from capstan.declare import Declarations
 from capstan.errors import BadRequest
+from capstan.ledger.retired import boxes_of, needed_of
 from capstan.ledger.runs import History, read_history
 from capstan.replay import settle, target
 from capstan.replay.findings import note_findings
@@ -152,8 +153,18 @@ def audit_against(spark: SparkSession, lake: Lake, plan: Plan, asked: Against) -
     tagged = layout.tagged(_restricted(rows, plan, asked), time_type)
     times = tuple(f"`_time`.{quoted(name)}" for name in time_type.names)
     shape = Shape("_worker", times, found.columns)
+    workers, region = plan.workers, plan.region
+    retired = needed_of(tape, plan.cut, tuple(workers), region, boxes_of(lake, tape))
     audit = audit_copy(
-        spark, tape, plan.cut, plan.workers, plan.region, tagged, shape, checks=plan.checks
+        spark,
+        tape,
+        plan.cut,
+        workers,
+        region,
+        tagged,
+        shape,
+        checks=plan.checks,
+        retired=retired,
     )
     note_findings(spark, lake, plan, audit, target_version=asked.version)
     return audit

@@ -11,6 +11,7 @@ from capstan.errors import BadRequest, NotComplete
 from capstan.ledger.claims import Scope
 from capstan.ledger.identity import identity_of
 from capstan.ledger.regions import region_text
+from capstan.ledger.retired import require_kept
 from capstan.replay.computing import (
     Computation,
     Piped,
@@ -181,6 +182,15 @@ class Plan:
             stream=self.tape.name,
             frontier=times,
         )
+
+    def require_kept(self) -> None:
+        """Check that no record is gone of what is read.
+
+        Raises:
+            BadRequest: `CAP-RETIRED`, naming the times that have no records any more.
+        """
+        workers = tuple(self.workers)
+        require_kept(self.lake, self.tape, self.cut, workers, self.reads, "the replay")
 
 
 def make_plan(

@@ -109,7 +109,8 @@ def preview(lake: Lake, declarations: Declarations, request: Request) -> Preview
     """Look at what a replay would do, without a JVM and without changing anything.
 
     Raises:
-        BadRequest: As `make_plan`; `CAP-FOLLOW` when it was followed otherwise before.
+        BadRequest: As `make_plan`; `CAP-FOLLOW` when it was followed otherwise before;
+            `CAP-RETIRED` when records that it needs were deleted.
     """
     before = None
     if request.follow is not None:
@@ -120,6 +121,9 @@ def preview(lake: Lake, declarations: Declarations, request: Request) -> Preview
     cut = summary.find_cut(tape, request.as_of)
     states = summary.worker_states(tape, cut)
     plan = make_plan(lake, declarations, request, states=states, cut=cut, cursor=before)
+    standing = _standing_run(lake, plan)
+    if standing is None:
+        plan.require_kept()
     files, files_all, size = _to_read(plan)
     played = summary.played(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
     covered = tuple(
@@ -135,7 +139,7 @@ def preview(lake: Lake, declarations: Declarations, request: Request) -> Preview
         standing_in(plan, covered),
         absent_from(plan, declarations, states, played.by_worker),
         late_in(plan.tape, plan.cut, tuple(plan.workers), plan.reads, plan.everyone),
-        _standing_run(lake, plan),
+        standing,
         _holders(lake, plan),
     )
 

@@ -67,6 +67,7 @@ def replay(
             stored is not what the tape promises; nothing is published.
         OperatorFailed: An operator of a pipeline raised; nothing is published.
         NotComplete: `CAP-INCOMPLETE`.
+        BadRequest: `CAP-RETIRED` when records that it needs were deleted.
         Held: `CAP-HELD` when another run holds an overlapping range.
         Fenced: A later attempt of the same run has taken over.
     """
@@ -91,6 +92,7 @@ def replay(
         if request.follow is None and last.published and settle.stands(job, last):
             return Outcome(last.certificate or {}, stood=True)
         job = replace(job, run=replace(run, generation=run.generation + 1))
+    plan.require_kept()
     return _carry_out(job)
 
 
@@ -140,6 +142,8 @@ def _carry_out(job: Job) -> Outcome:
 
 def _attempt(job: Job) -> Outcome:
     plan = job.plan
+    # Again: from the claim on, nothing of the stream is retired.
+    plan.require_kept()
     expected = expected_rows(job.spark, plan)
     target.require_checks(plan, expected)
     # Before the fence, which needs a table: an earlier attempt may not have got so far.

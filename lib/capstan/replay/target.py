@@ -20,6 +20,7 @@ from capstan.declare import Mode
 from capstan.errors import BadRequest, Broken, Fenced
 from capstan.ledger import coverage
 from capstan.ledger.identity import RunId
+from capstan.ledger.retired import boxes_of, gone, needed_of
 from capstan.replay.layout import quoted
 from capstan.replay.plan import Plan
 from capstan.replay.play import playing
@@ -106,12 +107,29 @@ def require_known(spark: SparkSession, lake: Lake, plan: Plan) -> None:
 
 
 def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
-    """Audit rows of the plan's workers and times, from staging or from the target itself."""
+    """Audit rows of the plan's workers and times, from staging or from the target itself.
+
+    Raises:
+        BadRequest: `CAP-RETIRED` when records that it has to compute again were deleted.
+    """
     tape, workers, region = plan.tape, plan.workers, plan.reads
+    retired = needed_of(tape, plan.cut, tuple(workers), region, boxes_of(plan.lake, tape))
     if plan.computation is None:
         tagged = plan.layout.tagged(rows, tape.time_type)
         shape = copy_shape(spark, plan, rows.columns)
-        return audit_copy(spark, tape, plan.cut, workers, region, tagged, shape, checks=plan.checks)
+        return audit_copy(
+            spark,
+            tape,
+            plan.cut,
+            workers,
+            region,
+            tagged,
+            shape,
+            checks=plan.checks,
+            retired=retired,
+        )
+    if retired:
+        raise gone(tape, retired[0], "the audit")
     with playing(spark, plan, again=True) as output:
         return audit_computed(
             spark,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capstan.submit.apps import audit, backfill, capture, plan, publish, replay, verify
+from capstan.submit.apps import audit, backfill, capture, maintain, plan, publish, replay, verify
 from capstan.submit.program import main
 from capstan.submit.values import Answer, Fields, Place, Prepare, Work
 
@@ -16,6 +16,7 @@ __all__ = [
     "backfill",
     "capture",
     "main",
+    "maintain",
     "plan",
     "publish",
     "replay",

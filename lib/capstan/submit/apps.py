@@ -55,6 +55,13 @@ class VerifyRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class MaintainRequest:
+    """What `spark_apps/maintain.py` is asked: which streams, None for all that are on tape."""
+
+    streams: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RunAudit:
     """What `spark_apps/audit.py` is asked of a run: its name, and a version of its target."""
 
@@ -126,6 +133,25 @@ def backfill(fields: Fields, place: Place) -> Work:
     # Each is refused when its turn comes: one that cannot be meant stops no other.
     asked = [_read(Backfill, each if isinstance(each, dict) else {}) for each in several]
     return lambda spark: fill_all(spark, place.lake, declarations, asked)
+
+
+def maintain(fields: Fields, place: Place) -> Work:
+    """Prepare the maintenance of streams' tapes, and of what all streams of the lake share."""
+    from capstan.tape.tape import open_tape
+
+    asked = _read(MaintainRequest, fields)
+    place.lake.require()
+    streams = place.lake.streams() if asked.streams is None else list(asked.streams)
+    for stream in streams:
+        open_tape(place.lake, stream)
+
+    def work(spark: SparkSession) -> Answer:
+        from capstan.maintain.run import maintain as carry_out
+
+        found = carry_out(spark, place.lake, streams)
+        return Answer(found.as_json(), found.refusal)
+
+    return work
 
 
 def plan(fields: Fields, place: Place) -> Work:

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
 
 import deltalake
@@ -51,6 +51,8 @@ _CONFLICTS = (
     "MetadataChangedException",
 )
 _SAME_TXN = "ConcurrentTransactionException"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,18 +216,36 @@ def replace(
         ) from error
 
 
+def delete_rows(spark: SparkSession, path: str, condition: str) -> None:
+    """Delete the rows that meet a condition, in one commit; again while it loses to other writers.
+
+    Raises:
+        Held: `CAP-CONFLICT` when every attempt lost.
+    """
+
+    def delete() -> None:
+        spark.sql(f"DELETE FROM delta.`{path}` WHERE {condition}")
+
+    retrying(delete, path)
+
+
+def is_conflict(error: Py4JJavaError | PySparkException) -> bool:
+    """Whether a commit has lost to another writer of the table, and can be made again."""
+    return _is_any(error, *_CONFLICTS)
+
+
 def _is_any(error: Py4JJavaError | PySparkException, *names: str) -> bool:
     """Whether an error is one of these of Delta's; its text alone may not have its name."""
     return any(name in f"{type(error).__name__}: {error}" for name in names)
 
 
-def retrying(write: Callable[[], Commit | None], path: str, attempts: int = 12) -> Commit | None:
+def retrying(write: Callable[[], T], path: str, attempts: int = 12) -> T:
     """Repeat `write` while it loses Delta's conflict check, with growing pauses."""
     for attempt in range(attempts):
         try:
             return write()
         except (Py4JJavaError, PySparkException) as error:
-            if not _is_any(error, *_CONFLICTS):
+            if not is_conflict(error):
                 raise
             time.sleep(min(0.1 * 2**attempt, 3.0))
     raise Held(

@@ -12,7 +12,9 @@ from pyarrow import fs
 from capstan.declare import check_name
 from capstan.errors import BadRequest, Broken
 
-LEDGERS = ("runs", "coverage", "claims", "verified", "findings", "metrics", "snapshots")
+LEDGERS = (
+    "runs", "coverage", "claims", "verified", "findings", "metrics", "snapshots", "retired",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,8 +209,13 @@ def greatest_time(tape: Tape, cut: Cut) -> int | None:
 
 def arrow_times(column: pa.StructArray, time_type: TimeType) -> Iterator[Time]:
     """The times of a struct column, none of them null."""
-    fields = [_integers(pc.struct_field(column, i)) for i in range(len(time_type.coordinates))]
+    fields = arrow_coordinates(column, time_type)
     return map(Time, zip(*(field.to_pylist() for field in fields), strict=True))
+
+
+def arrow_coordinates(column: pa.StructArray, time_type: TimeType) -> list[pa.Array]:
+    """The coordinates of a struct column of times, as integers."""
+    return [_integers(pc.struct_field(column, i)) for i in range(len(time_type.coordinates))]
 
 
 def _integers(column: pa.Array) -> pa.Array:
@@ -243,7 +248,7 @@ def _files_of(table: deltalake.DeltaTable, time_type: TimeType, region: Region) 
     ranges = list(zip(time_type.names, box.since, box.until, strict=True))
 
     def meets(row: Mapping[str, object], name: str, since: int | None, until: int | None) -> bool:
-        low, high = (_micros(row.get(f"{side}.time.{name}")) for side in ("min", "max"))
+        low, high = (bound_integer(row.get(f"{side}.time.{name}")) for side in ("min", "max"))
         # The bounds of timestamps are cut to milliseconds: what was cut may reach this far.
         before = high is not None and since is not None and high + 1000 <= since
         after = low is not None and until is not None and low >= until
@@ -252,7 +257,8 @@ def _files_of(table: deltalake.DeltaTable, time_type: TimeType, region: Region) 
     return {row["path"] for row in rows if all(meets(row, *bounds) for bounds in ranges)}
 
 
-def _micros(bound: object) -> int | None:
+def bound_integer(bound: object) -> int | None:
+    """A bound that Delta keeps of a file's times as an integer: the value, days or microseconds."""
     if isinstance(bound, datetime):
         aware = bound if bound.tzinfo else bound.replace(tzinfo=UTC)
         return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

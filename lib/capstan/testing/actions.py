@@ -14,6 +14,9 @@ from capstan.declare import Declarations
 from capstan.exchange import Form, RecaptureRequest, import_recordings, recapture
 from capstan.exchange.form import Format, find_recordings
 from capstan.ledger.runs import read_histories
+from capstan.maintain.retire import retire
+from capstan.maintain.run import maintain
+from capstan.maintain.runs import Sizes
 from capstan.replay.approval import Decision
 from capstan.replay.request import Request
 from capstan.replay.run import Outcome, publish, replay, rollback
@@ -31,14 +34,16 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
 
     Args:
         spark: The session.
-        name: One of `capture`, `close`, `import`, `recapture`, `replay`, `publish`, `rollback`;
+        name: One of `capture`, `close`, `import`, `recapture`, `replay`, `publish`, `rollback`,
+            `maintain`, `retire`;
             `remount`, which gives a file system other options; `contents`, what a tape and a table
             hold.
         arguments: `lake` and `source` are folders; `capture` takes `reseat`; `import` takes the
             folder `recordings`, of timely's frames; `recapture` takes `into` and `peers`; `replay`
             takes the fields of a `Request` under `request`; `publish` and `rollback` take `run`,
             else it is the newest one, and `publish` takes `by`, who has approved it; `remount`
-            takes `options`, of the file system that the lake's folder is; `contents` a `table`.
+            takes `options`, of the file system that the lake's folder is; `contents` a `table`;
+            `maintain` takes the fields of `Sizes` under `sizes`, and `retire` takes `before`.
 
     Returns:
         What came of it, as JSON.
@@ -118,6 +123,16 @@ def _import(work: _Work) -> dict[str, object]:
     return {"stood": found.stood, "records": sum(each.records for each in found.surveys)}
 
 
+def _maintain(work: _Work) -> dict[str, object]:
+    sizes = work.arguments["sizes"]
+    assert isinstance(sizes, Mapping)
+    return maintain(work.spark, work.lake, [little.NAME], sizes=Sizes(**sizes)).as_json()
+
+
+def _retire(work: _Work) -> dict[str, object]:
+    return retire(work.spark, work.lake, little.NAME, work.named("before")).as_json()
+
+
 _ACTIONS: dict[str, Callable[[_Work], dict[str, object]]] = {
     "capture": _capture,
     "close": _close,
@@ -126,6 +141,8 @@ _ACTIONS: dict[str, Callable[[_Work], dict[str, object]]] = {
     "replay": _replay,
     "publish": _publish,
     "rollback": _rollback,
+    "maintain": _maintain,
+    "retire": _retire,
     "remount": _remount,
     "contents": _contents,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,10 @@ from pyspark.sql import functions as F
 
 from capstan.tape.columns import integers
 from capstan.tape.fingerprint import record_hashes, sum_mod64
+from capstan.tape.predicates import region_sql
 from capstan.tape.tape import Cut, Tape, read_events, read_records
-from capstan.times import Time
+from capstan.times import Box, Time
+from capstan.times.region import Region
 from capstan.verify.columns import NO_WORKER
 
 if TYPE_CHECKING:
@@ -38,7 +40,11 @@ class Finding:
 
 
 def findings(
-    spark: SparkSession, tape: Tape, cut: Cut, workers: Collection[int] | None
+    spark: SparkSession,
+    tape: Tape,
+    cut: Cut,
+    workers: Collection[int] | None,
+    retired: Sequence[Box] = (),
 ) -> dict[int, Finding]:
     """Compare the records at a cut with counts and fingerprints of `events`.
 
@@ -47,11 +53,12 @@ def findings(
         tape: The tape.
         cut: The cut; rows of later batches are not on the tape, and are not looked at.
         workers: Only these workers; None for all.
+        retired: Times whose records were deleted; nothing is said of them.
 
     Returns:
         By worker its first finding, in the order of `seq`, records without an event last.
     """
-    cells = cells_of(spark, tape, cut, workers)
+    cells = cells_of(spark, tape, cut, workers, retired)
     differing = cells.where("stored <> promised OR h1 <> promised_h1 OR h2 <> promised_h2")
     first = F.min(
         F.struct(
@@ -82,7 +89,11 @@ def findings(
 
 
 def cells_of(
-    spark: SparkSession, tape: Tape, cut: Cut, workers: Collection[int] | None
+    spark: SparkSession,
+    tape: Tape,
+    cut: Cut,
+    workers: Collection[int] | None,
+    retired: Sequence[Box] = (),
 ) -> DataFrame:
     """A row per worker, batch and time of either side: what is stored, and what was promised.
 
@@ -90,12 +101,16 @@ def cells_of(
     count and both hashes of the stored rows (`stored, h1, h2`) and of the event (`promised,
     promised_h1, promised_h2`), zero where there is nothing. No order promised.
     """
-    rows = read_records(spark, tape, cut, workers=workers)
+    gone = [region_sql(tape.time_type, Region(box), tape.columns) for box in retired]
+    # A record without a time was not retired.
+    kept = " AND ".join(f"NOT coalesce({each}, false)" for each in gone) or "true"
+    rows = read_records(spark, tape, cut, workers=workers).where(kept)
     h1, h2 = record_hashes(rows)
     stored = rows.select(*_CELL, F.lit(1).alias("stored"), h1.alias("h1"), h2.alias("h2"))
     promised = (
         read_events(spark, tape, cut, workers=workers)
         .where("kind = 'messages'")
+        .where(kept)
         .select(
             *_CELL,
             "seq",

@@ -8,7 +8,7 @@ from capstan.errors import AnswerIsNo
 from capstan.protocol import Violation
 from capstan.protocol.rules import holdings_json
 from capstan.tape.tape import Cut, Tape
-from capstan.times import Antichain, Time, TimeType
+from capstan.times import Antichain, Box, Time, TimeType
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,13 @@ class Verification:
         cut: What was verified: the events up to this commit.
         workers: A verdict for each chosen worker, by number. Where all were chosen, also for
             workers that the stream does not have and that are on its tape all the same.
+        retired: Times whose records were deleted; of their records nothing is said.
     """
 
     stream: str
     cut: Cut
     workers: tuple[WorkerVerdict, ...]
+    retired: tuple[Box, ...] = ()
 
     @property
     def valid(self) -> bool:
@@ -90,6 +92,7 @@ class Verification:
             "stream": self.stream,
             "cut": self.cut.commit,
             "valid": self.valid,
+            "retired": [box.to_json(tape.time_type)["until"] for box in self.retired],
             "workers": [verdict.as_json(tape.time_type) for verdict in self.workers],
         }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from capstan.errors import BadRequest
+from capstan.ledger.retired import boxes_of
 from capstan.protocol import Rule, Violation
 from capstan.steps import reached
 from capstan.tape.lake import Lake
 from capstan.tape.summary import worker_labels
 from capstan.tape.tape import Cut, Tape, newest_cut, read_events
-from capstan.times import Antichain
+from capstan.times import Antichain, Box
 from capstan.verify import remembered
 from capstan.verify.columns import NO_WORKER, Fingerprint
 from capstan.verify.content import findings
@@ -78,6 +79,7 @@ def verify(
         require_whole(tape)
     cut = newest_cut(tape) if cut is None else cut
     plan = _plan(lake, tape, cut, workers)
+    retired = boxes_of(lake, tape)
     outcomes = _outcomes(spark, tape, cut, plan)
     _require_there(tape, workers, outcomes)
     reached("verify.events", stream=tape.name, cut=cut.commit, read=_read(plan, outcomes))
@@ -85,13 +87,13 @@ def verify(
         _remember(spark, lake, tape, cut, plan, outcomes)
         reached("verify.ledger", stream=tape.name, cut=cut.commit)
     if deep:
-        outcomes = _with_content(spark, tape, cut, workers, outcomes)
+        outcomes = _with_content(spark, tape, cut, workers, outcomes, retired)
         reached("verify.deep", stream=tape.name, cut=cut.commit)
     verdicts = [
         _verdict(worker, plan.labels.get(worker, ""), outcome)
         for worker, outcome in sorted(outcomes.items())
     ]
-    return Verification(tape.name, cut, tuple(verdicts))
+    return Verification(tape.name, cut, tuple(verdicts), retired)
 
 
 def events_to_judge(
@@ -225,13 +227,14 @@ def _with_content(
     cut: Cut,
     workers: Collection[int] | None,
     outcomes: Mapping[int, Outcome],
+    retired: Sequence[Box],
 ) -> dict[int, Outcome]:
     """The outcomes, ended where the records of a recording that obeys the rules are not its own."""
     unknown = Outcome.of(Start().judge(tape.time_type.minimum))
     after = dict(outcomes)
     found = {
         worker: finding
-        for worker, finding in findings(spark, tape, cut, workers).items()
+        for worker, finding in findings(spark, tape, cut, workers, retired).items()
         if after.setdefault(worker, unknown).violation is None
     }
     # What was held before an event in the midst has to be found out again.

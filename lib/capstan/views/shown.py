@@ -13,6 +13,7 @@ STATES = {
     "stale": ("≈", "written, some of it by older code"),
     "gap": ("○", "complete, and not written"),
     "failed": ("✕", "not written: the last attempt failed"),
+    "retired": ("⊘", "not written by today's code, and its records are retired"),
     "incomplete": ("…", "can still receive records"),
 }
 """States of an interval, with a sign that does not need colours, and what they mean."""

@@ -1,0 +1,9 @@
+"""The Airflow DAG `capstan_maintain`: tapes and ledgers are kept quick and bounded."""
+
+from __future__ import annotations
+
+from capstan.airflow.maintain import maintain_dags
+from capstan.airflow.setting import read_setting
+
+for dag in maintain_dags(read_setting(__file__)):
+    globals()[dag.dag_id] = dag

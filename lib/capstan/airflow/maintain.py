@@ -1,0 +1,96 @@
+"""The DAG `capstan_maintain`: small files become larger ones, what is over is cleared away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+
+from airflow.sdk import DAG, Context, Param
+
+from capstan.airflow import docs, schedules
+from capstan.airflow.notify import on_failure
+from capstan.airflow.setting import Setting
+from capstan.airflow.submit import CapstanSubmitOperator
+
+DAG_ID = "capstan_maintain"
+RETRIES = 2
+RETRY_DELAY = timedelta(seconds=30)
+
+
+class MaintainOperator(CapstanSubmitOperator):
+    """Submits the maintenance of the streams that the run's parameters choose."""
+
+    def __init__(self, *, setting: Setting, **rest: object) -> None:
+        """Prepare a maintenance."""
+        super().__init__(
+            app="maintain",
+            setting=setting,
+            request={},
+            show=maintained_markdown,
+            **rest,  # type: ignore[arg-type]
+        )
+
+    def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
+        """Maintain; what was done."""
+        self.request = {"streams": context["params"].get("streams") or None}
+        return super().execute(context)
+
+
+def maintain_dags(setting: Setting) -> Iterator[DAG]:
+    """The DAG that maintains, daily and by hand."""
+    with DAG(
+        DAG_ID,
+        description="Compact and clean up tapes and ledgers",
+        doc_md=docs.MAINTAIN + docs.FAILURES,
+        schedule=schedules.daily(),
+        start_date=schedules.BEGINNING,
+        catchup=False,
+        # Two at once would only do the same work twice.
+        max_active_runs=1,
+        params=_form(setting),
+        tags=["capstan", "maintain"],
+    ) as dag:
+        MaintainOperator(
+            task_id="maintain",
+            setting=setting,
+            on_failure_callback=on_failure(setting),
+            doc_md=docs.TASKS["maintain"],
+            retries=RETRIES,
+            retry_delay=RETRY_DELAY,
+        )
+    yield dag
+
+
+def maintained_markdown(found: Mapping[str, object]) -> str:
+    """What maintenance did, as `Maintained.as_json` gives it."""
+    lines = [
+        "## Maintenance",
+        "",
+        "| stream | table | files before | files | bytes | rewritten | vacuumed | damaged |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    tables = found.get("tables")
+    for each in tables if isinstance(tables, list) else ():
+        names = ("table", "files_before", "files", "bytes", "rewritten", "vacuumed")
+        damaged = ", ".join(f"{first} to {last}" for first, last in each["damaged"])
+        cells = [each["stream"] or "", *(each[name] for name in names), damaged]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    busy = found.get("busy")
+    for each in busy if isinstance(busy, list) else ():
+        lines += ["", f"passed over: {each['message']}"]
+    if "message" in found:
+        lines += ["", f"**{found['error']}**: {found['message']}"]
+    return "\n".join(lines)
+
+
+def _form(setting: Setting) -> Mapping[str, Param]:
+    return {
+        "streams": Param(
+            None,
+            type=["array", "null"],
+            items={"type": "string"},
+            examples=list(setting.declarations.streams),
+            title="Streams",
+            description_md="Streams whose tapes are kept up; empty for all that are on tape.",
+        ),
+    }

@@ -1,0 +1,49 @@
+"""What is left over beside the tables: staged output, and snapshots that no run goes on from."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from capstan.ledger.runs import read_histories
+from capstan.ledger.snapshots import parts_of
+from capstan.replay.resuming import clear_old
+from capstan.replay.staged import KEEP, clear_staged, list_staged
+from capstan.steps import reached
+from capstan.tape.lake import Lake, children, is_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def clear_staging(lake: Lake, now: datetime) -> list[str]:
+    """Clear away what was rejected, has failed or was killed long enough ago; the names of it.
+
+    What waits to be published is never touched.
+    """
+    over = clear_staged(lake, list_staged(lake, now), now, KEEP)
+    if over:
+        reached("maintain.staging", cleared=len(over))
+    return over
+
+
+def pipelines_of(lake: Lake) -> list[str]:
+    """The pipelines that have a table of state."""
+    return [name for name in children(f"{lake.root}/state") if is_table(lake.state(name))]
+
+
+def clear_snapshots(spark: SparkSession, lake: Lake, pipeline: str) -> list[str]:
+    """Delete snapshots of a pipeline that no run goes on from any more; their names.
+
+    Also those of attempts that have ended without publishing. The newest of each followed replay
+    stay, so that its newest runs can be taken back.
+    """
+    there = parts_of(lake, pipeline)
+    runs = {name.partition("@")[0].rpartition("-")[0] for name in there}
+    known = read_histories(lake) if runs else {}
+    identities = {known[run].last.identity for run in runs if run in known}
+    return [
+        name
+        for identity in sorted(identities)
+        for name in clear_old(spark, lake, pipeline, identity, slack=0)
+    ]

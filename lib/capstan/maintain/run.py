@@ -1,0 +1,202 @@
+"""Maintenance of a stream's tape, and of what all streams of a lake share.
+
+It may be ended anywhere and begun again: what was not committed counts for nothing. A table that
+others keep taking files of is passed over; so is a range whose records are not what they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeVar
+
+from capstan.errors import AnswerIsNo, CapstanError, Held
+from capstan.ledger.tables import now as moment
+from capstan.maintain.clearing import clear_snapshots, clear_staging, pipelines_of
+from capstan.maintain.compact import Compacted, compact_index
+from capstan.maintain.records import compact_records
+from capstan.maintain.retire import finish
+from capstan.maintain.runs import Sizes
+from capstan.maintain.storing import storing
+from capstan.maintain.tables import index_tables, ledger_tables
+from capstan.maintain.upkeep import checkpoint, vacuum
+from capstan.tape.lake import Lake
+from capstan.tape.summary import worker_states
+from capstan.tape.tape import Tape, newest_cut, open_tape
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Table:
+    """What maintenance did to a table.
+
+    Attributes:
+        table: What it is called.
+        files_before: Files that it had.
+        files: Files that it has.
+        bytes: Their size.
+        rewritten: Bytes that were written anew.
+        vacuumed: Files that were deleted, as no version that is kept has them.
+        checkpoint: Whether its log got a checkpoint.
+        damaged: Of records, batches (first and last) that are not what the index promises: they
+            are as they were.
+    """
+
+    table: str
+    files_before: int = 0
+    files: int = 0
+    bytes: int = 0
+    rewritten: int = 0
+    vacuumed: int = 0
+    checkpoint: bool = False
+    damaged: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Maintained:
+    """What maintenance did.
+
+    Attributes:
+        streams: The streams whose tapes were kept up.
+        tables: By stream its tables, and under an empty name those that all streams share.
+        staging: What was cleared away of what replays have staged.
+        snapshots: What was cleared away of the state of followed pipelines.
+        retired: By stream, the records whose deletion was finished.
+        busy: What was passed over, and why.
+    """
+
+    streams: list[str] = field(default_factory=list)
+    tables: dict[str, list[Table]] = field(default_factory=dict)
+    staging: list[str] = field(default_factory=list)
+    snapshots: list[str] = field(default_factory=list)
+    retired: dict[str, int] = field(default_factory=dict)
+    busy: list[CapstanError] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, object]:
+        """The answer as one JSON object."""
+        every = [table for tables in self.tables.values() for table in tables]
+        return {
+            "streams": self.streams,
+            "tables": [
+                {"stream": stream or None, **asdict(table)}
+                for stream, tables in self.tables.items()
+                for table in tables
+            ],
+            "rewritten": sum(table.rewritten for table in every),
+            "vacuumed": sum(table.vacuumed for table in every),
+            "staging": self.staging,
+            "snapshots": self.snapshots,
+            "retired": self.retired,
+            "busy": [error.told() for error in self.busy],
+        }
+
+    @property
+    def refusal(self) -> CapstanError | None:
+        """The error to end with, where something was passed over; damage before all else."""
+        damaged = [
+            (stream, batches)
+            for stream, tables in self.tables.items()
+            for table in tables
+            for batches in table.damaged
+        ]
+        if damaged:
+            stream, (first, last) = damaged[0]
+            return AnswerIsNo(
+                "CAP-TAPE",
+                f"stream {stream}: records of batches {first} to {last} are not what its index "
+                "says; they are as they were",
+                f"`capstan verify {stream} --deep` names the events",
+                stream=stream,
+            )
+        return self.busy[0] if self.busy else None
+
+
+def maintain(
+    spark: SparkSession,
+    lake: Lake,
+    streams: Iterable[str],
+    *,
+    sizes: Sizes | None = None,
+    now: datetime | None = None,
+) -> Maintained:
+    """Keep up the tapes of streams, and what all streams of the lake share; idempotent.
+
+    Args:
+        spark: The session.
+        lake: The lake.
+        streams: The streams.
+        sizes: When records are worth to be written anew; the usual ones by default.
+        now: The present moment, by which what is staged is old.
+
+    Raises:
+        BadRequest: `CAP-STREAM` for a stream that is not on tape.
+        Broken: `CAP-STORAGE` when the lake cannot be written, `CAP-REWRITE`.
+    """
+    tapes = [open_tape(lake, name) for name in streams]
+    done = Maintained([tape.name for tape in tapes])
+    with storing(lake.root):
+        for tape in tapes:
+            done.tables[tape.name] = _tape(spark, lake, tape, sizes or Sizes(), done)
+        done.tables[""] = _shared(spark, lake, done)
+        done.staging = clear_staging(lake, now or moment())
+    return done
+
+
+def _tape(
+    spark: SparkSession, lake: Lake, tape: Tape, sizes: Sizes, done: Maintained
+) -> list[Table]:
+    finished = _unless_held(lambda: finish(spark, lake, tape), 0, done)
+    if finished:
+        done.retired[tape.name] = finished
+    ended = all(state.closed for state in worker_states(tape, newest_cut(tape)))
+    path = tape.paths.records
+    records = _unless_held(
+        lambda: compact_records(spark, lake, tape, sizes), Compacted("records"), done
+    )
+    found = [_kept_up(spark, records, path)]
+    for table in index_tables(tape):
+        compacted = _unless_held(
+            lambda t=table: compact_index(spark, t, ended=ended),  # type: ignore[misc]
+            Compacted(table.name),
+            done,
+        )
+        found.append(_kept_up(spark, compacted, table.path))
+    return found
+
+
+def _shared(spark: SparkSession, lake: Lake, done: Maintained) -> list[Table]:
+    found = []
+    for pipeline in pipelines_of(lake):
+        done.snapshots += clear_snapshots(spark, lake, pipeline)
+        found.append(_kept_up(spark, Compacted(f"state {pipeline}"), lake.state(pipeline)))
+    for table in ledger_tables(lake):
+        compacted = _unless_held(
+            lambda t=table: compact_index(spark, t),  # type: ignore[misc]
+            Compacted(table.name),
+            done,
+        )
+        found.append(_kept_up(spark, compacted, table.path))
+    return found
+
+
+def _kept_up(spark: SparkSession, compacted: Compacted, path: str) -> Table:
+    """Vacuum a table that was compacted, then write a checkpoint of its log."""
+    known = {name: value for name, value in asdict(compacted).items() if name != "commits"}
+    known["files_before"] = compacted.files_before or 0
+    known["vacuumed"] = vacuum(spark, compacted.table, path)
+    known["checkpoint"] = checkpoint(spark, compacted.table, path)
+    return Table(**known)
+
+
+def _unless_held(work: Callable[[], T], otherwise: T, done: Maintained) -> T:
+    """What some work comes to; where other writers keep it from being done, that is noted."""
+    try:
+        return work()
+    except Held as held:
+        done.busy.append(held)
+        return otherwise

@@ -1,0 +1,70 @@
+"""Checkpoints of tables' logs, and the deletion of files that no version to be read needs."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from capstan.declare import parse_duration
+from capstan.ledger.claims import LEASE
+from capstan.steps import reached
+from capstan.tape import delta
+from capstan.tape.lake import exists, read_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_RETENTION = timedelta(days=7)
+"""How long Delta keeps files that are no longer in a table, where it is not told otherwise."""
+
+_RETENTION = "delta.deletedFileRetentionDuration"
+
+
+def vacuum(spark: SparkSession, name: str, path: str) -> int:
+    """Delete files that are in no version of a table which its retention keeps; how many went.
+
+    Also what killed writers have left. Nothing is deleted while the retention is shorter than a
+    run may take: what it reads has to stay until its end.
+    """
+    if retention_of(path) < LEASE:
+        return 0
+    table = delta.open_table(path)
+    over = table.vacuum(dry_run=True, full=True)
+    if not over:
+        return 0
+    spark.sql(f"VACUUM delta.`{path}`")
+    reached("maintain.vacuumed", table=name, files=len(over))
+    return len(over)
+
+
+def retention_of(path: str) -> timedelta:
+    """How long a table keeps files that are no longer in it; zero where that cannot be told."""
+    text = delta.open_table(path).metadata().configuration.get(_RETENTION)
+    if text is None:
+        return DEFAULT_RETENTION
+    try:
+        return parse_duration(text.removeprefix("interval").strip())
+    except ValueError:
+        return timedelta(0)
+
+
+def checkpoint(spark: SparkSession, name: str, path: str) -> bool:
+    """Write a checkpoint of a table's log unless its newest version has one; whether it did.
+
+    With it goes what of the log is older than the table's retention of it.
+    """
+    if _last_checkpoint(path) >= delta.open_table(path).version():
+        return False
+    jvm, session = spark._jvm, spark._jsparkSession
+    assert jvm is not None
+    none = jvm.scala.Option.empty()
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, path)
+    log.checkpoint(log.update(False, none, none), none)
+    reached("maintain.checkpoint", table=name)
+    return True
+
+
+def _last_checkpoint(path: str) -> int:
+    place = f"{path}/_delta_log/_last_checkpoint"
+    return int(json.loads(read_text(place))["version"]) if exists(place) else -1

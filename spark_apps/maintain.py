@@ -1,0 +1,14 @@
+"""Keep up the tapes of streams, and what all streams of the lake share.
+
+Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
+Keys of the request: streams, a list of names; all of the lake without it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from capstan import submit
+
+if __name__ == "__main__":
+    sys.exit(submit.main(submit.maintain))

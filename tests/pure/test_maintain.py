@@ -1,0 +1,176 @@
+"""What of a table is written anew, and when: runs, seats, and how often a row is rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from deltalake.exceptions import DeltaError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capstan.errors import Broken
+from capstan.maintain.runs import File, Run, Sizes, runs_of, worth_writing
+from capstan.maintain.seats import deal
+from capstan.maintain.storing import storing
+
+SIZES = Sizes(file=1000, full=640, share=40, least=10, many=8, fan=4, most=10_000)
+
+
+def file(low: int, high: int | None = None, bytes_: int = 10, **more: object) -> File:
+    high = low if high is None else high
+    return File(f"{low}-{high}-{bytes_}", bytes_, bytes_, low, high, **more)  # type: ignore[arg-type]
+
+
+def written(group: tuple[File, ...]) -> File:
+    """What a group becomes in a table whose rows have no worker."""
+    total = sum(f.bytes for f in group)
+    return file(min(f.low for f in group), max(f.high for f in group), total)
+
+
+def maintained(
+    files: list[File], sizes: Sizes = SIZES, *, ended: bool = False
+) -> tuple[list[File], int]:
+    """The files after maintenance, and the bytes that it has written."""
+    rewritten = 0
+    for _ in range(20):
+        groups = worth_writing(runs_of(files), sizes, ended=ended)
+        if not groups:
+            return files, rewritten
+        for group in groups:
+            rewritten += sum(f.bytes for f in group)
+            files = [f for f in files if f not in group] + [written(group)]
+    raise AssertionError("it does not come to an end")
+
+
+def test_runs_are_files_whose_batches_touch() -> None:
+    files = [file(3), file(0, 2), file(1), file(4, 6), file(5, 9)]
+    assert [(run.low, run.high, len(run.files)) for run in runs_of(files)] == [
+        (0, 2, 2), (3, 3, 1), (4, 9, 2),
+    ]  # fmt: skip
+
+
+def test_few_small_files_wait() -> None:
+    files = [file(n) for n in range(7)]
+    assert worth_writing(runs_of(files), SIZES) == []
+    assert len(worth_writing(runs_of(files), SIZES, ended=True)) == 1
+    assert len(worth_writing(runs_of([*files, file(7)]), SIZES)) == 1
+
+
+def test_what_has_the_full_size_is_left_alone_for_good() -> None:
+    full = file(0, 9, 640)
+    files = [full, *(file(n) for n in range(10, 17))]
+    (group,) = worth_writing(runs_of([*files, file(17)]), SIZES)
+    assert full not in group
+    assert worth_writing(runs_of([full]), SIZES, ended=True) == []
+
+
+def test_one_large_batch_is_laid_out_by_worker() -> None:
+    mixed = [file(0, bytes_=400, workers=(0, 3)), file(0, bytes_=401, workers=(0, 3))]
+    own = [file(0, bytes_=200 + n, workers=(n, n)) for n in range(4)]
+    assert worth_writing(runs_of(mixed), SIZES, 4) == [tuple(mixed)]
+    assert worth_writing(runs_of(own), SIZES, 4) == []
+    assert not Run(tuple(mixed)).is_sound(SIZES)
+    assert worth_writing(runs_of([file(0, bytes_=700, workers=(0, 3))]), SIZES, 4)
+    # What is small may be of several.
+    assert Run((file(0, bytes_=19, workers=(0, 3)),)).is_sound(SIZES)
+    assert Run(tuple(own)).is_sound(SIZES)
+
+
+@given(
+    batches=st.lists(st.integers(1, 3000), max_size=300),
+    turns=st.lists(st.integers(1, 60), max_size=40),
+)
+def test_rows_are_written_anew_about_once(batches: list[int], turns: list[int]) -> None:
+    files: list[File] = []
+    total = rewritten = 0
+    waiting = [file(n, bytes_=size) for n, size in enumerate(batches)]
+    for turn in turns:
+        files += waiting[:turn]
+        total += sum(f.bytes for f in waiting[:turn])
+        del waiting[:turn]
+        files, more = maintained(files)
+        rewritten += more
+        # Runs never overlap, and lose no file.
+        assert sum(f.bytes for f in files) == total
+        assert all(len(run.files) == 1 for run in runs_of(files))
+        # A run grows `fan` times with each time it is taken up, up to the full size.
+        assert rewritten <= total * 5
+        again, nothing = maintained(files)
+        assert (again, nothing) == (files, 0)
+
+
+def test_batches_worth_a_run_a_day_are_written_once() -> None:
+    files: list[File] = []
+    rewritten = 0
+    for day in range(30):
+        files += [file(24 * day + hour, bytes_=40) for hour in range(24)]
+        files, more = maintained(files)
+        rewritten += more
+    assert rewritten == 30 * 24 * 40
+    assert len(files) == 30
+
+
+def test_files_stay_bounded_however_small_the_batches() -> None:
+    files: list[File] = []
+    rewritten = 0
+    for batch in range(2000):
+        files, more = maintained([*files, file(batch, bytes_=1)])
+        rewritten += more
+    assert len(files) < 40
+    assert rewritten <= 4 * 2000
+
+
+@given(
+    counts=st.dictionaries(
+        st.integers(0, 50), st.lists(st.integers(1, 500), min_size=1), max_size=20
+    )
+)
+def test_every_record_has_a_seat(counts: Mapping[int, list[int]]) -> None:
+    cells = {worker: [((n,), c) for n, c in enumerate(some)] for worker, some in counts.items()}
+    seats = deal(cells, 1.0, SIZES)
+    held: dict[int, set[int]] = {}
+    size: dict[int, int] = {}
+    for worker, some in cells.items():
+        for time, count in some:
+            seat = seats.first[worker] + sum(time >= step for step in seats.steps.get(worker, ()))
+            held.setdefault(seat, set()).add(worker)
+            size[seat] = size.get(seat, 0) + count
+    assert set(held) <= set(range(seats.count))
+    assert not held or set(held) == set(range(seats.count))
+    for seat, workers in held.items():
+        # Only who has little shares a file, and such a file stays small.
+        assert len(workers) == 1 or size[seat] < 2 * SIZES.least
+        largest = max(c for some in counts.values() for c in some)
+        assert size[seat] <= SIZES.file + 2 * largest
+
+
+def test_who_has_little_shares_a_file() -> None:
+    seats = deal({worker: [((0,), 3)] for worker in range(12)}, 1.0, SIZES)
+    assert (seats.count, set(seats.first.values())) == (2, {0, 1})
+
+
+@pytest.mark.parametrize(("workers", "whole"), [(1, 640), (16, 640), (100, 4000)])
+def test_a_full_run_has_a_share_for_every_worker(workers: int, whole: int) -> None:
+    assert SIZES.whole(workers) == whole
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(28, "No space left on device"), "no space is left"),
+        (PermissionError(13, "Permission denied"), "it must not be written"),
+        (OSError(27, "File too large"), "no space is left"),
+        (DeltaError("Read-only file system (os error 30)"), "it must not be written"),
+    ],
+)
+def test_a_lake_that_cannot_be_written_is_named(error: Exception, reason: str) -> None:
+    with pytest.raises(Broken) as found, storing("/lake"):
+        raise error
+    assert (found.value.code, found.value.exit_code) == ("CAP-STORAGE", 5)
+    assert found.value.message == f"/lake cannot be written: {reason}"
+
+
+def test_other_failures_are_what_they_are() -> None:
+    with pytest.raises(OSError, match="the moon"), storing("/lake"):
+        raise OSError("the moon is down")

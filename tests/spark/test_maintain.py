@@ -1,0 +1,290 @@
+"""Maintenance: what it writes anew, what it leaves, and that no answer changes by it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from capstan import steps
+from capstan.bench.counters import Scan, Watch, commits
+from capstan.errors import Broken
+from capstan.maintain import upkeep
+from capstan.maintain.compact import compact_index
+from capstan.maintain.records import compact_records
+from capstan.maintain.retire import retire
+from capstan.maintain.run import maintain
+from capstan.maintain.tables import files_of, index_tables
+from capstan.tape import delta
+from capstan.testing import contents
+from capstan.testing.sixteen import KIB, NAME, ROWS, SIZES, Sixteen, make
+from capstan.verify import verify
+
+BATCHES = 6
+DAY = 86_400
+
+
+@pytest.fixture(scope="module")
+def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sixteen:
+    return make(spark, tmp_path_factory.mktemp("maintain"), BATCHES)
+
+
+@pytest.fixture(scope="module")
+def unkept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sixteen:
+    """Four days on tape as they were captured; not to be changed."""
+    return make(spark, tmp_path_factory.mktemp("unkept"), 4)
+
+
+def read(made: Sixteen, into: str, **asked: object) -> Scan:
+    """What a replay into a new table reads of the records."""
+    with Watch(made.spark) as watch:
+        assert made.replay(into, direct=True, **asked).certificate["published"]
+    (scan,) = watch.scans(made.tape.paths.records)
+    return scan
+
+
+def rows(made: Sixteen, table: str) -> list[str]:
+    found = contents.rows(made.lake.table(table))
+    assert found
+    return found
+
+
+def test_one_worker_of_sixteen_reads_a_sixteenth(made: Sixteen) -> None:
+    before = contents.tape(made.lake, NAME)
+    until = {"until": f"2020-01-{BATCHES:02}"}
+    whole = read(made, "all_before", **until)
+    one = read(made, "one_before", workers=("3",), **until)
+    assert one.bytes > whole.bytes / 2
+    assert verify(made.spark, made.lake, made.tape).valid
+
+    done = maintain(made.spark, made.lake, [NAME], sizes=SIZES)
+    records, *_ = done.tables[NAME]
+    assert done.refusal is None
+    # The last hours can still receive records: their batch waits. All else is written once.
+    assert records.files_before == BATCHES
+    assert abs(records.rewritten / whole.bytes - 1) < 0.01
+    assert contents.tape(made.lake, NAME) == before
+    after = read(made, "all_after", **until)
+    clustered = read(made, "one_after", workers=("3",), **until)
+    assert after.files == records.files - 1
+    assert clustered.bytes * 12 <= after.bytes
+    # Of a worker's files those of other times are left out too.
+    day = read(made, "day_after", workers=("3",), since="2020-01-02", until="2020-01-03")
+    assert day.files < clustered.files
+    assert rows(made, "one_after") == rows(made, "one_before")
+    assert rows(made, "all_after") == rows(made, "all_before")
+    with Watch(made.spark) as watch:
+        assert verify(made.spark, made.lake, made.tape).valid
+    assert watch.jobs == 0
+    assert verify(made.spark, made.lake, made.tape, deep=True, remember=False).valid
+
+
+def test_a_second_maintenance_changes_nothing(made: Sixteen) -> None:
+    maintain(made.spark, made.lake, [NAME], sizes=SIZES)
+    known = sorted(Path(made.lake.root).rglob("*"))
+    again = maintain(made.spark, made.lake, [NAME], sizes=SIZES).as_json()
+    assert (again["rewritten"], again["vacuumed"]) == (0, 0)
+    assert sorted(Path(made.lake.root).rglob("*")) == known
+
+
+def test_a_table_that_is_followed_tells_nothing_new(made: Sixteen, tmp_path: Path) -> None:
+    made.lay(BATCHES)
+    made.capture()
+
+    def new(table: str) -> int:
+        query = (
+            made.spark.readStream.format("delta")
+            .load(table)
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(tmp_path / Path(table).name))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return sum(each["numInputRows"] for each in query.recentProgress)
+
+    paths = made.tape.paths
+    assert new(paths.records) == (BATCHES + 1) * ROWS
+    assert new(paths.events) > 0
+    done = maintain(made.spark, made.lake, [NAME], sizes=replace(SIZES, many=1, full=KIB, share=1))
+    assert done.tables[NAME][0].rewritten > 0
+    compact_index(made.spark, replace(index_tables(made.tape)[0], sizes=SIZES))
+    assert (new(paths.records), new(paths.events)) == (0, 0)
+
+
+class Between:
+    """Does some work at a point of other work, once: between its reading and its commit."""
+
+    def __init__(self, point: str, work: Callable[[], object]) -> None:
+        self.point, self.work, self.done = point, work, False
+
+    def __call__(self, point: str, _: dict[str, object]) -> None:
+        if point == self.point and not self.done:
+            self.done = True
+            self.work()
+
+
+def test_others_commit_while_maintenance_is_about_to(spark: SparkSession, tmp_path: Path) -> None:
+    made = make(spark, tmp_path, 3)
+    asked = {"follow": "f"}
+
+    def capture_and_follow() -> None:
+        made.lay(3)
+        made.capture()
+        assert made.replay("copy", **asked).certificate["published"]
+
+    def the_same_again() -> None:
+        assert maintain(spark, made.lake, [NAME], sizes=SIZES).as_json()["rewritten"] > 0
+
+    for work, more in ((capture_and_follow, True), (the_same_again, False)):
+        if not more:
+            made.lay(4)
+            made.lay(5)
+            made.capture()
+        between = Between("maintain.written", work)
+        with steps.listening(between):
+            found = compact_records(spark, made.lake, made.tape, SIZES)
+        assert between.done
+        # Of two that take the same files one lands, and the other finds nothing left to do.
+        assert (found.commits > 0) == more
+    assert verify(spark, made.lake, made.tape, deep=True).valid
+    tape = contents.tape(made.lake, NAME)
+    assert len(tape["records"]) == 6 * ROWS
+    made.replay("copy", **asked)
+    made.replay("whole")
+    assert rows(made, "copy") == rows(made, "whole")
+
+
+def test_capture_follow_and_maintain_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    made = make(spark, tmp_path, 2)
+    failures: list[BaseException] = []
+    ended = threading.Event()
+
+    def begin(work: Callable[[Sixteen], None]) -> threading.Thread:
+        own = replace(made, spark=spark.newSession())
+
+        def carry_out() -> None:
+            try:
+                work(own)
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=carry_out)
+        thread.start()
+        return thread
+
+    def follow(own: Sixteen) -> None:
+        while not ended.is_set():
+            own.replay("copy", follow="f")
+
+    def keep_up(own: Sixteen) -> None:
+        while not ended.is_set():
+            maintain(own.spark, own.lake, [NAME], sizes=replace(SIZES, many=2))
+
+    others = [begin(follow), begin(keep_up)]
+    for day in range(2, 5):
+        made.lay(day)
+        made.capture()
+    ended.set()
+    for thread in others:
+        thread.join()
+    assert failures == []
+    made.replay("copy", follow="f")
+    made.replay("whole")
+    assert rows(made, "copy") == rows(made, "whole")
+    assert len(contents.tape(made.lake, NAME)["records"]) == 5 * ROWS
+    assert verify(spark, made.lake, made.tape, deep=True).valid
+
+
+def test_damaged_records_are_named_and_left_as_they_are(unkept: Sixteen, tmp_path: Path) -> None:
+    made, spark = unkept.copied(tmp_path), unkept.spark
+    path = made.tape.paths.records
+    spark.sql(f"UPDATE delta.`{path}` SET data.text = 'x' WHERE batch = 1 AND data.id = 7")
+    damaged = contents.rows(path)
+    known = commits(path)
+    done = maintain(spark, made.lake, [NAME], sizes=SIZES)
+    assert done.refusal is not None
+    assert (done.refusal.code, done.refusal.exit_code) == ("CAP-TAPE", 1)
+    assert done.tables[NAME][0].damaged == [(1, 1)]
+    assert contents.rows(path) == damaged
+    # The batches around it were put together, each on its own side.
+    assert len(commits(path) - known) == 2
+    # All else was kept up.
+    assert any(table.checkpoint for table in done.tables[NAME])
+
+
+def test_what_nobody_needs_is_deleted_and_nothing_else(
+    unkept: Sixteen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, spark = unkept.copied(tmp_path), unkept.spark
+    made.replay("copy")
+    path = Path(made.tape.paths.records)
+    left = path / "part-left-by-a-killed-writer.parquet"
+    left.write_bytes(b"nothing")
+    maintain(spark, made.lake, [NAME], sizes=SIZES)
+    there = set(path.glob("*.parquet"))
+    assert left in there
+    old = time.time() - 8 * DAY
+    for file in there:
+        os.utime(file, (old, old))
+    # What was put together a moment ago may still be read; what no commit has named is old.
+    assert maintain(spark, made.lake, [NAME], sizes=SIZES).as_json()["vacuumed"] == 1
+    assert set(path.glob("*.parquet")) == there - {left}
+    delta.set_properties(
+        spark, str(path), {"delta.deletedFileRetentionDuration": "interval 0 hours"}
+    )
+    assert maintain(spark, made.lake, [NAME], sizes=SIZES).as_json()["vacuumed"] == 0
+    monkeypatch.setattr(upkeep, "LEASE", timedelta(0))
+    gone = maintain(spark, made.lake, [NAME], sizes=SIZES).as_json()["vacuumed"]
+    files = {path / each.path for each in files_of(str(path), "batch") or ()}
+    assert set(path.glob("*.parquet")) == files
+    assert gone == len(there) - 1 - len(files)
+    assert verify(spark, made.lake, made.tape, deep=True).valid
+    made.replay("again")
+    assert rows(made, "again") == rows(made, "copy")
+
+
+def test_a_disk_that_is_full_in_the_midst_leaves_nothing_half_done(
+    unkept: Sixteen, tmp_path: Path
+) -> None:
+    made, spark = unkept.copied(tmp_path), unkept.spark
+    tape, known = contents.tape(made.lake, NAME), commits(made.lake.root)
+    assert spark._jvm is not None
+    driver = int(spark._jvm.java.lang.ProcessHandle.current().pid())
+    limits = resource.prlimit(driver, resource.RLIMIT_FSIZE)
+    # No file of the driver's may grow beyond this: what it writes ends as on a full disk.
+    resource.prlimit(driver, resource.RLIMIT_FSIZE, (8 * KIB, limits[1]))
+    try:
+        with pytest.raises(Broken) as full:
+            maintain(spark, made.lake, [NAME], sizes=SIZES)
+    finally:
+        resource.prlimit(driver, resource.RLIMIT_FSIZE, limits)
+    assert (full.value.code, full.value.exit_code) == ("CAP-STORAGE", 5)
+    assert "no space is left" in full.value.message
+
+    def refuse(point: str, _: dict[str, object]) -> None:
+        if point in ("maintain.written", "retire.written"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+    with steps.listening(refuse):
+        with pytest.raises(Broken) as shut:
+            maintain(spark, made.lake, [NAME], sizes=SIZES)
+        assert commits(made.lake.root) == known
+        with pytest.raises(Broken):
+            retire(spark, made.lake, NAME, "2020-01-02")
+    assert "must not be written" in shut.value.message
+    assert contents.tape(made.lake, NAME) == tape
+    # The same again goes on, and finishes what was begun.
+    done = maintain(spark, made.lake, [NAME], sizes=SIZES)
+    assert done.retired == {NAME: ROWS}
+    assert done.tables[NAME][0].rewritten > 0
+    assert verify(spark, made.lake, made.tape, deep=True).valid
