@@ -1,0 +1,158 @@
+"""A real Spark standalone cluster on loopback: a master and its workers, as small as they get."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from capstan.launcher import processes
+from capstan.launcher.processes import Process
+from capstan.runtime.archive import pyspark_home
+from capstan.runtime.java import find_java, spark_home
+from capstan.runtime.jvm import OPTIONS
+from capstan.testing.launched import command_of
+from capstan.testing.settings import SHRUNK
+
+_PATIENCE = 120.0
+_LEAN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_BACKEND = "CoarseGrainedExecutorBackend"
+
+SETTINGS = {
+    **SHRUNK,
+    OPTIONS: f"{_LEAN} -Xshare:auto",
+    "spark.executor.extraJavaOptions": _LEAN,
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+}
+"""Spark settings of a small driver whose executors are as small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A master and its workers, which run.
+
+    Attributes:
+        url: What apps name as their master.
+        folder: Has a log of each, and the folders that executors work in.
+        daemons: The processes, each the leader of a session: the master, then the workers.
+    """
+
+    url: str
+    folder: Path
+    daemons: Sequence[subprocess.Popen[bytes]]
+
+    def executors(self) -> list[Process]:
+        """The executors that run now."""
+        started = [each for d in self.daemons for each in processes.session_of(d.pid)]
+        return [each for each in started if _BACKEND in command_of(each)]
+
+    def log(self, name: str = "master") -> str:
+        """What the master or a worker has logged."""
+        return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+
+    def environment(self) -> dict[str, str]:
+        """Variables for a driver of it."""
+        return _environment()
+
+
+@contextmanager
+def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
+    """Start a master and workers of a core each on ports that are free; all end with the block."""
+    folder.mkdir(parents=True, exist_ok=True)
+    daemons: list[subprocess.Popen[bytes]] = []
+    try:
+        daemons.append(_start(folder, "master", ["--port", "0", "--webui-port", "0"]))
+        url = _said(folder, "master", r"Starting Spark master at (spark://\S+)")
+        for number in range(workers):
+            work = folder / f"work-{number}"
+            small = ["--cores", "1", "--memory", "600m", "--work-dir", str(work)]
+            name, ports = f"worker-{number}", ["--port", "0", "--webui-port", "0"]
+            daemons.append(_start(folder, name, [*ports, *small, url]))
+        for number in range(workers):
+            _said(folder, f"worker-{number}", r"(Successfully registered with master)")
+        yield Cluster(url, folder, tuple(daemons))
+    finally:
+        for each in reversed(daemons):
+            processes.end(lambda leader=each.pid: processes.session_of(leader))  # type: ignore[misc]
+            each.wait(_PATIENCE)
+
+
+def submit(
+    at: Cluster,
+    app: Path,
+    arguments: Sequence[str],
+    output: Path,
+    settings: Mapping[str, str] = SETTINGS,
+) -> subprocess.Popen[bytes]:
+    """Start `spark-submit` of an app on the cluster; what it prints goes to `output`."""
+    from capstan.runtime.submission import submission
+
+    given = submission(at.url)
+    conf = {**given.conf, **settings}
+    command = [str(pyspark_home() / "bin" / "spark-submit"), "--master", at.url]
+    command += ["--jars", given.jars]
+    command += [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
+    with output.open("wb") as log:
+        return subprocess.Popen(
+            [*command, str(app), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=output.parent,
+            env={**at.environment(), **given.environment},
+            start_new_session=True,
+        )
+
+
+def _start(folder: Path, name: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    # Whatever of Capstan a machine of the cluster has is not what runs there: the driver's is.
+    other = folder / "other" / "capstan"
+    other.mkdir(parents=True, exist_ok=True)
+    (other / "__init__.py").write_text("raise ImportError('not the code of the driver')\n")
+    kind = name.partition("-")[0].capitalize()
+    program = [str(pyspark_home() / "bin" / "spark-class")]
+    program.append(f"org.apache.spark.deploy.{kind.lower()}.{kind}")
+    with (folder / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(
+            [*program, "--host", "127.0.0.1", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env={**_environment(), "PYTHONPATH": str(other.parent)},
+            start_new_session=True,
+        )
+
+
+def _environment() -> dict[str, str]:
+    return {
+        **os.environ,
+        "JAVA_HOME": str(spark_home(find_java())),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(pyspark_home()),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_NO_DAEMONIZE": "1",
+        "SPARK_DAEMON_MEMORY": "128m",
+        "SPARK_DAEMON_JAVA_OPTS": f"{_LEAN} -Dspark.master.rest.enabled=false",
+    }
+
+
+def _said(folder: Path, name: str, pattern: str) -> str:
+    """Wait until a daemon has logged something, and give its first group."""
+    path, end = folder / f"{name}.log", time.monotonic() + _PATIENCE
+    while True:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        found = re.search(pattern, text)
+        if found is not None:
+            return found.group(1)
+        if time.monotonic() > end:
+            raise AssertionError(f"the {name} did not say {pattern!r}:\n{text}")
+        time.sleep(0.1)
