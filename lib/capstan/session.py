@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -18,12 +20,14 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from capstan.errors import Broken
+from capstan.logs import About
 from capstan.runtime import jvm
 from capstan.runtime.archive import archive_options, local_settings
 from capstan.runtime.jars import delta_jars
 from capstan.runtime.java import find_java, spark_home
 from capstan.runtime.jvm import is_local
 from capstan.runtime.shipping import code_archive
+from capstan.steps import listening
 
 _SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -104,6 +108,43 @@ def build_session(
         _python_of(os.environ, force=False)
     conf = SparkConf(loadDefaults=False).setMaster(place).setAppName(app_name)
     return _start(conf, {**settings, **wanted})
+
+
+@contextmanager
+def marked(session: SparkSession) -> Iterator[None]:
+    """Have Spark's own log lines say which run they are of, inside the `with` block.
+
+    Those of this driver, as soon as `capstan.steps` tells the run; and those of its tasks, where
+    the log of an executor has what Spark calls MDC.
+    """
+    about = About()
+
+    def mark(_point: str, facts: Mapping[str, object]) -> None:
+        nonlocal about
+        known = about.after(facts)
+        if known != about:
+            about = known
+            _mark(session, about)
+
+    try:
+        with listening(mark):
+            yield
+    finally:
+        if about != About():
+            # A session that goes on is of no run now; one whose JVM has died says nothing more.
+            with suppress(Exception):
+                _mark(session, About())
+
+
+def _mark(session: SparkSession, about: About) -> None:
+    jvm = SparkContext._jvm
+    assert jvm is not None
+    told = {name: "" if value is None else str(value) for name, value in about.as_json().items()}
+    run = f"[{about.run} {about.attempt or ''}".rstrip() + "] " if about.run else ""
+    jvm.java.lang.System.setProperty("capstan.run", run)
+    jvm.java.lang.System.setProperty("capstan.about", json.dumps(about.as_json())[1:-1])
+    for name, value in told.items():
+        session.sparkContext.setLocalProperty(f"mdc.{name}", value)
 
 
 def _submitted(app_name: str, wanted: Mapping[str, str]) -> SparkSession:
