@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from pathlib import Path
 
 from capstan.errors import BadRequest, CapstanError
 from capstan.steps import listening
@@ -177,7 +176,7 @@ def _opened(named: str | None) -> Iterator[Write]:
         yield _to_standard_error
         return
     try:
-        file = Path(named).open("a", encoding="utf-8", buffering=1)  # noqa: SIM115
+        file = os.open(named, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError as error:
         raise BadRequest(
             "CAP-SETTING",
@@ -185,8 +184,11 @@ def _opened(named: str | None) -> Iterator[Write]:
             "name a file in a folder that is there",
             field=FILE,
         ) from error
-    with file:
-        yield file.write
+    try:
+        # A line at once: several processes may append to one file.
+        yield lambda text: os.write(file, text.encode())
+    finally:
+        os.close(file)
 
 
 def _to_standard_error(text: str) -> None:
