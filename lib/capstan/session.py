@@ -177,7 +177,7 @@ def _start(conf: SparkConf, settings: Mapping[str, str]) -> SparkSession:
     begins = SparkContext._active_spark_context is None
     try:
         session = SparkSession.builder.config(conf=conf).getOrCreate()
-        if begins and not is_local(session.sparkContext.master):
+        if begins and not is_local(str(session.sparkContext.master)):
             session.sparkContext.addPyFile(str(code_archive()))
         return session
     except Exception as error:

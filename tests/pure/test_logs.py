@@ -33,7 +33,9 @@ def test_a_line_of_json_has_what_it_belongs_to_and_its_facts():
 
 
 def test_a_line_for_people_leaves_out_what_is_not_known():
-    text = line(Form.PLAIN, AT, "info", "capture.events", About(stream="s"), {"fed": 7, "to": "a b"})
+    text = line(
+        Form.PLAIN, AT, "info", "capture.events", About(stream="s"), {"fed": 7, "to": "a b"}
+    )
     assert text == '12:30:05 INFO capture.events stream=s fed=7 to="a b"\n'
 
 

@@ -1,4 +1,4 @@
-"""Figures for monitoring: gathered from tables without a JVM, and told as a collector reads them."""
+"""Figures for monitoring: gathered without a JVM, and told as a collector reads them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ from capstan.views.streams import StreamView
 AT = datetime(2024, 6, 1, 12, tzinfo=UTC)
 NOTHING = Declarations(Path("streams.yaml"), {}, {}, {}, {})
 ODD = 'a "quoted" name\\with\nall of it'
-FLIGHTS = Recorded(
-    "flights", ["EWR", ODD], commits=5, slower={1: 2}, late={"late": 3, "ahead": 7}
-)
+FLIGHTS = Recorded("flights", ["EWR", ODD], commits=5, slower={1: 2}, late={"late": 3, "ahead": 7})
 
 
 @pytest.fixture
@@ -199,7 +197,7 @@ def test_the_command_prints_them_or_leaves_them_in_a_file(lake, tmp_path, capsys
     where = ["--lake", lake.root]
     assert main([*where, "metrics"]) == 0
     printed = capsys.readouterr().out
-    assert "capstan_events_total{stream=\"flights\"} 102\n" in printed
+    assert 'capstan_events_total{stream="flights"} 102\n' in printed
     file = tmp_path / "capstan.prom"
     assert main(["--json", *where, "metrics", "--output", str(file)]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capstan.metrics.gathering import lake_samples, stream_samples
+from capstan.metrics.gathering import lake_samples, run_samples, stream_samples
 from capstan.metrics.samples import METRICS, Kind, Metric, Sample
 from capstan.metrics.text import dotted, prometheus
 
@@ -14,5 +14,6 @@ __all__ = [
     "dotted",
     "lake_samples",
     "prometheus",
+    "run_samples",
     "stream_samples",
 ]

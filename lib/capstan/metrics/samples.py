@@ -89,9 +89,7 @@ METRICS: Final = {
         ),
         Metric("files", Kind.GAUGE, "Data files of a table of the tape", ("stream", "table")),
         Metric("bytes", Kind.GAUGE, "Their size", ("stream", "table")),
-        Metric(
-            "unverified_commits", Kind.GAUGE, "Commits since the last one found sound", _STREAM
-        ),
+        Metric("unverified_commits", Kind.GAUGE, "Commits since the last one found sound", _STREAM),
         Metric("unverified_events", Kind.GAUGE, "Events that no verification has seen", _STREAM),
         Metric(
             "written_timestamp_seconds", Kind.GAUGE, "When the tape was last written to", _STREAM
@@ -105,7 +103,7 @@ METRICS: Final = {
         ),
     )
 }
-"""All metrics by name; where a stream's times are numbers, `_value` stands in place of `_seconds`."""
+"""All metrics by name; where times are numbers, `_value` stands in place of `_seconds`."""
 
 
 @dataclass(frozen=True, slots=True)
