@@ -1,9 +1,13 @@
-"""A real Spark standalone cluster on loopback: a master and its workers, as small as they get."""
+"""A real Spark standalone cluster on loopback: a master and its workers, as small as they get.
+
+Its settings are those that the image of `docker/` makes: who takes part has to know a secret.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
 import subprocess
 import sys
 import time
@@ -15,6 +19,7 @@ from pathlib import Path
 from capstan.launcher import processes
 from capstan.launcher.processes import Process
 from capstan.runtime.archive import pyspark_home
+from capstan.runtime.home import project_home
 from capstan.runtime.java import find_java, spark_home
 from capstan.runtime.jvm import OPTIONS
 from capstan.testing.launched import command_of
@@ -24,14 +29,13 @@ _PATIENCE = 120.0
 _LEAN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _BACKEND = "CoarseGrainedExecutorBackend"
 
-SETTINGS = {
-    **SHRUNK,
-    OPTIONS: f"{_LEAN} -Xshare:auto",
+_SETTINGS = {
+    **{key: value for key, value in SHRUNK.items() if key != OPTIONS},
+    "spark.driver.memory": "1g",
     "spark.executor.extraJavaOptions": _LEAN,
     "spark.executor.memory": "512m",
-    "spark.executor.cores": "1",
 }
-"""Spark settings of a small driver whose executors are as small."""
+_DEFAULTS = project_home() / "docker" / "spark-defaults"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +63,14 @@ class Cluster:
 
     def environment(self) -> dict[str, str]:
         """Variables for a driver of it."""
-        return _environment()
+        return _environment(self.folder)
 
 
 @contextmanager
 def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
     """Start a master and workers of a core each on ports that are free; all end with the block."""
     folder.mkdir(parents=True, exist_ok=True)
+    _write_settings(folder)
     daemons: list[subprocess.Popen[bytes]] = []
     try:
         daemons.append(_start(folder, "master", ["--port", "0", "--webui-port", "0"]))
@@ -85,28 +90,42 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
 
 
 def submit(
-    at: Cluster,
-    app: Path,
-    arguments: Sequence[str],
-    output: Path,
-    settings: Mapping[str, str] = SETTINGS,
+    at: Cluster, app: Path, arguments: Sequence[str], output: Path
 ) -> subprocess.Popen[bytes]:
     """Start `spark-submit` of an app on the cluster; what it prints goes to `output`."""
     from capstan.runtime.submission import submission
 
-    given = submission(at.url)
-    conf = {**given.conf, **settings}
+    given = submission(at.url, short=True)
     command = [str(pyspark_home() / "bin" / "spark-submit"), "--master", at.url]
     command += ["--jars", given.jars]
-    command += [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
+    for key, value in given.conf.items():
+        command += ["--conf", f"{key}={value}"]
+    return _begun(
+        [*command, str(app), *arguments], output, {**at.environment(), **given.environment}
+    )
+
+
+def run_cli(at: Cluster, arguments: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
+    """Start the command line with a driver of its own on the cluster."""
+    code = "import sys; from capstan.cli import main; sys.exit(main())"
+    return _begun(
+        [sys.executable, "-c", code, *arguments],
+        output,
+        {**at.environment(), "CAPSTAN_MASTER": at.url, "CAPSTAN_DRIVER_MEMORY": "1g"},
+    )
+
+
+def _begun(
+    command: Sequence[str], output: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     with output.open("wb") as log:
         return subprocess.Popen(
-            [*command, str(app), *arguments],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=output.parent,
-            env={**at.environment(), **given.environment},
+            env=environment,
             start_new_session=True,
         )
 
@@ -119,24 +138,31 @@ def _start(folder: Path, name: str, arguments: Sequence[str]) -> subprocess.Pope
     kind = name.partition("-")[0].capitalize()
     program = [str(pyspark_home() / "bin" / "spark-class")]
     program.append(f"org.apache.spark.deploy.{kind.lower()}.{kind}")
-    with (folder / f"{name}.log").open("wb") as log:
-        return subprocess.Popen(
-            [*program, "--host", "127.0.0.1", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            cwd=folder,
-            env={**_environment(), "PYTHONPATH": str(other.parent)},
-            start_new_session=True,
-        )
+    return _begun(
+        [*program, "--host", "127.0.0.1", *arguments],
+        folder / f"{name}.log",
+        {**_environment(folder), "PYTHONPATH": str(other.parent)},
+    )
 
 
-def _environment() -> dict[str, str]:
+def _write_settings(folder: Path) -> None:
+    """Write `spark-defaults.conf` as a container does, and what makes it all small."""
+    (folder / "spark_secret").write_text(secrets.token_urlsafe(32), encoding="utf-8")
+    given = {**os.environ, "CAPSTAN_SECRETS": str(folder)}
+    done = subprocess.run([_DEFAULTS], env=given, capture_output=True, text=True, check=True)
+    small = "".join(f"{key} {value}\n" for key, value in _SETTINGS.items())
+    (folder / "conf").mkdir()
+    (folder / "conf" / "spark-defaults.conf").write_text(done.stdout + small, encoding="utf-8")
+
+
+def _environment(folder: Path) -> dict[str, str]:
     return {
         **os.environ,
         "JAVA_HOME": str(spark_home(find_java())),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(pyspark_home()),
+        "SPARK_CONF_DIR": str(folder / "conf"),
+        "SPARK_LOCAL_DIRS": str(folder),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_NO_DAEMONIZE": "1",
         "SPARK_DAEMON_MEMORY": "128m",
