@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from airflow.sdk.configuration import conf
 from airflow.sdk.observability import stats
 
 from capstan.airflow.setting import Setting
 from capstan.declare import check_name
-from capstan.metrics import Sample, dotted, run_samples, stream_samples
-from capstan.tape.lake import Lake
-from capstan.views.runs import list_runs
+
+if TYPE_CHECKING:
+    from capstan.metrics import Sample
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +28,11 @@ def tell_stream(setting: Setting, stream: object) -> None:
     """
     if not isinstance(stream, str) or not _wanted():
         return
+    # Not at the top: DAG files are parsed without what reads tables.
+    from capstan.metrics import run_samples, stream_samples
+    from capstan.tape.lake import Lake
+    from capstan.views.runs import list_runs
+
     try:
         name, lake = check_name("stream", stream), Lake.at(setting.lake)
         samples = stream_samples(lake, setting.declarations, [name])
@@ -37,6 +43,8 @@ def tell_stream(setting: Setting, stream: object) -> None:
 
 
 def _gauge(sample: Sample) -> None:
+    from capstan.metrics import dotted
+
     if _keeps_tags():
         stats.gauge(f"capstan.{sample.metric}", sample.value, tags=dict(sample.tags))
     else:
