@@ -68,9 +68,8 @@ def test_a_replay_whose_executor_is_killed_is_the_undisturbed_one(
     asked = little.REQUESTS["piped"]
     options = [part for key, value in asked.items() for part in (f"--{key}", str(value))]
     log = at.folder.parent / "replay.log"
-    process = run_cli(
-        at, ["--lake", lake.root, "--streams", str(streams), "replay", little.NAME, *options], log
-    )
+    where = ["--lake", lake.root, "--streams", str(streams)]
+    process = run_cli(at, [*where, "replay", little.NAME, *options], log, CAPSTAN_LOG="json")
     try:
         _kill_one(at, lake)
         assert process.wait(PATIENCE) == 0, log.read_text(encoding="utf-8")[-5000:]
@@ -82,6 +81,7 @@ def test_a_replay_whose_executor_is_killed_is_the_undisturbed_one(
     certificate = read_histories(lake)[run].certificate or {}
     assert certificate["audit"]["passed"]  # type: ignore[index]
     assert certificate["attempt"] == 1
+    _require_logged(log, run)
     # The master gave the app another executor for the one that was killed.
     started = re.findall(r"Launching executor (app-\S+)/(\d+)", at.log())
     assert max(int(number) for app, number in started if app == started[-1][0]) >= 2
@@ -101,3 +101,17 @@ def _kill_one(at: Cluster, lake: Lake) -> None:
     assert not Path(lake.table("piped")).exists() or contents.rows(lake.table("piped")) == []
     send(executors[0], signal.SIGKILL)
     send(executors[1], signal.SIGCONT)
+
+
+def _require_logged(log: Path, run: str) -> None:
+    """Check that the log has the points of the run, and Spark's complaint as one of it."""
+    lines = log.read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines if line.startswith("{")]
+    about = {"run": run, "attempt": 1, "stream": little.NAME}
+    for event in ("replay.claim", "replay.publish", "replay.certificate"):
+        [row] = [row for row in rows if row["event"] == event]
+        assert {key: row[key] for key in about} == about
+    lost = [row for row in rows if "Lost executor" in row["event"]]
+    assert lost, lines
+    assert {key: lost[0][key] for key in about} == about
+    assert (lost[0]["level"], lost[0]["logger"].split(".")[-1]) == ("error", "TaskSchedulerImpl")

@@ -105,13 +105,20 @@ def submit(
     )
 
 
-def run_cli(at: Cluster, arguments: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
+def run_cli(
+    at: Cluster, arguments: Sequence[str], output: Path, **environment: str
+) -> subprocess.Popen[bytes]:
     """Start the command line with a driver of its own on the cluster."""
     code = "import sys; from capstan.cli import main; sys.exit(main())"
     return _begun(
         [sys.executable, "-c", code, *arguments],
         output,
-        {**at.environment(), "CAPSTAN_MASTER": at.url, "CAPSTAN_DRIVER_MEMORY": "1g"},
+        {
+            **at.environment(),
+            "CAPSTAN_MASTER": at.url,
+            "CAPSTAN_DRIVER_MEMORY": "1g",
+            **environment,
+        },
     )
 
 
