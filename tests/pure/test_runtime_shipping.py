@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -27,9 +28,11 @@ def package(tmp_path, monkeypatch):
 
 
 def told(archive, code):
-    """What a Python prints that has this code from the archive alone."""
+    """What a Python prints that has Capstan from the archive alone, in another time zone."""
     command = [sys.executable, "-I", "-c", f"import sys; sys.path[:1] = [{str(archive)!r}]; {code}"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    elsewhere = {**os.environ, "TZ": "Asia/Tokyo"}
+    done = subprocess.run(command, env=elsewhere, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def test_modules_are_imported_from_it_as_they_were_compiled(package):

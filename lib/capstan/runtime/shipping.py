@@ -82,7 +82,7 @@ def _make(archive: Path, sources: Mapping[str, Path]) -> Path:
                     str(compiled),
                     name,
                     doraise=True,
-                    # By its time it would be compared with a source that is unpacked later.
+                    # A zip has local times: in another zone it would be older than its source.
                     invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
                 )
                 file.write(path, name)
