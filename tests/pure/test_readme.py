@@ -11,6 +11,7 @@ import typer
 from capstan import errors
 from capstan.cli.app import app
 from capstan.declare import load
+from capstan.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -42,7 +43,8 @@ def test_every_option_that_is_named_exists() -> None:
         for option in parameter.opts
     }
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*\b(?!-)", TEXT))
-    assert named - known == {"--jars", "--request", "--result", "--help"}
+    docker = {"--build", "--detach", "--profile", "--rm", "--wait"}
+    assert named - known == {"--jars", "--request", "--result", "--help", *docker}
 
 
 def test_every_option_of_a_replay_is_named() -> None:
@@ -54,6 +56,23 @@ def test_exit_codes_are_those_of_the_errors() -> None:
     classes = [c for c in vars(errors).values() if isinstance(c, type)]
     coded = {c.exit_code for c in classes if issubclass(c, errors.CapstanError)}
     assert {int(row[0]) for row in table("exit code")} == {0, *coded}
+
+
+def test_every_metric_is_listed() -> None:
+    listed = {row[0].strip("`"): row[1] for row in table("metric, after `capstan_`")}
+    # Those of numbers are named by their rule.
+    told = {name: m for name, m in METRICS.items() if not name.endswith("_value")}
+    assert set(listed) == set(told)
+    for name, labels in listed.items():
+        assert re.findall(r"`(\w+)`", labels) == list(told[name].labels), name
+
+
+def test_settings_of_the_deployment_are_those_of_its_file() -> None:
+    compose = (ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8")
+    section = TEXT.split("## On a cluster", 1)[1].split("\n## ", 1)[0]
+    said = set(re.findall(r"`((?:CAPSTAN|SPARK)_[A-Z0-9_]+)", section))
+    unknown = {name for name in said if f"${{{name}" not in compose}
+    assert unknown == {"CAPSTAN_MASTER", "SPARK_CONF_DIR"}
 
 
 def test_targets_of_make_exist() -> None:

@@ -83,6 +83,7 @@ def capture(spark: SparkSession, lake: Lake, stream: Stream, *, reseat: bool = F
         AnswerIsNo: `CAP-LATE` where the policy is `fail`; earlier micro-batches stand.
         Fenced: `CAP-FENCED` when another process captures the same stream.
     """
+    reached("capture.begin", stream=stream.name)
     source = read_source(spark, stream)
     prepared = domain.prepare(source, stream)
     tape = _tape(spark, lake, stream, payload_of(prepared.schema))

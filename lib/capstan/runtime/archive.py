@@ -108,8 +108,10 @@ def _train(java: Java, archive: Path) -> None:
     conf = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
     home = pyspark_home()
     command = [str(home / "bin" / "spark-submit"), "--master", "local[2]", *conf, str(_TRAINING)]
+    # A folder of settings would be on the class path, where an archive takes jars alone.
+    kept = {name: value for name, value in os.environ.items() if name != "SPARK_CONF_DIR"}
     environment = {
-        **os.environ,
+        **kept,
         "SPARK_HOME": str(home),
         "JAVA_HOME": str(spark_home(java)),
         "PYSPARK_PYTHON": sys.executable,

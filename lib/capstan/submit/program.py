@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from capstan import breakage
 from capstan.errors import BadRequest, CapstanError
+from capstan.logs import Form, Log, logging
 from capstan.runtime.owner import watch_owner
 from capstan.submit.values import Answer, Fields, Place, Prepare, Work
 from capstan.tape.lake import Lake
@@ -48,8 +49,21 @@ def main(
         arguments: What follows the program's name; by default that of this process.
         start: Gives the Spark session by the app's name; by default `build_session`.
     """
-    result = None
     watch_owner()
+    try:
+        with logging(Form.PLAIN) as log:
+            return _run(prepare, arguments, start, log)
+    except BadRequest as error:
+        return _ended(error)
+
+
+def _run(
+    prepare: Prepare,
+    arguments: Sequence[str] | None,
+    start: Callable[[str], SparkSession] | None,
+    log: Log | None,
+) -> int:
+    result = None
     try:
         options = _options(prepare, arguments)
         result = options.result
@@ -63,9 +77,9 @@ def main(
             refused = answer.refusal.told() if answer.refusal is not None else {}
             _write(result, {**answer.value, **refused})
     except Exception as error:
-        return _failed(error, result)
+        return _failed(error, result, log)
     if answer.refusal is not None:
-        return _ended(answer.refusal)
+        return _ended(answer.refusal, log)
     print(f"capstan {prepare.__name__}: done", flush=True)
     return 0
 
@@ -102,18 +116,17 @@ def _request(options: argparse.Namespace) -> Fields:
 
 
 def _carried_out(work: Work, name: str, start: Callable[[str], SparkSession] | None) -> Answer:
-    if start is None:
-        from capstan.session import build_session
+    from capstan.session import build_session, marked
 
-        start = build_session
-    spark = start(name)
+    spark = (start or build_session)(name)
     try:
-        return work(spark)
+        with marked(spark):
+            return work(spark)
     finally:
         spark.stop()
 
 
-def _failed(error: Exception, result: Path | None) -> int:
+def _failed(error: Exception, result: Path | None, log: Log | None) -> int:
     """Report an error, in the result file too if it can be written; the exit code."""
     if not isinstance(error, CapstanError):
         traceback.print_exception(error, file=sys.stderr)
@@ -123,11 +136,13 @@ def _failed(error: Exception, result: Path | None) -> int:
             _write(result, found.as_json())
         except OSError as unwritten:
             print(f"{result} cannot be written: {unwritten}", file=sys.stderr, flush=True)
-    return _ended(found)
+    return _ended(found, log)
 
 
-def _ended(error: CapstanError) -> int:
+def _ended(error: CapstanError, log: Log | None = None) -> int:
     """End with an error: its hint, then as the last line its code and message."""
+    if log is not None:
+        log.failed(error)
     sys.stderr.flush()
     if error.hint:
         print(" ".join(error.hint.split()), flush=True)

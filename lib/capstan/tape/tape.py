@@ -16,6 +16,7 @@ from capstan.times import TimeType
 from capstan.times.region import Region
 
 if TYPE_CHECKING:
+    import deltalake
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -55,8 +56,13 @@ class Cut:
     batch: int
 
 
-def open_tape(lake: Lake, name: str) -> Tape:
+def open_tape(lake: Lake, name: str, events: deltalake.DeltaTable | None = None) -> Tape:
     """Open the tape of stream `name`, without a JVM.
+
+    Args:
+        lake: The lake.
+        name: The stream's name.
+        events: The table of its index, where that is open already.
 
     Raises:
         BadRequest: `CAP-STREAM` when there is no such stream, naming those that are there.
@@ -64,7 +70,7 @@ def open_tape(lake: Lake, name: str) -> Tape:
     """
     lake.require()
     paths = lake.stream(name)
-    if not is_table(paths.events):
+    if events is None and not is_table(paths.events):
         known = ", ".join(lake.streams()) or "none"
         raise BadRequest(
             "CAP-STREAM",
@@ -72,7 +78,7 @@ def open_tape(lake: Lake, name: str) -> Tape:
             "capture it first, or see `capstan streams`",
             stream=name,
         )
-    properties = delta.open_table(paths.events).metadata().configuration
+    properties = (events or delta.open_table(paths.events)).metadata().configuration
     version = properties.get("capstan.format", "")
     if version != str(schema.FORMAT):
         raise Broken(

@@ -157,7 +157,7 @@ def view_streams(
 
 
 def _view(lake: Lake, name: str, about: str, table: deltalake.DeltaTable) -> StreamView:
-    tape = open_tape(lake, name)
+    tape = open_tape(lake, name, table)
     files = pa.table(table.get_add_actions(flatten=True))
     records = delta.open_table(tape.paths.records)
     payload = pa.table(records.get_add_actions(flatten=True))
