@@ -26,6 +26,9 @@ from capstan.errors import BadRequest
 from capstan.tape.fingerprint import row_hashes
 from capstan.times import Coordinate, Kind, TimeType
 
+NEVER = -(2**63)
+"""An event time, in microseconds, before all others."""
+
 RESERVED = ("_worker", "_time", "_label", "_batch", "_pos", "_at")
 
 

@@ -1,4 +1,4 @@
-"""`capture`, `close` and `verify`: commands that write a tape, or judge it."""
+"""`capture`, `close`, `late` and `verify`: commands that write a tape, or judge it."""
 
 from __future__ import annotations
 
@@ -28,6 +28,14 @@ def capture(
             "--reseat", help="Take a new checkpoint, and capture again all that the source offers."
         ),
     ] = False,
+    rescale: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="First close all workers, and open so many as are declared now.",
+            metavar="N",
+        ),
+    ] = None,
 ) -> int:
     """Put on tape what has arrived of a declared stream, then end."""
     shell = shell_of(context)
@@ -35,7 +43,7 @@ def capture(
     with shell.spark(Work(f"capture {stream}")) as spark:
         from capstan.capture.run import capture as carry_out
 
-        captured = carry_out(spark, shell.lake, declared, reseat=reseat)
+        captured = carry_out(spark, shell.lake, declared, reseat=reseat, rescale=rescale)
     shell.output.answer(asdict(captured), *captured_lines(captured))
     return 0
 
@@ -68,6 +76,42 @@ def close(context: typer.Context, stream: Stream) -> int:
     done = f"{closed} workers closed" if closed else "was closed already"
     shell.output.answer(
         {"stream": stream, "closed": closed, "cut": cut}, f"{stream}: {done}, at commit {cut}"
+    )
+    return 0
+
+
+def late(
+    context: typer.Context,
+    stream: Stream,
+    put_back: Annotated[
+        bool,
+        typer.Option("--put-back", help="Send those that came late at the frontier, once each."),
+    ] = False,
+) -> int:
+    """List the records that were fed and are not on tape; or put those back that came late."""
+    from capstan.cli.tables import late_facts
+
+    shell = shell_of(context)
+    value = late_facts(shell.lake, stream)
+    if not put_back:
+        rows = value["late"]
+        assert isinstance(rows, list)
+        columns = ("reason", "records", "workers", "first batch", "last batch")
+        cells = [[row[name.replace(" ", "_")] for name in columns] for row in rows]
+        said = f"{stream} at commit {value['cut']}: {value['records']:,} records beside the tape"
+        more = f", {value['put_back']:,} were put back" if value["put_back"] else ""
+        shell.output.answer(value, table("", columns, cells), said + more)
+        return 0
+    with shell.spark(Work(f"put back {stream}")) as spark:
+        from capstan.capture.run import put_back as carry_out
+
+        done = carry_out(spark, shell.lake, stream)
+    left = ", ".join(f"{count:,} {reason}" for reason, count in done.left.items())
+    what = f"{done.records:,} records are on tape now, in batch {done.batch}"
+    shell.output.answer(
+        asdict(done),
+        f"{stream}: {what if done.records else 'nothing to put back'}, at commit {done.cut}"
+        + (f"; left: {left}" if left else ""),
     )
     return 0
 

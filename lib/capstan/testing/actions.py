@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capstan.capture.run import capture, close
+from capstan.capture.run import capture, close, put_back
 from capstan.exchange import Form, RecaptureRequest, import_recordings, recapture
 from capstan.exchange.form import Format, find_recordings
 from capstan.ledger.runs import read_histories
@@ -44,6 +44,8 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
             spark, lake, declared.stream(little.NAME), reseat=bool(arguments.get("reseat", False))
         )
         return {"batches": found.batches, "fed": found.fed, "records": found.records}
+    if name == "put-back":
+        return {"records": put_back(spark, lake, little.NAME).records}
     if name == "close":
         return {"closed": close(spark, lake, little.NAME)[1]}
     if name == "import":
