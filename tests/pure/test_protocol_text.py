@@ -23,6 +23,8 @@ from capstan.protocol import Rule
 from capstan.replay import certificate, difference
 from capstan.replay.approval import Decision
 from capstan.tape import delta, schema
+from capstan.tape.feed import Origin
+from capstan.tape.upgrade import STEPS
 from capstan.times import Kind, TimeType
 from capstan.verify.remembered import VERIFIED
 
@@ -37,6 +39,7 @@ COLUMNS = {
     "events": schema.events_schema(_TIMES),
     "records": schema.records_schema(_TIMES, _PAYLOAD),
     "workers": schema.WORKERS,
+    "feed": schema.FEED,
     "late": schema.late_schema(_TIMES, _PAYLOAD),
     **tables.SCHEMAS,
     "verified": VERIFIED,
@@ -147,6 +150,21 @@ def test_late_reasons_are_those_of_the_code() -> None:
     }
     assert set(names(rows(section("`late`"), "reason"))) == coded
     assert len(coded) == 5
+
+
+def test_origins_of_batches_are_those_of_the_code() -> None:
+    cells = {row[0].strip("`"): row[2] for row in rows(section("`feed`"), "column")}
+    assert words(cells["origin"]) == {origin.value for origin in Origin}
+    details = {row[0].strip("`"): words(row[1]) for row in rows(section("`feed`"), "origin")}
+    assert details == {
+        "rescale": keys_of("capture/rescaling.py", "detail_of"),
+        "idle": keys_of("capture/idle.py", "detail_of"),
+        "put-back": keys_of("capture/run.py", "put_back"),
+    }
+
+
+def test_every_older_format_has_a_step_to_the_next() -> None:
+    assert sorted(STEPS) == list(range(1, schema.FORMAT))
 
 
 def test_rules_are_those_of_the_code() -> None:

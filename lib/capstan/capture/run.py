@@ -148,9 +148,14 @@ def _tape(
     return keep_settings(spark, tape, settings)
 
 
+def now() -> datetime:
+    """The present moment."""
+    return datetime.now(UTC)
+
+
 def _move_idle(spark: SparkSession, tape: Tape, stream: Stream) -> None:
     """Move workers of an idle source on, where the declaration says so."""
-    detail = idle.detail_of(tape, stream, datetime.now(UTC))
+    detail = idle.detail_of(tape, stream, now())
     if detail is not None:
         inserting.insert(spark, tape, Origin.IDLE, detail, "an idle source")
 

@@ -15,6 +15,7 @@ from capstan.cli.shell import shell_of
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from capstan.capture.comparing import Compared
     from capstan.capture.run import Captured
     from capstan.verify import Verification
 
@@ -125,6 +126,12 @@ def verify(
         bool,
         typer.Option("--deep", help="Also compare all records with the counts and hashes."),
     ] = False,
+    source: Annotated[
+        bool,
+        typer.Option(
+            "--source", help="Also compare with the source: all it gave is on tape or late."
+        ),
+    ] = False,
 ) -> int:
     """Check that recordings obey the rules; only what is newer than the last check is read."""
     from capstan.tape.summary import find_cut, resolve_workers
@@ -135,13 +142,22 @@ def verify(
     cut = find_cut(tape, as_of)
     listed = names(workers, "--workers")
     chosen = None if listed is None else tuple(resolve_workers(tape, cut, listed))
+    declared = shell.declarations(required=True).stream(stream) if source else None
+    compared = None
     with shell.spark(Work(f"verify {stream}")) as spark:
+        from capstan.capture.comparing import compare
         from capstan.verify import verify as carry_out
 
         found = carry_out(spark, shell.lake, tape, workers=chosen, cut=cut, deep=deep)
+        if declared is not None:
+            compared = compare(spark, tape, declared, deep=deep)
     value = found.as_json(tape)
-    shell.output.answer(value, verdict_table(value), verdict_line(found))
-    return 0 if found.valid else 1
+    lines = [verdict_line(found)]
+    if compared is not None:
+        value["source"] = compared.as_json()
+        lines += compared_lines(compared)
+    shell.output.answer(value, verdict_table(value), *lines)
+    return 0 if found.valid and (compared is None or compared.agrees) else 1
 
 
 def verdict_table(value: dict[str, object]) -> Table:
@@ -164,6 +180,21 @@ def verdict_table(value: dict[str, object]) -> Table:
             for each in workers
         ],
     )
+
+
+def compared_lines(found: Compared) -> list[str]:
+    """A comparison with the source as people read it."""
+    what = "records and their contents" if found.deep else "records"
+    head = f"source: {found.records:,} {what} of {found.batches:,} batches"
+    said = "all there" if found.agrees else f"{found.differing:,} differences"
+    lines = [f"{head}: {said}"]
+    lines += [f"  {found.gone:,} batches are gone from the source"] if found.gone else []
+    lines += [f"  nothing is known of what is before batch {found.unknown}"] * bool(found.unknown)
+    for each in found.findings:
+        part = f" of {each.part}" if each.part else ""
+        counts = f"{each.source:,} in the source, {each.stored:,} stored"
+        lines.append(f"  batch {each.batch}{part}: {each.kind}, {counts}")
+    return lines
 
 
 def verdict_line(found: Verification) -> str:

@@ -93,16 +93,16 @@ def claim(spark: SparkSession, tape: Tape, wanted: Claim) -> None:
     Raises:
         Fenced: `CAP-FENCED` when another writer has this number or a later one.
     """
-    app, ordinal = f"feed:{tape.name}", 0
+    txn = Txn(f"feed:{tape.name}", 0)
     if is_table(tape.paths.feed):
-        ordinal = (delta.open_table(tape.paths.feed).transaction_version(app) or 0) + 1
+        last = delta.open_table(tape.paths.feed).transaction_version(txn.app)
+        txn = Txn(txn.app, (last or 0) + 1)
         there = claims_from(tape, wanted.batch)
         if there:
             if all(each.batch == wanted.batch and each.by == wanted.by for each in there):
                 return
             raise _taken(tape, wanted.batch)
     frame = spark.createDataFrame(_rows(wanted), FEED).coalesce(1)
-    txn = Txn(app, ordinal)
     try:
         done = delta.append(frame, tape.paths.feed, txn=txn, partitions=("origin",))
     except (Py4JJavaError, PySparkException) as error:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capstan.capture.run import capture, close, put_back
+from capstan.declare import ByKey, EventTime, Stream
 from capstan.exchange import Form, RecaptureRequest, import_recordings, recapture
 from capstan.exchange.form import Format, find_recordings
 from capstan.ledger.runs import read_histories
@@ -27,8 +30,10 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
 
     Args:
         spark: The session.
-        name: `capture`, `close`, `import`, `recapture`, `replay`, `publish` or `rollback`.
-        arguments: `lake` and `source` are folders; `capture` takes `reseat`; `import` takes the
+        name: `capture`, `put-back`, `close`, `import`, `recapture`, `replay`, `publish` or
+            `rollback`.
+        arguments: `lake` and `source` are folders; `capture` takes `reseat`, `rescale`, by how many
+            keys `workers` are told apart, and whether the source may be `idle`; `import` takes the
             folder `recordings`, of timely's frames; `recapture` takes `into` and `peers`; `replay`
             takes the fields of a `Request` under `request`; `publish` and `rollback` take `run`,
             else it is the newest one, and `publish` takes `by`, who
@@ -41,7 +46,11 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
     declared = little.declarations(source)
     if name == "capture":
         found = capture(
-            spark, lake, declared.stream(little.NAME), reseat=bool(arguments.get("reseat", False))
+            spark,
+            lake,
+            _stream(declared.stream(little.NAME), arguments),
+            reseat=bool(arguments.get("reseat", False)),
+            rescale=_number(arguments.get("rescale")),
         )
         return {"batches": found.batches, "fed": found.fed, "records": found.records}
     if name == "put-back":
@@ -64,6 +73,20 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
     if name == "rollback":
         return {"version": rollback(spark, lake, declared, _run(lake, arguments))}
     raise ValueError(name)
+
+
+def _stream(stream: Stream, arguments: Arguments) -> Stream:
+    count = _number(arguments.get("workers"))
+    if count is not None:
+        stream = replace(stream, workers=ByKey(columns=("id",), count=count))
+    if arguments.get("idle"):
+        assert isinstance(stream.time, EventTime)
+        stream = replace(stream, time=replace(stream.time, idle_after=timedelta(milliseconds=1)))
+    return stream
+
+
+def _number(value: object) -> int | None:
+    return None if value is None else int(str(value))
 
 
 def _import(spark: SparkSession, lake: Lake, folder: Path) -> dict[str, object]:
