@@ -7,7 +7,6 @@ compaction), and contents.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -15,8 +14,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from capstan.capture import counting
+from capstan.capture.source import broker_gone
 from capstan.declare import Source, Stream
-from capstan.errors import AnswerIsNo, BadRequest, Broken
+from capstan.errors import AnswerIsNo, BadRequest
 from capstan.steps import reached
 from capstan.tape.lake import is_table
 from capstan.tape.tape import Cut, Tape, newest_cut
@@ -208,12 +208,7 @@ def _kafka(spark: SparkSession, tape: Tape, source: Source, cut: Cut, *, deep: b
         theirs = counting.in_partitions(spark, tape, source, cut, deep=deep).cache()
         theirs.count()
     except Exception as error:
-        raise Broken(
-            "CAP-BROKER",
-            f"stream {tape.name}: the broker does not answer: {_reason(error)}",
-            "see whether it runs, and source.options in streams.yaml",
-            stream=tape.name,
-        ) from error
+        raise (broker_gone(tape.name, error) or error) from error
     ranges = promised.select("batch", "part")
     told = ranges.join(theirs, ["batch", "part"], "left").fillna(0, ["source"])
     # What retention has taken away cannot be told from what never was.
@@ -260,8 +255,3 @@ def _difference(row: Row) -> Difference:
     source, stored = row["source"], row["stored"]
     kind = "changed" if source == stored else "missing" if source > stored else "extra"
     return Difference(row["batch"], row["part"], kind, source, stored)
-
-
-def _reason(error: Exception) -> str:
-    lines: Iterable[str] = (line.strip() for line in str(error).splitlines())
-    return next((line for line in lines if line), type(error).__name__)

@@ -17,7 +17,7 @@ from capstan.capture.consumed import consumed
 from capstan.capture.put_back import PutBack
 from capstan.capture.rescaling import wanted_count
 from capstan.capture.settings import keep_settings, settings_of
-from capstan.capture.source import read_source
+from capstan.capture.source import broker_gone, read_source
 from capstan.capture.statements import CLOSING, Statement, progress_events
 from capstan.capture.workers import Roster
 from capstan.declare import Stream
@@ -194,7 +194,7 @@ def _run(
             raise state.failure from None
         if "CONCURRENT_STREAM_LOG_UPDATE" in str(error):
             raise fenced(tape, state.roster.commit) from None
-        raise
+        raise (broker_gone(stream.name, error) or error) from None
     finally:
         query.stop()
 

@@ -146,8 +146,8 @@ class ByPartition(Declared):
     """A worker per partition of the source.
 
     Attributes:
-        column: The column that says the partition. By default `partition` of Kafka; None of files
-            and Delta tables, where it is the folder that a file lies in.
+        column: The column that says the partition. None of Kafka, where it is `topic/partition`,
+            and of files and Delta tables, where it is the folder that a file lies in.
     """
 
     by: Literal["partition"] = field(default="partition", kw_only=True)
@@ -261,9 +261,7 @@ class Stream(Declared):
         source = info.data.get("source")
         if not isinstance(workers, ByPartition) or workers.column or source is None:
             return workers
-        if source.format == "kafka":
-            return replace(workers, column="partition")
-        if source.format not in _FILES:
+        if source.format not in (*_FILES, "kafka"):
             raise ValueError(f"needs a column, as partitions of {source.format} have no known one")
         return workers
 

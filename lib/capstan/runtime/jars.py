@@ -166,7 +166,7 @@ def fetch(jars: Jars = DELTA) -> tuple[Path, ...]:
         Broken: `CAP-JARS` when the resolver fails, or what it brings is not what was published.
     """
     folder = jars.folder
-    # The resolver leaves all it has ever brought in one folder; so each kind has a cache of its own.
+    # The resolver leaves all it has ever brought in one folder; each kind has a cache of its own.
     ivy = cache_folder() / ("ivy" if jars.name == DELTA.name else f"ivy-{jars.name}")
     if not _wrong(jars, folder):
         _drop_others(jars, folder)
