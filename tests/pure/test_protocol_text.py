@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import struct
+from dataclasses import fields
 from decimal import Decimal
 from pathlib import Path
 
@@ -14,6 +16,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from capstan.capture import domain
+from capstan.capture.comparing import Compared, Difference
+from capstan.exchange import topics
+from capstan.interop.topics import Head
 from capstan.ledger import aside, findings, tables
 from capstan.ledger.coverage import PUBLISHED, ROLLED_BACK
 from capstan.ledger.identity import RunId
@@ -239,6 +244,21 @@ def test_verification_keys_are_those_of_the_code() -> None:
     assert coded <= listed
     assert listed - coded <= inside | {"held"}
     assert inside <= words(section("Verification"))
+
+
+def test_source_keys_are_those_of_the_code() -> None:
+    listed = set(names(rows(section("Source"), "key")))
+    assert listed == {field.name for field in fields(Compared)} | {"agrees"}
+    assert {field.name for field in fields(Difference)} <= words(section("Source"))
+
+
+def test_messages_of_topics_have_the_fields_that_are_written() -> None:
+    text = section("18. Recordings in Kafka")
+    columns = set(topics.message(_PAYLOAD).names)
+    assert columns - {"diff"} <= words(text) | {"updates", "diff"}
+    assert set(names(rows(text, "`kind`"))) == {"progress", "messages", topics.RECORD}
+    head = Head("s", "t", 0, _TIMES, "{}", {})
+    assert set(json.loads(head.to_text())) <= words(text)
 
 
 def test_transaction_identities_are_those_of_the_code() -> None:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 _SAMPLE = 20
-_PART = F.lit(None).cast("string")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +178,7 @@ def _kind(spark: SparkSession, tape: Tape, cut: Cut) -> tuple[str, int]:
 
 def _files(spark: SparkSession, tape: Tape, source: Source, cut: Cut, *, deep: bool) -> DataFrame:
     theirs = counting.in_files(spark, tape, source, cut, deep=deep)
-    ours = counting.stored(spark, tape, cut, _PART, deep=deep)
+    ours = counting.stored(spark, tape, cut, F.lit(None).cast("string"), deep=deep)
     joined = _both(theirs, ours)
     # A file without a row is not told from one that is gone; both leave less than is stored.
     gone = (F.size("gone") > 0) & (F.col("source") < F.col("stored"))

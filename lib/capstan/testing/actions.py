@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capstan.capture.run import capture, close, put_back
 from capstan.declare import ByKey, EventTime, Stream
-from capstan.exchange import Form, RecaptureRequest, import_recordings, recapture
+from capstan.exchange import (
+    Form,
+    RecaptureRequest,
+    export_topics,
+    import_recordings,
+    import_topics,
+    recapture,
+)
 from capstan.exchange.form import Format, find_recordings
+from capstan.interop.topics import Topics
 from capstan.ledger.runs import read_histories
 from capstan.replay.approval import Decision
 from capstan.replay.request import Request
 from capstan.replay.run import Outcome, publish, replay, rollback
+from capstan.tape import summary
 from capstan.tape.lake import Lake
+from capstan.tape.tape import newest_cut, open_tape
 from capstan.testing import little
 
 if TYPE_CHECKING:
@@ -30,10 +40,11 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
 
     Args:
         spark: The session.
-        name: `capture`, `put-back`, `close`, `import`, `recapture`, `replay`, `publish` or
-            `rollback`.
+        name: `capture`, `put-back`, `close`, `import`, `export-topics`, `import-topics`,
+            `recapture`, `replay`, `publish` or `rollback`.
         arguments: `lake` and `source` are folders; `capture` takes `reseat`, `rescale`, by how many
-            keys `workers` are told apart, and whether the source may be `idle`; `import` takes the
+            keys `workers` are told apart, and whether the source may be `idle`; those of topics take
+            their place as `topics`; `import` takes the
             folder `recordings`, of timely's frames; `recapture` takes `into` and `peers`; `replay`
             takes the fields of a `Request` under `request`; `publish` and `rollback` take `run`,
             else it is the newest one, and `publish` takes `by`, who
@@ -44,21 +55,12 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
     """
     lake, source = Lake.at(str(arguments["lake"])), Path(str(arguments["source"]))
     declared = little.declarations(source)
-    if name == "capture":
-        found = capture(
-            spark,
-            lake,
-            _stream(declared.stream(little.NAME), arguments),
-            reseat=bool(arguments.get("reseat", False)),
-            rescale=_number(arguments.get("rescale")),
-        )
-        return {"batches": found.batches, "fed": found.fed, "records": found.records}
-    if name == "put-back":
-        return {"records": put_back(spark, lake, little.NAME).records}
-    if name == "close":
-        return {"closed": close(spark, lake, little.NAME)[1]}
+    if name in ("capture", "put-back", "close"):
+        return _written(spark, lake, name, declared.stream(little.NAME), arguments)
     if name == "import":
         return _import(spark, lake, Path(str(arguments["recordings"])))
+    if name.endswith("-topics"):
+        return _topics(spark, lake, name, Topics.at(str(arguments["topics"])))
     if name == "recapture":
         wanted = RecaptureRequest(
             little.NAME, str(arguments["into"]), peers=int(str(arguments["peers"]))
@@ -73,6 +75,28 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
     if name == "rollback":
         return {"version": rollback(spark, lake, declared, _run(lake, arguments))}
     raise ValueError(name)
+
+
+def _written(
+    spark: SparkSession, lake: Lake, name: str, stream: Stream, arguments: Arguments
+) -> dict[str, object]:
+    if name == "put-back":
+        return {"records": put_back(spark, lake, stream.name).records}
+    if name == "close":
+        return {"closed": close(spark, lake, stream.name)[1]}
+    reseat = bool(arguments.get("reseat", False))
+    rescale = _number(arguments.get("rescale"))
+    found = capture(spark, lake, _stream(stream, arguments), reseat=reseat, rescale=rescale)
+    return {"batches": found.batches, "fed": found.fed, "records": found.records}
+
+
+def _topics(spark: SparkSession, lake: Lake, name: str, topics: Topics) -> dict[str, object]:
+    if name == "import-topics":
+        return asdict(import_topics(spark, lake, little.NAME, topics))
+    tape = open_tape(lake, little.NAME)
+    cut = newest_cut(tape)
+    workers = summary.worker_labels(tape, cut)
+    return asdict(export_topics(spark, lake, tape, topics, workers=workers, cut=cut))
 
 
 def _stream(stream: Stream, arguments: Arguments) -> Stream:
