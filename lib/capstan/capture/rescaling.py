@@ -21,29 +21,37 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def wanted_count(tape: Tape, settings: Mapping[str, object], rescale: int | None) -> int | None:
-    """The number of workers to rescale to; None where there is nothing to rescale.
+def require_declared(name: str, settings: Mapping[str, object], rescale: int | None) -> None:
+    """Check that the number of workers that was asked for is the one that is declared.
 
     Args:
-        tape: The tape.
+        name: The stream.
         settings: The declaration, as it is kept with a tape.
-        rescale: The number of workers that was asked for, to be sure of it; None to change none.
+        rescale: The number that was asked for; None to change none.
 
     Raises:
-        BadRequest: `CAP-RESCALE` when the declaration says another number than is asked for, or
-            changes the number and nobody has asked for it.
+        BadRequest: `CAP-RESCALE`.
     """
-    was, now = _count(tape.settings), _count(settings)
+    now = _count(settings)
     if rescale is not None and now != rescale:
         declared = "workers that are not by key" if now is None else f"{now} workers"
         raise BadRequest(
             "CAP-RESCALE",
-            f"stream {tape.name} is to be rescaled to {rescale} workers, and is declared with "
+            f"stream {name} is to be rescaled to {rescale} workers, and is declared with "
             f"{declared}",
             "set workers.count in streams.yaml to the number that is wanted; only workers by key "
             "can be rescaled",
-            stream=tape.name,
+            stream=name,
         )
+
+
+def wanted_count(tape: Tape, settings: Mapping[str, object], rescale: int | None) -> int | None:
+    """The number of workers to rescale to; None where there is nothing to rescale.
+
+    Raises:
+        BadRequest: `CAP-RESCALE` when the declaration changes the number, and nobody asked for it.
+    """
+    was, now = _count(tape.settings), _count(settings)
     if was is None or now is None or was == now or with_count(settings, was) != _fixed(tape):
         return None
     if rescale is None:

@@ -15,7 +15,6 @@ from capstan.capture import checkpoint, domain, idle, inserting, rescaling
 from capstan.capture.batch import BatchResult, MicroBatch
 from capstan.capture.consumed import consumed
 from capstan.capture.put_back import PutBack
-from capstan.capture.rescaling import wanted_count
 from capstan.capture.settings import keep_settings, settings_of
 from capstan.capture.source import broker_gone, read_source
 from capstan.capture.statements import CLOSING, Statement, progress_events
@@ -129,18 +128,17 @@ def _tape(
     spark: SparkSession, lake: Lake, stream: Stream, payload: StructType, rescale: int | None
 ) -> Tape:
     settings = settings_of(stream)
+    rescaling.require_declared(stream.name, settings, rescale)
     row_hashes(payload.fields)  # Types without a content hash are refused before anything is made.
     if not is_table(lake.stream(stream.name).events):
         time_type = domain.time_type_of(stream)
-        tape = create_tape(spark, lake, stream.name, time_type, payload, settings)
-        wanted_count(tape, settings, rescale)
-        return tape
+        return create_tape(spark, lake, stream.name, time_type, payload, settings)
     tape = open_tape(lake, stream.name)
     check_payload(stream.name, stored_payload(spark, tape), payload)
     tape = upgrade(spark, tape)
     if inserting.finish(spark, tape):
         tape = open_tape(lake, stream.name)
-    count = wanted_count(tape, settings, rescale)
+    count = rescaling.wanted_count(tape, settings, rescale)
     if count is not None:
         detail = rescaling.detail_of(tape, count)
         inserting.insert(spark, tape, Origin.RESCALE, detail, "rescaling it")

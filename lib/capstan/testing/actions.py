@@ -42,13 +42,12 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
         spark: The session.
         name: `capture`, `put-back`, `close`, `import`, `export-topics`, `import-topics`,
             `recapture`, `replay`, `publish` or `rollback`.
-        arguments: `lake` and `source` are folders; `capture` takes `reseat`, `rescale`, by how many
-            keys `workers` are told apart, and whether the source may be `idle`; those of topics take
-            their place as `topics`; `import` takes the
-            folder `recordings`, of timely's frames; `recapture` takes `into` and `peers`; `replay`
-            takes the fields of a `Request` under `request`; `publish` and `rollback` take `run`,
-            else it is the newest one, and `publish` takes `by`, who
-            has approved it.
+        arguments: `lake` and `source` are folders; `capture` takes `reseat`, `rescale`, how many
+            `workers` by key there are, and whether the source is `idle`; those of topics take their
+            place as `topics`; `import` takes the folder `recordings`, of timely's frames;
+            `recapture` takes `into` and `peers`; `replay` takes the fields of a `Request` under
+            `request`; `publish` and `rollback` take `run`, else it is the newest one, and `publish`
+            takes `by`, who has approved it.
 
     Returns:
         What came of it, as JSON.
