@@ -57,7 +57,7 @@ class Compared:
         batches: Batches that were compared.
         records: Their records, on tape or in `late`.
         deep: Whether contents were compared as well.
-        gone: Batches that cannot be compared, as their source is there no more.
+        gone: Batches that cannot be compared whole, as their source is there no more.
         unknown: Batches before the first one that says what it consumed.
         differing: How many differences there are.
         findings: The first of them.
@@ -134,7 +134,7 @@ def compare(spark: SparkSession, tape: Tape, stream: Stream, *, deep: bool = Fal
         totals = judged.agg(
             F.count_distinct("batch").alias("batches"),
             F.coalesce(F.sum("stored"), F.lit(0)).alias("records"),
-            F.coalesce(F.sum(F.col("gone").cast("int")), F.lit(0)).alias("gone"),
+            F.count_distinct(F.when(F.col("gone"), F.col("batch"))).alias("gone"),
             F.coalesce(F.sum(F.col("differs").cast("int")), F.lit(0)).alias("differing"),
         ).collect()[0]
         sample = judged.where("differs").orderBy("batch", "part").limit(_SAMPLE).collect()
@@ -210,8 +210,9 @@ def _kafka(spark: SparkSession, tape: Tape, source: Source, cut: Cut, *, deep: b
         raise (broker_gone(tape.name, error) or error) from error
     ranges = promised.select("batch", "part")
     told = ranges.join(theirs, ["batch", "part"], "left").fillna(0, ["source"])
-    # What retention has taken away cannot be told from what never was.
-    return _both(told, ours).withColumn("gone", F.col("source") == 0)
+    # What retention has taken away, whole or in part, cannot be compared.
+    less = (F.col("source") < F.col("stored")) & F.coalesce("cut_short", F.lit(True))
+    return _both(told, ours).withColumn("gone", less)
 
 
 def _both(theirs: DataFrame, ours: DataFrame) -> DataFrame:

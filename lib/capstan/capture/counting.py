@@ -65,11 +65,12 @@ def _told(rows: DataFrame, part: Column, *, deep: bool) -> DataFrame:
     return rows.select("batch", part.alias("part"), h1.alias("h1"), h2.alias("h2"))
 
 
-def _summed(rows: DataFrame, name: str) -> DataFrame:
+def _summed(rows: DataFrame, name: str, *more: Column) -> DataFrame:
     return rows.groupBy("batch", "part").agg(
         F.count(F.lit(1)).alias(name),
         sum_mod64(F.col("h1")).alias(f"{name}_h1"),
         sum_mod64(F.col("h2")).alias(f"{name}_h2"),
+        *more,
     )
 
 
@@ -82,7 +83,7 @@ def in_files(spark: SparkSession, tape: Tape, source: Source, cut: Cut, *, deep:
     """
     listed = fed(spark, tape, cut).select("batch", F.explode("files").alias("file"))
     payload = stored_payload(spark, tape)
-    now = at_rest(spark, source, payload).select("*", F.col("_metadata.file_path").alias("_file"))
+    now = at_rest(spark, source, payload).select("*", _uri("_metadata.file_path").alias("_file"))
     nothing = F.lit(None).cast("bigint")
     h1, h2 = row_hashes(payload.fields) if deep else (nothing, nothing)
     by_file = (
@@ -94,7 +95,7 @@ def in_files(spark: SparkSession, tape: Tape, source: Source, cut: Cut, *, deep:
             sum_mod64(F.col("h2")).alias("h2"),
         )
     )
-    joined = listed.join(by_file, F.col("file") == F.col("_file"), "left")
+    joined = listed.join(by_file, _uri("file") == F.col("_file"), "left")
     return joined.groupBy("batch").agg(
         F.lit(None).cast("string").alias("part"),
         F.coalesce(F.sum("rows"), F.lit(0)).alias("source"),
@@ -104,13 +105,19 @@ def in_files(spark: SparkSession, tape: Tape, source: Source, cut: Cut, *, deep:
     )
 
 
+def _uri(path: str) -> Column:
+    """A file's URI; of one on this machine with as many slashes as in any other."""
+    return F.regexp_replace(path, "^file:/+", "file:///")
+
+
 def in_partitions(
     spark: SparkSession, tape: Tape, source: Source, cut: Cut, *, deep: bool
 ) -> DataFrame:
     """What a topic has at the offsets that were consumed, as its broker gives it now.
 
     Returns:
-        A row per batch and part: `batch, part, source, source_h1, source_h2`.
+        A row per batch and part: `batch, part, source, source_h1, source_h2, cut_short`; the last
+        says that the first offset has no record any more.
     """
     ranges = (
         fed(spark, tape, cut).where("part IS NOT NULL").select("batch", "part", "since", "until")
@@ -131,7 +138,8 @@ def in_partitions(
         & (F.col("offset") >= F.coalesce("since", F.lit(0)))
     )
     joined = rows.join(F.broadcast(ranges), within)
-    return _summed(joined.select("batch", "part", "h1", "h2"), "source")
+    first = (F.min("offset") > F.coalesce(F.min("since"), F.lit(0))).alias("cut_short")
+    return _summed(joined, "source", first)
 
 
 def at_rest(spark: SparkSession, source: Source, payload: StructType) -> DataFrame:
