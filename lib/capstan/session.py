@@ -23,7 +23,7 @@ from capstan.errors import Broken
 from capstan.logs import About
 from capstan.runtime import jvm
 from capstan.runtime.archive import archive_options, local_settings
-from capstan.runtime.jars import delta_jars
+from capstan.runtime.jars import delta_jars, spark_jars
 from capstan.runtime.java import find_java, spark_home
 from capstan.runtime.jvm import is_local
 from capstan.runtime.shipping import code_archive
@@ -95,7 +95,7 @@ def build_session(
     if local:
         settings |= local_settings(place)
     else:
-        settings |= {**_EXECUTORS, "spark.jars": ",".join(str(jar) for jar in delta_jars())}
+        settings |= {**_EXECUTORS, "spark.jars": ",".join(str(jar) for jar in spark_jars())}
     archive = archive_options(java) if local else ""
     settings[jvm.OPTIONS] = jvm.driver_options(archive, wanted.pop(jvm.OPTIONS, ""))
     os.environ["JAVA_HOME"] = str(spark_home(java))

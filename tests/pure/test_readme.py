@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 import typer
@@ -84,12 +85,15 @@ def test_targets_of_make_exist() -> None:
 
 def test_its_declarations_can_be_read(tmp_path: Path) -> None:
     blocks = re.findall(r"^```yaml\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 1
+    assert len(blocks) == 2
     path = tmp_path / "streams.yaml"
     path.write_text(blocks[0], encoding="utf-8")
     declared = load(path, lake="/lake")
     assert list(declared.streams) == ["orders"]
     assert declared.replay("revenue").transform == "revenue"
+    path.write_text("streams:\n  clicks:\n" + indent(blocks[1], "    "), encoding="utf-8")
+    (clicks,) = load(path, lake="/lake").streams.values()
+    assert (clicks.source.format, clicks.workers.by) == ("kafka", "partition")
 
 
 def test_its_programs_can_be_compiled() -> None:

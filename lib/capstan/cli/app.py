@@ -52,6 +52,7 @@ _COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
     "streams": (listing.streams, ""),
     "show": (listing.show, "flights --as-of 12"),
     "capture": (tapes.capture, "flights"),
+    "late": (tapes.late, "flights --put-back"),
     "close": (tapes.close, "flights"),
     "import": (exchange.import_, "clicks recordings/ --format timely"),
     "export": (exchange.export, "flights recordings/ --format jsonl"),

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from capstan.capture.batch import CLOSING, numbered_events
-from capstan.capture.workers import Statement
+from capstan.capture.statements import CLOSING, Statement, numbered_events
 from capstan.declare import check_name
 from capstan.errors import AnswerIsNo, BadRequest
 from capstan.exchange.onto import enrol, existing_tape

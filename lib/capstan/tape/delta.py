@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
@@ -153,6 +153,17 @@ def commits_since(path: str, version: int) -> list[dict[str, object]]:
     return table.history(behind) if behind > 0 else []
 
 
+def history(path: str) -> Iterator[dict[str, object]]:
+    """Commits of the table, newest first; as few entries of its log are read as are asked for."""
+    table, told, wanted = open_table(path), 0, 16
+    while True:
+        found = table.history(wanted)
+        yield from found[told:]
+        if len(found) < wanted:
+            return
+        told, wanted = wanted, wanted * 8
+
+
 def note_of(commit: Mapping[str, object]) -> dict[str, object]:
     """What Capstan wrote into a commit's note; empty for a commit of someone else."""
     text = commit.get("userMetadata")
@@ -171,14 +182,23 @@ def append(
     txn: Txn | None = None,
     note: Mapping[str, object] | None = None,
     merge_schema: bool = False,
+    partitions: tuple[str, ...] = (),
 ) -> Commit | None:
     """Append `frame` in one commit.
+
+    Args:
+        frame: The rows.
+        path: The table; under a transaction it is made where there is none.
+        txn: The transaction.
+        note: For the commit.
+        merge_schema: Whether columns may be added.
+        partitions: The columns that a table is partitioned by which this makes.
 
     Returns:
         The commit, or None if the table already has this transaction or a later one of its app.
     """
     options = {"mergeSchema": "true"} if merge_schema else {}
-    return _write(frame, path, "Append", options, txn, note)
+    return _write(frame, path, "Append", options, txn, note, partitions)
 
 
 def replace(
@@ -263,6 +283,7 @@ def _write(
     options: Mapping[str, str],
     txn: Txn | None,
     note: Mapping[str, object] | None,
+    partitions: tuple[str, ...] = (),
 ) -> Commit | None:
     token = uuid.uuid4().hex
     before = version_of(path)
@@ -271,7 +292,7 @@ def _write(
         frame.write.format("delta").mode(mode).options(**given).save(path)
         return find_commit(path, token, -1 if before is None else before)
     try:
-        if not write_once(frame, path, mode, given, txn):
+        if not write_once(frame, path, mode, given, txn, PLAIN, partitions):
             return None
     except (Py4JJavaError, PySparkException) as error:
         # Two writers of one transaction at once: the other one landed, so this one is done.

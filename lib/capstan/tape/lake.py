@@ -44,6 +44,11 @@ class TapePaths:
         return f"{self.root}/late"
 
     @property
+    def feed(self) -> str:
+        """What each batch is made of; not there before the first capture."""
+        return f"{self.root}/feed"
+
+    @property
     def checkpoint(self) -> str:
         """Structured Streaming's own folder."""
         return f"{self.root}/checkpoint"

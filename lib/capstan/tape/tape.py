@@ -80,15 +80,20 @@ def open_tape(lake: Lake, name: str, events: deltalake.DeltaTable | None = None)
         )
     properties = (events or delta.open_table(paths.events)).metadata().configuration
     version = properties.get("capstan.format", "")
-    if version != str(schema.FORMAT):
+    if not version.isdecimal() or not 1 <= int(version) <= schema.FORMAT:
         raise Broken(
             "CAP-FORMAT",
-            f"stream {name} is in format {version or 'unknown'}, this reads {schema.FORMAT}",
+            f"stream {name} is in format {version or 'unknown'}, this reads 1 to {schema.FORMAT}",
             "use the Capstan that wrote it, or a newer one",
             stream=name,
         )
     time_type = TimeType.from_json(json.loads(properties["capstan.time"]))
     return Tape(name, paths, time_type, json.loads(properties.get("capstan.settings", "{}")))
+
+
+def format_of(events: str) -> int:
+    """The version of the format that a tape has, which can be read."""
+    return int(delta.open_table(events).metadata().configuration["capstan.format"])
 
 
 def create_tape(

@@ -5,14 +5,23 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capstan.capture.run import capture, close
-from capstan.declare import Declarations
-from capstan.exchange import Form, RecaptureRequest, import_recordings, recapture
+from capstan.capture.run import capture, close, put_back
+from capstan.declare import ByKey, Declarations, EventTime, Stream
+from capstan.exchange import (
+    Form,
+    RecaptureRequest,
+    export_topics,
+    import_recordings,
+    import_topics,
+    recapture,
+)
 from capstan.exchange.form import Format, find_recordings
+from capstan.interop.topics import Topics
 from capstan.ledger.runs import read_histories
 from capstan.maintain.retire import retire
 from capstan.maintain.run import maintain
@@ -20,7 +29,9 @@ from capstan.maintain.runs import Sizes
 from capstan.replay.approval import Decision
 from capstan.replay.request import Request
 from capstan.replay.run import Outcome, publish, replay, rollback
+from capstan.tape import summary
 from capstan.tape.lake import Lake
+from capstan.tape.tape import newest_cut, open_tape
 from capstan.testing import contents, little
 
 if TYPE_CHECKING:
@@ -34,16 +45,17 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
 
     Args:
         spark: The session.
-        name: One of `capture`, `close`, `import`, `recapture`, `replay`, `publish`, `rollback`,
-            `maintain`, `retire`;
-            `remount`, which gives a file system other options; `contents`, what a tape and a table
-            hold.
-        arguments: `lake` and `source` are folders; `capture` takes `reseat`; `import` takes the
-            folder `recordings`, of timely's frames; `recapture` takes `into` and `peers`; `replay`
-            takes the fields of a `Request` under `request`; `publish` and `rollback` take `run`,
-            else it is the newest one, and `publish` takes `by`, who has approved it; `remount`
-            takes `options`, of the file system that the lake's folder is; `contents` a `table`;
-            `maintain` takes the fields of `Sizes` under `sizes`, and `retire` takes `before`.
+        name: One of `capture`, `put-back`, `close`, `import`, `export-topics`, `import-topics`,
+            `recapture`, `replay`, `publish`, `rollback`, `maintain`, `retire`; `remount`, which
+            gives a file system other options; `contents`, what a tape and a table hold.
+        arguments: `lake` and `source` are folders; `capture` takes `reseat`, `rescale`, how many
+            `workers` by key there are, and whether the source is `idle`; those of topics take their
+            place as `topics`; `import` takes the folder `recordings`, of timely's frames;
+            `recapture` takes `into` and `peers`; `replay` takes the fields of a `Request` under
+            `request`; `publish` and `rollback` take `run`, else it is the newest one, and `publish`
+            takes `by`, who has approved it; `remount` takes `options`, of the file system that the
+            lake's folder is; `contents` a `table`; `maintain` takes the fields of `Sizes` under
+            `sizes`, and `retire` takes `before`.
 
     Returns:
         What came of it, as JSON.
@@ -72,8 +84,28 @@ class _Work:
 
 def _capture(work: _Work) -> dict[str, object]:
     reseat = bool(work.arguments.get("reseat", False))
-    found = capture(work.spark, work.lake, work.declared.stream(little.NAME), reseat=reseat)
+    rescale = _number(work.arguments.get("rescale"))
+    stream = _stream(work.declared.stream(little.NAME), work.arguments)
+    found = capture(work.spark, work.lake, stream, reseat=reseat, rescale=rescale)
     return {"batches": found.batches, "fed": found.fed, "records": found.records}
+
+
+def _stream(stream: Stream, arguments: Arguments) -> Stream:
+    count = _number(arguments.get("workers"))
+    if count is not None:
+        stream = replace(stream, workers=ByKey(columns=("id",), count=count))
+    if arguments.get("idle"):
+        assert isinstance(stream.time, EventTime)
+        stream = replace(stream, time=replace(stream.time, idle_after=timedelta(milliseconds=1)))
+    return stream
+
+
+def _number(value: object) -> int | None:
+    return None if value is None else int(str(value))
+
+
+def _put_back(work: _Work) -> dict[str, object]:
+    return {"records": put_back(work.spark, work.lake, little.NAME).records}
 
 
 def _close(work: _Work) -> dict[str, object]:
@@ -111,6 +143,19 @@ def _contents(work: _Work) -> dict[str, object]:
     return {"tape": contents.tape(work.lake), **contents.table(work.lake, work.named("table"))}
 
 
+def _export_topics(work: _Work) -> dict[str, object]:
+    tape = open_tape(work.lake, little.NAME)
+    cut = newest_cut(tape)
+    workers = summary.worker_labels(tape, cut)
+    topics = Topics.at(work.named("topics"))
+    return asdict(export_topics(work.spark, work.lake, tape, topics, workers=workers, cut=cut))
+
+
+def _import_topics(work: _Work) -> dict[str, object]:
+    topics = Topics.at(work.named("topics"))
+    return asdict(import_topics(work.spark, work.lake, little.NAME, topics))
+
+
 def _import(work: _Work) -> dict[str, object]:
     folder = Path(work.named("recordings"))
     found = import_recordings(
@@ -135,8 +180,11 @@ def _retire(work: _Work) -> dict[str, object]:
 
 _ACTIONS: dict[str, Callable[[_Work], dict[str, object]]] = {
     "capture": _capture,
+    "put-back": _put_back,
     "close": _close,
     "import": _import,
+    "export-topics": _export_topics,
+    "import-topics": _import_topics,
     "recapture": _recapture,
     "replay": _replay,
     "publish": _publish,

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from capstan.errors import Broken
 from capstan.tape import delta
-from capstan.tape.lake import sizes_of
+from capstan.tape.lake import is_table, sizes_of
 from capstan.tape.tape import Tape
 
 
@@ -45,11 +45,14 @@ def damage_of(tape: Tape) -> list[Damage]:
         Broken: `CAP-DAMAGED` where the log of a table cannot be read itself.
     """
     found = []
-    for table in (tape.paths.workers, tape.paths.events, tape.paths.records, tape.paths.late):
+    paths = tape.paths
+    for table in (paths.workers, paths.events, paths.records, paths.late, paths.feed):
+        if not is_table(table):
+            continue  # Only captures have a feed.
         files = pa.table(delta.open_table(table).get_add_actions(flatten=True))
         # Delta writes paths relative to the table, unless the file is another table's.
-        paths = [delta.place_of(table, path) for path in files["path"].to_pylist()]
-        expected = dict(zip(paths, files["size_bytes"].to_pylist(), strict=True))
+        places = [delta.place_of(table, path) for path in files["path"].to_pylist()]
+        expected = dict(zip(places, files["size_bytes"].to_pylist(), strict=True))
         there = sizes_of(sorted(expected))
         found += [
             Damage(path, written, there[path])
