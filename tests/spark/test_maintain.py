@@ -25,6 +25,7 @@ from capstan.maintain.retire import retire
 from capstan.maintain.run import maintain
 from capstan.maintain.tables import files_of, index_tables
 from capstan.tape import delta
+from capstan.tape.feed import Claim, Origin, claim, inserted
 from capstan.testing import contents
 from capstan.testing.sixteen import KIB, NAME, ROWS, SIZES, Sixteen, make
 from capstan.verify import verify
@@ -94,6 +95,19 @@ def test_a_second_maintenance_changes_nothing(made: Sixteen) -> None:
     again = maintain(made.spark, made.lake, [NAME], sizes=SIZES).as_json()
     assert (again["rewritten"], again["vacuumed"]) == (0, 0)
     assert sorted(Path(made.lake.root).rglob("*")) == known
+
+
+def test_the_feed_keeps_its_rows_where_they_belong(unkept: Sixteen, tmp_path: Path) -> None:
+    made = unkept.copied(tmp_path)
+    [feed] = [table for table in index_tables(made.tape) if table.name == "feed"]
+    claim(made.spark, made.tape, Claim(4, Origin.IDLE))
+    rows = contents.rows(feed.path)
+
+    done = compact_index(made.spark, replace(feed, sizes=SIZES), ended=True)
+
+    assert done.files < (done.files_before or 0)
+    assert contents.rows(feed.path) == rows
+    assert [each.batch for each in inserted(made.tape)] == [4]
 
 
 def test_a_table_that_is_followed_tells_nothing_new(made: Sixteen, tmp_path: Path) -> None:

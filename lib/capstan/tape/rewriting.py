@@ -46,8 +46,8 @@ class Exchanged:
 
 def rows_of_files(spark: SparkSession, path: str, files: Collection[str]) -> DataFrame:
     """The rows of some files of a table, with all of the table's columns, in no order."""
-    schema = spark.read.format("delta").load(path).schema
-    return spark.read.schema(schema).parquet(*(f"{path}/{name}" for name in files))
+    reader = spark.read.schema(delta.load(spark, path).schema).option("basePath", path)
+    return reader.parquet(*(f"{path}/{name}" for name in files))
 
 
 def exchange(
@@ -64,7 +64,7 @@ def exchange(
 
     Args:
         spark: The session.
-        path: The table; it has no partitions.
+        path: The table.
         gone: The files that are taken out, by their paths in the table, and how many rows each has.
         rows: What comes in their place, each partition as a file; None for nothing.
         leaves_out: How many rows fewer there are afterwards; none if the same rows are only laid
