@@ -26,7 +26,7 @@ from capstan.airflow.failing import TaskBrokenError, TaskRefusedError, say_last
 from capstan.airflow.folders import try_folder
 from capstan.airflow.setting import read_setting
 from capstan.airflow.submit import CapstanSubmitOperator
-from capstan.runtime.jars import spark_jars
+from capstan.runtime.jars import delta_jars, spark_jars
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,7 +84,9 @@ def test_the_driver_starts_lean_and_on_loopback(
     plain, short, large = (call["arguments"] for call in submit.calls)
     settings = conf(plain)  # type: ignore[arg-type]
     assert settings["spark.driver.bindAddress"] == settings["spark.driver.host"] == "127.0.0.1"
-    assert settings["spark.driver.extraClassPath"].count(".jar") == 2
+    found = settings["spark.driver.extraClassPath"].split(os.pathsep)
+    assert found == [str(jar) for jar in spark_jars()]
+    assert {*map(str, delta_jars())} <= {*found}
     assert "--packages" not in plain  # type: ignore[operator]
     options = [conf(each)["spark.driver.extraJavaOptions"] for each in (plain, short, large)]  # type: ignore[arg-type]
     assert ["TieredStopAtLevel=1" in each for each in options] == [False, True, False]

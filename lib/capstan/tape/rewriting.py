@@ -46,8 +46,8 @@ class Exchanged:
 
 def rows_of_files(spark: SparkSession, path: str, files: Collection[str]) -> DataFrame:
     """The rows of some files of a table, with all of the table's columns, in no order."""
-    reader = spark.read.schema(delta.load(spark, path).schema).option("basePath", path)
-    return reader.parquet(*(f"{path}/{name}" for name in files))
+    schema = delta.load(spark, path).schema
+    return spark.read.schema(schema).parquet(*(f"{path}/{name}" for name in files))
 
 
 def exchange(
