@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -34,9 +35,14 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "source"
 
 
-@pytest.fixture
-def made(spark: SparkSession, lake: Lake, source: Path) -> Stream:
-    """A stream of 12 batches with a late record, one that was put back, and one that waits."""
+Made = tuple[Lake, "Stream", "Path"]
+
+
+@pytest.fixture(scope="module")
+def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A stream of 13 batches with a late record, one that was put back, and one that waits."""
+    root = tmp_path_factory.mktemp("made")
+    lake, source = Lake.at(root / "lake"), root / "source"
     for number in range(12):
         lay(source, f"part {number}", rows(range(10 * number, 10 * number + 10)))
     lay(source, "part 12", [(500, "a", START, 1, "late"), (501, None, START, 1, "no place")])
@@ -44,13 +50,14 @@ def made(spark: SparkSession, lake: Lake, source: Path) -> Stream:
     capture(spark, lake, stream)
     put_back(spark, lake, "little")
     lay(source, "later", rows(range(120, 130)))
-    return stream
+    return lake, stream, source
 
 
-def test_all_that_was_consumed_is_there(spark: SparkSession, lake: Lake, made: Stream) -> None:
+def test_all_that_was_consumed_is_there(spark: SparkSession, made: Made) -> None:
+    lake, stream, _ = made
     tape = open_tape(lake, "little")
     for deep in (False, True):
-        found = compare(spark, tape, made, deep=deep)
+        found = compare(spark, tape, stream, deep=deep)
         assert found.agrees
         # What was put back was fed in the batch that brought it late, and counts there alone.
         assert (found.batches, found.records, found.gone, found.unknown) == (13, 122, 0, 0)
@@ -61,43 +68,46 @@ def test_all_that_was_consumed_is_there(spark: SparkSession, lake: Lake, made: S
     assert names == [[f"part%20{number}.parquet"] for number in range(13)]
 
 
+def test_a_record_that_the_tape_lost(spark: SparkSession, made: Made, tmp_path: Path) -> None:
+    shutil.copytree(made[0].root, tmp_path / "lake")
+    tape = open_tape(Lake.at(tmp_path / "lake"), "little")
+    spark.sql(f"DELETE FROM delta.`{tape.paths.records}` WHERE data.id = 55")
+    spark.sql(f"UPDATE delta.`{tape.paths.late}` SET data.amount = 77 WHERE data.id = 500")
+    found = compare(spark, tape, made[1], deep=True)
+    assert found.findings == (
+        Difference(5, None, "missing", 10, 9),
+        Difference(12, None, "changed", 2, 2),
+    )
+
+
 def test_files_that_were_changed_or_are_gone(
-    spark: SparkSession, lake: Lake, source: Path, made: Stream
+    spark: SparkSession, made: Made, tmp_path: Path
 ) -> None:
+    lake, stream, source = made
+    shutil.copytree(source, tmp_path / "kept")
     tape = open_tape(lake, "little")
     lay(source, "part 1", rows(range(10, 22)))
     lay(source, "part 2", rows(range(20, 27)))
     lay(source, "part 3", rows(range(930, 940)))
     (source / "part 4.parquet").unlink()
 
-    found = compare(spark, tape, made)
+    found = compare(spark, tape, stream)
     assert found.findings == (
         Difference(1, None, "missing", 12, 10),
         Difference(2, None, "extra", 7, 10),
     )
-    assert (found.gone, found.differing) == (1, 2)
+    assert (found.batches, found.gone, found.differing) == (12, 1, 2)
     with pytest.raises(AnswerIsNo, match="CAP-SOURCE-DIFFERS.*batch 1: missing, the source has 12"):
         found.require_agreement()
 
-    found = compare(spark, tape, made, deep=True)
+    found = compare(spark, tape, stream, deep=True)
     assert [(each.batch, each.kind) for each in found.findings] == [
         (1, "missing"),
         (2, "extra"),
         (3, "changed"),
     ]
-
-
-def test_a_record_that_the_tape_lost(
-    spark: SparkSession, lake: Lake, source: Path, made: Stream
-) -> None:
-    tape = open_tape(lake, "little")
-    spark.sql(f"DELETE FROM delta.`{tape.paths.records}` WHERE data.id = 55")
-    spark.sql(f"UPDATE delta.`{tape.paths.late}` SET data.amount = 77 WHERE data.id = 500")
-    found = compare(spark, tape, made, deep=True)
-    assert found.findings == (
-        Difference(5, None, "missing", 10, 9),
-        Difference(12, None, "changed", 2, 2),
-    )
+    shutil.rmtree(source)
+    shutil.copytree(tmp_path / "kept", source)
 
 
 def test_a_source_that_does_not_count_is_refused_by_name(
