@@ -19,7 +19,7 @@ CODE   := lib tests dags spark_apps
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup kafka demo airflow test nightly check static fmt fmt-check lint types imports bench lock clean
+.PHONY: help setup kafka demo airflow test nightly chaos soak check static fmt fmt-check lint types imports bench lock clean
 
 ## Show this list.
 help:
@@ -55,13 +55,24 @@ airflow: setup
 	$(BIN)/python -m capstan.launcher $(ARGS)
 
 ## Set up, then run all tests but nightly ones and benchmarks (SEED=random for other examples, JOBS=2, ARGS=... for pytest).
-test: kafka broker classes
+test: setup classes
 	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder \
 	  --hypothesis-seed=$(SEED) $(ARGS)
 
 ## Set up, then run the tests that take minutes each and show what others show, at full size.
 nightly: kafka broker classes
 	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -m nightly --hypothesis-seed=$(SEED) $(ARGS)
+
+# How many kills, and the seed that chooses them: make chaos N=200 SEED=7
+N ?= 200
+
+## Kill work on lakes at random, N times over, and look at what is left (N=200, SEED=7; goes on in ./chaos).
+chaos: setup
+	$(BIN)/python -m capstan.testing.chaos --kills=$(N) --seed=$(SEED) --folder=chaos $(ARGS)
+
+## Let a stream grow by N micro-batches, and tell what each of ten stages costs (N=2000; in ./soak).
+soak: setup
+	$(BIN)/python -m capstan.bench.soaking --batches=$(if $(filter command line,$(origin N)),$(N),2000) --folder=soak $(ARGS)
 
 ## Everything that must hold before a change lands: static, then test.
 check: static test

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 APPS = Path(__file__).parents[2] / "spark_apps"
 PATIENCE = 600.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # For a broker that is gone, and is to be told soon.
+pytestmark = pytest.mark.nightly
+
 HASTY = {
     "kafka.default.api.timeout.ms": "3000",
     "kafka.request.timeout.ms": "2000",

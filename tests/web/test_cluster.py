@@ -32,7 +32,7 @@ with DAG("on_cluster", schedule=None, is_paused_upon_creation=False):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_task_runs_on_the_cluster_that_its_connection_names(
     captured: World, tmp_path: Path
 ) -> None:

@@ -22,13 +22,14 @@ from capstan.exchange import (
 )
 from capstan.exchange.form import Format, find_recordings
 from capstan.interop.topics import Topics
+from capstan.ledger import claims
 from capstan.ledger.runs import read_histories
 from capstan.maintain.retire import retire
 from capstan.maintain.run import maintain
 from capstan.maintain.runs import Sizes
 from capstan.replay.approval import Decision
 from capstan.replay.request import Request
-from capstan.replay.run import Outcome, publish, replay, rollback
+from capstan.replay.run import Outcome, publish, replay, rollback, unlock
 from capstan.tape import summary
 from capstan.tape.lake import Lake
 from capstan.tape.tape import newest_cut, open_tape
@@ -46,8 +47,9 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
     Args:
         spark: The session.
         name: One of `capture`, `put-back`, `close`, `import`, `export-topics`, `import-topics`,
-            `recapture`, `replay`, `publish`, `rollback`, `maintain`, `retire`; `remount`, which
-            gives a file system other options; `contents`, what a tape and a table hold.
+            `recapture`, `replay`, `publish`, `rollback`, `maintain`, `retire`; `unlock`, of all
+            runs that hold something; `remount`, which gives a file system other options;
+            `contents`, what a tape and a table hold.
         arguments: `lake` and `source` are folders; `capture` takes `reseat`, `rescale`, how many
             `workers` by key there are, and whether the source is `idle`; those of topics take their
             place as `topics`; `import` takes the folder `recordings`, of timely's frames;
@@ -132,6 +134,12 @@ def _rollback(work: _Work) -> dict[str, object]:
     return {"version": rollback(work.spark, work.lake, work.declared, work.run)}
 
 
+def _unlock(work: _Work) -> dict[str, object]:
+    """Declare all that holds something dead."""
+    held = [each.run for each in claims.alive(work.lake)]
+    return {run: unlock(work.spark, work.lake, run) for run in held}
+
+
 def _remount(work: _Work) -> dict[str, object]:
     options = f"remount,{work.named('options')}"
     program = shutil.which("mount") or "mount"
@@ -189,6 +197,7 @@ _ACTIONS: dict[str, Callable[[_Work], dict[str, object]]] = {
     "replay": _replay,
     "publish": _publish,
     "rollback": _rollback,
+    "unlock": _unlock,
     "maintain": _maintain,
     "retire": _retire,
     "remount": _remount,

@@ -29,6 +29,12 @@ class Child:
 
     def require_killed(self) -> None:
         """Wait until it was killed, and nothing that it started runs any more."""
+        if not self.was_killed():
+            code = self.process.returncode
+            raise AssertionError(f"it was not killed, but ended with {code}:\n{self.printed()}")
+
+    def was_killed(self) -> bool:
+        """Wait until it has ended, and nothing that it started runs; whether it was killed."""
         try:
             code = self.process.wait(4 * PATIENCE)
         except subprocess.TimeoutExpired:
@@ -40,7 +46,12 @@ class Child:
             time.sleep(0.02)
         if code != -signal.SIGKILL:
             self.end()
-            raise AssertionError(f"it was not killed, but ended with {code}:\n{self.printed()}")
+        return code == -signal.SIGKILL
+
+    def kill_after(self, seconds: float) -> None:
+        """Kill it and all that it started after so many seconds, wherever it is then."""
+        time.sleep(seconds)
+        self.end()
 
     def wait_for(self, file: Path) -> None:
         """Wait until it has made a file."""

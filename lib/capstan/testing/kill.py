@@ -45,12 +45,14 @@ class Step:
         arguments: The same.
         point: `POINT` or `POINT:N`; empty to let it work to its end.
         until: The file that lets it go on; None to kill the driver there.
+        may_end: Whether it may end without having reached its point.
     """
 
     action: str
     arguments: dict[str, object]
     point: str = ""
     until: str | None = None
+    may_end: bool = False
 
     @property
     def held(self) -> Path:
@@ -122,14 +124,23 @@ def _descendants(process: int) -> list[int]:
     return found + [below for child in found for below in _descendants(child)]
 
 
-def run(spark: SparkSession, script: Sequence[Step]) -> None:
+def run(spark: SparkSession, script: Sequence[Step], count: Path | None = None) -> None:
     """Carry out a script; does not come back where a step of it kills the driver.
+
+    Args:
+        spark: The session.
+        script: The steps.
+        count: Gets how many of them were cut off.
 
     Raises:
         RuntimeError: An action ended before it had reached its point, or failed.
     """
     threads = [_begin(spark, step) for step in script]
-    if any(step.point and step.until is None for step in script):
+    waiting = zip(script, threads, strict=True)
+    cut = sum(bool(s.point) and s.until is None and t.is_alive() for s, t in waiting)
+    if count is not None:
+        count.write_text(str(cut), encoding="utf-8")
+    if cut:
         kill_driver()
     for thread in threads:
         thread.join()
@@ -158,10 +169,12 @@ def _begin(spark: SparkSession, step: Step) -> threading.Thread:
         thread.start()
         if not stop.there.wait(PATIENCE):
             raise RuntimeError(f"{step} did not get there in time")
-    if failures or (step.point and not thread.is_alive()):
-        raise RuntimeError(f"{step} ended before it got there")
-    if not step.point:
+    # Whoever has reached its point waits there; all others have ended, or are about to.
+    reached = bool(step.point) and stop.left == 0
+    if not reached:
         thread.join()
+    if failures or (step.point and not reached and not step.may_end):
+        raise RuntimeError(f"{step} ended before it got there")
     return thread
 
 
@@ -192,7 +205,8 @@ def main(script: Path) -> None:
 
     found = [Step(**step) for step in json.loads(script.read_text(encoding="utf-8"))]
     spark = build_session("capstan-other", master=MASTER, extra=SHRUNK)
-    run(spark, found)
+    script.with_name(f"{script.name}.begun").touch()
+    run(spark, found, script.with_name(f"{script.name}.cut"))
     spark.stop()
 
 

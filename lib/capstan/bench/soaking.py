@@ -1,0 +1,165 @@
+"""Soak: a stream of many micro-batches, and what it costs at the end beside what it cost at first.
+
+    python -m capstan.bench.soaking --batches 2000 --folder ./soak
+
+The batches come in ten stages. After each the tape is verified, followed into a table, kept up and
+listed. A stage is counted by what does not vary with the load of a machine: Spark jobs, files and
+bytes that were read, files that there are; and by CPU seconds, which are told and judged by nobody.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from capstan.bench.clock import Clock
+from capstan.bench.counters import Watch
+from capstan.capture.run import capture
+from capstan.maintain.run import maintain
+from capstan.replay.request import Request
+from capstan.replay.run import replay
+from capstan.tape import delta
+from capstan.tape.lake import Lake
+from capstan.tape.summary import worker_states
+from capstan.tape.tape import Tape, newest_cut, open_tape
+from capstan.testing.streams import NAME, START, declared, lay, little_stream, rows
+from capstan.verify import verify
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STAGES = 10
+_ROWS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a stage has cost.
+
+    Attributes:
+        batches: Micro-batches so far.
+        capture_jobs: Spark jobs a micro-batch.
+        verify_jobs, verify_files: Jobs, and files of the index that were read, of a verification.
+        follow_jobs, follow_files: The same of a followed replay: files of records.
+        files: Files of the tape's tables once they were kept up.
+        bytes: Their size, a micro-batch.
+        cpu: CPU seconds by what was done, a micro-batch for `capture`.
+    """
+
+    batches: int
+    capture_jobs: float
+    verify_jobs: int
+    verify_files: int
+    follow_jobs: int
+    follow_files: int
+    files: int
+    bytes: float
+    cpu: dict[str, float]
+
+
+class Soak:
+    """A stream in a folder that grows stage by stage."""
+
+    def __init__(self, spark: SparkSession, folder: Path, batches: int) -> None:
+        self._spark, self._source = spark, folder / "source"
+        self._lake = Lake.at(folder / "lake")
+        self._stream = little_stream(self._source)
+        self._each = max(1, batches // STAGES)
+        self._laid = 0
+        self._clock = Clock.of(spark)
+
+    def stages(self, say: Callable[[str], None] = print) -> list[Stage]:
+        """Let the stream grow to its end; what each stage has cost."""
+        found = []
+        for _ in range(STAGES):
+            found.append(self._stage())
+            say(json.dumps(asdict(found[-1])))
+        return found
+
+    def _stage(self) -> Stage:
+        for number in range(self._laid, self._laid + self._each):
+            part = rows(range(number * _ROWS, (number + 1) * _ROWS))
+            lay(self._source, f"{number:06}", part, START + timedelta(seconds=number))
+        self._laid += self._each
+        cpu: dict[str, float] = {}
+        capturing = self._watched("capture", self._capture, cpu)
+        cpu["capture"] = round(cpu["capture"] / self._each, 3)
+        tape = open_tape(self._lake, NAME)
+        verifying = self._watched("verify", lambda: self._verify(tape), cpu)
+        following = self._watched("follow", self._follow, cpu)
+        self._watched("maintain", lambda: maintain(self._spark, self._lake, [NAME]), cpu)
+        self._watched("list", lambda: worker_states(tape, newest_cut(tape)), cpu)
+        files = _files(tape)
+        return Stage(
+            batches=self._laid,
+            capture_jobs=capturing.jobs / self._each,
+            verify_jobs=verifying.jobs,
+            verify_files=sum(scan.files for scan in verifying.scans(tape.paths.events)),
+            follow_jobs=following.jobs,
+            follow_files=sum(scan.files for scan in following.scans(tape.paths.records)),
+            files=len(files),
+            bytes=sum(files) / self._laid,
+            cpu=cpu,
+        )
+
+    def _capture(self) -> None:
+        assert capture(self._spark, self._lake, self._stream).batches == self._each
+
+    def _verify(self, tape: Tape) -> None:
+        assert verify(self._spark, self._lake, tape).valid
+
+    def _follow(self) -> None:
+        asked = Request(NAME, "followed", follow="soak")
+        replay(self._spark, self._lake, declared(self._stream), asked)
+
+    def _watched(self, name: str, work: Callable[[], object], cpu: dict[str, float]) -> Watch:
+        before = self._clock.read()
+        with Watch(self._spark) as watch:
+            work()
+        cpu[name] = round((self._clock.read() - before).cpu, 3)
+        return watch
+
+
+def _files(tape: Tape) -> list[int]:
+    """The sizes of all files of a tape's tables."""
+    paths = tape.paths
+    found: list[int] = []
+    for path in (paths.events, paths.records, paths.workers, paths.late, paths.feed):
+        table = pa.table(delta.open_table(path).get_add_actions(flatten=True))
+        found += table["size_bytes"].to_pylist()
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a soak from a shell; the exit code."""
+    from capstan.session import build_session
+    from capstan.testing.settings import MASTER, SHRUNK
+
+    parser = argparse.ArgumentParser(prog="soak", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--batches", type=int, default=2000)
+    parser.add_argument("--folder", type=Path, default=Path("soak"))
+    asked = parser.parse_args(arguments)
+    spark = build_session("soak", master=MASTER, extra=SHRUNK)
+    try:
+        stages = Soak(spark, asked.folder.absolute(), asked.batches).stages()
+    finally:
+        spark.stop()
+    first, last = stages[1], stages[-1]
+    print("from the second stage to the last:")
+    for name in ("capture_jobs", "verify_jobs", "verify_files", "follow_jobs", "follow_files"):
+        print(f"  {name:14} {getattr(first, name):8.1f} -> {getattr(last, name):8.1f}")
+    for name in first.cpu:
+        print(f"  cpu {name:10} {first.cpu[name]:8.3f} -> {last.cpu[name]:8.3f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

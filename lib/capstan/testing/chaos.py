@@ -1,0 +1,242 @@
+"""Chaos: work on lakes is killed at random, over and over, and at the end nothing may be wrong.
+
+    python -m capstan.testing.chaos --kills 200 --seed 7 --folder ./chaos
+
+Some lakes grow in rounds. In each a file comes, and a driver captures it, follows it into tables,
+replays a range and keeps the lake up, until it is killed: for each lake at a named point of
+`capstan.steps` that the seed chooses, or all at once at a moment that it chooses. The next round
+goes on from what was left. In the end everything is done once more, undisturbed, and looked at:
+what was fed is on tape or late, once; every tape is sound, down to its records; what was followed
+piece by piece is what one run through gives; and every published run passes its audit.
+
+What is done is noted in the folder, so that the same command goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from capstan.ledger import coverage
+from capstan.replay.foreign import audit_run, require_auditable
+from capstan.tape.lake import Lake
+from capstan.testing import children, contents, little
+from capstan.testing.actions import act
+from capstan.testing.kill import Step
+from capstan.testing.streams import START, lay, rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LAKES = 3
+"""How many lakes a driver works on: each is cut off at a point of its own."""
+
+_ROWS = 24
+_LATE = 4
+_SIZES = {"file": 2**20, "full": 10, "share": 1, "least": 1, "many": 2}
+_FOLLOWED = {"into": "followed", "follow": "followed", "transform": "hourly"}
+_PIPED = {"into": "piped", "follow": "piped", "pipeline": "places", "sink": "hours"}
+_SINCE, _UNTIL = "2024-05-01", "2024-05-01T06:00:00Z"
+_COPIED = {"into": "copied", "since": _SINCE, "until": _UNTIL}
+_REPLAYED = ("intent", "staging", "publish", "coverage", "certificate")
+
+# Work on a lake, and the points at which it is cut off.
+_WORK: dict[str, tuple[str, dict[str, object], tuple[str, ...]]] = {
+    "capture": (
+        "capture",
+        {},
+        ("capture.claim", "capture.records", "capture.late", "capture.events", "capture.workers"),
+    ),
+    "follow": ("replay", {"request": _FOLLOWED}, tuple(f"replay.{each}" for each in _REPLAYED)),
+    "pipe": ("replay", {"request": _PIPED}, ("replay.aside", "replay.state", "replay.publish")),
+    "copy": ("replay", {"request": _COPIED}, ("replay.claim", "replay.audit", "replay.coverage")),
+    "maintain": ("maintain", {"sizes": _SIZES}, ("maintain.written", "maintain.compacted")),
+}
+
+
+@dataclass(slots=True)
+class Progress:
+    """What was done of a run of chaos.
+
+    Attributes:
+        seed: Chooses all that is left to chance.
+        rounds: Rounds that have begun.
+        kills: Work that was cut off.
+        whole: Drivers that had ended before they could be killed.
+    """
+
+    seed: int
+    rounds: int = 0
+    kills: int = 0
+    whole: int = 0
+
+
+class Chaos:
+    """Lakes in a folder, which drivers work on that do not live long."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder = folder
+        self._file = folder / "progress.json"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.progress = Progress(seed)
+        if self._file.exists():
+            self.progress = Progress(**json.loads(self._file.read_text(encoding="utf-8")))
+        self._save()
+
+    def run(self, kills: int, say: Callable[[str], None] = print) -> None:
+        """Kill, until there were so many kills.
+
+        Raises:
+            AssertionError: A driver ended with an error of its own.
+        """
+        while self.progress.kills < kills:
+            chance = random.Random(f"{self.progress.seed}:{self.progress.rounds}")
+            for number in range(LAKES):
+                self._feed(number, self.progress.rounds)
+            self._round(chance)
+            self.progress.rounds += 1
+            self._save()
+            say(
+                f"round {self.progress.rounds}: {self.progress.kills} of {kills} kills, "
+                f"seed {self.progress.seed}"
+            )
+
+    def finish(self, spark: SparkSession) -> None:
+        """Do everything once more, undisturbed, and look at what came of it.
+
+        Raises:
+            AssertionError: Something is wrong; the message says what, and with which seed.
+        """
+        for number in range(LAKES):
+            place = f"seed {self.progress.seed}, {self._lake(number)}"
+            self._act(spark, number, "unlock", {})
+            for name in ("capture", "follow", "pipe", "copy", "maintain"):
+                self._act(spark, number, *_WORK[name][:2])
+            _require_whole(self._fed(number), Lake.at(self._lake(number)), place)
+            contents.require_sound(spark, Lake.at(self._lake(number)))
+            self._require_same(spark, number, place)
+            self._require_audits(spark, number)
+
+    def _round(self, chance: random.Random) -> None:
+        log = self.folder / f"round-{self.progress.rounds}"
+        at_once = chance.random() < 1 / 3
+        child = children.start(log, list(self._script(chance, at_once=at_once)))
+        if at_once:
+            child.wait_for(log / "script.json.begun")
+            child.kill_after(chance.uniform(0.5, 12))
+            self.progress.kills += 1
+            return
+        killed = child.was_killed()
+        assert killed or child.process.returncode == 0, child.printed()
+        self.progress.kills += int((log / "script.json.cut").read_text(encoding="utf-8"))
+        self.progress.whole += not killed
+
+    def _script(self, chance: random.Random, *, at_once: bool) -> Iterator[Step]:
+        for number in range(LAKES):
+            chosen = chance.sample(sorted(_WORK), k=2)
+            if "capture" not in chosen[:1]:
+                chosen.insert(0, "capture")
+            # Whoever worked here before is dead, and somebody has seen that.
+            yield Step("unlock", self._arguments(number, {}))
+            for name in chosen[:-1]:
+                yield self._step(number, name)
+            action, more, points = _WORK[chosen[-1]]
+            point = "" if at_once else chance.choice(points)
+            yield Step(action, self._arguments(number, more), point, may_end=True)
+
+    def _step(self, number: int, name: str) -> Step:
+        action, more, _ = _WORK[name]
+        return Step(action, self._arguments(number, more))
+
+    def _arguments(self, number: int, more: dict[str, object]) -> dict[str, object]:
+        return {"lake": self._lake(number), "source": str(self._source(number)), **more}
+
+    def _act(
+        self, spark: SparkSession, number: int, action: str, more: dict[str, object]
+    ) -> dict[str, object]:
+        return act(spark, action, self._arguments(number, more))
+
+    def _feed(self, number: int, file: int) -> None:
+        """Lay down a file, of which some rows are late; the same each time."""
+        first = file * _ROWS
+        content = rows(range(first, first + _ROWS))
+        held_back = rows(range(first - _ROWS, first - _ROWS + _LATE)) if file else []
+        late = [(10**6 + row[0], *row[1:]) for row in held_back]
+        lay(self._source(number), f"{file:05}", content + late, START + timedelta(days=file))
+
+    def _fed(self, number: int) -> Counter[int]:
+        return Counter(pl.read_parquet(self._source(number) / "*.parquet")["id"].to_list())
+
+    def _require_same(self, spark: SparkSession, number: int, place: str) -> None:
+        """Check that what was followed piece by piece is what one run through gives."""
+        lake = Lake.at(self._lake(number))
+        for asked in (_FOLLOWED, _PIPED):
+            through = {**asked, "into": f"{asked['into']}_through", "follow": "through"}
+            self._act(spark, number, "replay", {"request": through})
+            pieces, whole = (contents.rows(lake.table(str(r["into"]))) for r in (asked, through))
+            assert pieces == whole != [], f"{place}: {asked['into']} is not what one run gives"
+
+    def _require_audits(self, spark: SparkSession, number: int) -> None:
+        lake, declared = Lake.at(self._lake(number)), little.declarations(self._source(number))
+        for target in ("followed", "piped", "copied"):
+            for run in {each.run for each in coverage.standing(lake, lake.table(target))}:
+                history = require_auditable(lake, run, None)
+                _, found = audit_run(spark, lake, declared, history)
+                assert found.passed, (run, found)
+
+    def _lake(self, number: int) -> str:
+        return str(self.folder / f"lake-{number}" / "lake")
+
+    def _source(self, number: int) -> Path:
+        return self.folder / f"lake-{number}" / "source"
+
+    def _save(self) -> None:
+        text = json.dumps(asdict(self.progress))
+        whole = self._file.with_suffix(".part")
+        whole.write_text(text, encoding="utf-8")
+        whole.rename(self._file)
+
+
+def _require_whole(fed: Counter[int], lake: Lake, place: str) -> None:
+    """Check that every row that was fed is on tape or among the late ones, once."""
+    tape = lake.stream(little.NAME)
+    kept: Counter[int] = Counter()
+    for path in (tape.records, tape.late):
+        kept.update(pl.read_delta(path)["data"].struct.field("id").to_list())
+    assert kept == fed, f"{place}: lost {fed - kept}, doubled {kept - fed}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run chaos from a shell; the exit code."""
+    from capstan.session import build_session
+    from capstan.testing.settings import MASTER, SHRUNK
+
+    parser = argparse.ArgumentParser(prog="chaos", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=2013)
+    parser.add_argument("--folder", type=Path, default=Path("chaos"))
+    asked = parser.parse_args(arguments)
+    chaos = Chaos(asked.folder.absolute(), asked.seed)
+    chaos.run(asked.kills)
+    spark = build_session("chaos", master=MASTER, extra=SHRUNK)
+    try:
+        chaos.finish(spark)
+    finally:
+        spark.stop()
+    done = chaos.progress
+    print(f"{done.kills} kills in {done.rounds} rounds, seed {done.seed}: nothing is lost or wrong")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
