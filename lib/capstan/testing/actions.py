@@ -49,7 +49,7 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
         name: One of `capture`, `put-back`, `close`, `import`, `export-topics`, `import-topics`,
             `recapture`, `replay`, `publish`, `rollback`, `maintain`, `retire`; `unlock`, of all
             runs that hold something; `remount`, which gives a file system other options;
-            `contents`, what a tape and a table hold.
+            `contents`, what a sound tape and a table hold.
         arguments: `lake` and `source` are folders; `capture` takes `reseat`, `rescale`, how many
             `workers` by key there are, and whether the source is `idle`; those of topics take their
             place as `topics`; `import` takes the folder `recordings`, of timely's frames;
@@ -148,6 +148,7 @@ def _remount(work: _Work) -> dict[str, object]:
 
 
 def _contents(work: _Work) -> dict[str, object]:
+    contents.require_sound(work.spark, work.lake)
     return {"tape": contents.tape(work.lake), **contents.table(work.lake, work.named("table"))}
 
 
