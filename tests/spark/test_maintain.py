@@ -165,6 +165,18 @@ def test_others_commit_while_maintenance_is_about_to(spark: SparkSession, tmp_pa
     assert rows(made, "copy") == rows(made, "whole")
 
 
+def follow(made: Sixteen) -> None:
+    for _ in range(3):
+        made.replay("copy", follow="f")
+
+
+def keep_up(made: Sixteen) -> None:
+    for _ in range(3):
+        compact_records(made.spark, made.lake, made.tape, SIZES)
+        for table in (*index_tables(made.tape), *ledger_tables(made.lake)):
+            compact_index(made.spark, replace(table, sizes=replace(INDEX, many=2)))
+
+
 def test_capture_follow_and_maintain_at_once(spark: SparkSession, tmp_path: Path) -> None:
     made = make(spark, tmp_path, 2)
     failures: list[BaseException] = []
@@ -181,16 +193,6 @@ def test_capture_follow_and_maintain_at_once(spark: SparkSession, tmp_path: Path
         thread = threading.Thread(target=carry_out)
         thread.start()
         return thread
-
-    def follow(own: Sixteen) -> None:
-        for _ in range(3):
-            own.replay("copy", follow="f")
-
-    def keep_up(own: Sixteen) -> None:
-        for _ in range(3):
-            compact_records(own.spark, own.lake, own.tape, SIZES)
-            for table in (*index_tables(own.tape), *ledger_tables(own.lake)):
-                compact_index(own.spark, replace(table, sizes=replace(INDEX, many=2)))
 
     others = [begin(follow), begin(keep_up)]
     for day in range(2, 5):
