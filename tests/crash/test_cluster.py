@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 APPS = Path(__file__).parents[2] / "spark_apps"
-PATIENCE = 600.0
+PATIENCE = 1200.0
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")
