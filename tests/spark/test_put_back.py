@@ -148,8 +148,10 @@ def test_bitemporal_late_records_get_the_number_of_their_batch(
 def test_a_closed_stream_takes_none_back(spark: SparkSession, lake: Lake, source: Path) -> None:
     capture(spark, lake, little_stream(source))
     close(spark, lake, "little")
+    before = contents.tape(lake), contents.feed(lake)
     with pytest.raises(BadRequest, match="CAP-CLOSED"):
         put_back(spark, lake, "little")
+    assert (contents.tape(lake), contents.feed(lake)) == before
 
 
 class TestIdle:

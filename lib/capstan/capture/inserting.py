@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from capstan.capture import checkpoint, idle, put_back, rescaling
+from capstan.capture.workers import Roster
 from capstan.steps import reached
-from capstan.tape import feed
+from capstan.tape import feed, summary
 from capstan.tape.feed import Claim, Origin
 from capstan.tape.tape import Tape, newest_cut
 
@@ -27,8 +28,8 @@ _CARRY_OUT: Mapping[Origin, Callable[[SparkSession, Tape, Claim], None]] = {
 
 def finish(spark: SparkSession, tape: Tape) -> bool:
     """Carry out an inserted batch that was cut off; whether there was one."""
-    begun = feed.inserted(tape)
-    if not begun or begun[-1].batch <= newest_cut(tape).batch:
+    begun, cut = feed.inserted(tape), newest_cut(tape)
+    if not begun or begun[-1].batch <= cut.batch or summary.is_closed(tape, cut):
         return False
     _CARRY_OUT[begun[-1].origin](spark, tape, begun[-1])
     return True
@@ -47,9 +48,10 @@ def insert(
         what: What has to wait while a micro-batch is half done, in words.
 
     Raises:
-        BadRequest: `CAP-HALF-DONE`.
+        BadRequest: `CAP-HALF-DONE`; `CAP-CLOSED` when the stream is closed.
         Fenced: `CAP-FENCED` when another process has taken the number.
     """
+    Roster.load(tape, newest_cut(tape))  # Not of a closed stream: nothing could carry it out.
     checkpoint.require_whole(tape, what)
     wanted = Claim(checkpoint.last_batch(tape) + 1, origin, detail=dict(detail))
     if any(each.origin is Origin.CAPTURE for each in feed.claims_from(tape, wanted.batch)):

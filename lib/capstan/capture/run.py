@@ -211,7 +211,6 @@ def put_back(spark: SparkSession, lake: Lake, name: str) -> PutBack:
     cut = newest_cut(tape)
     waiting = feed.count_late(tape, cut).get("late", 0)
     if waiting:
-        Roster.load(tape, cut)
         what = "putting late records back"
         inserting.insert(spark, tape, Origin.PUT_BACK, {"records": waiting}, what)
     done = [

@@ -106,7 +106,7 @@ def claim(spark: SparkSession, tape: Tape, wanted: Claim) -> None:
     try:
         done = delta.append(frame, tape.paths.feed, txn=txn, partitions=("origin",))
     except (Py4JJavaError, PySparkException) as error:
-        if "Concurrent" not in f"{type(error).__name__}: {error}":
+        if "concurrent" not in f"{type(error).__name__}: {error}".lower():
             raise
         done = None  # Two that made the table at once.
     if done is None:

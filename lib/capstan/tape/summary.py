@@ -117,6 +117,12 @@ def worker_states(tape: Tape, cut: Cut) -> list[WorkerState]:
     ]
 
 
+def is_closed(tape: Tape, cut: Cut) -> bool:
+    """Whether the stream has ended: it has workers, and none of them holds anything."""
+    states = worker_states(tape, cut)
+    return bool(states) and all(state.closed for state in states)
+
+
 def worker_labels(tape: Tape, cut: Cut) -> dict[int, str]:
     """Labels by worker number, of the workers that were opened up to the cut."""
     rows = delta.open_table(tape.paths.workers).to_pyarrow_table().to_pylist()
