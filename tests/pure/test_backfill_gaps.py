@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from capstan.backfill.cutting import Scheduled
 from capstan.backfill.gaps import Every, Interval, State, Survey, intervals, survey
 from capstan.backfill.proposing import Backfill, Order, What, propose
 from capstan.backfill.run import prepare
@@ -412,6 +413,13 @@ def test_chunks_begin_where_the_work_does(
 def test_a_replay_that_has_to_be_approved_is_held(place: Place) -> None:
     assert {each.approve for each in place.propose("asked")} == {True}
     assert {each.approve for each in place.propose("copy")} == {False}
+
+
+@pytest.mark.parametrize("schedule", ["hourly", "0 6 * *", "0 0 30 2 *", ""])
+def test_a_schedule_that_names_no_moment_cuts_nothing(schedule: str) -> None:
+    with pytest.raises(BadRequest, match="cuts no range into intervals") as caught:
+        Scheduled(schedule)
+    assert caught.value.code == "CAP-SCHEDULE"
 
 
 def test_a_chunk_has_intervals() -> None:

@@ -6,14 +6,17 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import deltalake
+import pyarrow as pa
 import pytest
 
 from capstan.cli import main
 from capstan.ledger.runs import read_histories
-from capstan.ledger.snapshots import Snapshot
+from capstan.ledger.snapshots import Snapshot, parts_of, read_parts
 from capstan.replay.follow import find_cursor, last_published
 from capstan.replay.request import Request
 from capstan.replay.snapshots import find_snapshot, list_taken
+from capstan.state.errors import NotWhole
 from capstan.tape.lake import Lake
 from capstan.testing.bare import Books, lay_tape
 from capstan.testing.streams import NAME
@@ -109,6 +112,30 @@ def test_a_snapshot_comes_back_from_json_as_it_was(followed: Followed) -> None:
     assert Snapshot.from_json(json.loads(json.dumps(taken.as_json()))) == taken
     dealt = rescaled(taken, 5)
     assert Snapshot.from_json(dealt).before == 3
+
+
+def test_a_snapshot_that_has_not_the_rows_it_was_taken_with_is_not_read(
+    followed: Followed,
+) -> None:
+    taken, other = followed.publish(), followed.publish()
+    path = followed.lake.state("places")
+
+    def keep(name: str, rows: int) -> None:
+        # Rows that wait for their time: no head counts them, the certificate alone does.
+        kept = pa.table({"snapshot": [name] * rows, "kind": ["ahead"] * rows})
+        deltalake.write_deltalake(path, kept, mode="append", partition_by=["snapshot"])
+
+    keep(taken.name, 3)
+    keep(other.name, 4)
+    # No session: what is not all there is refused before Spark works.
+    with pytest.raises(NotWhole, match=f"{taken.name} has 3 of 4 rows") as few:
+        read_parts(None, followed.lake, taken)  # type: ignore[arg-type]
+    assert few.value.fields["reason"] == "rows are missing"
+    keep(taken.name, 2)
+    with pytest.raises(NotWhole, match=f"{taken.name} has 5 of 4 rows"):
+        read_parts(None, followed.lake, taken)  # type: ignore[arg-type]
+    assert parts_of(followed.lake, "places") == {taken.name: 5, other.name: 4}
+    assert read_parts(None, followed.lake, replace(taken, parts=0)) is None  # type: ignore[arg-type]
 
 
 @pytest.fixture
