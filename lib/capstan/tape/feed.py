@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+import deltalake
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyarrow import dataset
@@ -95,9 +96,9 @@ def claim(spark: SparkSession, tape: Tape, wanted: Claim) -> None:
     """
     txn = Txn(f"feed:{tape.name}", 0)
     if is_table(tape.paths.feed):
-        last = delta.open_table(tape.paths.feed).transaction_version(txn.app)
-        txn = Txn(txn.app, (last or 0) + 1)
-        there = claims_from(tape, wanted.batch)
+        table = delta.open_table(tape.paths.feed)
+        txn = Txn(txn.app, (table.transaction_version(txn.app) or 0) + 1)
+        there = _claims_from(table, wanted.batch)
         if there:
             if all(each.batch == wanted.batch and each.by == wanted.by for each in there):
                 return
@@ -117,7 +118,10 @@ def claims_from(tape: Tape, batch: int) -> tuple[Claim, ...]:
     """Claims of this batch and later ones, without what they consumed; by batch."""
     if not is_table(tape.paths.feed):
         return ()
-    table = delta.open_table(tape.paths.feed)
+    return _claims_from(delta.open_table(tape.paths.feed), batch)
+
+
+def _claims_from(table: deltalake.DeltaTable, batch: int) -> tuple[Claim, ...]:
     # Most often there is none, and no file has to be opened for it.
     if max(delta.stat(table.get_add_actions(flatten=True), "max.batch"), default=-1) < batch:
         return ()

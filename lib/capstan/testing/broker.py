@@ -1,7 +1,8 @@
 """A Kafka broker for tests: one JVM in KRaft mode on loopback, with a small heap.
 
 Its jars are fetched by `make broker`. What Spark ships as well (Scala, Jackson, SLF4J, codecs) is
-taken from there. It writes nothing outside of its folder, and is ended by its process.
+taken from there. It writes nothing outside of its folder, and is in the process group of the tests,
+so that whatever ends those ends it too.
 """
 
 from __future__ import annotations
@@ -178,7 +179,6 @@ class Broker:
                 stdout=printed,
                 stderr=subprocess.STDOUT,
                 cwd=self.folder,
-                start_new_session=True,
             )  # fmt: skip
         end = time.monotonic() + PATIENCE
         while not self._answers():
