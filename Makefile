@@ -19,7 +19,7 @@ CODE   := lib tests dags spark_apps
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup demo airflow test check static fmt fmt-check lint types imports bench lock clean
+.PHONY: help setup kafka demo airflow test nightly check static fmt fmt-check lint types imports bench lock clean
 
 ## Show this list.
 help:
@@ -31,6 +31,15 @@ help:
 setup: $(STAMPS)/project
 	@$(BIN)/python -m capstan.runtime.java
 	@$(BIN)/python -m capstan.runtime.jars
+
+## Fetch what Spark needs to read and write Kafka.
+kafka: setup
+	@$(BIN)/python -m capstan.runtime.jars kafka
+
+# The tests have a broker of their own.
+.PHONY: broker
+broker: setup
+	@$(BIN)/python -m capstan.testing.broker
 
 # Spark starts sooner by it; only who starts it often has the minute back.
 .PHONY: classes
@@ -45,10 +54,14 @@ demo: setup
 airflow: setup
 	$(BIN)/python -m capstan.launcher $(ARGS)
 
-## Set up, then run all tests but the benchmarks (SEED=random for other examples, JOBS=2, ARGS=... for pytest).
-test: setup classes
-	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup \
+## Set up, then run all tests but nightly ones and benchmarks (SEED=random for other examples, JOBS=2, ARGS=... for pytest).
+test: kafka broker classes
+	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder \
 	  --hypothesis-seed=$(SEED) $(ARGS)
+
+## Set up, then run the tests that take minutes each and show what others show, at full size.
+nightly: kafka broker classes
+	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -m nightly --hypothesis-seed=$(SEED) $(ARGS)
 
 ## Everything that must hold before a change lands: static, then test.
 check: static test

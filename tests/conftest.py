@@ -16,8 +16,10 @@ _MARKS = {
     "web": pytest.mark.web,
     "bench": pytest.mark.bench,
 }
-# What the tests of a folder share: a Spark session, a running Airflow. One process has each.
-_TOGETHER = {"spark": "spark", "dags": "spark", "crash": "crash", "web": "web", "bench": "bench"}
+# What takes long comes first, so that no process has it all left at the end.
+_LONGEST_FIRST = ("crash", "dags", "spark", "web")
+# The files of tests/spark from here on may run in another process, with a session of its own.
+_SECOND_HALF = "test_p"
 
 # No deadline: machines that share their cores stall for longer than any example should take.
 settings.register_profile("ci", deadline=None, print_blob=True)
@@ -33,11 +35,24 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by the folder they lie in."""
+    """Mark tests by the folder they lie in, and begin with the folders that take longest."""
     for item in items:
-        folder = item.path.relative_to(_HERE).parts[0]
+        folder = _folder(item)
         if folder in _MARKS:
             item.add_marker(_MARKS[folder])
+    order = {folder: place for place, folder in enumerate(_LONGEST_FIRST)}
+    items.sort(key=lambda item: order.get(_folder(item), len(order)))
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(_HERE).parts[0]
+
+
+def _together(folder: str, file: str) -> str:
+    """What the tests of a file share with others: a Spark session, a running Airflow."""
+    if folder in ("dags", "spark"):
+        return "spark-2" if folder == "spark" and file >= _SECOND_HALF else "spark-1"
+    return folder if folder in _MARKS else f"{folder}/{file}"
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -51,7 +66,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             parts = nodeid.split("::", maxsplit=1)[0].split("/")
-            folder = parts[parts.index(_HERE.name) + 1] if _HERE.name in parts else ""
-            return _TOGETHER.get(folder, nodeid)
+            return _together(parts[-2], parts[-1])
 
     return Together(config, log) if config.getvalue("dist") == "loadgroup" else None

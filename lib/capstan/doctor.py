@@ -52,6 +52,7 @@ def diagnose(lake: str | None, *, deep: bool = False) -> list[Finding]:
         _package("pyspark", lambda v: v.startswith(f"{jars.SPARK_SERIES}.")),
         _package("delta-spark", lambda v: v == jars.DELTA_VERSION),
         _jars(),
+        _kafka(),
         _package("pyarrow", _any_version),
         _package("deltalake", _any_version),
         _package("pandas", lambda v: int(v.split(".")[0]) < 3),
@@ -102,6 +103,15 @@ def _jars() -> Finding:
     except CapstanError as error:
         return Finding("Delta jars", False, error.message, error.hint)
     return Finding("Delta jars", True, ", ".join(jar.name for jar in found))
+
+
+def _kafka() -> Finding:
+    try:
+        found = jars.kafka_jars()
+    except CapstanError as error:
+        return Finding("Kafka jars", False, error.message, error.hint)
+    names = ", ".join(jar.name for jar in found)
+    return Finding("Kafka jars", True, names or "not there (`make kafka` fetches them)")
 
 
 def _airflow() -> Finding:

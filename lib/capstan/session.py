@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -18,11 +20,14 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from capstan.errors import Broken
+from capstan.logs import About
 from capstan.runtime import jvm
 from capstan.runtime.archive import archive_options, local_settings
-from capstan.runtime.jars import delta_jars
+from capstan.runtime.jars import delta_jars, spark_jars
 from capstan.runtime.java import find_java, spark_home
 from capstan.runtime.jvm import is_local
+from capstan.runtime.shipping import code_archive
+from capstan.steps import listening
 
 _SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -49,6 +54,9 @@ _SETTINGS = {
     "spark.databricks.delta.autoCompact.enabled": "false",
 }
 
+# The driver's own process, and all that a local master starts, have it from `_use_utc`.
+_EXECUTORS = {"spark.executorEnv.TZ": "UTC"}
+
 
 def build_session(
     app_name: str = "capstan",
@@ -62,10 +70,11 @@ def build_session(
     other setting. Started from Python, the driver is a child of this process: local by default,
     quiet, with the interpreter of this process for its Python workers. Timestamps are UTC
     everywhere; also the time zone of this process becomes UTC, because `collect` converts with it.
+    On a cluster, the executors get the code of this package from the driver.
 
     Args:
         app_name: The name that Spark shows.
-        master: A Spark master URL; `local[*]` by default.
+        master: A Spark master URL; by default `CAPSTAN_MASTER`, or `local[*]`.
         extra: Settings that win over those of this module. They also apply to a session that is
             already there, as far as Spark lets them change. JVM options are added, not replaced.
 
@@ -80,13 +89,13 @@ def build_session(
     _use_utc(os.environ)
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return _submitted(app_name, wanted)
-    place = master or "local[*]"
+    place = master or os.environ.get("CAPSTAN_MASTER") or "local[*]"
     java, local = find_java(), is_local(place)
     settings = {**_SETTINGS, **_own_process()}
     if local:
         settings |= local_settings(place)
     else:
-        settings["spark.jars"] = ",".join(str(jar) for jar in delta_jars())
+        settings |= {**_EXECUTORS, "spark.jars": ",".join(str(jar) for jar in spark_jars())}
     archive = archive_options(java) if local else ""
     settings[jvm.OPTIONS] = jvm.driver_options(archive, wanted.pop(jvm.OPTIONS, ""))
     os.environ["JAVA_HOME"] = str(spark_home(java))
@@ -101,12 +110,49 @@ def build_session(
     return _start(conf, {**settings, **wanted})
 
 
+@contextmanager
+def marked(session: SparkSession) -> Iterator[None]:
+    """Have Spark's own log lines say which run they are of, inside the `with` block.
+
+    Those of this driver, as soon as `capstan.steps` tells the run; and those of its tasks, where
+    the log of an executor has what Spark calls MDC.
+    """
+    about = About()
+
+    def mark(_point: str, facts: Mapping[str, object]) -> None:
+        nonlocal about
+        known = about.after(facts)
+        if known != about:
+            about = known
+            _mark(session, about)
+
+    try:
+        with listening(mark):
+            yield
+    finally:
+        if about != About():
+            # A session that goes on is of no run now; one whose JVM has died says nothing more.
+            with suppress(Exception):
+                _mark(session, About())
+
+
+def _mark(session: SparkSession, about: About) -> None:
+    jvm = SparkContext._jvm
+    assert jvm is not None
+    told = {name: "" if value is None else str(value) for name, value in about.as_json().items()}
+    run = f"[{about.run} {about.attempt or ''}".rstrip() + "] " if about.run else ""
+    jvm.java.lang.System.setProperty("capstan.run", run)
+    jvm.java.lang.System.setProperty("capstan.about", json.dumps(about.as_json())[1:-1])
+    for name, value in told.items():
+        session.sparkContext.setLocalProperty(f"mdc.{name}", value)
+
+
 def _submitted(app_name: str, wanted: Mapping[str, str]) -> SparkSession:
     """The session of a driver that `spark-submit` has started: what was given there wins."""
     SparkContext._ensure_initialized()
     _require_delta()
     given = SparkConf()
-    settings = {"spark.app.name": app_name, **_SETTINGS, **_warehouse(), **wanted}
+    settings = {"spark.app.name": app_name, **_SETTINGS, **_EXECUTORS, **_warehouse(), **wanted}
     return _start(given, {k: v for k, v in settings.items() if not given.contains(k)})
 
 
@@ -128,8 +174,12 @@ def _require_delta() -> None:
 def _start(conf: SparkConf, settings: Mapping[str, str]) -> SparkSession:
     for key, value in settings.items():
         conf.set(key, value)
+    begins = SparkContext._active_spark_context is None
     try:
-        return SparkSession.builder.config(conf=conf).getOrCreate()
+        session = SparkSession.builder.config(conf=conf).getOrCreate()
+        if begins and not is_local(str(session.sparkContext.master)):
+            session.sparkContext.addPyFile(str(code_archive()))
+        return session
     except Exception as error:
         raise Broken(
             "CAP-SPARK",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from capstan.ledger.tables import SCHEMAS, make_ledger
 from capstan.session import build_session
 from capstan.tape.lake import Lake
 from capstan.testing import children, contents, little
@@ -94,6 +95,9 @@ def captured(empty: Callable[[], World]) -> Lake:
     world = empty()
     assert world.act("capture")["batches"] == little.FILES
     contents.require_sound(world.spark, world.lake)
+    # What the first run of a lake makes, so that not each of the tests makes it anew.
+    for ledger in SCHEMAS:
+        make_ledger(world.spark, world.lake, ledger)
     return world.lake
 
 

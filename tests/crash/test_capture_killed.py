@@ -11,10 +11,12 @@ pytestmark = pytest.mark.timeout(1800)
 
 # The second micro-batch opens a worker; the third does not move the watermark.
 POINTS = [
+    "capture.claim:1",
     "capture.workers:1",
     "capture.records:1",
     "capture.late:1",
     "capture.events:1",
+    "capture.claim:2",
     "capture.workers:2",
     "capture.records:3",
     "capture.late:3",
@@ -35,11 +37,12 @@ def killed(empty, recorded, kill):
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_killed_capture_ends_in_the_same_tape(killed, undisturbed, point) -> None:
+def test_a_killed_capture_ends_in_the_same_tape(killed, captured, undisturbed, point) -> None:
     world = killed[point]
     assert contents.tape(world.lake) != undisturbed
     world.act("capture")
     assert contents.tape(world.lake) == undisturbed
+    assert contents.feed(world.lake) == contents.feed(captured)
     contents.require_sound(world.spark, world.lake)
     assert world.act("capture") == {"batches": 0, "fed": 0, "records": 0}
     assert contents.tape(world.lake) == undisturbed

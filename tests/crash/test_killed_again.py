@@ -8,7 +8,7 @@ from capstan.ledger import runs
 from capstan.testing import contents
 from capstan.testing.little import STAGED
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 ROUNDS = [
     ("capture.records:2", "replay.intent"),

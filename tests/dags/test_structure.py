@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,9 @@ from capstan.airflow.backfill import backfill_dags
 from capstan.airflow.plan import PlanReplayOperator
 from capstan.airflow.setting import read_setting
 from capstan.airflow.submit import CapstanSubmitOperator
+from capstan.bench.parsing import parse
 from capstan.errors import BadRequest
+from capstan.testing.many import many_streams
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -259,43 +260,26 @@ def test_intervals_of_epochs_are_refused_with_their_place(place: Place) -> None:
         list(backfill_dags(read_setting(DAGS / "any.py")))
 
 
-# As Airflow does it: each file in a process of its own, forked from one that has Airflow imported.
-PARSE = """
-import os, runpy, sys, time
-import airflow.sdk, airflow.providers.apache.spark.operators.spark_submit
-for file in sys.argv[1:]:
-    if os.fork():
-        os.wait()
-        continue
-    before = time.process_time()
-    runpy.run_path(file)
-    print(time.process_time() - before)
-    print(*[name for name in ("pyspark", "delta", "py4j", "deltalake", "pyarrow", "pandas")
-            if name in sys.modules], flush=True)
-    os._exit(0)
-"""
-
-
 def test_dag_files_parse_fast_and_load_no_spark(place: Place) -> None:
-    def parse() -> tuple[list[float], list[str]]:
-        done = subprocess.run(
-            [sys.executable, "-c", PARSE, *(str(DAGS / name) for name in FILES)],
-            env=os.environ,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        lines = done.stdout.splitlines()[-2 * len(FILES) :]
-        return [float(seconds) for seconds in lines[::2]], lines[1::2]
-
-    found = [parse()]
+    found = [parse(place.streams, place.root)]
     # Of processor time, and the best of three: other work on the machine does not count.
-    while max(found[-1][0]) >= 0.5 and len(found) < 3:
-        found.append(parse())
-    best = [min(seconds) for seconds in zip(*(each for each, _ in found), strict=True)]
-    assert len(best) == len(FILES) > 5
-    assert max(best) < 0.5, dict(zip(FILES, best, strict=True))
-    assert found[-1][1] == [""] * len(FILES)
+    while max(spent for spent, _, _ in found[-1].values()) >= 0.5 and len(found) < 3:
+        found.append(parse(place.streams, place.root))
+    best = {name: min(each[name][0] for each in found) for name in FILES}
+    assert len(best) > 5
+    assert max(best.values()) < 0.5, best
+    assert {loaded for _, _, loaded in found[-1].values()} == {()}
+
+
+def test_a_hundred_streams_make_a_hundred_dags_and_load_no_spark(place: Place) -> None:
+    place.streams.write_text(many_streams(100), encoding="utf-8")
+    found = parse(place.streams, place.root)
+    dags = {name: count for name, (_, count, _) in found.items()}
+    assert dags["capstan_capture.py"] == 100
+    assert dags["capstan_backfill.py"] == 10
+    # The rest does not grow with them.
+    assert sum(dags.values()) == 113
+    assert {loaded for _, _, loaded in found.values()} == {()}
 
 
 def test_the_package_imports_neither_airflow_nor_spark() -> None:

@@ -269,16 +269,24 @@ def test_an_error_ends_with_the_code_of_its_class(error, code, monkeypatch, lake
 
 def test_what_was_not_foreseen_is_one_line_and_5(monkeypatch, lake, refused, capsys):
     def fail(*_):
-        raise OSError(28, "No space left on device")
+        raise ValueError("what?")
 
     monkeypatch.setattr("capstan.cli.tables.run_rows", fail)
     error = refused("runs", exit_code=5)
-    assert error["error"] == "CAP-BROKEN"
-    assert "No space left on device" in error["message"]
+    assert (error["error"], error["message"]) == ("CAP-BROKEN", "ValueError: what?")
     assert main(["runs", "--debug"]) == 5
     err = capsys.readouterr().err
     assert "Traceback" in err
     assert "CAP-BROKEN" in err.splitlines()[-2]
+
+
+def test_a_full_disk_is_told_as_one(monkeypatch, lake, refused):
+    def fail(*_):
+        raise OSError(28, "No space left on device", "/somewhere")
+
+    monkeypatch.setattr("capstan.cli.tables.run_rows", fail)
+    error = refused("runs", exit_code=5)
+    assert (error["error"], error["path"]) == ("CAP-DISK-FULL", "/somewhere")
 
 
 def test_an_interrupt_ends_with_130_and_one_line(monkeypatch, lake, capsys):

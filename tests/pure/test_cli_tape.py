@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import UTC, datetime
 
 import deltalake
@@ -171,7 +172,7 @@ def test_a_tape_of_another_format_does_not_hide_the_others(place, tmp_path, monk
     shutil.copytree(place, copy)
     monkeypatch.setenv("CAPSTAN_LAKE", str(copy))
     log = copy / "streams" / "steps" / "events" / "_delta_log" / f"{0:020}.json"
-    log.write_text(log.read_text().replace('"capstan.format":"1"', '"capstan.format":"2"'))
+    log.write_text(log.read_text().replace('"capstan.format":"1"', '"capstan.format":"99"'))
     assert main(["streams", "--json"]) == 0
     rows = {row["stream"]: row for row in json.loads(capsys.readouterr().out)["streams"]}
     assert rows["steps"]["error"] == "CAP-FORMAT"
@@ -345,3 +346,64 @@ def test_pipelines_that_cannot_be_played_are_refused_without_a_jvm(run, command,
     ended, error = run(command, "hours", *words)
     assert (ended, error["error"]) == (2, code)
     assert said in error["message"]
+
+
+def test_late_lists_what_is_not_on_tape(run):
+    code, found = run("late", "hours")
+    assert code == 0
+    assert (found["stream"], found["cut"], found["records"], found["put_back"]) == (
+        "hours",
+        1,
+        2,
+        0,
+    )
+    one = {"records": 1, "first_batch": 1, "last_batch": 1}
+    assert found["late"] == [
+        {"reason": "late", "workers": ["LGA"], **one},
+        {"reason": "no-time", "workers": [], **one},
+    ]
+
+
+def test_records_that_were_put_back_are_late_no_more(place, tmp_path, capsys):
+    root = tmp_path / "lake"
+    shutil.copytree(place, root)
+    rows = {"batch": [1, 1, 2], "origin": ["capture", "capture", "put-back"]}
+    rows["detail"] = [None, None, json.dumps({"records": 1})]
+    feed = pa.table(rows).append_column("checkpoint", pa.nulls(3, pa.string()))
+    feed = feed.append_column("number", pa.nulls(3, pa.int64()))
+    folder = str(root / "streams" / "hours")
+    deltalake.write_deltalake(f"{folder}/feed", feed, partition_by=["origin"])
+    # The batch that puts them back is not on tape yet: it was cut off.
+    words = ["late", "hours", "--json", "--lake", str(root)]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["records"] == 2
+    event = {"worker": 0, "seq": 4, "kind": "progress", "updates": [], "batch": 2, "commit": 2}
+    table = deltalake.DeltaTable(f"{folder}/events")
+    deltalake.write_deltalake(
+        table,
+        pa.Table.from_pylist([event], schema=table.to_pyarrow_dataset().schema),
+        mode="append",
+    )
+    for given in (words, ["show", *words[1:]]):
+        assert main(given) == 0
+        found = json.loads(capsys.readouterr().out)
+        late = found["late"]
+        assert late == {"no-time": 1} or [each["reason"] for each in late] == ["no-time"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["put_back"] == 1
+    assert main([*words[:2], *words[3:]]) == 0
+    assert "1 records beside the tape, 1 were put back" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("export", "hours", "kafka://nowhere/hours"), "CAP-TOPIC"),
+        (("import", "copy", "kafka://host:9092/a b"), "CAP-TOPIC"),
+        (("export", "hours", "somewhere"), "CAP-FORMAT-NAME"),
+        (("verify", "hours", "--source", "--streams", "/nowhere.yaml"), "CAP-DECLARE"),
+    ],
+)
+def test_places_that_cannot_be_meant_are_refused_without_a_jvm(run, words, code):
+    ended, found = run(*words)
+    assert (ended, found["error"]) == (2, code)

@@ -120,7 +120,7 @@ def test_workers_by_partition_have_watermarks_of_their_own(tmp_path: Path) -> No
     time = "{domain: event, column: at, every: 1 hour%s}"
     text = stream(workers="{by: partition}", time=time % "")
     kafka = read(tmp_path, text).stream("flights")
-    assert kafka.workers == ByPartition(by="partition", column="partition")
+    assert kafka.workers == ByPartition(by="partition", column=None)
     assert isinstance(kafka.time, EventTime)
     assert kafka.time.watermark is Watermark.WORKER
     told = read(tmp_path, stream(workers="{by: partition}", time=time % ", watermark: stream"))

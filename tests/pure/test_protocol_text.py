@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
+import json
 import re
 import struct
+from dataclasses import fields
 from decimal import Decimal
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from capstan.capture import domain
+from capstan.capture.comparing import Compared, Difference
+from capstan.exchange import topics
+from capstan.interop.topics import Head
 from capstan.ledger import aside, findings, retired, tables
 from capstan.ledger.coverage import PUBLISHED, ROLLED_BACK
 from capstan.ledger.identity import RunId
@@ -25,6 +29,8 @@ from capstan.protocol import Rule
 from capstan.replay import certificate, difference
 from capstan.replay.approval import Decision
 from capstan.tape import delta, schema
+from capstan.tape.feed import Origin
+from capstan.tape.upgrade import STEPS
 from capstan.times import Kind, TimeType
 from capstan.verify.remembered import VERIFIED
 
@@ -39,6 +45,7 @@ COLUMNS = {
     "events": schema.events_schema(_TIMES),
     "records": schema.records_schema(_TIMES, _PAYLOAD),
     "workers": schema.WORKERS,
+    "feed": schema.FEED,
     "late": schema.late_schema(_TIMES, _PAYLOAD),
     **tables.SCHEMAS,
     "verified": VERIFIED,
@@ -151,6 +158,21 @@ def test_late_reasons_are_those_of_the_code() -> None:
     assert len(coded) == 5
 
 
+def test_origins_of_batches_are_those_of_the_code() -> None:
+    cells = {row[0].strip("`"): row[2] for row in rows(section("`feed`"), "column")}
+    assert words(cells["origin"]) == {origin.value for origin in Origin}
+    details = {row[0].strip("`"): words(row[1]) for row in rows(section("`feed`"), "origin")}
+    assert details == {
+        "rescale": keys_of("capture/rescaling.py", "detail_of"),
+        "idle": keys_of("capture/idle.py", "detail_of"),
+        "put-back": keys_of("capture/run.py", "put_back"),
+    }
+
+
+def test_every_older_format_has_a_step_to_the_next() -> None:
+    assert sorted(STEPS) == list(range(1, schema.FORMAT))
+
+
 def test_rules_are_those_of_the_code() -> None:
     listed = names(rows(section("3. The rules of a recording"), "rule"))
     assert listed == [rule.value for rule in Rule]
@@ -227,7 +249,7 @@ def test_verification_keys_are_those_of_the_code() -> None:
 
 def test_keys_of_maintenance_and_retirement_are_those_of_the_code() -> None:
     told = keys_of("maintain/run.py", "as_json")
-    inside = {field.name for field in dataclasses.fields(run.Table)} | {"stream"}
+    inside = {field.name for field in fields(run.Table)} | {"stream"}
     text = section("Maintenance")
     assert set(names(rows(text, "key"))) | {"stream"} == told
     assert inside <= words(text)
@@ -235,6 +257,21 @@ def test_keys_of_maintenance_and_retirement_are_those_of_the_code() -> None:
     assert set(names(rows(section("Retirement"), "key"))) == coded
     cells = {row[0].strip("`"): row[2] for row in rows(section("`retired`"), "column")}
     assert words(cells["state"]) == {state.value for state in retired.State}
+
+
+def test_source_keys_are_those_of_the_code() -> None:
+    listed = set(names(rows(section("Source"), "key")))
+    assert listed == {field.name for field in fields(Compared)} | {"agrees"}
+    assert {field.name for field in fields(Difference)} <= words(section("Source"))
+
+
+def test_messages_of_topics_have_the_fields_that_are_written() -> None:
+    text = section("18. Recordings in Kafka")
+    columns = set(topics.message(_PAYLOAD).names)
+    assert columns - {"diff"} <= words(text) | {"updates", "diff"}
+    assert set(names(rows(text, "`kind`"))) == {"progress", "messages", topics.RECORD}
+    head = Head("s", "t", 0, _TIMES, "{}", {})
+    assert set(json.loads(head.to_text())) <= words(text)
 
 
 def test_transaction_identities_are_those_of_the_code() -> None:

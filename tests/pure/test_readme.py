@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 import typer
@@ -11,6 +12,7 @@ import typer
 from capstan import errors
 from capstan.cli.app import app
 from capstan.declare import load
+from capstan.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -42,7 +44,8 @@ def test_every_option_that_is_named_exists() -> None:
         for option in parameter.opts
     }
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*\b(?!-)", TEXT))
-    assert named - known == {"--jars", "--request", "--result", "--help"}
+    docker = {"--build", "--detach", "--profile", "--rm", "--wait"}
+    assert named - known == {"--jars", "--request", "--result", "--help", *docker}
 
 
 def test_every_option_of_a_replay_is_named() -> None:
@@ -56,6 +59,23 @@ def test_exit_codes_are_those_of_the_errors() -> None:
     assert {int(row[0]) for row in table("exit code")} == {0, *coded}
 
 
+def test_every_metric_is_listed() -> None:
+    listed = {row[0].strip("`"): row[1] for row in table("metric, after `capstan_`")}
+    # Those of numbers are named by their rule.
+    told = {name: m for name, m in METRICS.items() if not name.endswith("_value")}
+    assert set(listed) == set(told)
+    for name, labels in listed.items():
+        assert re.findall(r"`(\w+)`", labels) == list(told[name].labels), name
+
+
+def test_settings_of_the_deployment_are_those_of_its_file() -> None:
+    compose = (ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8")
+    section = TEXT.split("## On a cluster", 1)[1].split("\n## ", 1)[0]
+    said = set(re.findall(r"`((?:CAPSTAN|SPARK)_[A-Z0-9_]+)", section))
+    unknown = {name for name in said if f"${{{name}" not in compose}
+    assert unknown == {"CAPSTAN_MASTER", "SPARK_CONF_DIR"}
+
+
 def test_targets_of_make_exist() -> None:
     rules = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     named = set(re.findall(r"(?:^    |`)make ([a-z]+)", TEXT, flags=re.MULTILINE))
@@ -65,12 +85,15 @@ def test_targets_of_make_exist() -> None:
 
 def test_its_declarations_can_be_read(tmp_path: Path) -> None:
     blocks = re.findall(r"^```yaml\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 1
+    assert len(blocks) == 2
     path = tmp_path / "streams.yaml"
     path.write_text(blocks[0], encoding="utf-8")
     declared = load(path, lake="/lake")
     assert list(declared.streams) == ["orders"]
     assert declared.replay("revenue").transform == "revenue"
+    path.write_text("streams:\n  clicks:\n" + indent(blocks[1], "    "), encoding="utf-8")
+    (clicks,) = load(path, lake="/lake").streams.values()
+    assert (clicks.source.format, clicks.workers.by) == ("kafka", "partition")
 
 
 def test_its_programs_can_be_compiled() -> None:

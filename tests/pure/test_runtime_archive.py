@@ -9,6 +9,7 @@ import pytest
 
 from capstan.errors import Broken
 from capstan.runtime import archive, submission
+from capstan.runtime.jars import spark_jars
 from capstan.runtime.java import Java, find_java
 
 # As `spark-submit` is called: it writes what the JVM would at its end, or fails.
@@ -36,7 +37,7 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     delta = tmp_path / "delta.jar"
     delta.write_text("b", encoding="utf-8")
     monkeypatch.setattr(archive, "pyspark_home", lambda: home)
-    monkeypatch.setattr(archive, "delta_jars", lambda: (delta,))
+    monkeypatch.setattr(archive, "spark_jars", lambda: (delta,))
     monkeypatch.setattr(archive, "cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(archive, "spark_home", lambda java: java.home)
     answer(home)
@@ -109,7 +110,7 @@ def test_an_app_on_this_machine_maps_the_archive_and_one_elsewhere_does_not(
     assert "SharedArchiveFile" in local.conf[option]
     assert "SharedArchiveFile" not in far.conf[option]
     assert local.jars == ""
-    assert far.jars.count(".jar") == 2
+    assert far.jars.count(".jar") == len(spark_jars())
     assert "spark.driver.extraClassPath" not in far.conf
     assert "SPARK_LOCAL_IP" not in far.environment
 

@@ -1,10 +1,11 @@
-"""Delta's jars: what counts as fetched, and what does not."""
+"""Delta's jars and Kafka's: what counts as fetched, and what does not."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import zipfile
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from capstan.errors import Broken
 from capstan.runtime import jars
 from capstan.runtime.home import project_home
-from capstan.runtime.jars import delta_jars, fetch
+from capstan.runtime.jars import DELTA, KAFKA, Jars, delta_jars, kafka_jars, spark_jars
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,7 +34,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         name: hashlib.sha256(make_jar(tmp_path / "published" / name, name)).hexdigest()
         for name in ("one.jar", "two.jar")
     }
-    monkeypatch.setattr(jars, "JARS", published)
+    monkeypatch.setattr(jars, "DELTA", replace(DELTA, files=published))
     return tmp_path / ".cache"
 
 
@@ -43,7 +44,7 @@ def resolver(
     """Stand in for Spark's resolver; returns the list of its calls."""
     calls: list[Path] = []
 
-    def resolve(ivy: Path) -> None:
+    def resolve(_: Jars, ivy: Path) -> None:
         calls.append(ivy)
         (ivy / "jars").mkdir(parents=True)
         for name in brings:
@@ -51,6 +52,10 @@ def resolver(
 
     monkeypatch.setattr(jars, "_resolve", resolve)
     return calls
+
+
+def fetch() -> tuple[Path, ...]:
+    return jars.fetch(jars.DELTA)
 
 
 def names(folder: Path) -> list[str]:
@@ -117,7 +122,7 @@ def test_what_is_fetched_already_is_taken_from_the_cache_of_the_resolver(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = resolver(monkeypatch, cache)
-    jars._resolve(cache / "ivy")
+    jars._resolve(jars.DELTA, cache / "ivy")
     fetch()
     assert len(calls) == 1
 
@@ -132,6 +137,23 @@ def test_a_resolver_that_brings_less_is_an_error_and_nothing_counts(
         delta_jars()
 
 
+def test_the_connector_to_kafka_is_there_whole_or_not_at_all(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolver(monkeypatch, cache)
+    fetch()
+    monkeypatch.setattr(jars, "KAFKA", replace(KAFKA, files=jars.DELTA.files))
+    assert kafka_jars() == ()
+    assert spark_jars() == delta_jars()
+    make_jar(cache / "kafka" / "one.jar", "one.jar")
+    with pytest.raises(Broken, match=r"CAP-JARS.*kafka: two.jar") as caught:
+        spark_jars()
+    assert caught.value.hint == "run `make kafka`"
+    found = jars.fetch(jars.KAFKA)
+    assert spark_jars() == (*delta_jars(), *found)
+    assert {path.parent.name for path in found} == {"kafka"}
+
+
 def test_the_reason_of_a_failed_fetch_is_the_line_that_says_it() -> None:
     said = "Ivy Default Cache set to: x\n:: resolving\nServer access error at url y\nat z"
     assert jars._reason(said) == "Server access error at url y"
@@ -143,6 +165,7 @@ def test_the_versions_are_those_of_the_lock() -> None:
     assert metadata.version("pyspark").startswith(f"{jars.SPARK_SERIES}.")
     locked = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     assert f"delta-spark=={jars.DELTA_VERSION} " in locked
+    assert metadata.version("pyspark") == jars.SPARK_VERSION
 
 
 def test_locks_have_hashes_and_name_no_index() -> None:

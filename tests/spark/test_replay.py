@@ -148,33 +148,29 @@ def test_publish_roll_back_publish_again(play: Play) -> None:
     assert play.ids("again") == between(48, 144, "ab")
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "UPDATE {table} SET amount = 1000 WHERE id = 50",
-        "DELETE FROM {table} WHERE id = 50",
-        "INSERT INTO {table} SELECT * FROM {table} WHERE id = 50",
-        "UPDATE {table} SET _worker = 0 WHERE id = 50",
-        (
-            "UPDATE {table} SET _time = named_struct('event', TIMESTAMP'2024-05-02 05:00:00Z') "
-            "WHERE id = 50"
-        ),
-    ],
-    ids=["altered", "dropped", "doubled", "other worker", "other time"],
-)
-def test_a_damaged_target_is_mended_by_the_same_replay(
-    play: Play, damage: str, request: pytest.FixtureRequest
-) -> None:
-    into = "mend_" + request.node.callspec.id.replace(" ", "_")
-    play(into, since=DAY2, until=DAY4)
-    sound = play.rows(into).sort("id")
-    play.sql(damage, into)
-    assert not play.rows(into).sort("id").equals(sound)
+DAMAGES = {
+    "altered": "UPDATE {table} SET amount = 1000 WHERE id = 50",
+    "dropped": "DELETE FROM {table} WHERE id = 50",
+    "doubled": "INSERT INTO {table} SELECT * FROM {table} WHERE id = 50",
+    "of another worker": "UPDATE {table} SET _worker = 0 WHERE id = 50",
+    "of another time": (
+        "UPDATE {table} SET _time = named_struct('event', TIMESTAMP'2024-05-02 05:00:00Z') "
+        "WHERE id = 50"
+    ),
+}
 
-    again = play(into, since=DAY2, until=DAY4)
 
-    assert (again.stood, again.certificate["generation"]) == (False, 2)
-    assert play.rows(into).sort("id").equals(sound)
+def test_a_damaged_target_is_mended_by_the_same_replay(play: Play) -> None:
+    play("mended", since=DAY2, until=DAY4)
+    sound = play.rows("mended").sort("id")
+    for times, (name, damage) in enumerate(DAMAGES.items(), 2):
+        play.sql(damage, "mended")
+        assert not play.rows("mended").sort("id").equals(sound), name
+
+        again = play("mended", since=DAY2, until=DAY4)
+
+        assert (again.stood, again.certificate["generation"]) == (False, times), name
+        assert play.rows("mended").sort("id").equals(sound), name
 
 
 def test_rolling_back_what_a_later_run_wrote_over_is_refused(play: Play) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from capstan.tape.lake import Lake
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 MIB = 2**20
 

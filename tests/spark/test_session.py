@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 
 from capstan.doctor import diagnose
 from capstan.errors import BadRequest
-from capstan.runtime.jars import JARS, delta_jars
-from capstan.session import build_session, is_local
+from capstan.runtime.jars import delta_jars, spark_jars
+from capstan.session import build_session, is_local, marked
+from capstan.steps import reached
 
 PROGRAM = """
 from capstan.session import build_session
@@ -69,7 +70,7 @@ def test_the_settings_are_those_that_were_measured(spark: SparkSession) -> None:
     assert {key: spark.conf.get(key) for key in expected} == expected
     jars = spark.conf.get("spark.driver.extraClassPath")
     assert jars is not None
-    assert sorted(Path(jar).name for jar in jars.split(":")) == sorted(JARS)
+    assert jars.split(":") == [str(jar) for jar in spark_jars()]
 
 
 def test_a_second_session_is_the_first(spark: SparkSession) -> None:
@@ -82,6 +83,26 @@ def test_the_doctor_tries_spark_and_leaves_the_session_running(spark: SparkSessi
     found = [finding for finding in diagnose(None, deep=True) if finding.what == "Spark"]
     assert [finding.ok for finding in found] == [True]
     assert spark.range(2).count() == 2
+
+
+def test_spark_s_own_lines_are_of_the_run_that_is_told(spark: SparkSession) -> None:
+    context = spark.sparkContext
+
+    def marks() -> tuple[object, ...]:
+        properties = context._jvm.java.lang.System
+        return (
+            properties.getProperty("capstan.run"),
+            properties.getProperty("capstan.about"),
+            *(context.getLocalProperty(f"mdc.{name}") for name in ("run", "attempt", "stream")),
+        )
+
+    with marked(spark):
+        reached("replay.verify", stream="s")
+        reached("replay.claim", run="t-0a0a0a0a-1", attempt=2)
+        about = '"run": "t-0a0a0a0a-1", "attempt": 2, "stream": "s"'
+        assert marks() == ("[t-0a0a0a0a-1 2] ", about, "t-0a0a0a0a-1", "2", "s")
+    nothing = '"run": null, "attempt": null, "stream": null'
+    assert marks() == ("", nothing, "", "", "")
 
 
 @pytest.mark.slow

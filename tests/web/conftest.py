@@ -114,9 +114,14 @@ class World:
 
 
 def _launch(folder: Path, lake: Lake, output: str) -> Launched:
+    # An empty database of a server that is there already, for all these tests.
+    database = os.environ.get("CAPSTAN_TEST_DATABASE")
     return launch(
         folder,
-        arguments=["--lake", lake.root, "--dags", str(folder / "dags")],
+        arguments=[
+            *("--lake", lake.root, "--dags", str(folder / "dags")),
+            *(("--database", database) if database else ()),
+        ],
         environment={
             "CAPSTAN_STREAMS": str(ROOT / "dags" / "streams.yaml"),
             "CAPSTAN_DRIVER_MEMORY": "1g",

@@ -36,6 +36,7 @@ def choose_several(page: Page, form: Locator, field: str, *values: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(2400)
 def test_from_login_to_a_rejection_and_to_a_certificate(
     captured: World, browser: Browser, pictures: Path

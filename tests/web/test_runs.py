@@ -115,6 +115,7 @@ def test_a_dry_run_shows_the_plan_and_starts_no_spark(captured: World) -> None:
     assert captured.versions() == before
 
 
+@pytest.mark.nightly
 def test_what_was_published_is_audited_again(captured: World, whole: dict[str, object]) -> None:
     before = captured.versions()
     captured.rest.wait_for_dag(AUDIT)

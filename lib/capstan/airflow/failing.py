@@ -20,6 +20,7 @@ from airflow.sdk.exceptions import (
     AirflowRescheduleException,
 )
 
+from capstan import breakage
 from capstan.errors import AnswerIsNo, BadRequest, CapstanError, Held, NotComplete
 
 FINAL = frozenset(kind.exit_code for kind in (AnswerIsNo, BadRequest, NotComplete, Held))
@@ -67,7 +68,8 @@ def say_last(context: Mapping[str, object]) -> None:
     if isinstance(error, TaskRefusedError | TaskBrokenError):
         line = str(error)
     else:
-        first = next((line for line in str(error).splitlines() if line.strip()), "")
-        line = f"CAP-BROKEN: {type(error).__name__}: {first}".rstrip(": ")
+        line = str(
+            breakage.told(error) if isinstance(error, BaseException) else f"CAP-BROKEN: {error}"
+        )
     _log.info("::endgroup::")
     _log.error(line)

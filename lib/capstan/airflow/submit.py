@@ -16,6 +16,7 @@ from capstan.airflow.connection import spark_master
 from capstan.airflow.failing import TaskBrokenError, as_task, come_back, failure, say_last
 from capstan.airflow.folders import TryFolder, try_folder
 from capstan.airflow.setting import Setting
+from capstan.airflow.telemetry import tell_stream
 from capstan.errors import BadRequest, NotComplete
 from capstan.runtime.owner import VARIABLE, name_owner
 from capstan.runtime.submission import submission
@@ -95,8 +96,16 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         """Submit the app, and wait for its end; its result."""
         folder = try_folder(self._setting.work, context)
         with as_task():
-            folder.prepare(self._asked())
+            asked = self._asked()
+            folder.prepare(asked)
             self._prepare(folder)
+        try:
+            return self._carried_out(context, folder)
+        finally:
+            # Also of what failed: how far the stream is, and that a run of it has failed.
+            tell_stream(self._setting, asked.get("stream"))
+
+    def _carried_out(self, context: Context, folder: TryFolder) -> dict[str, object]:
         try:
             super().execute(context)
         except AirflowException as error:

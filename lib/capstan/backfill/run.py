@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from capstan import breakage
 from capstan.backfill.gaps import Survey
 from capstan.backfill.proposing import Backfill, propose, surveyed
 from capstan.declare import Declarations
-from capstan.errors import Broken, CapstanError
+from capstan.errors import CapstanError
 from capstan.replay.request import Request
 from capstan.replay.run import Outcome, replay
 from capstan.steps import reached
@@ -133,10 +134,6 @@ def carry_out(
 def _run(spark: SparkSession, lake: Lake, declarations: Declarations, request: Request) -> Ran:
     try:
         return Ran(request, replay(spark, lake, declarations, request))
-    except CapstanError as error:
-        return Ran(request, error=error)
     except Exception as error:
         # What is already done has to be told also when Spark itself gives up.
-        reason = next((line for line in str(error).splitlines() if line.strip()), "")
-        said = f"{type(error).__name__}: {reason}".rstrip(": ")
-        return Ran(request, error=Broken("CAP-BROKEN", said, "give the same command again"))
+        return Ran(request, error=breakage.told(error, "give the same command again"))

@@ -26,6 +26,7 @@ from capstan.bench.lines import Line
 from capstan.bench.maintains import maintains
 from capstan.bench.moving import moving
 from capstan.bench.pages import pages
+from capstan.bench.parsing import parsing
 from capstan.bench.pipelines import pipelines
 from capstan.bench.replays import replays
 from capstan.bench.rescales import rescales
@@ -46,6 +47,7 @@ NAMES = (
     "move",
     "backfill",
     "page",
+    "parse",
     "pipeline",
     "state",
     "airflow",
@@ -106,6 +108,7 @@ def measured(bench: Bench) -> list[Line]:
         (frozenset({"move"}), lambda: moving(bench)),
         (frozenset({"backfill"}), lambda: backfills(bench)),
         (frozenset({"page"}), lambda: pages(bench)),
+        (frozenset({"parse"}), lambda: parsing(bench)),
         (frozenset({"pipeline"}), lambda: pipelines(bench)),
         (frozenset({"state"}), lambda: [*states(bench), *rescales(bench)]),
         (frozenset({"airflow"}), lambda: scheduled(bench)),

@@ -9,25 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from capstan.capture import checkpoint, domain, lateness
-from capstan.capture.workers import Roster, Statement
+from capstan.capture.statements import CLOSING, numbered_events
+from capstan.capture.workers import Roster
 from capstan.declare import EventTime, Stream
 from capstan.errors import Broken
 from capstan.steps import reached
-from capstan.tape import delta, summary
-from capstan.tape.columns import coordinate
-from capstan.tape.fingerprint import fingerprint, row_hashes
-from capstan.tape.schema import payload_of, records_schema, updates_array
+from capstan.tape import delta, feed, summary
+from capstan.tape.feed import Claim
+from capstan.tape.fingerprint import row_hashes
+from capstan.tape.schema import payload_of, records_schema
 from capstan.tape.tape import Tape, append_events
 from capstan.tape.transaction import Txn
-
-# Within a micro-batch: where a worker's numbers go on, its opening, its messages, its closing.
-POSITION, OPENING, MESSAGES, CLOSING = -1, 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +64,18 @@ class MicroBatch:
     Attributes:
         stream: The declaration.
         tape: Where it goes.
-        number: The tape's number of the batch.
-        writer: Names the checkpoint: the transaction identity of records and late rows.
+        claim: Its number, and what it consumed; its checkpoint is in the transaction identity of
+            records and late rows.
     """
 
     stream: Stream
     tape: Tape
-    number: int
-    writer: str
+    claim: Claim
+
+    @property
+    def number(self) -> int:
+        """The tape's number of the batch."""
+        return self.claim.batch
 
     def capture(self, prepared: DataFrame, roster: Roster) -> BatchResult:
         """Put the batch on tape.
@@ -91,6 +92,8 @@ class MicroBatch:
         judged = self._judged(prepared, roster)
         if self.stream.late == "fail":
             lateness.refuse_any(self.stream, judged)
+        feed.claim(spark, self.tape, self.claim)
+        reached("capture.claim", batch=self.number)
         roster.write_down(spark, self.tape, fresh)
         reached("capture.workers", batch=self.number)
         seen = self._write_records(judged)
@@ -140,17 +143,15 @@ class MicroBatch:
 
     @property
     def _txn(self) -> Txn:
-        return checkpoint.transaction(self.tape, self.writer, self.number)
+        return checkpoint.transaction(self.tape, str(self.claim.checkpoint), self.number)
 
     def _stored(self, spark: SparkSession, payload: StructType, seen: Seen | None) -> DataFrame:
         """What is stored of this batch: `_worker`, `_time`, `_at` and two content hashes a row."""
         path, schema = self.tape.paths.records, records_schema(self.tape.time_type, payload)
         files = [] if seen is None else delta.added_files(path, seen.version)
-        if files:
-            # The same files that Delta would find, without replaying its log for each micro-batch.
-            stored = spark.read.schema(schema).parquet(*files)
-        else:
-            stored = spark.read.format("delta").load(path)
+        # The same files that Delta would find, without replaying its log for each micro-batch.
+        fresh = spark.read.schema(schema)
+        stored = fresh.parquet(*files) if files else delta.load(spark, path)
         rows = stored.where(f"batch = {self.number}").select(
             F.col("worker").alias("_worker"), F.col("time").alias("_time"), F.col("data.*")
         )
@@ -179,7 +180,7 @@ class MicroBatch:
         statements = after.progress_since(roster)
         if not statements and (stored.isEmpty() if seen is None else seen.written == 0):
             # Nothing moved: an empty statement, so that the tape knows the batch was there.
-            statements = [(roster.workers[0].number, 2, [])]
+            statements = [(roster.workers[0].number, CLOSING, [])]
         commit = roster.commit + 1
         frame = numbered_events(
             stored, self.tape, statements, roster.positions(), batch=self.number, commit=commit
@@ -200,87 +201,3 @@ class MicroBatch:
             "the source gave different rows when it was read twice; make it repeatable",
             stream=self.tape.name,
         )
-
-
-def numbered_events(
-    stored: DataFrame,
-    tape: Tape,
-    statements: list[Statement],
-    positions: Mapping[int, int],
-    *,
-    batch: int,
-    commit: int,
-) -> DataFrame:
-    """The events of one commit, numbered on from each worker's last.
-
-    Args:
-        stored: The batch's records as they are stored, a row each: `_worker INT, _time STRUCT` and
-            the content hashes `_h1, _h2 BIGINT`.
-        tape: The tape.
-        statements: The progress statements, before or after a worker's messages by their rank.
-        positions: The next `seq` by worker.
-        batch: The micro-batch.
-        commit: The ordinal of the commit.
-
-    Returns:
-        Rows with the columns of `events`, in one partition.
-    """
-    messages = stored.groupBy(F.col("_worker").alias("worker"), F.col("_time").alias("time")).agg(
-        F.count(F.lit(1)).alias("records"),
-        fingerprint(F.col("_h1"), F.col("_h2")).alias("fingerprint"),
-    )
-    progress = progress_frame(stored.sparkSession, statements, tape, positions)
-    whole = Window.partitionBy("worker")
-    order = whole.orderBy("rank", "time")
-    return (
-        messages.withColumn("rank", F.lit(MESSAGES))
-        .unionByName(progress, allowMissingColumns=True)
-        .select(
-            "worker",
-            (F.max("start").over(whole) + F.row_number().over(order) - 2).alias("seq"),
-            F.when(F.col("rank") == MESSAGES, "messages").otherwise("progress").alias("kind"),
-            "time",
-            "updates",
-            F.lit(batch).cast("bigint").alias("batch"),
-            F.lit(commit).cast("bigint").alias("commit"),
-            "records",
-            "fingerprint",
-            "rank",
-        )
-        .where(F.col("rank") > POSITION)
-        .drop("rank")
-        .coalesce(1)
-    )
-
-
-def progress_frame(
-    spark: SparkSession,
-    statements: list[Statement],
-    tape: Tape,
-    positions: Mapping[int, int],
-) -> DataFrame:
-    """Progress statements as rows `worker INT, rank INT, start BIGINT, updates ARRAY`.
-
-    A row of rank `POSITION` per worker carries its next `seq` as `start`. Times travel as integers
-    and become the tape's types in Spark: Python's own dates would have to be told their zone.
-    """
-    width = len(tape.time_type.coordinates)
-    seats = [(worker, POSITION, start, None) for worker, start in positions.items()]
-    told = [
-        (worker, rank, None, [[*time, diff] for time, diff in updates])
-        for worker, rank, updates in statements
-    ]
-    workers, ranks, starts, updates = zip(*seats, *told, strict=True)
-    rows = {
-        "worker": pa.array(workers, pa.int32()),
-        "rank": pa.array(ranks, pa.int32()),
-        "start": pa.array(starts, pa.int64()),
-        "updates": pa.array(updates, pa.list_(pa.list_(pa.int64()))),
-    }
-
-    def update(numbers: Column) -> Column:
-        coordinates = [coordinate(numbers[i], tape.time_type.coordinates[i]) for i in range(width)]
-        return F.struct(F.struct(*coordinates).alias("time"), numbers[width].alias("diff"))
-
-    typed = F.transform("updates", update).cast(updates_array(tape.time_type)).alias("updates")
-    return spark.createDataFrame(pa.table(rows)).select("worker", "rank", "start", typed)

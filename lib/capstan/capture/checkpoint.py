@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from capstan.errors import BadRequest
-from capstan.tape import delta
-from capstan.tape.lake import children, delete_folder, exists, read_text, write_text
+from capstan.tape import delta, feed
+from capstan.tape.lake import (
+    children,
+    delete_folder,
+    exists,
+    is_table,
+    read_text,
+    write_text,
+)
 from capstan.tape.tape import Tape, newest_cut
 from capstan.tape.transaction import Txn
 
@@ -26,10 +33,22 @@ _PROPERTY = "capstan.checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The identity of a checkpoint, and the tape's batch number of its batch 0."""
+    """A checkpoint of a tape.
+
+    Attributes:
+        identity: Its identity.
+        base: The tape's number of its batch 0.
+        shift: How many batches have been inserted since: batches that follow have a number which
+            is so much greater.
+    """
 
     identity: str
     base: int
+    shift: int = 0
+
+    def number(self, batch: int) -> int:
+        """The tape's number of a batch that is still to come."""
+        return self.base + self.shift + batch
 
 
 def reserve(spark: SparkSession, tape: Tape) -> Checkpoint:
@@ -47,7 +66,8 @@ def reserve(spark: SparkSession, tape: Tape) -> Checkpoint:
         raise _refused(tape, "is gone")
     if identity != known.identity:
         raise _refused(tape, "is another one than the one that wrote this tape")
-    on_tape = last_batch(tape) - known.base
+    known = replace(known, shift=_inserted(tape, known.base))
+    on_tape = last_batch(tape) - known.number(0)
     offsets, commits = _last(tape, "offsets"), _last(tape, "commits")
     if not (on_tape == offsets or (on_tape == offsets - 1 and commits == offsets - 1)):
         raise _refused(tape, f"stands at batch {offsets}, the tape at batch {on_tape}")
@@ -61,8 +81,9 @@ def reseat(spark: SparkSession, tape: Tape) -> Checkpoint:
     offers from its start is captured again: it must offer only what is not on tape yet.
     """
     last = newest_cut(tape).batch
-    for path in (tape.paths.records, tape.paths.late):
-        delta.delete_rows(spark, path, f"batch > {last}")
+    for path in (tape.paths.records, tape.paths.late, tape.paths.feed):
+        if is_table(path):
+            delta.delete_rows(spark, path, f"batch > {last}")
     delete_folder(tape.paths.checkpoint)
     return _remember(spark, tape, Checkpoint(_write_identity(tape), last + 1))
 
@@ -93,12 +114,23 @@ def require_whole(tape: Tape, what: str) -> None:
     app = transaction(tape, known.identity, last).app
     written = delta.open_table(tape.paths.records).transaction_version(app)
     if written is not None and written > last:
-        raise BadRequest(
-            "CAP-HALF-DONE",
-            f"stream {tape.name}: {what} has to wait, its last micro-batch is half done",
-            f"finish it with `capstan capture {tape.name}` as it was declared before",
-            stream=tape.name,
-        )
+        raise half_done(tape, what)
+
+
+def half_done(tape: Tape, what: str) -> BadRequest:
+    """The error of work that has to wait until a micro-batch has ended as it began."""
+    return BadRequest(
+        "CAP-HALF-DONE",
+        f"stream {tape.name}: {what} has to wait, its last micro-batch is half done",
+        f"finish it with `capstan capture {tape.name}` as it was declared before",
+        stream=tape.name,
+    )
+
+
+def _inserted(tape: Tape, base: int) -> int:
+    """How many batches from `base` on stand on the tape that no checkpoint has given."""
+    last = newest_cut(tape).batch
+    return sum(base <= each.batch <= last for each in feed.inserted(tape))
 
 
 def _known(tape: Tape) -> Checkpoint | None:

@@ -26,6 +26,9 @@ from capstan.errors import BadRequest
 from capstan.tape.fingerprint import row_hashes
 from capstan.times import Coordinate, Kind, TimeType
 
+NEVER = -(2**63)
+"""An event time, in microseconds, before all others."""
+
 RESERVED = ("_worker", "_time", "_label", "_batch", "_pos", "_at")
 
 
@@ -113,6 +116,8 @@ def _label(frame: DataFrame, stream: Stream) -> Column:
     if isinstance(by, ByPartition):
         if by.column is not None:
             return _column(frame, stream, by.column)
+        if stream.source.format == "kafka":
+            return F.concat_ws("/", F.col("topic"), F.col("partition"))
         # A file's partition is the folder it lies in.
         return F.regexp_extract(F.col("_metadata.file_path"), "([^/]+)/[^/]+$", 1)
     return F.lit(None)

@@ -5,22 +5,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from capstan.capture import checkpoint, domain
-from capstan.capture.batch import CLOSING, POSITION, BatchResult, MicroBatch, progress_frame
+from capstan.capture import checkpoint, domain, idle, inserting, rescaling
+from capstan.capture.batch import BatchResult, MicroBatch
+from capstan.capture.consumed import consumed
+from capstan.capture.put_back import PutBack
 from capstan.capture.settings import keep_settings, settings_of
+from capstan.capture.source import broker_gone, read_source
+from capstan.capture.statements import CLOSING, Statement, progress_events
 from capstan.capture.workers import Roster
 from capstan.declare import Stream
-from capstan.errors import BadRequest, CapstanError
+from capstan.errors import CapstanError
 from capstan.steps import reached
-from capstan.tape import summary
-from capstan.tape.lake import Lake, exists, is_table
-from capstan.tape.schema import check_payload, payload_of, time_struct
+from capstan.tape import feed, summary
+from capstan.tape.feed import Claim, Origin
+from capstan.tape.fingerprint import row_hashes
+from capstan.tape.lake import Lake, is_table
+from capstan.tape.schema import check_payload, payload_of
 from capstan.tape.tape import (
     Cut,
     Tape,
@@ -31,6 +37,7 @@ from capstan.tape.tape import (
     open_tape,
     stored_payload,
 )
+from capstan.tape.upgrade import upgrade
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,28 +75,40 @@ class _Progress:
     failure: CapstanError | None = None
 
 
-def capture(spark: SparkSession, lake: Lake, stream: Stream, *, reseat: bool = False) -> Captured:
+def capture(
+    spark: SparkSession,
+    lake: Lake,
+    stream: Stream,
+    *,
+    reseat: bool = False,
+    rescale: int | None = None,
+) -> Captured:
     """Capture what has arrived, then end.
+
+    An inserted batch that was cut off is carried out first.
 
     Args:
         spark: The session.
         lake: Where the tape is, or is made.
         stream: The declaration.
         reseat: Take a new checkpoint, and capture all that the source offers as new micro-batches.
+        rescale: First have as many workers as this, which is also the declared number.
 
     Raises:
-        BadRequest: `CAP-SOURCE`, `CAP-COLUMN`, `CAP-TIME-COLUMN`, `CAP-SCHEMA`, `CAP-DECLARED`,
-            `CAP-CHECKPOINT`, `CAP-CLOSED`: nothing was written.
+        BadRequest: `CAP-SOURCE`, `CAP-COLUMN`, `CAP-TIME-COLUMN`, `CAP-SCHEMA`, `CAP-TYPE`,
+            `CAP-DECLARED`, `CAP-RESCALE`, `CAP-CHECKPOINT`, `CAP-CLOSED`: nothing was written.
         AnswerIsNo: `CAP-LATE` where the policy is `fail`; earlier micro-batches stand.
         Fenced: `CAP-FENCED` when another process captures the same stream.
     """
+    reached("capture.begin", stream=stream.name)
     source = read_source(spark, stream)
     prepared = domain.prepare(source, stream)
-    tape = _tape(spark, lake, stream, payload_of(prepared.schema))
+    tape = _tape(spark, lake, stream, payload_of(prepared.schema), rescale)
     roster = Roster.load(tape, newest_cut(tape))
     seat = checkpoint.reseat(spark, tape) if reseat else checkpoint.reserve(spark, tape)
     progress = _Progress(roster)
     _run(prepared, stream, tape, seat, progress)
+    _move_idle(spark, tape, stream)
     cut = newest_cut(tape)
     frontier = summary.frontier_of(summary.worker_states(tape, cut))
     late: Counter[str] = Counter()
@@ -106,48 +125,38 @@ def capture(spark: SparkSession, lake: Lake, stream: Stream, *, reseat: bool = F
     )
 
 
-def read_source(spark: SparkSession, stream: Stream) -> DataFrame:
-    """The declared source as a streaming frame.
-
-    Raises:
-        BadRequest: `CAP-SOURCE` when it is not there or Spark cannot read it.
-    """
-    source = stream.source
-    try:
-        if source.path is not None and "://" not in source.path and not exists(source.path):
-            raise BadRequest(
-                "CAP-SOURCE",
-                f"stream {stream.name}: there is nothing at {source.path}",
-                "check source.path in streams.yaml",
-                stream=stream.name,
-            )
-        reader = spark.readStream.format(source.format).options(**source.options)
-        if source.schema is not None:
-            reader = reader.schema(source.schema)
-        elif source.format not in ("delta", "kafka", "rate"):
-            # Streams of files must be told their columns; the files know them.
-            files = spark.read.format(source.format).options(**source.options)
-            reader = reader.schema(files.load(source.path).schema)
-        return reader.load(source.path)
-    except CapstanError:
-        raise
-    except Exception as error:
-        raise BadRequest(
-            "CAP-SOURCE",
-            f"stream {stream.name}: the source cannot be read: {str(error).splitlines()[0]}",
-            "check source in streams.yaml",
-            stream=stream.name,
-        ) from error
-
-
-def _tape(spark: SparkSession, lake: Lake, stream: Stream, payload: StructType) -> Tape:
+def _tape(
+    spark: SparkSession, lake: Lake, stream: Stream, payload: StructType, rescale: int | None
+) -> Tape:
     settings = settings_of(stream)
+    rescaling.require_declared(stream.name, settings, rescale)
+    row_hashes(payload.fields)  # Types without a content hash are refused before anything is made.
     if not is_table(lake.stream(stream.name).events):
         time_type = domain.time_type_of(stream)
         return create_tape(spark, lake, stream.name, time_type, payload, settings)
     tape = open_tape(lake, stream.name)
     check_payload(stream.name, stored_payload(spark, tape), payload)
+    tape = upgrade(spark, tape)
+    if inserting.finish(spark, tape):
+        tape = open_tape(lake, stream.name)
+    count = rescaling.wanted_count(tape, settings, rescale)
+    if count is not None:
+        detail = rescaling.detail_of(tape, count)
+        inserting.insert(spark, tape, Origin.RESCALE, detail, "rescaling it")
+        tape = open_tape(lake, stream.name)
     return keep_settings(spark, tape, settings)
+
+
+def now() -> datetime:
+    """The present moment."""
+    return datetime.now(UTC)
+
+
+def _move_idle(spark: SparkSession, tape: Tape, stream: Stream) -> None:
+    """Move workers of an idle source on, where the declaration says so."""
+    detail = idle.detail_of(tape, stream, now())
+    if detail is not None:
+        inserting.insert(spark, tape, Origin.IDLE, detail, "an idle source")
 
 
 def _run(
@@ -156,11 +165,13 @@ def _run(
     on_tape = newest_cut(tape).batch
 
     def each(frame: DataFrame, batch: int) -> None:
-        number = seat.base + batch
+        number = seat.number(batch)
         if number <= on_tape:
             return  # Killed after its events commit: all of it is on the tape.
+        parts = consumed(tape.paths.checkpoint, stream.source, batch)
+        claim = Claim(number, Origin.CAPTURE, seat.identity, batch, parts)
         try:
-            micro = MicroBatch(stream, tape, number, seat.identity)
+            micro = MicroBatch(stream, tape, claim)
             result = micro.capture(frame, state.roster)
         except CapstanError as error:
             state.failure = error
@@ -182,9 +193,39 @@ def _run(
             raise state.failure from None
         if "CONCURRENT_STREAM_LOG_UPDATE" in str(error):
             raise fenced(tape, state.roster.commit) from None
-        raise
+        raise (broker_gone(stream.name, error) or error) from None
     finally:
         query.stop()
+
+
+def put_back(spark: SparkSession, lake: Lake, name: str) -> PutBack:
+    """Put the records of a stream that came late on its tape, at the frontier, once each.
+
+    Raises:
+        BadRequest: `CAP-STREAM`; `CAP-CLOSED`; `CAP-HALF-DONE` while a micro-batch is half done.
+        Fenced: `CAP-FENCED` when another process captures the same stream.
+    """
+    tape = upgrade(spark, open_tape(lake, name))
+    begun = newest_cut(tape)
+    inserting.finish(spark, tape)
+    cut = newest_cut(tape)
+    waiting = feed.count_late(tape, cut).get("late", 0)
+    if waiting:
+        Roster.load(tape, cut)
+        what = "putting late records back"
+        inserting.insert(spark, tape, Origin.PUT_BACK, {"records": waiting}, what)
+    done = [
+        claim
+        for claim in feed.inserted(tape)
+        if claim.origin is Origin.PUT_BACK and claim.batch > begun.batch
+    ]
+    return PutBack(
+        name,
+        done[-1].batch if done else None,
+        sum(int(str(claim.detail["records"])) for claim in done),
+        newest_cut(tape).commit,
+        feed.count_late(tape, newest_cut(tape)),
+    )
 
 
 def close(spark: SparkSession, lake: Lake, name: str) -> tuple[Tape, int]:
@@ -196,7 +237,8 @@ def close(spark: SparkSession, lake: Lake, name: str) -> tuple[Tape, int]:
     Raises:
         BadRequest: `CAP-HALF-DONE` while a micro-batch is half done.
     """
-    tape = open_tape(lake, name)
+    tape = upgrade(spark, open_tape(lake, name))
+    inserting.finish(spark, tape)
     cut = newest_cut(tape)
     # Also workers that are written down to open with the next commit, which this one will be.
     states = summary.worker_states(tape, Cut(cut.commit + 1, cut.batch))
@@ -204,23 +246,14 @@ def close(spark: SparkSession, lake: Lake, name: str) -> tuple[Tape, int]:
     if not states:
         return tape, 0
     checkpoint.require_whole(tape, "closing it")
-    statements = [
+    statements: list[Statement] = [
         (state.worker, CLOSING, [(time, -count) for time, count in state.holdings])
         for state in states
     ]
-    frame = progress_frame(spark, statements, tape, {s.worker: s.events for s in states})
-    seats = frame.where(f"rank = {POSITION}").select("worker", F.col("start").alias("seq"))
-    rows = frame.where(f"rank > {POSITION}").join(seats, "worker")
-    nothing = F.lit(None).cast(time_struct(tape.time_type))
-    events = rows.select(
-        "worker",
-        "seq",
-        F.lit("progress").alias("kind"),
-        nothing.alias("time"),
-        "updates",
-        F.lit(cut.batch).cast("bigint").alias("batch"),
-        F.lit(cut.commit + 1).cast("bigint").alias("commit"),
-    ).coalesce(1)
+    positions = {state.worker: state.events for state in states}
+    events = progress_events(
+        spark, tape, statements, positions, batch=cut.batch, commit=cut.commit + 1
+    )
     append_events(tape, events, cut.commit + 1, {"stream": name, "close": True})
     reached("capture.close", stream=name)
     return tape, len(states)

@@ -40,6 +40,7 @@ def settings_of(stream: Stream) -> dict[str, object]:
         }
         free |= {
             "lateness": None if time.lateness is None else str(time.lateness),
+            "idle_after": None if time.idle_after is None else str(time.idle_after),
             "max_ahead": None if time.max_ahead is None else str(time.max_ahead),
             "watermark": time.watermark,
         }

@@ -80,7 +80,7 @@ def stood_since(tape: Tape, enough: datetime) -> datetime | None:
     for state in states:
         for time, count in state.holdings:
             held.update(time, count)
-    for commit, moment in _moments(tape, cut.commit):
+    for commit, moment in moments(tape, cut.commit):
         _take_back(tape, commit, held)
         before = Antichain.of(time for time, count in held.items() if count > 0)
         if before != frontier or moment <= enough:
@@ -88,10 +88,10 @@ def stood_since(tape: Tape, enough: datetime) -> datetime | None:
     return moment or _begun(tape)
 
 
-def _moments(tape: Tape, newest: int) -> Iterator[tuple[int, datetime]]:
+def moments(tape: Tape, newest: int) -> Iterator[tuple[int, datetime]]:
     """The tape's commits and when they were made, newest first, as far back as Delta's log goes."""
     commit = newest
-    for entry in delta.commits_since(tape.paths.events, -1):
+    for entry in delta.history(tape.paths.events):
         # Compaction and changed settings are commits of the table, and none of the tape.
         if entry.get("operation") == "WRITE" and delta.note_of(entry).get("token"):
             yield commit, _moment(entry)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from capstan.capture import domain
+from capstan.capture.statements import CLOSING, OPENING, Statement, moved
 from capstan.declare import ByColumn, ByKey, EventTime, Stream
 from capstan.errors import BadRequest
 from capstan.tape import delta, summary
@@ -17,8 +18,6 @@ from capstan.tape.schema import WORKERS
 from capstan.tape.tape import Cut, Tape, fenced
 from capstan.tape.transaction import Txn
 from capstan.times import Time
-
-Statement = tuple[int, int, list[tuple[Time, int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +57,14 @@ class Roster:
     seen: int | None = None
 
     @classmethod
-    def load(cls, tape: Tape, cut: Cut) -> Roster:
+    def load(cls, tape: Tape, cut: Cut, *, pending: bool = True) -> Roster:
         """The roster at a cut, from `events` and `workers` alone.
 
-        With the workers that an unfinished micro-batch has written down: they open with the next
-        commit, whatever it is, or they would hold the stream back from then on.
+        Args:
+            tape: The tape.
+            cut: The cut.
+            pending: With the workers that an unfinished batch has written down: they open with
+                the next commit, whatever it is, or they would hold the stream back from then on.
 
         Raises:
             BadRequest: `CAP-CLOSED` when the stream is closed.
@@ -81,11 +83,13 @@ class Roster:
             if not state.closed:
                 held = state.holdings[0][0]
                 workers.append(OpenWorker(state.worker, state.label, state.events, held, held))
-        seen = summary.greatest_time(tape, cut)
-        roster = cls(cut.commit, minimum, tuple(workers), seen)
+        roster = cls(cut.commit, minimum, tuple(workers), _seen(tape, cut, workers))
+        if not pending:
+            return roster
         there = {state.worker for state in states}
         written = summary.worker_labels(tape, Cut(cut.commit + 1, cut.batch))
-        return roster._opening({n: label for n, label in written.items() if n not in there})
+        fresh = {n: label for n, label in written.items() if n not in there}
+        return roster.opened_at(roster.frontier, fresh)
 
     @property
     def frontier(self) -> Time:
@@ -110,10 +114,9 @@ class Roster:
         labels = [label for label in self._labels(stream, prepared, known) if label not in known]
         if not labels:
             return self, {}
-        table = delta.open_table(tape.paths.workers).to_pyarrow_table(columns=["worker"])
-        free = max([-1, *table.column("worker").to_pylist()]) + 1
+        free = number_of_next(tape)
         fresh = {free + i: label for i, label in enumerate(labels)}
-        return self._opening(fresh), fresh
+        return self.opened_at(self.frontier, fresh), fresh
 
     def write_down(self, spark: SparkSession, tape: Tape, fresh: Mapping[int, str]) -> None:
         """Write down new workers, before the events that name them.
@@ -131,15 +134,17 @@ class Roster:
         if delta.append(frame, tape.paths.workers, txn=taken) is None:
             raise fenced(tape, opened)
 
-    def _opening(self, labels: Mapping[int, str]) -> Roster:
-        added = [OpenWorker(n, x, 0, self.minimum, self.frontier) for n, x in labels.items()]
+    def opened_at(self, frontier: Time, labels: Mapping[int, str]) -> Roster:
+        """The roster with further workers, which are judged by a frontier from the beginning."""
+        added = [OpenWorker(n, x, 0, self.minimum, frontier) for n, x in labels.items()]
         everyone = sorted([*self.workers, *added], key=lambda worker: worker.number)
         return replace(self, workers=tuple(everyone))
 
     def _labels(self, stream: Stream, prepared: DataFrame, known: set[str]) -> list[str]:
         by = stream.workers
         if isinstance(by, ByKey):
-            return [str(number) for number in range(by.count)]
+            # All of them open at once: in the first batch, or by a rescale.
+            return [] if known else [str(number) for number in range(by.count)]
         if isinstance(by, ByColumn) and by.labels:
             return list(by.labels)
         fresh = prepared.select("label").distinct().where(F.col("label").isNotNull())
@@ -152,6 +157,10 @@ class Roster:
         """
         keyed = isinstance(stream.workers, ByKey)
         held = {worker.held[-1] for worker in self.workers}
+        if keyed:
+            # The hash of a key names one of those that are open, in their order.
+            first = F.lit(self.workers[0].number)
+            prepared = prepared.withColumn("worker", (F.col("worker") + first).cast("int"))
         if keyed and len(held) == 1:
             return prepared.withColumn("frontier", F.lit(held.pop()).cast("bigint"))
         rows = pa.table(
@@ -203,14 +212,14 @@ class Roster:
     def progress_since(self, before: Roster) -> list[Statement]:
         """The progress statements of a micro-batch: worker, rank, updates.
 
-        Rank 0 opens a worker before its messages, rank 2 moves it on after them.
+        One opens a worker before its messages, the other moves it on after them.
         """
         statements: list[Statement] = []
         for old, new in zip(before.workers, self.workers, strict=True):
             if old.on_tape != old.held:
-                statements.append((old.number, 0, _move(old.on_tape, old.held)))
+                statements.append((old.number, OPENING, moved(old.on_tape, old.held)))
             if old.held != new.held:
-                statements.append((old.number, 2, _move(old.held, new.held)))
+                statements.append((old.number, CLOSING, moved(old.held, new.held)))
         return statements
 
     def written(self, commit: int, events: Mapping[int, int]) -> Roster:
@@ -226,5 +235,15 @@ class Roster:
         return replace(self, workers=moved, commit=commit)
 
 
-def _move(old: Time, new: Time) -> list[tuple[Time, int]]:
-    return [(old, -1), (new, 1)]
+def number_of_next(tape: Tape) -> int:
+    """The first number that no worker of a tape has had."""
+    table = delta.open_table(tape.paths.workers).to_pyarrow_table(columns=["worker"])
+    return int(max([-1, *table.column("worker").to_pylist()])) + 1
+
+
+def _seen(tape: Tape, cut: Cut, workers: Collection[OpenWorker]) -> int | None:
+    """The greatest time on tape, or where the clock has moved a worker beyond it."""
+    minimum = tape.time_type.minimum[-1]
+    moved_to = [worker.held[-1] for worker in workers if worker.held[-1] > minimum]
+    seen = summary.greatest_time(tape, cut)
+    return max([*moved_to, *([] if seen is None else [seen])], default=None)

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from capstan import breakage
 from capstan.cli import (
     audits,
     backfills,
@@ -18,6 +19,7 @@ from capstan.cli import (
     explain,
     house,
     listing,
+    monitoring,
     replays,
     reports,
     sockets,
@@ -29,6 +31,7 @@ from capstan.cli import (
 from capstan.cli.output import Output
 from capstan.cli.shell import DEFAULT_LAKE, Shell, shell_of
 from capstan.errors import BadRequest, Broken, CapstanError
+from capstan.logs import Log, logging, owns_standard_error
 
 # What Typer makes of an interrupt.
 _INTERRUPTED = 130
@@ -49,6 +52,7 @@ _COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
     "streams": (listing.streams, ""),
     "show": (listing.show, "flights --as-of 12"),
     "capture": (tapes.capture, "flights"),
+    "late": (tapes.late, "flights --put-back"),
     "close": (tapes.close, "flights"),
     "import": (exchange.import_, "clicks recordings/ --format timely"),
     "export": (exchange.export, "flights recordings/ --format jsonl"),
@@ -72,6 +76,7 @@ _COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
     "maintain": (upkeep.maintain, "--all"),
     "retire": (upkeep.retire, "flights --before 2013-02-01 --plan"),
     "runs": (listing.runs, "--target march --limit 5"),
+    "metrics": (monitoring.metrics, "-o /var/lib/node_exporter/capstan.prom"),
     "report": (reports.report, "march-3f2a9c1b-1 -o march.html"),
     "gaps": (backfills.gaps, "flights_by_day --every '7 days'"),
     "backfill": (backfills.backfill, "flights_by_day --since 2013-03-01 --chunk 7"),
@@ -123,9 +128,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = tuple(takewhile(_FLAGS.__contains__, words))
     shell = Shell(Output.of(as_json="--json" in flags), debug="--debug" in flags)
     try:
+        with logging() as log:
+            return _run(words, shell, log)
+    except BadRequest as error:
+        # Of the log's own settings; all else has been reported inside.
+        return _failed(shell, error)
+
+
+def _run(words: Sequence[str], shell: Shell, log: Log | None) -> int:
+    try:
         code = app(words or ["--help"], prog_name="capstan", standalone_mode=False, obj=shell)
     except Exception as error:
-        return _failed(shell, error, debug=shell.debug)
+        return _failed(shell, error, log)
     if code == _INTERRUPTED:
         shell.output.error(_interrupted().as_json())
     return int(code or 0)
@@ -153,12 +167,15 @@ def hoisted(words: Sequence[str]) -> Iterator[str]:
     yield from (*flags, *valued, *rest)
 
 
-def _failed(shell: Shell, error: Exception, *, debug: bool) -> int:
+def _failed(shell: Shell, error: Exception, log: Log | None = None) -> int:
     """Report an error; the exit code."""
-    if debug:
+    if shell.debug:
         traceback.print_exception(error, file=sys.stderr)
-    found = error if isinstance(error, CapstanError) else _wrapped(error)
-    shell.output.error(found.as_json())
+    found = _wrapped(error)
+    if log is not None:
+        log.failed(found)
+    if log is None or shell.output.as_json or not owns_standard_error():
+        shell.output.error(found.as_json())
     return found.exit_code
 
 
@@ -166,12 +183,7 @@ def _wrapped(error: Exception) -> CapstanError:
     if isinstance(error, typer.TyperException):
         place = getattr(getattr(error, "ctx", None), "command_path", "capstan")
         return BadRequest("CAP-USAGE", error.format_message(), f"see `{place} --help`")
-    reason = next((line for line in str(error).splitlines() if line.strip()), "")
-    return Broken(
-        "CAP-BROKEN",
-        f"{type(error).__name__}: {reason}" if reason else type(error).__name__,
-        "--debug shows where; `capstan doctor` looks for what is missing",
-    )
+    return breakage.told(error, "--debug shows where; `capstan doctor` looks for what is missing")
 
 
 def _interrupted() -> CapstanError:

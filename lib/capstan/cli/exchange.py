@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ from capstan.cli.check import minimum_of
 from capstan.cli.options import AsOf, Stream, Workers, names
 from capstan.cli.output import table
 from capstan.cli.progress import Work
-from capstan.cli.shell import shell_of
+from capstan.cli.shell import Shell, shell_of
 from capstan.errors import BadRequest
 from capstan.views.shown import size
 
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 
     from capstan.exchange import Exported, Imported
     from capstan.exchange.form import Format
+    from capstan.interop.topics import Topics
 
 FormatOption = Annotated[
-    str,
+    str | None,
     typer.Option("--format", help="jsonl: transcripts. timely: EventWriter's bytes.", metavar="F"),
 ]
 TimeTypeOption = Annotated[
@@ -38,10 +40,14 @@ RecordTypeOption = Annotated[
 def import_(
     context: typer.Context,
     stream: Stream,
-    folder: Annotated[
-        Path, typer.Argument(help="Where the files are, one per worker.", metavar="DIR")
+    place: Annotated[
+        str,
+        typer.Argument(
+            help="The files' folder, one per worker; or kafka://HOST:PORT/PREFIX.",
+            metavar="PLACE",
+        ),
     ],
-    form: FormatOption,
+    form: FormatOption = None,
     minimum: Annotated[
         str | None,
         typer.Option(help="The minimum time as JSON; else that of case.json.", metavar="JSON"),
@@ -54,13 +60,18 @@ def import_(
 ) -> int:
     """Put recordings that another system made on the tape of a new stream.
 
-    Their types are those of `case.json` beside them, unless they are given.
+    Types of files are those of `case.json` beside them, unless they are given. From topics that an
+    export wrote, what has come since the last time is put on tape.
     """
     from capstan.declare import check_name
     from capstan.exchange.form import Form, find_recordings
+    from capstan.interop.topics import Topics
 
     shell = shell_of(context)
     check_name("stream", stream)
+    if Topics.named(place):
+        return _import_topics(shell, stream, Topics.at(place))
+    folder = Path(place)
     format_ = format_of(form)
     start = None if minimum is None else minimum_of(minimum)
     types = {"time_type": time_type, "record_type": record_type}
@@ -79,20 +90,25 @@ def import_(
 def export(
     context: typer.Context,
     stream: Stream,
-    folder: Annotated[
-        Path, typer.Argument(help="A new folder: a file per worker goes there.", metavar="DIR")
+    place: Annotated[
+        str,
+        typer.Argument(
+            help="A new folder for a file per worker; or kafka://HOST:PORT/PREFIX for topics.",
+            metavar="PLACE",
+        ),
     ],
-    form: FormatOption,
+    form: FormatOption = None,
     workers: Workers = None,
     as_of: AsOf = None,
     time_type: TimeTypeOption = None,
     record_type: RecordTypeOption = None,
 ) -> int:
-    """Write the recordings of a stream as files that other systems read.
+    """Write the recordings of a stream as files that other systems read, or to topics.
 
-    What was imported comes out as the same bytes.
+    What was imported comes out as the same bytes. To topics the same may be written again.
     """
     from capstan.exchange.exporting import form_of, require_new_folder
+    from capstan.interop.topics import Topics
     from capstan.tape.summary import find_cut, resolve_workers
     from capstan.tape.tape import open_tape
 
@@ -100,6 +116,16 @@ def export(
     tape = open_tape(shell.lake, stream)
     cut = find_cut(tape, as_of)
     chosen = tuple(resolve_workers(tape, cut, names(workers, "--workers")))
+    if Topics.named(place):
+        topics = Topics.at(place)
+        with shell.spark(Work(f"export {stream}")) as spark:
+            from capstan.exchange import export_topics
+
+            done = export_topics(spark, shell.lake, tape, topics, workers=chosen, cut=cut)
+        count = f"{done.events:,} events with {done.records:,} records of {done.workers:,} workers"
+        shell.output.answer(asdict(done), f"{stream} is in {done.place}: {count}")
+        return 0
+    folder = Path(place)
     written = form_of(tape, format_of(form), time_type, record_type)
     require_new_folder(folder)
     with shell.spark(Work(f"export {stream}")) as spark:
@@ -110,7 +136,20 @@ def export(
     return 0
 
 
-def format_of(text: str) -> Format:
+def _import_topics(shell: Shell, stream: str, topics: Topics) -> int:
+    with shell.spark(Work(f"import {stream}")) as spark:
+        from capstan.exchange import import_topics
+
+        found = import_topics(spark, shell.lake, stream, topics)
+    new = "nothing new" if found.stood else f"{found.events:,} events, {found.records:,} records"
+    shell.output.answer(
+        asdict(found),
+        f"{stream}: {new}; at commit {found.cut}, {found.workers:,} workers",
+    )
+    return 0
+
+
+def format_of(text: str | None) -> Format:
     """The format of that name.
 
     Raises:
@@ -119,11 +158,12 @@ def format_of(text: str) -> Format:
     from capstan.exchange.form import Format
 
     try:
-        return Format(text)
+        return Format(text or "")
     except ValueError as error:
+        said = f"there is no format {text[:80]!r}" if text else "files need a format"
         raise BadRequest(
             "CAP-FORMAT-NAME",
-            f"there is no format {text[:80]!r}",
+            said,
             f"give --format {' or '.join(Format)}",
         ) from error
 

@@ -17,6 +17,7 @@ from rich.progress import (
 )
 
 from capstan.cli.output import Output
+from capstan.logs import owns_standard_error
 from capstan.steps import listening
 
 Facts = Mapping[str, object]
@@ -181,9 +182,9 @@ class Watch:
 def watching(output: Output, work: Work) -> Iterator[Watch]:
     """Show the work inside the `with` block: a line that moves, or a line per finished step.
 
-    With JSON nothing is shown.
+    With JSON nothing is shown, nor where standard error has the log's JSON.
     """
-    if output.as_json:
+    if output.as_json or owns_standard_error():
         yield Watch(work, output, None)
         return
     bar = _bar(output, work) if output.notes.is_terminal else None

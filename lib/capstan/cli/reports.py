@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from capstan.cli.files import write_file
 from capstan.cli.options import Run
 from capstan.cli.shell import shell_of
-from capstan.errors import BadRequest
 
 
 def report(
@@ -28,30 +28,8 @@ def report(
 
     shell = shell_of(context)
     text = run_report(shell.lake, shell.declarations(), run)
-    size = _write(output, text)
+    size = write_file(output, text)
     shell.output.answer(
         {"run": run, "report": str(output), "bytes": size}, f"{output}: report of {run}"
     )
     return 0
-
-
-def _write(output: Path, text: str) -> int:
-    """Write the file, whole or not at all; its size in bytes.
-
-    Raises:
-        BadRequest: `CAP-OUTPUT` when it cannot be written there.
-    """
-    content = text.encode("utf-8")
-    unfinished = output.with_name(f".{output.name}.part")
-    try:
-        unfinished.write_bytes(content)
-        unfinished.replace(output)
-    except (OSError, ValueError) as error:
-        unfinished.unlink(missing_ok=True)
-        raise BadRequest(
-            "CAP-OUTPUT",
-            f"cannot write {output}: {error}",
-            "name a file in a folder that is there",
-            file=str(output),
-        ) from error
-    return len(content)

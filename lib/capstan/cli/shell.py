@@ -80,13 +80,14 @@ def started(watch: Watch) -> Iterator[SparkSession]:
     watch.now("starting Spark")
     from pyspark import SparkContext
 
-    from capstan.session import build_session
+    from capstan.session import build_session, marked
 
     ours = SparkContext._active_spark_context is None
     session = build_session("capstan")
     watch.now("")
     try:
-        yield session
+        with marked(session):
+            yield session
     finally:
         if ours:
             session.stop()

@@ -6,9 +6,6 @@ import json
 from collections.abc import Mapping
 from datetime import datetime
 
-import pyarrow as pa
-from pyarrow import dataset
-
 from capstan.declare import Declarations, check_name, check_target
 from capstan.errors import CapstanError
 from capstan.ledger import claims
@@ -18,6 +15,7 @@ from capstan.ledger.runs import History, Step, read_histories
 from capstan.ledger.tables import read_rows
 from capstan.replay.plan import target_path
 from capstan.tape import delta, summary
+from capstan.tape.feed import count_late, count_put_back, late_by_reason
 from capstan.tape.lake import Lake
 from capstan.tape.summary import WorkerState
 from capstan.tape.tape import Cut, Tape, newest_cut, open_tape
@@ -59,7 +57,7 @@ def _stream_facts(lake: Lake, name: str) -> dict[str, object]:
         tape = open_tape(lake, name)
         cut = newest_cut(tape)
         states = summary.worker_states(tape, cut)
-        late = sum(_late(tape, cut).values())
+        late = sum(count_late(tape, cut).values())
     except CapstanError as error:
         # One tape that cannot be read does not hide the others.
         return {"error": error.code, "message": error.message}
@@ -100,7 +98,7 @@ def tape_facts(lake: Lake, name: str, as_of: int | None) -> dict[str, object]:
         "newest": newest_cut(tape).commit,
         "times": [f"{c.name} {c.kind.value}" for c in tape.time_type.coordinates],
         **_frontier(tape, states),
-        "late": _late(tape, cut),
+        "late": count_late(tape, cut),
         "verified": {"cut": min(known), "at": at} if known and len(known) == len(commits) else None,
         "retired": [box.to_json(tape.time_type)["until"] for box in boxes_of(lake, tape)],
         "columns": _columns(tape),
@@ -120,15 +118,31 @@ def tape_facts(lake: Lake, name: str, as_of: int | None) -> dict[str, object]:
     }
 
 
-def _late(tape: Tape, cut: Cut) -> dict[str, int]:
-    """Late rows by reason."""
-    table = delta.open_table(tape.paths.late).to_pyarrow_dataset()
-    wanted = dataset.field("batch") <= cut.batch
-    reasons = table.to_table(columns=["reason"], filter=wanted)
-    grouped = pa.table(reasons).group_by("reason").aggregate([([], "count_all")])
+def late_facts(lake: Lake, name: str) -> dict[str, object]:
+    """What was fed and is not on tape, by reason; and how much was put back.
+
+    Raises:
+        BadRequest: `CAP-STREAM`.
+    """
+    tape = open_tape(lake, name)
+    cut = newest_cut(tape)
+    labels = summary.worker_labels(tape, cut)
+    rows = late_by_reason(tape, cut)
     return {
-        str(row["reason"]): int(row["count_all"])
-        for row in sorted(grouped.to_pylist(), key=lambda row: str(row["reason"]))
+        "stream": name,
+        "cut": cut.commit,
+        "records": sum(row.records for row in rows),
+        "late": [
+            {
+                "reason": row.reason,
+                "records": row.records,
+                "workers": [labels.get(worker, str(worker)) for worker in row.workers],
+                "first_batch": row.first,
+                "last_batch": row.last,
+            }
+            for row in rows
+        ],
+        "put_back": count_put_back(tape, cut),
     }
 
 

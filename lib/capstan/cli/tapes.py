@@ -1,4 +1,4 @@
-"""`capture`, `close` and `verify`: commands that write a tape, or judge it."""
+"""`capture`, `close`, `late` and `verify`: commands that write a tape, or judge it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from capstan.cli.shell import shell_of
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from capstan.capture.comparing import Compared
     from capstan.capture.run import Captured
     from capstan.verify import Verification
 
@@ -28,6 +29,14 @@ def capture(
             "--reseat", help="Take a new checkpoint, and capture again all that the source offers."
         ),
     ] = False,
+    rescale: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="First close all workers, and open so many as are declared now.",
+            metavar="N",
+        ),
+    ] = None,
 ) -> int:
     """Put on tape what has arrived of a declared stream, then end."""
     shell = shell_of(context)
@@ -35,7 +44,7 @@ def capture(
     with shell.spark(Work(f"capture {stream}")) as spark:
         from capstan.capture.run import capture as carry_out
 
-        captured = carry_out(spark, shell.lake, declared, reseat=reseat)
+        captured = carry_out(spark, shell.lake, declared, reseat=reseat, rescale=rescale)
     shell.output.answer(asdict(captured), *captured_lines(captured))
     return 0
 
@@ -72,6 +81,42 @@ def close(context: typer.Context, stream: Stream) -> int:
     return 0
 
 
+def late(
+    context: typer.Context,
+    stream: Stream,
+    put_back: Annotated[
+        bool,
+        typer.Option("--put-back", help="Send those that came late at the frontier, once each."),
+    ] = False,
+) -> int:
+    """List the records that were fed and are not on tape; or put those back that came late."""
+    from capstan.cli.tables import late_facts
+
+    shell = shell_of(context)
+    value = late_facts(shell.lake, stream)
+    if not put_back:
+        rows = value["late"]
+        assert isinstance(rows, list)
+        columns = ("reason", "records", "workers", "first batch", "last batch")
+        cells = [[row[name.replace(" ", "_")] for name in columns] for row in rows]
+        said = f"{stream} at commit {value['cut']}: {value['records']:,} records beside the tape"
+        more = f", {value['put_back']:,} were put back" if value["put_back"] else ""
+        shell.output.answer(value, table("", columns, cells), said + more)
+        return 0
+    with shell.spark(Work(f"put back {stream}")) as spark:
+        from capstan.capture.run import put_back as carry_out
+
+        done = carry_out(spark, shell.lake, stream)
+    left = ", ".join(f"{count:,} {reason}" for reason, count in done.left.items())
+    what = f"{done.records:,} records are on tape now, in batch {done.batch}"
+    shell.output.answer(
+        asdict(done),
+        f"{stream}: {what if done.records else 'nothing to put back'}, at commit {done.cut}"
+        + (f"; left: {left}" if left else ""),
+    )
+    return 0
+
+
 def verify(
     context: typer.Context,
     stream: Stream,
@@ -80,6 +125,12 @@ def verify(
     deep: Annotated[
         bool,
         typer.Option("--deep", help="Also compare all records with the counts and hashes."),
+    ] = False,
+    source: Annotated[
+        bool,
+        typer.Option(
+            "--source", help="Also compare with the source: all it gave is on tape or late."
+        ),
     ] = False,
 ) -> int:
     """Check that recordings obey the rules; only what is newer than the last check is read."""
@@ -91,13 +142,22 @@ def verify(
     cut = find_cut(tape, as_of)
     listed = names(workers, "--workers")
     chosen = None if listed is None else tuple(resolve_workers(tape, cut, listed))
+    declared = shell.declarations(required=True).stream(stream) if source else None
+    compared = None
     with shell.spark(Work(f"verify {stream}")) as spark:
+        from capstan.capture.comparing import compare
         from capstan.verify import verify as carry_out
 
         found = carry_out(spark, shell.lake, tape, workers=chosen, cut=cut, deep=deep)
+        if declared is not None:
+            compared = compare(spark, tape, declared, deep=deep)
     value = found.as_json(tape)
-    shell.output.answer(value, verdict_table(value), verdict_line(found))
-    return 0 if found.valid else 1
+    lines = [verdict_line(found)]
+    if compared is not None:
+        value["source"] = compared.as_json()
+        lines += compared_lines(compared)
+    shell.output.answer(value, verdict_table(value), *lines)
+    return 0 if found.valid and (compared is None or compared.agrees) else 1
 
 
 def verdict_table(value: dict[str, object]) -> Table:
@@ -120,6 +180,21 @@ def verdict_table(value: dict[str, object]) -> Table:
             for each in workers
         ],
     )
+
+
+def compared_lines(found: Compared) -> list[str]:
+    """A comparison with the source as people read it."""
+    what = "records and their contents" if found.deep else "records"
+    head = f"source: {found.records:,} {what} of {found.batches:,} batches"
+    said = "all there" if found.agrees else f"{found.differing:,} differences"
+    lines = [f"{head}: {said}"]
+    lines += [f"  {found.gone:,} batches are gone from the source"] if found.gone else []
+    lines += [f"  nothing is known of what is before batch {found.unknown}"] * bool(found.unknown)
+    for each in found.findings:
+        part = f" of {each.part}" if each.part else ""
+        counts = f"{each.source:,} in the source, {each.stored:,} stored"
+        lines.append(f"  batch {each.batch}{part}: {each.kind}, {counts}")
+    return lines
 
 
 def verdict_line(found: Verification) -> str:

@@ -146,8 +146,8 @@ class ByPartition(Declared):
     """A worker per partition of the source.
 
     Attributes:
-        column: The column that says the partition. By default `partition` of Kafka; None of files
-            and Delta tables, where it is the folder that a file lies in.
+        column: The column that says the partition. None of Kafka, where it is `topic/partition`,
+            and of files and Delta tables, where it is the folder that a file lies in.
     """
 
     by: Literal["partition"] = field(default="partition", kw_only=True)
@@ -177,6 +177,8 @@ class EventTime(Declared):
             By default zero; in the domain `epoch, event` there is no watermark without it, and
             nothing is late.
         max_ahead: How far beyond the times before it a record may be dated; None for no bound.
+        idle_after: When nothing has come for so long, the clock moves the watermark: it then stays
+            this long and `lateness` behind the present. None: it waits for records.
         minimum: Where the stream starts, in UTC; earlier records go to `late`.
         watermark: By default `worker` for workers by partition, `stream` for others.
     """
@@ -187,6 +189,7 @@ class EventTime(Declared):
     expression: Annotated[Text, AfterValidator(_expression)] | None = None
     lateness: Length | None = None
     max_ahead: PositiveLength | None = None
+    idle_after: PositiveLength | None = None
     minimum: Instant = _YEAR_ONE
     watermark: Watermark | None = None
 
@@ -203,6 +206,8 @@ class EventTime(Declared):
     def _one_source(self) -> EventTime:
         if (self.column is None) == (self.expression is None):
             raise ValueError("needs either column or expression, and not both")
+        if self.idle_after is not None and self.lateness is None:
+            raise ValueError("has idle_after without a lateness, and so no watermark to move")
         return self
 
 
@@ -256,9 +261,7 @@ class Stream(Declared):
         source = info.data.get("source")
         if not isinstance(workers, ByPartition) or workers.column or source is None:
             return workers
-        if source.format == "kafka":
-            return replace(workers, column="partition")
-        if source.format not in _FILES:
+        if source.format not in (*_FILES, "kafka"):
             raise ValueError(f"needs a column, as partitions of {source.format} have no known one")
         return workers
 

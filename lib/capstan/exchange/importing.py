@@ -194,7 +194,7 @@ def _write(
     reached("import.workers", stream=tape.name)
     note = {"stream": tape.name, "import": str(form.format)}
     events = _read(files, form, reading.events, reading.event_schema(form.time_type))
-    stored = spark.read.format("delta").load(tape.paths.records)
+    stored = delta.load(spark, tape.paths.records)
     append_events(tape, counted_events(events, stored, 0), 0, note)
     reached("import.events", stream=tape.name)
     _require_all(tape, surveys)

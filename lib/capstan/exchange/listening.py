@@ -333,7 +333,7 @@ class _Session:
         placed = [(r.worker, r.seq, first + place, r.event) for place, r in enumerate(received)]
         index = reading.event_batch(form.time_type, placed)
         events = self._spark.createDataFrame(pa.Table.from_batches([index]))
-        stored = self._spark.read.format("delta").load(tape.paths.records)
+        stored = delta.load(self._spark, tape.paths.records)
         counted = counted_events(events, stored.where(f"batch >= {first}"), commit).coalesce(1)
         note = {"stream": tape.name, "listen": str(form.format)}
         append_events(tape, counted, commit, note)

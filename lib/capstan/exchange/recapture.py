@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from capstan.capture.batch import CLOSING, numbered_events
-from capstan.capture.workers import Statement
+from capstan.capture.statements import CLOSING, Statement, numbered_events
 from capstan.declare import check_name
 from capstan.errors import AnswerIsNo, BadRequest
 from capstan.exchange.onto import enrol, existing_tape
@@ -246,7 +245,7 @@ def _moves(holders: Sequence[WorkerState], before: Antichain, after: Antichain) 
 
 
 def _stored(spark: SparkSession, copy: Tape, commit: int) -> DataFrame:
-    stored = spark.read.format("delta").load(copy.paths.records).where(f"batch = {commit}")
+    stored = delta.load(spark, copy.paths.records).where(f"batch = {commit}")
     h1, h2 = record_hashes(stored)
     return stored.select(
         F.col("worker").alias("_worker"),

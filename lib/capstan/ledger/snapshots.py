@@ -158,7 +158,7 @@ def read_parts(spark: SparkSession, lake: Lake, snapshot: Snapshot) -> DataFrame
             reason="rows are missing",
             snapshot=snapshot.name,
         )
-    table = spark.read.format("delta").load(path)
+    table = delta.load(spark, path)
     return table.where(F.col("snapshot") == snapshot.name).drop("snapshot")
 
 

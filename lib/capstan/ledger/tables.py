@@ -165,6 +165,13 @@ def read_rows(lake: Lake, ledger: str, **equal: object) -> list[dict[str, object
     return rows
 
 
+def make_ledger(spark: SparkSession, lake: Lake, ledger: str) -> str:
+    """Make a ledger where it is not there; its path."""
+    path = lake.ledger(ledger)
+    delta.create_table(spark, path, SCHEMAS[ledger], properties=PROPERTIES)
+    return path
+
+
 def append_rows(
     spark: SparkSession,
     lake: Lake,
@@ -177,8 +184,7 @@ def append_rows(
     Returns:
         False when the table already has this transaction: nothing was appended.
     """
-    path, schema = lake.ledger(ledger), SCHEMAS[ledger]
-    delta.create_table(spark, path, schema, properties=PROPERTIES)
+    path, schema = make_ledger(spark, lake, ledger), SCHEMAS[ledger]
     stamped = [{"at": now(), **row} for row in rows]
     columns = {
         field.name: pa.array([row.get(field.name) for row in stamped], _arrow(field))

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
-from pyarrow import dataset
 
 from capstan.ledger.regions import render_bounds
 from capstan.tape import delta, summary
+from capstan.tape.feed import kept_late
 from capstan.tape.summary import Played
 from capstan.tape.tape import Cut, Tape
 from capstan.times.region import Region
@@ -119,9 +119,7 @@ def late_in(
     """Late rows of these workers and times by reason; those without either count for everyone."""
     table = delta.open_table(tape.paths.late).to_pyarrow_dataset()
     counts: Counter[str] = Counter()
-    scan = table.scanner(
-        columns=["worker", "time", "reason"], filter=dataset.field("batch") <= cut.batch
-    )
+    scan = table.scanner(columns=["worker", "time", "reason"], filter=kept_late(tape, cut))
     for batch in scan.to_batches():
         timed = pc.and_(
             pc.is_valid(batch.column("time")),

@@ -25,6 +25,7 @@ from capstan.replay import target
 from capstan.replay.layout import quoted
 from capstan.replay.plan import Plan
 from capstan.replay.play import playing
+from capstan.tape import delta
 from capstan.tape.lake import is_table
 from capstan.tape.tape import stored_payload
 
@@ -121,7 +122,7 @@ def _present(spark: SparkSession, plan: Plan, wanted: DataFrame) -> DataFrame:
     """The rows of the target that the replay would touch."""
     if not is_table(plan.target):
         return wanted.limit(0)
-    rows = spark.read.format("delta").load(plan.target)
+    rows = delta.load(spark, plan.target)
     if plan.request.mode is Mode.APPEND:
         return rows.limit(0)
     if plan.request.mode is Mode.REPLACE:

@@ -139,7 +139,7 @@ def audit_against(spark: SparkSession, lake: Lake, plan: Plan, asked: Against) -
         BadRequest: `CAP-AUDIT-COLUMNS` when a column is missing or of a type that cannot hold
             what the stream says.
     """
-    rows = _read(spark, plan.target, asked.version)
+    rows = delta.load(spark, plan.target, asked.version)
     tape, layout, time_type = plan.tape, plan.layout, plan.tape.time_type
     found = shape_of(
         rows.schema,
@@ -168,13 +168,6 @@ def audit_against(spark: SparkSession, lake: Lake, plan: Plan, asked: Against) -
     )
     note_findings(spark, lake, plan, audit, target_version=asked.version)
     return audit
-
-
-def _read(spark: SparkSession, path: str, version: int | None) -> DataFrame:
-    reader = spark.read.format("delta")
-    if version is not None:
-        reader = reader.option("versionAsOf", version)
-    return reader.load(path)
 
 
 def _require_times(schema: StructType, layout: Layout, shape: Shape, time_type: TimeType) -> None:
@@ -255,7 +248,7 @@ def audit_run(
     job = restore(spark, lake, declarations, history)
     plan, waiting = job.plan, settle.audited(history)
     if waiting is not None and version is None:
-        staged = spark.read.format("delta").load(waiting[1])
+        staged = delta.load(spark, waiting[1])
         found = target.audit(spark, plan, staged)
     else:
         found = target.audit_target(spark, plan, version)

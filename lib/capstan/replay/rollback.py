@@ -80,7 +80,8 @@ def take_back(job: Job, version: int) -> int:
 def _invert(job: Job, version: int) -> Commit | None:
     plan, txn = job.plan, job.run.rollback
     note = {"run": job.run.name, "rollback": True}
-    before, after = _at(job, version - 1), _at(job, version)
+    before = delta.load(job.spark, plan.target, version - 1)
+    after = delta.load(job.spark, plan.target, version)
     if plan.request.mode is Mode.MERGE:
         own = after.exceptAll(before.select(after.columns)) if before.columns else after
         changed = own.select(*map(quoted, plan.keys)).distinct()
@@ -97,7 +98,7 @@ def _invert(job: Job, version: int) -> Commit | None:
     if plan.request.mode is Mode.APPEND:
         # Others may have appended to the same range since: only the run's own rows go.
         own = after.where(where).exceptAll(before.where(where))
-        now = job.spark.read.format("delta").load(plan.target).where(where)
+        now = delta.load(job.spark, plan.target).where(where)
         rows = now.exceptAll(own.select(now.columns))
     return delta.replace(rows, plan.target, where, txn=txn, note=note)
 
@@ -116,15 +117,10 @@ def _before_image(changed: DataFrame, before: DataFrame, keys: tuple[str, ...]) 
     )
 
 
-def _at(job: Job, version: int) -> DataFrame:
-    reader = job.spark.read.format("delta").option("versionAsOf", version)
-    return reader.load(job.plan.target)
-
-
 def _require_version(job: Job, version: int) -> None:
     # A real look at the files: a count would be answered from statistics alone.
     try:
-        _at(job, version).limit(1).collect()
+        delta.load(job.spark, job.plan.target, version).limit(1).collect()
     except Exception as error:
         raise BadRequest(
             "CAP-GONE",

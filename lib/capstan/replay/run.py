@@ -29,7 +29,7 @@ from capstan.replay.request import Request
 from capstan.replay.resuming import keep_state, snapshot_of_run
 from capstan.replay.rollback import roll_back
 from capstan.steps import reached
-from capstan.tape import summary
+from capstan.tape import delta, summary
 from capstan.tape.lake import Lake, delete_folder
 from capstan.tape.summary import WorkerState
 from capstan.tape.tape import open_tape
@@ -210,7 +210,7 @@ def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str
         writer = writer.partitionBy(job.plan.layout.worker)
     writer.save(staging)
     reached("replay.staging", run=job.run.name)
-    staged = job.spark.read.format("delta").load(staging)
+    staged = delta.load(job.spark, staging)
     audit = target.audit(job.spark, job.plan, staged)
     reached("replay.audit", run=job.run.name, passed=audit.passed, cells=audit.cells)
     note_findings(job.spark, job.lake, job.plan, audit, run=job.run.name, attempt=job.attempt)
@@ -268,7 +268,7 @@ def publish(
     claims.require_free(lake, job.plan.scope, besides=[run])
     require_unmoved(lake, job.plan, history, attempt)
     _approve(job, history, decision)
-    staged = spark.read.format("delta").load(staging)
+    staged = delta.load(spark, staging)
     draft = draft_of(history.intent(attempt) or require_intent(history))
     return Outcome(_publish(job, staged, staging, audit, draft))
 

@@ -60,7 +60,7 @@ def ensure(spark: SparkSession, plan: Plan, schema: StructType) -> None:
 
 def schema_of(spark: SparkSession, path: str) -> StructType:
     """The columns of a Delta table."""
-    return spark.read.format("delta").load(path).schema
+    return delta.load(spark, path).schema
 
 
 def _misfit(plan: Plan, column: str, what: str) -> BadRequest:
@@ -87,7 +87,7 @@ def require_known(spark: SparkSession, lake: Lake, plan: Plan) -> None:
     """
     if plan.request.adopt or plan.request.mode is not Mode.REPLACE or not is_table(plan.target):
         return
-    rows = spark.read.format("delta").load(plan.target)
+    rows = delta.load(spark, plan.target)
     unknown = rows.where(predicate(plan, rows.schema))
     for covered in coverage.standing(lake, plan.target):
         if plan.tells(covered.scope.region) and covered.scope.meets(plan.scope):
@@ -190,10 +190,7 @@ def require_checks(plan: Plan, rows: DataFrame) -> None:
 
 def audit_target(spark: SparkSession, plan: Plan, version: int | None = None) -> Audit:
     """Audit the target's own rows of the plan's workers and times, now or at a version."""
-    reader = spark.read.format("delta")
-    if version is not None:
-        reader = reader.option("versionAsOf", version)
-    rows = reader.load(plan.target)
+    rows = delta.load(spark, plan.target, version)
     return audit(spark, plan, rows.where(predicate(plan, rows.schema)))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from capstan.errors import Broken, CapstanError
 from capstan.runtime import jvm
 from capstan.runtime.home import cache_folder
-from capstan.runtime.jars import delta_jars
+from capstan.runtime.jars import spark_jars
 from capstan.runtime.java import Java, find_java, spark_home
 
 _SECONDS = 600.0
@@ -30,7 +30,7 @@ _QUIET = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
 
 def archive_path(java: Java) -> Path:
     """Where the archive of `java` and the present jars lies; it may not be there."""
-    jars = sorted([*(pyspark_home() / "jars").glob("*.jar"), *delta_jars()])
+    jars = sorted([*(pyspark_home() / "jars").glob("*.jar"), *spark_jars()])
     # By the home that Spark is given: a Java is the same one behind its shim and by itself.
     home = str(spark_home(java))
     parts = [java.version, home, *(f"{jar}:{jar.stat().st_size}" for jar in jars)]
@@ -53,7 +53,7 @@ def local_settings(master: str) -> dict[str, str]:
     There is one JVM: what is on the driver's class path is everywhere, and Delta's jars come first
     there, as they did when the archive was made.
     """
-    jars = os.pathsep.join(str(jar) for jar in delta_jars())
+    jars = os.pathsep.join(str(jar) for jar in spark_jars())
     return {**jvm.local_settings(master), "spark.driver.extraClassPath": jars}
 
 
@@ -108,8 +108,10 @@ def _train(java: Java, archive: Path) -> None:
     conf = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
     home = pyspark_home()
     command = [str(home / "bin" / "spark-submit"), "--master", "local[2]", *conf, str(_TRAINING)]
+    # A folder of settings would be on the class path, where an archive takes jars alone.
+    kept = {name: value for name, value in os.environ.items() if name != "SPARK_CONF_DIR"}
     environment = {
-        **os.environ,
+        **kept,
         "SPARK_HOME": str(home),
         "JAVA_HOME": str(spark_home(java)),
         "PYSPARK_PYTHON": sys.executable,

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from capstan.errors import BadRequest
+from capstan.logs import Form, read_form
 
 OPTIONS = "spark.driver.extraJavaOptions"
 """The setting that carries JVM options of the driver."""
@@ -21,7 +22,10 @@ itself, and it takes a third of their processor time. Not for large ranges."""
 _LOG_LEVELS = ("OFF", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "ALL")
 _MEMORY = re.compile(r"[1-9][0-9]*[kmgt]b?", re.IGNORECASE)
 _LOCAL = re.compile(r"local(?:\[(\*|[0-9]+)(?:,[0-9]+)?\])?")
-_LOG4J = Path(__file__).parent / "log4j2.properties"
+_LOG4J = {
+    Form.PLAIN: Path(__file__).parent / "log4j2.properties",
+    Form.JSON: Path(__file__).parent / "log4j2-json.properties",
+}
 
 # Every query is new code, most of it gone before the second compiler is done with it: with the
 # usual thresholds that one takes half of a small batch's CPU. Loops over many rows still reach it.
@@ -54,7 +58,8 @@ def driver_options(*more: str, level: str = "ERROR") -> str:
         level: What is logged where `CAPSTAN_LOG_LEVEL` does not say.
 
     Raises:
-        BadRequest: `CAP-SETTING` when `CAPSTAN_LOG_LEVEL` is not a level.
+        BadRequest: `CAP-SETTING` when `CAPSTAN_LOG_LEVEL` is not a level, or `CAPSTAN_LOG` is not
+            a form.
     """
     collector = "" if any(map(_ANY_COLLECTOR.search, more)) else _COLLECTOR
     options = [_quiet_logs(level), _COMPILER, _CODE_CACHE, collector, _SPAWN, *more]
@@ -114,4 +119,5 @@ def _quiet_logs(usual: str) -> str:
             f"give one of {', '.join(_LOG_LEVELS)}",
             field="CAPSTAN_LOG_LEVEL",
         )
-    return f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Dcapstan.log.level={level}"
+    settings = _LOG4J[read_form() or Form.PLAIN].as_uri()
+    return f"-Dlog4j2.configurationFile={settings} -Dcapstan.log.level={level}"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from capstan.runtime import jvm
 from capstan.runtime.archive import archive_options, local_settings, pyspark_home
-from capstan.runtime.jars import delta_jars
+from capstan.runtime.jars import spark_jars
 from capstan.runtime.java import find_java, spark_home
 
 
@@ -45,7 +45,7 @@ def submission(master: str, *, short: bool = False) -> Submission:
         Broken: `CAP-JAVA` or `CAP-JARS` when set-up is not done.
         BadRequest: `CAP-SETTING` when a variable of Capstan has a wrong value.
     """
-    java, jars = find_java(), ",".join(str(jar) for jar in delta_jars())
+    java, jars = find_java(), ",".join(str(jar) for jar in spark_jars())
     local = jvm.is_local(master)
     conf = {
         jvm.OPTIONS: jvm.driver_options(

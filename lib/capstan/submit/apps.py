@@ -38,10 +38,11 @@ Asked = TypeVar("Asked")
 
 @dataclass(frozen=True, slots=True)
 class CaptureRequest:
-    """What `spark_apps/capture.py` is asked: a declared stream, and whether to reseat it."""
+    """What `spark_apps/capture.py` is asked: a declared stream, whether to reseat or rescale it."""
 
     stream: str
     reseat: bool = False
+    rescale: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,8 @@ def capture(fields: Fields, place: Place) -> Work:
     def work(spark: SparkSession) -> Answer:
         from capstan.capture.run import capture as carry_out
 
-        return Answer(asdict(carry_out(spark, place.lake, stream, reseat=asked.reseat)))
+        found = carry_out(spark, place.lake, stream, reseat=asked.reseat, rescale=asked.rescale)
+        return Answer(asdict(found))
 
     return work
 

@@ -21,7 +21,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from capstan.errors import BadRequest, Broken, CapstanError
+from capstan import breakage
+from capstan.errors import BadRequest, CapstanError
+from capstan.logs import Form, Log, logging
 from capstan.runtime.owner import watch_owner
 from capstan.submit.values import Answer, Fields, Place, Prepare, Work
 from capstan.tape.lake import Lake
@@ -47,8 +49,21 @@ def main(
         arguments: What follows the program's name; by default that of this process.
         start: Gives the Spark session by the app's name; by default `build_session`.
     """
-    result = None
     watch_owner()
+    try:
+        with logging(Form.PLAIN) as log:
+            return _run(prepare, arguments, start, log)
+    except BadRequest as error:
+        return _ended(error)
+
+
+def _run(
+    prepare: Prepare,
+    arguments: Sequence[str] | None,
+    start: Callable[[str], SparkSession] | None,
+    log: Log | None,
+) -> int:
+    result = None
     try:
         options = _options(prepare, arguments)
         result = options.result
@@ -62,9 +77,9 @@ def main(
             refused = answer.refusal.told() if answer.refusal is not None else {}
             _write(result, {**answer.value, **refused})
     except Exception as error:
-        return _failed(error, result)
+        return _failed(error, result, log)
     if answer.refusal is not None:
-        return _ended(answer.refusal)
+        return _ended(answer.refusal, log)
     print(f"capstan {prepare.__name__}: done", flush=True)
     return 0
 
@@ -101,35 +116,33 @@ def _request(options: argparse.Namespace) -> Fields:
 
 
 def _carried_out(work: Work, name: str, start: Callable[[str], SparkSession] | None) -> Answer:
-    if start is None:
-        from capstan.session import build_session
+    from capstan.session import build_session, marked
 
-        start = build_session
-    spark = start(name)
+    spark = (start or build_session)(name)
     try:
-        return work(spark)
+        with marked(spark):
+            return work(spark)
     finally:
         spark.stop()
 
 
-def _failed(error: Exception, result: Path | None) -> int:
+def _failed(error: Exception, result: Path | None, log: Log | None) -> int:
     """Report an error, in the result file too if it can be written; the exit code."""
-    if isinstance(error, CapstanError):
-        found = error
-    else:
+    if not isinstance(error, CapstanError):
         traceback.print_exception(error, file=sys.stderr)
-        reason = next((line for line in str(error).splitlines() if line.strip()), "")
-        found = Broken("CAP-BROKEN", f"{type(error).__name__}: {reason}".rstrip(": "))
+    found = breakage.told(error)
     if result is not None:
         try:
             _write(result, found.as_json())
         except OSError as unwritten:
             print(f"{result} cannot be written: {unwritten}", file=sys.stderr, flush=True)
-    return _ended(found)
+    return _ended(found, log)
 
 
-def _ended(error: CapstanError) -> int:
+def _ended(error: CapstanError, log: Log | None = None) -> int:
     """End with an error: its hint, then as the last line its code and message."""
+    if log is not None:
+        log.failed(error)
     sys.stderr.flush()
     if error.hint:
         print(" ".join(error.hint.split()), flush=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
@@ -22,6 +22,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
+from capstan import breakage
 from capstan.errors import AnswerIsNo, Broken, Held
 from capstan.tape.lake import delete_folder, is_table, read_text
 from capstan.tape.transaction import Txn, write_once
@@ -113,14 +114,31 @@ def open_table(path: str, version: int | None = None) -> deltalake.DeltaTable:
     """Open a Delta table without a JVM.
 
     Raises:
-        Broken: `CAP-TABLE` when there is no Delta table at `path`, or it cannot be read.
+        Broken: `CAP-TABLE` when there is no Delta table at `path`, or it cannot be read;
+            `CAP-DAMAGED` or `CAP-NO-ACCESS` where the reason is known.
     """
     try:
         return deltalake.DeltaTable(path, version=version)
     except TableNotFoundError as error:
         raise Broken("CAP-TABLE", f"there is no Delta table at {path}", path=path) from error
     except (DeltaError, OSError) as error:
-        raise Broken("CAP-TABLE", f"cannot read the Delta table at {path}: {error}") from error
+        known = breakage.foreseen(error)
+        code, hint = ("CAP-TABLE", "") if known is None else (known.code, known.hint)
+        said = f"cannot read the Delta table at {path}: {breakage.reason(error)}"
+        raise Broken(code, said, hint, path=path) from error
+
+
+def load(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
+    """The rows of the table at `path`, at a version or at the newest: its columns, no order.
+
+    Raises:
+        Broken: `CAP-DAMAGED`, `CAP-NO-ACCESS` where its log cannot be read.
+    """
+    reader = spark.read.format("delta")
+    if version is not None:
+        reader = reader.option("versionAsOf", version)
+    with breakage.at(path):
+        return reader.load(path)
 
 
 def version_of(path: str) -> int | None:
@@ -133,6 +151,17 @@ def commits_since(path: str, version: int) -> list[dict[str, object]]:
     table = open_table(path)
     behind = table.version() - version
     return table.history(behind) if behind > 0 else []
+
+
+def history(path: str) -> Iterator[dict[str, object]]:
+    """Commits of the table, newest first; as few entries of its log are read as are asked for."""
+    table, told, wanted = open_table(path), 0, 16
+    while True:
+        found = table.history(wanted)
+        yield from found[told:]
+        if len(found) < wanted:
+            return
+        told, wanted = wanted, wanted * 8
 
 
 def note_of(commit: Mapping[str, object]) -> dict[str, object]:
@@ -153,14 +182,23 @@ def append(
     txn: Txn | None = None,
     note: Mapping[str, object] | None = None,
     merge_schema: bool = False,
+    partitions: tuple[str, ...] = (),
 ) -> Commit | None:
     """Append `frame` in one commit.
+
+    Args:
+        frame: The rows.
+        path: The table; under a transaction it is made where there is none.
+        txn: The transaction.
+        note: For the commit.
+        merge_schema: Whether columns may be added.
+        partitions: The columns that a table is partitioned by which this makes.
 
     Returns:
         The commit, or None if the table already has this transaction or a later one of its app.
     """
     options = {"mergeSchema": "true"} if merge_schema else {}
-    return _write(frame, path, "Append", options, txn, note)
+    return _write(frame, path, "Append", options, txn, note, partitions)
 
 
 def replace(
@@ -245,6 +283,7 @@ def _write(
     options: Mapping[str, str],
     txn: Txn | None,
     note: Mapping[str, object] | None,
+    partitions: tuple[str, ...] = (),
 ) -> Commit | None:
     token = uuid.uuid4().hex
     before = version_of(path)
@@ -253,7 +292,7 @@ def _write(
         frame.write.format("delta").mode(mode).options(**given).save(path)
         return find_commit(path, token, -1 if before is None else before)
     try:
-        if not write_once(frame, path, mode, given, txn):
+        if not write_once(frame, path, mode, given, txn, PLAIN, partitions):
             return None
     except (Py4JJavaError, PySparkException) as error:
         # Two writers of one transaction at once: the other one landed, so this one is done.
@@ -280,8 +319,12 @@ def find_commit(path: str, token: str, since: int) -> Commit | None:
 def added_files(path: str, version: int) -> list[str]:
     """Places of the data files that one commit of a table added, from its log entry alone."""
     actions = map(json.loads, read_text(f"{path}/_delta_log/{version:020}.json").splitlines())
-    # Delta writes paths as URIs, relative to the table.
-    return [f"{path}/{unquote(each['add']['path'])}" for each in actions if "add" in each]
+    return [place_of(path, each["add"]["path"]) for each in actions if "add" in each]
+
+
+def place_of(table: str, path: str) -> str:
+    """The place of a file that a table's log names: as a URI, relative to the table or whole."""
+    return unquote(path) if "://" in path else f"{table}/{unquote(path)}"
 
 
 def stat(actions: object, name: str) -> list[int]:

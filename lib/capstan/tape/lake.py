@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +42,11 @@ class TapePaths:
     def late(self) -> str:
         """Raw rows that were not put on tape, each with its reason."""
         return f"{self.root}/late"
+
+    @property
+    def feed(self) -> str:
+        """What each batch is made of; not there before the first capture."""
+        return f"{self.root}/feed"
 
     @property
     def checkpoint(self) -> str:
@@ -147,6 +153,19 @@ def size_of(path: str) -> int:
     filesystem, inside = _open(path)
     selector = fs.FileSelector(inside, allow_not_found=True, recursive=True)
     return sum(info.size or 0 for info in filesystem.get_file_info(selector))
+
+
+def sizes_of(paths: Sequence[str]) -> dict[str, int | None]:
+    """How many bytes each of these files of one place has; None for one that is not there."""
+    if not paths:
+        return {}
+    filesystem, _ = _open(paths[0])
+    infos = filesystem.get_file_info([_open(path)[1] for path in paths])
+    missing = fs.FileType.NotFound
+    return {
+        path: None if info.type == missing else info.size
+        for path, info in zip(paths, infos, strict=True)
+    }
 
 
 def read_text(path: str) -> str:

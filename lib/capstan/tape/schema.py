@@ -1,4 +1,4 @@
-"""The columns of a tape's tables, format version 1, as `lib/PROTOCOL.md` defines them."""
+"""The columns of a tape's tables, format version 2, as `lib/PROTOCOL.md` defines them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 from capstan.errors import BadRequest
 from capstan.times import Kind, TimeType
 
-FORMAT = 1
+FORMAT = 2
 
 _COORDINATES: dict[Kind, DataType] = {
     Kind.BIGINT: LongType(),
@@ -32,6 +32,20 @@ WORKERS = StructType(
         StructField("worker", IntegerType()),
         StructField("label", StringType()),
         StructField("opened_commit", LongType()),
+    ]
+)
+
+FEED = StructType(
+    [
+        StructField("batch", LongType()),
+        StructField("origin", StringType()),
+        StructField("checkpoint", StringType()),
+        StructField("number", LongType()),
+        StructField("part", StringType()),
+        StructField("since", LongType()),
+        StructField("until", LongType()),
+        StructField("files", ArrayType(StringType())),
+        StructField("detail", StringType()),
     ]
 )
 

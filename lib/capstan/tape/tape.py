@@ -16,6 +16,7 @@ from capstan.times import TimeType
 from capstan.times.region import Region
 
 if TYPE_CHECKING:
+    import deltalake
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -55,8 +56,13 @@ class Cut:
     batch: int
 
 
-def open_tape(lake: Lake, name: str) -> Tape:
+def open_tape(lake: Lake, name: str, events: deltalake.DeltaTable | None = None) -> Tape:
     """Open the tape of stream `name`, without a JVM.
+
+    Args:
+        lake: The lake.
+        name: The stream's name.
+        events: The table of its index, where that is open already.
 
     Raises:
         BadRequest: `CAP-STREAM` when there is no such stream, naming those that are there.
@@ -64,7 +70,7 @@ def open_tape(lake: Lake, name: str) -> Tape:
     """
     lake.require()
     paths = lake.stream(name)
-    if not is_table(paths.events):
+    if events is None and not is_table(paths.events):
         known = ", ".join(lake.streams()) or "none"
         raise BadRequest(
             "CAP-STREAM",
@@ -72,17 +78,22 @@ def open_tape(lake: Lake, name: str) -> Tape:
             "capture it first, or see `capstan streams`",
             stream=name,
         )
-    properties = delta.open_table(paths.events).metadata().configuration
+    properties = (events or delta.open_table(paths.events)).metadata().configuration
     version = properties.get("capstan.format", "")
-    if version != str(schema.FORMAT):
+    if not version.isdecimal() or not 1 <= int(version) <= schema.FORMAT:
         raise Broken(
             "CAP-FORMAT",
-            f"stream {name} is in format {version or 'unknown'}, this reads {schema.FORMAT}",
+            f"stream {name} is in format {version or 'unknown'}, this reads 1 to {schema.FORMAT}",
             "use the Capstan that wrote it, or a newer one",
             stream=name,
         )
     time_type = TimeType.from_json(json.loads(properties["capstan.time"]))
     return Tape(name, paths, time_type, json.loads(properties.get("capstan.settings", "{}")))
+
+
+def format_of(events: str) -> int:
+    """The version of the format that a tape has, which can be read."""
+    return int(delta.open_table(events).metadata().configuration["capstan.format"])
 
 
 def create_tape(
@@ -119,7 +130,7 @@ def change_settings(spark: SparkSession, tape: Tape, settings: Mapping[str, obje
 
 def stored_payload(spark: SparkSession, tape: Tape) -> StructType:
     """The stream's own columns, as the tape has them now."""
-    return schema.payload_of(spark.read.format("delta").load(tape.paths.records).schema)
+    return schema.payload_of(delta.load(spark, tape.paths.records).schema)
 
 
 def append_events(tape: Tape, frame: DataFrame, commit: int, note: Mapping[str, object]) -> None:
@@ -171,7 +182,7 @@ def read_events(
         workers: Only these workers; None for all.
         after: Only events of commits later than this ordinal.
     """
-    frame = spark.read.format("delta").load(tape.paths.events).where(f"commit <= {cut.commit}")
+    frame = delta.load(spark, tape.paths.events).where(f"commit <= {cut.commit}")
     if after >= 0:
         frame = frame.where(f"commit > {after}")
     if workers is not None:
@@ -191,7 +202,7 @@ def read_records(
 
     Rows of a micro-batch that has no events commit yet are not on the tape and are left out.
     """
-    frame = spark.read.format("delta").load(tape.paths.records).where(f"batch <= {cut.batch}")
+    frame = delta.load(spark, tape.paths.records).where(f"batch <= {cut.batch}")
     if workers is not None:
         frame = frame.where(workers_sql(workers, "worker"))
     if region is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import deltalake
@@ -31,7 +32,13 @@ class Txn:
 
 
 def write_once(
-    frame: DataFrame, path: str, mode: str, options: Mapping[str, str], txn: Txn
+    frame: DataFrame,
+    path: str,
+    mode: str,
+    options: Mapping[str, str],
+    txn: Txn,
+    made_with: Mapping[str, str] = MappingProxyType({}),
+    partitions: tuple[str, ...] = (),
 ) -> bool:
     """Write `frame` in one commit that carries a transaction identity.
 
@@ -41,6 +48,8 @@ def write_once(
         mode: `Append` or `Overwrite`.
         options: Delta's, such as `replaceWhere` and `userMetadata`.
         txn: The identity.
+        made_with: The properties of the table, where this write makes it.
+        partitions: The columns that it is partitioned by, in the same case.
 
     Returns:
         Whether it was written; not where the table has this transaction or a later one of its app.
@@ -63,10 +72,11 @@ def write_once(
     given = {**options, "txnAppId": txn.app, "txnVersion": str(txn.version)}
     settings = delta.DeltaOptions(_map(jvm, given), session.sessionState().conf())
     how = getattr(jvm.org.apache.spark.sql.SaveMode, mode)
-    nothing, none = _map(jvm, {}), jvm.scala.Option.empty()
-    columns = jvm.PythonUtils.toSeq([])
+    there = transaction.readVersion() >= 0
+    properties, none = _map(jvm, {} if there else made_with), jvm.scala.Option.empty()
+    columns = jvm.PythonUtils.toSeq([] if there else list(partitions))
     write = delta.commands.WriteIntoDelta(
-        log, how, settings, columns, nothing, frame._jdf, none, none, False
+        log, how, settings, columns, properties, frame._jdf, none, none, False
     )
     data = write.writeAndReturnCommitData(transaction, session, none, False)
     operation = _operation(jvm, how, columns, settings)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capstan.capture.run import capture, close
-from capstan.exchange import Form, RecaptureRequest, import_recordings, recapture
+from capstan.capture.run import capture, close, put_back
+from capstan.declare import ByKey, Declarations, EventTime, Stream
+from capstan.exchange import (
+    Form,
+    RecaptureRequest,
+    export_topics,
+    import_recordings,
+    import_topics,
+    recapture,
+)
 from capstan.exchange.form import Format, find_recordings
+from capstan.interop.topics import Topics
 from capstan.ledger.runs import read_histories
 from capstan.maintain.retire import retire
 from capstan.maintain.run import maintain
@@ -16,8 +29,10 @@ from capstan.maintain.runs import Sizes
 from capstan.replay.approval import Decision
 from capstan.replay.request import Request
 from capstan.replay.run import Outcome, publish, replay, rollback
+from capstan.tape import summary
 from capstan.tape.lake import Lake
-from capstan.testing import little
+from capstan.tape.tape import newest_cut, open_tape
+from capstan.testing import contents, little
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,59 +45,122 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
 
     Args:
         spark: The session.
-        name: `capture`, `close`, `import`, `recapture`, `replay`, `publish`, `rollback`,
-            `maintain` or `retire`.
-        arguments: `lake` and `source` are folders; `capture` takes `reseat`; `import` takes the
-            folder `recordings`, of timely's frames; `recapture` takes `into` and `peers`; `replay`
-            takes the fields of a `Request` under `request`; `publish` and `rollback` take `run`,
-            else it is the newest one, and `publish` takes `by`, who
-            has approved it; `maintain` takes the fields of `Sizes` under `sizes`, and `retire`
-            takes `before`.
+        name: One of `capture`, `put-back`, `close`, `import`, `export-topics`, `import-topics`,
+            `recapture`, `replay`, `publish`, `rollback`, `maintain`, `retire`; `remount`, which
+            gives a file system other options; `contents`, what a tape and a table hold.
+        arguments: `lake` and `source` are folders; `capture` takes `reseat`, `rescale`, how many
+            `workers` by key there are, and whether the source is `idle`; those of topics take their
+            place as `topics`; `import` takes the folder `recordings`, of timely's frames;
+            `recapture` takes `into` and `peers`; `replay` takes the fields of a `Request` under
+            `request`; `publish` and `rollback` take `run`, else it is the newest one, and `publish`
+            takes `by`, who has approved it; `remount` takes `options`, of the file system that the
+            lake's folder is; `contents` a `table`; `maintain` takes the fields of `Sizes` under
+            `sizes`, and `retire` takes `before`.
 
     Returns:
         What came of it, as JSON.
     """
-    lake, source = Lake.at(str(arguments["lake"])), Path(str(arguments["source"]))
-    declared = little.declarations(source)
-    if name == "capture":
-        found = capture(
-            spark, lake, declared.stream(little.NAME), reseat=bool(arguments.get("reseat", False))
-        )
-        return {"batches": found.batches, "fed": found.fed, "records": found.records}
-    if name == "close":
-        return {"closed": close(spark, lake, little.NAME)[1]}
-    if name == "import":
-        return _import(spark, lake, Path(str(arguments["recordings"])))
-    if name == "recapture":
-        wanted = RecaptureRequest(
-            little.NAME, str(arguments["into"]), peers=int(str(arguments["peers"]))
-        )
-        done = recapture(spark, lake, wanted)
-        return {"commit": done.commit, "records": done.records, "stood": done.stood}
-    if name == "replay":
-        return _outcome(replay(spark, lake, declared, request_of(arguments)))
-    if name == "publish":
-        decision = Decision(str(arguments["by"])) if "by" in arguments else None
-        return _outcome(publish(spark, lake, declared, _run(lake, arguments), decision))
-    if name == "rollback":
-        return {"version": rollback(spark, lake, declared, _run(lake, arguments))}
-    return _upkeep(spark, lake, name, arguments)
+    source = Path(str(arguments["source"]))
+    work = _Work(spark, Lake.at(str(arguments["lake"])), little.declarations(source), arguments)
+    return _ACTIONS[name](work)
 
 
-def _upkeep(spark: SparkSession, lake: Lake, name: str, arguments: Arguments) -> dict[str, object]:
-    if name == "maintain":
-        sizes = arguments["sizes"]
-        assert isinstance(sizes, Mapping)
-        return maintain(spark, lake, [little.NAME], sizes=Sizes(**sizes)).as_json()
-    if name == "retire":
-        return retire(spark, lake, little.NAME, str(arguments["before"])).as_json()
-    raise ValueError(name)
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """An action's session, lake, declarations and arguments."""
+
+    spark: SparkSession
+    lake: Lake
+    declared: Declarations
+    arguments: Arguments
+
+    def named(self, name: str) -> str:
+        return str(self.arguments[name])
+
+    @property
+    def run(self) -> str:
+        return str(self.arguments.get("run") or list(read_histories(self.lake))[-1])
 
 
-def _import(spark: SparkSession, lake: Lake, folder: Path) -> dict[str, object]:
+def _capture(work: _Work) -> dict[str, object]:
+    reseat = bool(work.arguments.get("reseat", False))
+    rescale = _number(work.arguments.get("rescale"))
+    stream = _stream(work.declared.stream(little.NAME), work.arguments)
+    found = capture(work.spark, work.lake, stream, reseat=reseat, rescale=rescale)
+    return {"batches": found.batches, "fed": found.fed, "records": found.records}
+
+
+def _stream(stream: Stream, arguments: Arguments) -> Stream:
+    count = _number(arguments.get("workers"))
+    if count is not None:
+        stream = replace(stream, workers=ByKey(columns=("id",), count=count))
+    if arguments.get("idle"):
+        assert isinstance(stream.time, EventTime)
+        stream = replace(stream, time=replace(stream.time, idle_after=timedelta(milliseconds=1)))
+    return stream
+
+
+def _number(value: object) -> int | None:
+    return None if value is None else int(str(value))
+
+
+def _put_back(work: _Work) -> dict[str, object]:
+    return {"records": put_back(work.spark, work.lake, little.NAME).records}
+
+
+def _close(work: _Work) -> dict[str, object]:
+    return {"closed": close(work.spark, work.lake, little.NAME)[1]}
+
+
+def _recapture(work: _Work) -> dict[str, object]:
+    wanted = RecaptureRequest(little.NAME, work.named("into"), peers=int(work.named("peers")))
+    done = recapture(work.spark, work.lake, wanted)
+    return {"commit": done.commit, "records": done.records, "stood": done.stood}
+
+
+def _replay(work: _Work) -> dict[str, object]:
+    wanted = request_of(work.arguments)
+    return _outcome(replay(work.spark, work.lake, work.declared, wanted))
+
+
+def _publish(work: _Work) -> dict[str, object]:
+    decision = Decision(work.named("by")) if "by" in work.arguments else None
+    return _outcome(publish(work.spark, work.lake, work.declared, work.run, decision))
+
+
+def _rollback(work: _Work) -> dict[str, object]:
+    return {"version": rollback(work.spark, work.lake, work.declared, work.run)}
+
+
+def _remount(work: _Work) -> dict[str, object]:
+    options = f"remount,{work.named('options')}"
+    program = shutil.which("mount") or "mount"
+    subprocess.run([program, "-o", options, work.lake.root], check=True)
+    return {}
+
+
+def _contents(work: _Work) -> dict[str, object]:
+    return {"tape": contents.tape(work.lake), **contents.table(work.lake, work.named("table"))}
+
+
+def _export_topics(work: _Work) -> dict[str, object]:
+    tape = open_tape(work.lake, little.NAME)
+    cut = newest_cut(tape)
+    workers = summary.worker_labels(tape, cut)
+    topics = Topics.at(work.named("topics"))
+    return asdict(export_topics(work.spark, work.lake, tape, topics, workers=workers, cut=cut))
+
+
+def _import_topics(work: _Work) -> dict[str, object]:
+    topics = Topics.at(work.named("topics"))
+    return asdict(import_topics(work.spark, work.lake, little.NAME, topics))
+
+
+def _import(work: _Work) -> dict[str, object]:
+    folder = Path(work.named("recordings"))
     found = import_recordings(
-        spark,
-        lake,
+        work.spark,
+        work.lake,
         folder.name,
         find_recordings(folder, Format.TIMELY),
         Form.of(folder, Format.TIMELY),
@@ -90,15 +168,39 @@ def _import(spark: SparkSession, lake: Lake, folder: Path) -> dict[str, object]:
     return {"stood": found.stood, "records": sum(each.records for each in found.surveys)}
 
 
+def _maintain(work: _Work) -> dict[str, object]:
+    sizes = work.arguments["sizes"]
+    assert isinstance(sizes, Mapping)
+    return maintain(work.spark, work.lake, [little.NAME], sizes=Sizes(**sizes)).as_json()
+
+
+def _retire(work: _Work) -> dict[str, object]:
+    return retire(work.spark, work.lake, little.NAME, work.named("before")).as_json()
+
+
+_ACTIONS: dict[str, Callable[[_Work], dict[str, object]]] = {
+    "capture": _capture,
+    "put-back": _put_back,
+    "close": _close,
+    "import": _import,
+    "export-topics": _export_topics,
+    "import-topics": _import_topics,
+    "recapture": _recapture,
+    "replay": _replay,
+    "publish": _publish,
+    "rollback": _rollback,
+    "maintain": _maintain,
+    "retire": _retire,
+    "remount": _remount,
+    "contents": _contents,
+}
+
+
 def request_of(arguments: Arguments) -> Request:
     """The request that the arguments of `replay` stand for; of the little stream by default."""
     fields = arguments["request"]
     assert isinstance(fields, Mapping)
     return Request.from_json({**Request(little.NAME, "unnamed").as_json(), **fields})
-
-
-def _run(lake: Lake, arguments: Arguments) -> str:
-    return str(arguments.get("run") or list(read_histories(lake))[-1])
 
 
 def _outcome(outcome: Outcome) -> dict[str, object]:

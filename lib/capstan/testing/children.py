@@ -81,8 +81,14 @@ class Held:
         return found
 
 
-def start(folder: Path, script: Sequence[Step]) -> Child:
-    """Start a driver that carries out a script; its log and temporary files go to `folder`."""
+def start(folder: Path, script: Sequence[Step], before: Sequence[str] = ()) -> Child:
+    """Start a driver that carries out a script; its log and temporary files go to `folder`.
+
+    Args:
+        folder: Made here.
+        script: What the driver does.
+        before: A program and its arguments that runs the driver, whose command line comes last.
+    """
     folder.mkdir(parents=True)
     log, written = folder / "log", folder / "script.json"
     written.write_text(json.dumps([step.as_json() for step in script]), encoding="utf-8")
@@ -90,7 +96,7 @@ def start(folder: Path, script: Sequence[Step]) -> Child:
     places = {"TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder)}
     with log.open("wb") as printed:
         process = subprocess.Popen(
-            [sys.executable, "-m", "capstan.testing.kill", str(written)],
+            [*before, sys.executable, "-m", "capstan.testing.kill", str(written)],
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=subprocess.STDOUT,

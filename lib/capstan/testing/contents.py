@@ -40,6 +40,12 @@ def tape(lake: Lake, name: str = little.NAME) -> dict[str, Rows]:
     }
 
 
+def feed(lake: Lake, name: str = little.NAME) -> Rows:
+    """What a tape's batches are made of, whichever checkpoint gave them."""
+    found = [json.loads(row) for row in rows(lake.stream(name).feed)]
+    return [json.dumps({**row, "checkpoint": bool(row["checkpoint"])}) for row in found]
+
+
 def table(lake: Lake, name: str) -> dict[str, object]:
     """A target: its rows, and what stands in it by the ledger, whoever put it there."""
     path = lake.table(name)

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capstan import steps
-from capstan.errors import CapstanError
+from capstan.breakage import told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -170,10 +170,12 @@ def _result(spark: SparkSession, step: Step) -> dict[str, object]:
 
     try:
         return {"exit": 0, **act(spark, step.action, step.arguments)}
-    except CapstanError as error:
+    except Exception as error:
         if step.until is None:
             raise
-        return {"exit": error.exit_code, **error.as_json()}
+        traceback.print_exc()
+        found = told(error)
+        return {"exit": found.exit_code, **found.as_json()}
 
 
 def _end(step: Step, result: dict[str, object]) -> None:

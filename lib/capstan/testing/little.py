@@ -22,6 +22,7 @@ __all__ = [
     "SINCE",
     "STAGED",
     "UNTIL",
+    "declaration_text",
     "declarations",
     "feed",
     "rows_of",
@@ -102,6 +103,23 @@ def rows_of(number: int) -> list[Row]:
 def _row(number: int, i: int, site: str | None, minute: int | None) -> Row:
     at = None if minute is None else _START + timedelta(minutes=minute, seconds=i)
     return (1000 * number + i, site, at, None if i % 11 == 0 else (i * i) % 97, None)
+
+
+def declaration_text(folder: Path) -> str:
+    """The same stream and pipelines as a file of declarations has them."""
+    return f"""
+streams:
+  {NAME}:
+    source:
+      format: parquet
+      path: {folder}
+      options: {{maxFilesPerTrigger: 1}}
+      schema: id BIGINT, place STRING, at TIMESTAMP, amount INT, note STRING
+    workers: {{by: column, column: place}}
+    time: {{domain: event, column: at, every: 1 hour, lateness: 2 hours}}
+pipelines:
+  places: {REFERENCES["places"]}
+"""
 
 
 def declarations(folder: Path) -> Declarations:

@@ -119,6 +119,7 @@ class Recorded:
         rows = [
             {
                 "stream": self.name, "tape": tape, "worker": worker, "commit": commit,
+                "events": 1 + 2 * self._pairs(worker) * (commit + 1),
                 "holdings": "[]", "at": at, "valid": True,
             }
             for worker in range(len(self.labels))

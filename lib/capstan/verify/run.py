@@ -16,10 +16,11 @@ from capstan.steps import reached
 from capstan.tape.lake import Lake
 from capstan.tape.summary import worker_labels
 from capstan.tape.tape import Cut, Tape, newest_cut, read_events
-from capstan.times import Antichain, Box
+from capstan.times import Antichain, Box, TimeType
 from capstan.verify import remembered
 from capstan.verify.columns import NO_WORKER, Fingerprint
 from capstan.verify.content import findings
+from capstan.verify.damage import require_whole
 from capstan.verify.fold import OUTCOME_SCHEMA, Outcome, Start, fold
 from capstan.verify.result import Verification, WorkerVerdict
 
@@ -72,7 +73,10 @@ def verify(
 
     Raises:
         BadRequest: `CAP-WORKER` for a chosen worker that the stream does not have.
+        Broken: `CAP-DAMAGED` where `deep` asks for the payload and files of it are gone or short.
     """
+    if deep:
+        require_whole(tape)
     cut = newest_cut(tape) if cut is None else cut
     plan = _plan(lake, tape, cut, workers)
     retired = boxes_of(lake, tape)
@@ -120,6 +124,21 @@ def events_to_judge(
     )
     # All columns: which of two events with one seq comes first must not depend on the files.
     return events.repartition("worker").sortWithinPartitions(*events.columns)
+
+
+def judge_events(
+    events: DataFrame, time_type: TimeType, starts: Mapping[int, Start]
+) -> dict[int, Outcome]:
+    """Judge events that are on no tape yet.
+
+    Args:
+        events: Columns as of `events_to_judge`, each worker's in one partition, sorted.
+        time_type: Their times.
+        starts: By worker, where its recording stands before them.
+    """
+    folded = partial(fold, minimum=time_type.minimum, starts=dict(starts))
+    rows = events.mapInArrow(folded, OUTCOME_SCHEMA).collect()
+    return {row["worker"]: Outcome.from_text(row["outcome"]) for row in rows}
 
 
 def _plan(lake: Lake, tape: Tape, cut: Cut, workers: Collection[int] | None) -> _Plan:
@@ -175,9 +194,7 @@ def _judged(
     if after >= cut.commit:
         return {}
     events = events_to_judge(spark, tape, cut, only, after)
-    folded = partial(fold, minimum=tape.time_type.minimum, starts=dict(starts))
-    rows = events.mapInArrow(folded, OUTCOME_SCHEMA).collect()
-    return {row["worker"]: Outcome.from_text(row["outcome"]) for row in rows}
+    return judge_events(events, tape.time_type, starts)
 
 
 def _require_there(

@@ -104,7 +104,9 @@ def _changed(batch: pa.RecordBatch, tape: Tape) -> pa.Table:
 
 def summed(table: pa.Table, keys: list[str], values: list[str]) -> pa.Table:
     """The sums of some columns by others, under the same names."""
-    found = table.group_by(keys).aggregate([(value, "sum") for value in values])
+    # Of few rows, threads would cost more than they save.
+    grouped = table.group_by(keys, use_threads=table.num_rows > _PORTION)
+    found = grouped.aggregate([(value, "sum") for value in values])
     return found.select([*keys, *(f"{value}_sum" for value in values)]).rename_columns(
         [*keys, *values]
     )

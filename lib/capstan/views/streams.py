@@ -15,6 +15,7 @@ from pyarrow import dataset
 from capstan.declare import Declarations
 from capstan.errors import CapstanError
 from capstan.tape import delta
+from capstan.tape.feed import count_late
 from capstan.tape.lake import Lake, is_table
 from capstan.tape.tape import Cut, Tape, open_tape
 from capstan.times import Coordinate, Kind
@@ -157,7 +158,7 @@ def view_streams(
 
 
 def _view(lake: Lake, name: str, about: str, table: deltalake.DeltaTable) -> StreamView:
-    tape = open_tape(lake, name)
+    tape = open_tape(lake, name, table)
     files = pa.table(table.get_add_actions(flatten=True))
     records = delta.open_table(tape.paths.records)
     payload = pa.table(records.get_add_actions(flatten=True))
@@ -173,21 +174,12 @@ def _view(lake: Lake, name: str, about: str, table: deltalake.DeltaTable) -> Str
         columns=_columns(records),
         progress=progress,
         greatest=_greatest(files, last),
-        late=late_by_reason(tape, cut),
+        late=count_late(tape, cut),
         checked=_checked(lake, tape, table, progress),
         written=_written(files),
         files=payload.num_rows,
         bytes=pc.sum(payload["size_bytes"]).as_py() or 0,
     )
-
-
-def late_by_reason(tape: Tape, cut: Cut) -> dict[str, int]:
-    """Late rows up to a cut by reason, the most frequent first."""
-    table = delta.open_table(tape.paths.late).to_pyarrow_dataset()
-    reasons = table.to_table(columns=["reason"], filter=dataset.field("batch") <= cut.batch)
-    grouped = pa.table(reasons).group_by("reason").aggregate([([], "count_all")])
-    rows = sorted(grouped.to_pylist(), key=lambda row: (-row["count_all"], str(row["reason"])))
-    return {str(row["reason"]): int(row["count_all"]) for row in rows}
 
 
 def _greatest(files: pa.Table, coordinate: Coordinate) -> int | None:

@@ -1,0 +1,157 @@
+"""How many records a tape and its source have, batch by batch, to be held against each other.
+
+Records of inserted batches were fed in an earlier one, and are counted there: in `late`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from capstan.declare import Source
+from capstan.tape.fingerprint import record_hashes, row_hashes, sum_mod64
+from capstan.tape.tape import Cut, Tape, stored_payload
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+# Of a stream's source, and of no read that ends.
+_STREAMING = frozenset(
+    {
+        "maxfilespertrigger", "maxbytespertrigger", "maxfileage", "maxcachedfiles", "latestfirst",
+        "filenameonly", "cleansource", "sourcearchivedir", "discardcachedinputratio",
+        "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "startingoffsets",
+        "startingtimestamp", "startingoffsetsbytimestamp", "failondataloss", "groupidprefix",
+        "startingoffsetsbytimestampstrategy",
+    }
+)  # fmt: skip
+
+
+def fed(spark: SparkSession, tape: Tape, cut: Cut) -> DataFrame:
+    """What batches of captures consumed: columns of `feed`, up to a cut."""
+    rows = spark.read.format("delta").load(tape.paths.feed)
+    return rows.where(f"origin = 'capture' AND batch <= {cut.batch}")
+
+
+def stored(spark: SparkSession, tape: Tape, cut: Cut, part: Column, *, deep: bool) -> DataFrame:
+    """What is on tape and in `late` of captured batches.
+
+    Args:
+        spark: The session.
+        tape: The tape.
+        cut: The cut.
+        part: The part of the source that a record is of, from its columns under `data`.
+        deep: With content hashes.
+
+    Returns:
+        A row per batch and part: `batch, part, stored, stored_h1, stored_h2`, the hashes null
+        where they are not wanted.
+    """
+    batches = F.broadcast(fed(spark, tape, cut).select("batch").distinct())
+    tables = [
+        _told(spark.read.format("delta").load(path).where(f"batch <= {cut.batch}"), part, deep=deep)
+        for path in (tape.paths.records, tape.paths.late)
+    ]
+    both = tables[0].unionByName(tables[1]).join(batches, "batch", "left_semi")
+    return _summed(both, "stored")
+
+
+def _told(rows: DataFrame, part: Column, *, deep: bool) -> DataFrame:
+    nothing = F.lit(None).cast("bigint")
+    h1, h2 = record_hashes(rows) if deep else (nothing, nothing)
+    return rows.select("batch", part.alias("part"), h1.alias("h1"), h2.alias("h2"))
+
+
+def _summed(rows: DataFrame, name: str, *more: Column) -> DataFrame:
+    return rows.groupBy("batch", "part").agg(
+        F.count(F.lit(1)).alias(name),
+        sum_mod64(F.col("h1")).alias(f"{name}_h1"),
+        sum_mod64(F.col("h2")).alias(f"{name}_h2"),
+        *more,
+    )
+
+
+def in_files(spark: SparkSession, tape: Tape, source: Source, cut: Cut, *, deep: bool) -> DataFrame:
+    """What the files have that were consumed, as they are now.
+
+    Returns:
+        A row per batch: `batch, part` (null), `source, source_h1, source_h2`, and `gone`, an array
+        of files that are there no more or have no row.
+    """
+    listed = fed(spark, tape, cut).select("batch", F.explode("files").alias("file"))
+    payload = stored_payload(spark, tape)
+    now = at_rest(spark, source, payload).select("*", _uri("_metadata.file_path").alias("_file"))
+    nothing = F.lit(None).cast("bigint")
+    h1, h2 = row_hashes(payload.fields) if deep else (nothing, nothing)
+    by_file = (
+        now.select("_file", h1.alias("h1"), h2.alias("h2"))
+        .groupBy("_file")
+        .agg(
+            F.count(F.lit(1)).alias("rows"),
+            sum_mod64(F.col("h1")).alias("h1"),
+            sum_mod64(F.col("h2")).alias("h2"),
+        )
+    )
+    joined = listed.join(by_file, _uri("file") == F.col("_file"), "left")
+    return joined.groupBy("batch").agg(
+        F.lit(None).cast("string").alias("part"),
+        F.coalesce(F.sum("rows"), F.lit(0)).alias("source"),
+        sum_mod64(F.col("h1")).alias("source_h1"),
+        sum_mod64(F.col("h2")).alias("source_h2"),
+        F.collect_list(F.when(F.col("_file").isNull(), F.col("file"))).alias("gone"),
+    )
+
+
+def _uri(path: str) -> Column:
+    """A file's URI; of one on this machine with as many slashes as in any other."""
+    return F.regexp_replace(path, "^file:/+", "file:///")
+
+
+def in_partitions(
+    spark: SparkSession, tape: Tape, source: Source, cut: Cut, *, deep: bool
+) -> DataFrame:
+    """What a topic has at the offsets that were consumed, as its broker gives it now.
+
+    Returns:
+        A row per batch and part: `batch, part, source, source_h1, source_h2, cut_short`; the last
+        says that the first offset has no record any more.
+    """
+    ranges = (
+        fed(spark, tape, cut).where("part IS NOT NULL").select("batch", "part", "since", "until")
+    )
+    payload = stored_payload(spark, tape)
+    now = at_rest(spark, source, payload)
+    nothing = F.lit(None).cast("bigint")
+    h1, h2 = row_hashes(payload.fields) if deep else (nothing, nothing)
+    rows = now.select(
+        F.concat_ws("/", "topic", "partition").alias("_part"),
+        "offset",
+        h1.alias("h1"),
+        h2.alias("h2"),
+    )
+    within = (
+        (F.col("part") == F.col("_part"))
+        & (F.col("offset") < F.col("until"))
+        & (F.col("offset") >= F.coalesce("since", F.lit(0)))
+    )
+    joined = rows.join(F.broadcast(ranges), within)
+    first = (F.min("offset") > F.coalesce(F.min("since"), F.lit(0))).alias("cut_short")
+    return _summed(joined, "source", first)
+
+
+def at_rest(spark: SparkSession, source: Source, payload: StructType) -> DataFrame:
+    """The source read once, to its present end, in the columns that a tape has of it.
+
+    Args:
+        spark: The session.
+        source: The declared source.
+        payload: The columns; a file that lacks some has nulls there.
+    """
+    options = {k: v for k, v in source.options.items() if k.lower() not in _STREAMING}
+    reader = spark.read.format(source.format).options(**options)
+    if source.format == "kafka":
+        return reader.load()
+    return reader.schema(payload).load(source.path)

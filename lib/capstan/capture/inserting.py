@@ -1,0 +1,60 @@
+"""Batches that no micro-batch gives: begun once, and finished by whoever writes the tape next.
+
+What such a batch does is written down in the feed under its number before anything of it is done,
+with all that is needed to do it. So one that was cut off is carried out to the same end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from capstan.capture import checkpoint, idle, put_back, rescaling
+from capstan.steps import reached
+from capstan.tape import feed
+from capstan.tape.feed import Claim, Origin
+from capstan.tape.tape import Tape, newest_cut
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CARRY_OUT: Mapping[Origin, Callable[[SparkSession, Tape, Claim], None]] = {
+    Origin.RESCALE: rescaling.carry_out,
+    Origin.IDLE: idle.carry_out,
+    Origin.PUT_BACK: put_back.carry_out,
+}
+
+
+def finish(spark: SparkSession, tape: Tape) -> bool:
+    """Carry out an inserted batch that was cut off; whether there was one."""
+    begun = feed.inserted(tape)
+    if not begun or begun[-1].batch <= newest_cut(tape).batch:
+        return False
+    _CARRY_OUT[begun[-1].origin](spark, tape, begun[-1])
+    return True
+
+
+def insert(
+    spark: SparkSession, tape: Tape, origin: Origin, detail: Mapping[str, object], what: str
+) -> Claim:
+    """Begin an inserted batch, and carry it out.
+
+    Args:
+        spark: The session.
+        tape: The tape, on which no inserted batch is begun.
+        origin: What it comes from.
+        detail: All that is needed to carry it out.
+        what: What has to wait while a micro-batch is half done, in words.
+
+    Raises:
+        BadRequest: `CAP-HALF-DONE`.
+        Fenced: `CAP-FENCED` when another process has taken the number.
+    """
+    checkpoint.require_whole(tape, what)
+    wanted = Claim(checkpoint.last_batch(tape) + 1, origin, detail=dict(detail))
+    if any(each.origin is Origin.CAPTURE for each in feed.claims_from(tape, wanted.batch)):
+        raise checkpoint.half_done(tape, what)
+    feed.claim(spark, tape, wanted)
+    reached(f"{origin}.claim", stream=tape.name, batch=wanted.batch)
+    _CARRY_OUT[origin](spark, tape, wanted)
+    return wanted

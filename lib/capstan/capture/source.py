@@ -1,0 +1,73 @@
+"""The source of a stream, as Structured Streaming reads it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capstan.declare import Stream
+from capstan.errors import BadRequest, Broken, CapstanError
+from capstan.runtime.jars import kafka_jars
+from capstan.tape.lake import exists
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# What the errors of Kafka's clients say, however deep they lie.
+_GONE = (
+    "org.apache.kafka.common.errors.TimeoutException",
+    "org.apache.kafka.common.KafkaException",
+    "waiting for a node assignment",
+)
+
+
+def read_source(spark: SparkSession, stream: Stream) -> DataFrame:
+    """The declared source as a streaming frame.
+
+    Raises:
+        BadRequest: `CAP-SOURCE` when it is not there or Spark cannot read it.
+    """
+    source = stream.source
+    try:
+        if source.path is not None and "://" not in source.path and not exists(source.path):
+            raise BadRequest(
+                "CAP-SOURCE",
+                f"stream {stream.name}: there is nothing at {source.path}",
+                "check source.path in streams.yaml",
+                stream=stream.name,
+            )
+        if source.format == "kafka":
+            # All that a topic has is the stream, not what comes from now on.
+            options = {"startingOffsets": "earliest", **source.options}
+            return spark.readStream.format("kafka").options(**options).load()
+        reader = spark.readStream.format(source.format).options(**source.options)
+        if source.schema is not None:
+            reader = reader.schema(source.schema)
+        elif source.format not in ("delta", "rate"):
+            # Streams of files must be told their columns; the files know them.
+            files = spark.read.format(source.format).options(**source.options)
+            reader = reader.schema(files.load(source.path).schema)
+        return reader.load(source.path)
+    except CapstanError:
+        raise
+    except Exception as error:
+        fetched = source.format != "kafka" or kafka_jars()
+        raise BadRequest(
+            "CAP-SOURCE",
+            f"stream {stream.name}: the source cannot be read: {str(error).splitlines()[0]}",
+            "check source in streams.yaml" if fetched else "run `make kafka` first",
+            stream=stream.name,
+        ) from error
+
+
+def broker_gone(stream: str, error: Exception) -> Broken | None:
+    """The error for a broker that does not answer; None for an error of another kind."""
+    text = str(error)
+    if not any(sign in text for sign in _GONE):
+        return None
+    reason = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return Broken(
+        "CAP-BROKER",
+        f"stream {stream}: the broker does not answer: {reason}",
+        "see whether it runs, and source.options in streams.yaml; then run the same again",
+        stream=stream,
+    )

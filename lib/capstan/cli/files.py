@@ -1,0 +1,29 @@
+"""Files that a command leaves where it was told to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from capstan.errors import BadRequest
+
+
+def write_file(output: Path, text: str) -> int:
+    """Write a file, whole or not at all; its size in bytes.
+
+    Raises:
+        BadRequest: `CAP-OUTPUT` when it cannot be written there.
+    """
+    content = text.encode("utf-8")
+    unfinished = output.with_name(f".{output.name}.part")
+    try:
+        unfinished.write_bytes(content)
+        unfinished.replace(output)
+    except (OSError, ValueError) as error:
+        unfinished.unlink(missing_ok=True)
+        raise BadRequest(
+            "CAP-OUTPUT",
+            f"cannot write {output}: {error}",
+            "name a file in a folder that is there",
+            file=str(output),
+        ) from error
+    return len(content)

@@ -1,0 +1,68 @@
+"""A disk that is full, and one that cannot be written: told, nothing half done, and gone on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from capstan.testing import children
+from capstan.testing.little import STAGED
+
+pytestmark = pytest.mark.timeout(1800)
+
+# Mounts of the driver's own, that nobody else sees: a small disk, and a lake that is read only.
+OWN = ["unshare", "--mount", "--map-root-user", "sh", "-ec"]
+MOUNTS = """
+mkdir -p "$1"
+mount -t tmpfs -o size=256k lake "$1"
+mount --bind "$2" "$2"
+mount -o remount,bind,ro "$2"
+shift 2
+exec "$@"
+"""
+FULL, NO_ACCESS = "CAP-DISK-FULL", "CAP-NO-ACCESS"
+
+
+@pytest.fixture(scope="module")
+def found(empty, recorded, tmp_path_factory):
+    """What became of each step, by its name."""
+    small, locked = empty(), recorded()
+    table = {"table": "staged"}
+    steps = {
+        "full": small.step("capture"),
+        "room": small.step("remount", options="size=64m"),
+        "captured": small.step("capture"),
+        "tape": small.step("contents", **table),
+        "unwritten": locked.step("replay", request=STAGED),
+        "uncaptured": locked.step("capture", reseat=True),
+        "still": locked.step("contents", **table),
+        "unlocked": locked.step("remount", options="bind,rw"),
+        "replayed": locked.step("replay", request=STAGED),
+        "table": locked.step("contents", **table),
+    }
+    folder = tmp_path_factory.mktemp("ends")
+    script = [replace(step, until=str(folder / name)) for name, step in steps.items()]
+    before = [*OWN, MOUNTS, "sh", small.lake.root, locked.lake.root]
+    child = children.start(tmp_path_factory.mktemp("starved") / "driver", script, before)
+    assert child.process.wait(1200) == 0, child.printed()
+    ended = {name: step.ended for name, step in zip(steps, script, strict=True)}
+    return {name: json.loads(file.read_text(encoding="utf-8")) for name, file in ended.items()}
+
+
+def test_a_full_disk_is_told_and_with_room_it_goes_on(found, undisturbed) -> None:
+    assert (found["full"]["exit"], found["full"]["error"]) == (5, FULL)
+    assert "make room" in found["full"]["hint"]
+    assert (found["room"]["exit"], found["captured"]["exit"]) == (0, 0)
+    assert found["tape"]["tape"] == undisturbed
+
+
+def test_a_lake_that_cannot_be_written_stays_as_it_is(found, undisturbed, whole) -> None:
+    for name in ("unwritten", "uncaptured"):
+        assert (found[name]["exit"], found[name]["error"]) == (5, NO_ACCESS)
+        assert "path" in found[name], found[name]
+    assert found["still"]["tape"] == undisturbed
+    assert (found["unlocked"]["exit"], found["replayed"]["exit"]) == (0, 0)
+    table = {name: found["table"][name] for name in ("rows", "standing")}
+    assert table == json.loads(json.dumps(whole["staged"], default=str))

@@ -1,0 +1,106 @@
+"""What tasks tell of a stream, as it arrives at a StatsD server of loopback."""
+
+from __future__ import annotations
+
+import socket
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from capstan.airflow.setting import read_setting
+from capstan.tape.lake import Lake
+from capstan.testing.recorded import Recorded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from conftest import Place
+
+LITTLE = Recorded("little", ["north", "a.b c"], commits=3, slower={1: 2}, late={"late": 4})
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.settimeout(10)
+        yield listening
+
+
+@pytest.fixture
+def told(server: socket.socket, monkeypatch: pytest.MonkeyPatch):
+    """Has Airflow tell its StatsD, set up as a task's process sets it up; what has arrived."""
+    from airflow.sdk.observability import stats
+    from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+
+    monkeypatch.setenv("AIRFLOW__METRICS__STATSD_ON", "True")
+    monkeypatch.setenv("AIRFLOW__METRICS__STATSD_HOST", "127.0.0.1")
+    monkeypatch.setenv("AIRFLOW__METRICS__STATSD_PORT", str(server.getsockname()[1]))
+
+    def arrived() -> dict[str, str]:
+        # The last one: what was sent before it is here, as loopback keeps the order.
+        stats.gauge("end", 1)
+        found = {}
+        while "airflow.end" not in found:
+            name, _, value = server.recv(65_536).decode().partition(":")
+            found[name] = value
+        return found
+
+    def begin() -> None:
+        stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
+
+    arrived.begin = begin  # type: ignore[attr-defined]
+    begin()
+    yield arrived
+    monkeypatch.undo()
+    begin()
+
+
+def lay(place: Place) -> None:
+    lake = Lake.at(place.lake)
+    LITTLE.lay(lake)
+    LITTLE.verified(lake, 1, datetime(2024, 6, 1, tzinfo=UTC))
+
+
+def tell(place: Place, stream: object = "little") -> None:
+    from capstan.airflow.telemetry import tell_stream
+
+    tell_stream(read_setting(place.root / "dag.py"), stream)
+
+
+def test_figures_of_a_stream_arrive(place: Place, told) -> None:
+    lay(place)
+    tell(place)
+    found = told()
+    assert found["airflow.capstan.events_total.little"] == f"{2 + 3 * 2 * (6 + 4)}|g"
+    assert found["airflow.capstan.late_records_total.little.late"] == "4|g"
+    assert found["airflow.capstan.unverified_commits.little"] == "1|g"
+    assert "airflow.capstan.worker_frontier_lag_seconds.little.a_b_c" in found
+
+
+def test_where_tags_are_kept_they_tell_streams_apart(place: Place, told, monkeypatch) -> None:
+    lay(place)
+    monkeypatch.setenv("AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED", "True")
+    told.begin()
+    tell(place)
+    assert told()["airflow.capstan.files,stream=little,table=events"] == "3|g"
+
+
+def test_a_task_tells_them_when_its_app_has_ended(place: Place, told, submit) -> None:
+    lay(place)
+    submit.answers({"exit": 1, "result": {"error": "CAP-X", "message": "m", "hint": ""}})
+    place.run("capstan_capture__little")
+    assert told()["airflow.capstan.commits_total.little"] == "3|g"
+
+
+def test_what_goes_wrong_with_it_fails_nothing(place: Place, told, caplog) -> None:
+    for stream in ("../etc", "none", None, 7):
+        tell(place, stream)
+    assert set(told()) == {"airflow.end"}
+    assert "the figures of ../etc could not be told" in caplog.text
+
+
+def test_nobody_listens_and_no_lake_is_opened(place: Place, caplog) -> None:
+    tell(place, "../etc")
+    assert caplog.text == ""

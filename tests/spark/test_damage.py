@@ -1,0 +1,129 @@
+"""Files of a tape that are gone, cut short or rubbish: named, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from capstan.breakage import told
+from capstan.errors import Broken, CapstanError
+from capstan.tape.lake import Lake
+from capstan.tape.tape import open_tape
+from capstan.testing import contents, little
+from capstan.testing.actions import act
+from capstan.verify import verify
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("source")
+    little.feed(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def captured(spark, source, tmp_path_factory):
+    lake = Lake.at(tmp_path_factory.mktemp("captured") / "lake")
+    act(spark, "capture", {"lake": lake.root, "source": str(source)})
+    return lake
+
+
+@pytest.fixture
+def damaged(captured, tmp_path):
+    """A copy of the lake, to be damaged."""
+    shutil.copytree(captured.root, tmp_path / "lake")
+    return Lake.at(tmp_path / "lake")
+
+
+def error_of(work) -> CapstanError:
+    with pytest.raises(Exception) as caught:
+        work()
+    return told(caught.value)
+
+
+def deeply(spark, lake):
+    return verify(spark, lake, open_tape(lake, little.NAME), deep=True)
+
+
+def replay(spark, lake, source):
+    request = little.REQUESTS["staged"]
+    return act(spark, "replay", {"lake": lake.root, "source": str(source), "request": request})
+
+
+def files(lake, table):
+    return sorted(Path(f"{lake.stream(little.NAME).root}/{table}").glob("*.parquet"))
+
+
+def commits(lake, table):
+    return sorted(Path(f"{lake.stream(little.NAME).root}/{table}/_delta_log").glob("0*.json"))
+
+
+def require_nothing_written(lake) -> None:
+    assert contents.rows(lake.table("staged")) == []
+
+
+def test_all_that_is_gone_or_short_is_named_at_once(spark, damaged, source) -> None:
+    first, second, *_ = files(damaged, "records")
+    first.unlink()
+    whole = second.stat().st_size
+    second.write_bytes(second.read_bytes()[:200])
+    event = files(damaged, "events")[-1]
+    event.write_bytes(b"")
+    found = error_of(lambda: deeply(spark, damaged))
+    assert isinstance(found, Broken)
+    assert found.code == "CAP-DAMAGED"
+    named = {each["path"]: (each["written"], each["there"]) for each in found.fields["files"]}
+    assert named.keys() == {str(first), str(second), str(event)}
+    assert named[str(second)] == (whole, 200)
+    assert named[str(first)][1] is None
+    assert str(event) in found.message
+    assert "2 more files" in found.message
+    assert json.loads(json.dumps(found.as_json()))["files"] == found.fields["files"]
+
+    # What reads only the index does not see the payload's damage, and says what it stumbles over.
+    assert error_of(lambda: replay(spark, damaged, source)).code == "CAP-DAMAGED"
+    require_nothing_written(damaged)
+
+
+def test_a_file_of_the_right_length_that_cannot_be_read_is_named(spark, damaged, source) -> None:
+    file = files(damaged, "records")[1]
+    there = bytearray(file.read_bytes())
+    there[30:90] = bytes(value ^ 0xFF for value in there[30:90])
+    file.write_bytes(bytes(there))
+    for work in (deeply, lambda *at: replay(*at, source)):
+        found = error_of(lambda work=work: work(spark, damaged))
+        assert (found.code, found.fields["path"]) == ("CAP-DAMAGED", str(file))
+    require_nothing_written(damaged)
+
+
+@pytest.mark.parametrize("table", ["events", "records"])
+@pytest.mark.parametrize("how", ["torn", "hole"])
+def test_a_log_that_lacks_something_is_named(spark, damaged, source, table, how) -> None:
+    log = commits(damaged, table)
+    if how == "torn":
+        log[-1].write_bytes(log[-1].read_bytes()[:100])
+    else:
+        log[1].unlink()
+    for work in (deeply, lambda *at: replay(*at, source)):
+        found = error_of(lambda work=work: work(spark, damaged))
+        assert found.code == "CAP-DAMAGED"
+        assert "_delta_log" in found.hint
+        assert f"/{table}" in str(found)
+    require_nothing_written(damaged)
+
+
+def test_put_back_it_is_as_before(spark, damaged, source, tmp_path) -> None:
+    there = files(damaged, "records")
+    kept = [file.rename(tmp_path / file.name) for file in there]
+    assert error_of(lambda: replay(spark, damaged, source)).fields["path"] in map(str, there)
+    for file, copy in zip(there, kept, strict=True):
+        copy.rename(file)
+    assert deeply(spark, damaged).valid
+    # The attempt that broke holds nothing against the next one.
+    assert not replay(spark, damaged, source)["stood"]
+    assert contents.rows(damaged.table("staged"))

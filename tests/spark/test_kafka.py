@@ -1,0 +1,350 @@
+"""Kafka, with a real broker: topics are captured, counted, and hold recordings themselves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from capstan import steps
+from capstan.capture.comparing import Difference, compare
+from capstan.capture.run import capture, close, put_back
+from capstan.declare import ByKey, ByPartition, EventTime, Source, Stream
+from capstan.errors import AnswerIsNo, BadRequest, Broken
+from capstan.exchange import export_topics, import_topics
+from capstan.interop.topics import Topics
+from capstan.replay.request import Request
+from capstan.replay.run import replay
+from capstan.tape import summary
+from capstan.tape.lake import Lake
+from capstan.tape.tape import newest_cut, open_tape
+from capstan.testing.broker import Broker, broker
+from capstan.testing.streams import START, declared, lay, little_stream, rows
+from capstan.verify import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+# A broker that is gone is to be told soon; one on a machine that is busy answers in this time.
+PATIENT = {"kafka.default.api.timeout.ms": "20000", "kafka.request.timeout.ms": "10000"}
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with broker(tmp_path_factory.mktemp("kafka") / "broker", partitions=2) as found:
+        yield found
+
+
+def send(kafka: Broker, frame: DataFrame) -> None:
+    """Send rows `topic, partition, value`."""
+    options = {"kafka.bootstrap.servers": kafka.address}
+    frame.write.format("kafka").options(**options).save()
+
+
+def clicks(spark: SparkSession, kafka: Broker, topic: str, numbers: range) -> None:
+    """Send JSON records to a topic: number n is half an hour after number n - 1."""
+    told = [
+        (topic, n % 2, json.dumps({"id": n, "at": (START + n * timedelta(minutes=30)).isoformat()}))
+        for n in numbers
+    ]
+    send(
+        kafka, spark.createDataFrame(told, "topic STRING, partition INT, value STRING").coalesce(1)
+    )
+
+
+def forget(spark: SparkSession, kafka: Broker, topic: str, before: int) -> None:
+    """Have a broker let go of the first records of partition 0, as retention does."""
+    jvm = spark._jvm
+    assert jvm is not None
+    properties, wanted = jvm.java.util.Properties(), jvm.java.util.HashMap()
+    properties.put("bootstrap.servers", kafka.address)
+    clients = jvm.org.apache.kafka.clients.admin
+    partition = jvm.org.apache.kafka.common.TopicPartition(topic, 0)
+    wanted.put(partition, clients.RecordsToDelete.beforeOffset(before))
+    admin = clients.Admin.create(properties)
+    admin.deleteRecords(wanted).all().get()
+    admin.close()
+
+
+def stream_of(kafka: Broker, *topics: str, name: str = "clicks", **options: str) -> Stream:
+    given = {"kafka.bootstrap.servers": kafka.address, "subscribe": ",".join(topics), **PATIENT}
+    return Stream(
+        name=name,
+        source=Source(format="kafka", options={**given, **options}),
+        workers=ByPartition(),
+        time=EventTime(
+            expression="get_json_object(cast(value AS string), '$.at')",
+            every=timedelta(hours=1),
+            lateness=timedelta(hours=2),
+            watermark="worker",  # type: ignore[arg-type]
+        ),
+    )
+
+
+def ids(lake: Lake, name: str = "clicks") -> list[int]:
+    values = pl.read_delta(lake.stream(name).records)["data"].struct.field("value")
+    return sorted(json.loads(value)["id"] for value in values)
+
+
+@pytest.fixture(scope="module")
+def captured(
+    spark: SparkSession, kafka: Broker, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Lake, Stream]:
+    """Two topics of two partitions, captured in several batches, with a late record."""
+    lake = Lake.at(tmp_path_factory.mktemp("captured") / "lake")
+    stream = stream_of(kafka, "web", "app", maxOffsetsPerTrigger="30")
+    clicks(spark, kafka, "web", range(40))
+    clicks(spark, kafka, "app", range(100, 120))
+    first = capture(spark, lake, stream)
+    assert (first.batches, first.fed, first.late) == (2, 60, {})
+    clicks(spark, kafka, "web", range(40, 60))
+    clicks(spark, kafka, "web", range(2))
+    second = capture(spark, lake, stream)
+    assert (second.batches, second.fed, second.late) == (1, 22, {"late": 2})
+    return lake, stream
+
+
+def test_each_partition_is_a_worker_with_a_watermark_of_its_own(
+    spark: SparkSession, captured: tuple[Lake, Stream]
+) -> None:
+    lake, _ = captured
+    tape = open_tape(lake, "clicks")
+    states = summary.worker_states(tape, newest_cut(tape))
+    assert sorted(state.label for state in states) == ["app/0", "app/1", "web/0", "web/1"]
+    held = {state.label: state.frontier.elements[0] for state in states}
+    assert held["web/0"] < held["app/0"]
+    assert ids(lake) == [*range(60), *range(100, 120)]
+    assert verify(spark, lake, tape, deep=True).valid
+
+
+def test_the_feed_has_every_offset_once(captured: tuple[Lake, Stream]) -> None:
+    feed = pl.read_delta(captured[0].stream("clicks").feed).sort("part", "batch")
+    for _, rows_ in feed.group_by("part", maintain_order=True):
+        assert rows_["since"].to_list()[1:] == rows_["until"].to_list()[:-1]
+    last = feed.group_by("part").agg(pl.max("until")).sort("part")
+    assert last.rows() == [("app/0", 10), ("app/1", 10), ("web/0", 31), ("web/1", 31)]
+
+
+def test_what_the_topics_gave_is_on_tape_or_late(
+    spark: SparkSession, kafka: Broker, captured: tuple[Lake, Stream], tmp_path: Path
+) -> None:
+    lake, stream = captured
+    tape = open_tape(lake, "clicks")
+    for deep in (False, True):
+        found = compare(spark, tape, stream, deep=deep)
+        assert found.agrees, found
+        assert (found.batches, found.records) == (3, 82)
+
+
+def test_a_record_that_was_lost_or_changed_is_found(
+    spark: SparkSession, kafka: Broker, lake: Lake
+) -> None:
+    clicks(spark, kafka, "lost", range(20))
+    stream = stream_of(kafka, "lost", name="lost")
+    capture(spark, lake, stream)
+    tape = open_tape(lake, "lost")
+    spark.sql(f"DELETE FROM delta.`{tape.paths.records}` WHERE data.offset = 5 AND worker = 0")
+    found = compare(spark, tape, stream)
+    assert found.findings == (Difference(0, "lost/0", "missing", 10, 9),)
+    spark.sql(
+        f"UPDATE delta.`{tape.paths.records}` SET data.value = X'00' "
+        "WHERE data.offset = 5 AND worker = 1"
+    )
+    deep = compare(spark, tape, stream, deep=True)
+    assert deep.findings[1] == Difference(0, "lost/1", "changed", 10, 10)
+    # What the topic has let go of says nothing of the tape.
+    forget(spark, kafka, "lost", before=3)
+    later = compare(spark, tape, stream, deep=True)
+    assert (later.batches, later.gone) == (0, 1)
+    assert [each.part for each in later.findings] == ["lost/1"]
+
+
+def test_the_timestamp_of_a_record_is_a_time_as_well(
+    spark: SparkSession, kafka: Broker, lake: Lake
+) -> None:
+    clicks(spark, kafka, "stamped", range(6))
+    stream = stream_of(kafka, "stamped", name="stamped")
+    stream = replace(stream, time=EventTime(column="timestamp", every=timedelta(hours=1)))
+    assert capture(spark, lake, stream).records == 6
+    close(spark, lake, "stamped")
+    outcome = replay(spark, lake, declared(stream), Request("stamped", "all"))
+    assert outcome.certificate["records"] == 6
+
+
+def test_a_broker_that_dies_in_the_midst_loses_and_doubles_nothing(
+    spark: SparkSession, kafka: Broker, lake: Lake
+) -> None:
+    clicks(spark, kafka, "dying", range(40))
+    stream = stream_of(
+        kafka,
+        "dying",
+        name="dying",
+        maxOffsetsPerTrigger="10",
+        **{"kafkaConsumer.pollTimeoutMs": "5000"},
+    )
+    left = [2]
+
+    def die(point: str, _: dict[str, object]) -> None:
+        left[0] -= point == "capture.events"
+        if left[0] == 0:
+            left[0] = -1
+            kafka.stop()
+
+    with steps.listening(die), pytest.raises(Broken, match="CAP-BROKER: stream dying"):
+        capture(spark, lake, stream)
+    with pytest.raises(Broken, match="CAP-BROKER"):
+        compare(spark, open_tape(lake, "dying"), stream, deep=True)
+    # What is known without the broker is still told.
+    assert compare(spark, open_tape(lake, "dying"), stream).agrees
+    kafka.start()
+    capture(spark, lake, stream)
+    assert ids(lake, "dying") == list(range(40))
+    tape = open_tape(lake, "dying")
+    assert verify(spark, lake, tape, deep=True).valid
+    assert compare(spark, tape, stream, deep=True).records == 40
+
+
+@pytest.fixture(scope="module")
+def recorded(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Lake, Stream, Path]:
+    """A rescaled stream with late records put back: events of all kinds."""
+    root = tmp_path_factory.mktemp("recorded")
+    lake, source = Lake.at(root / "lake"), root / "source"
+    stream = little_stream(source, workers=ByKey(columns=("id",), count=2))
+    lay(source, "0", rows(range(40)))
+    lay(source, "1", [(500, "a", START, None, 'line\nbreak "quoted" é')])
+    capture(spark, lake, stream)
+    stream = replace(stream, workers=ByKey(columns=("id",), count=3))
+    capture(spark, lake, stream, rescale=3)
+    put_back(spark, lake, "little")
+    return lake, stream, source
+
+
+class TestTopics:
+    def export(self, spark: SparkSession, lake: Lake, topics: Topics) -> None:
+        tape = open_tape(lake, "little")
+        cut = newest_cut(tape)
+        labels = summary.worker_labels(tape, cut)
+        export_topics(spark, lake, tape, topics, workers=labels, cut=cut)
+
+    def test_a_tape_comes_back_from_its_topics(
+        self, spark: SparkSession, kafka: Broker, recorded: tuple[Lake, Stream, Path]
+    ) -> None:
+        lake, stream, source = recorded
+        topics = Topics.at(f"kafka://{kafka.address}/there.and_back")
+        # Twice: each message stands there twice, in two partitions that are read in no order.
+        self.export(spark, lake, topics)
+        self.export(spark, lake, topics)
+
+        found = import_topics(spark, lake, "copy", topics)
+
+        tape = open_tape(lake, "little")
+        labels = summary.worker_labels(tape, newest_cut(tape))
+        assert (found.cut, found.workers, found.records) == (0, len(labels), 41)
+        assert same_recording(lake, "little", "copy")
+        assert verify(spark, lake, open_tape(lake, "copy"), deep=True).valid
+        assert import_topics(spark, lake, "copy", topics).stood
+
+        # What has come since is another commit.
+        lay(source, "2", rows(range(40, 60)))
+        capture(spark, lake, stream)
+        self.export(spark, lake, topics)
+        again = import_topics(spark, lake, "copy", topics)
+        assert (again.cut, again.records) == (1, 20)
+        assert same_recording(lake, "little", "copy")
+        copy = open_tape(lake, "copy")
+        assert verify(spark, lake, copy, deep=True).valid
+        # As of the first commit it is what it was.
+        states = summary.worker_states(copy, summary.find_cut(copy, 0))
+        assert sum(state.records for state in states) == 41
+
+    def test_what_is_missing_or_another_is_refused_by_name(
+        self, spark: SparkSession, kafka: Broker, recorded: tuple[Lake, Stream, Path]
+    ) -> None:
+        lake, _, _ = recorded
+        whole = Topics.at(f"kafka://{kafka.address}/whole")
+        self.export(spark, lake, whole)
+        options = {"kafka.bootstrap.servers": kafka.address, "subscribePattern": "whole(-.*)?"}
+        sent = spark.read.format("kafka").options(**options).load()
+        text = sent.selectExpr("topic", "CAST(value AS STRING) AS value").cache()
+        cases = {
+            "event": (
+                'value NOT LIKE \'%"kind":"messages"%"seq":1,%\' OR topic NOT LIKE \'%-0\'',
+                "CAP-TOPIC-GAP: topic event-0 lacks 1 events, the first is 1",
+            ),
+            "record": (
+                "value NOT LIKE '%\"id\":7,%'",
+                r"CAP-TOPIC-GAP: topic record-\d lacks 1 of \d records of event \d",
+            ),
+        }
+        for prefix, (kept, said) in cases.items():
+            send(kafka, renamed(text.where(kept), "whole", prefix))
+            with pytest.raises(AnswerIsNo, match=said):
+                import_topics(spark, lake, "refused", Topics(kafka.address, prefix))
+        changed = text.selectExpr(
+            "topic", "replace(value, '\"amount\":49', '\"amount\":48') AS value"
+        )
+        send(kafka, renamed(changed, "whole", "changed"))
+        with pytest.raises(AnswerIsNo, match="CAP-TOPIC: topic changed-. has other records of"):
+            import_topics(spark, lake, "refused", Topics(kafka.address, "changed"))
+        twice = text.selectExpr("topic", "replace(value, '\"diff\":1', '\"diff\":2') AS value")
+        for frame in (text, twice):
+            send(kafka, renamed(frame, "whole", "twice"))
+        with pytest.raises(AnswerIsNo, match="CAP-TOPIC: topic twice-0 has two different events"):
+            import_topics(spark, lake, "refused", Topics(kafka.address, "twice"))
+        send(kafka, renamed(twice, "whole", "unsound"))
+        with pytest.raises(
+            AnswerIsNo, match="CAP-VIOLATION: stream refused, worker 0 breaks incre"
+        ):
+            import_topics(spark, lake, "refused", Topics(kafka.address, "unsound"))
+        # Nothing of all this was written.
+        assert newest_cut(open_tape(lake, "refused")).commit == -1
+        assert pl.read_delta(lake.stream("refused").records).is_empty()
+
+    def test_topics_of_something_else(
+        self, spark: SparkSession, kafka: Broker, recorded: tuple[Lake, Stream, Path]
+    ) -> None:
+        lake, _, _ = recorded
+        clicks(spark, kafka, "other", range(4))
+        for prefix, said in (("nowhere", "there is no topic nowhere"), ("other", "does not say")):
+            with pytest.raises(BadRequest, match=f"CAP-TOPIC: .*{said}"):
+                import_topics(spark, lake, "refused", Topics(kafka.address, prefix))
+        topics = Topics(kafka.address, "two")
+        self.export(spark, lake, topics)
+        import_topics(spark, lake, "second", topics)
+        second = open_tape(lake, "second")
+        with pytest.raises(BadRequest, match="CAP-EXISTS"):
+            import_topics(spark, lake, "little", topics)
+        cut = newest_cut(second)
+        export_topics(spark, lake, second, topics, workers=[0], cut=cut)
+        with pytest.raises(AnswerIsNo, match="CAP-TOPIC: topic two holds messages of two rec"):
+            import_topics(spark, lake, "third", topics)
+
+
+def renamed(frame: DataFrame, before: str, after: str) -> DataFrame:
+    """The same messages in topics with another prefix."""
+    topic = f"concat('{after}', substring(topic, {len(before) + 1})) AS topic"
+    return frame.selectExpr(topic, "value")
+
+
+def same_recording(lake: Lake, one: str, other: str) -> bool:
+    """Whether two tapes have the same workers, events and records."""
+
+    def told(name: str) -> tuple[list[object], list[object], dict[int, str]]:
+        paths = lake.stream(name)
+        events = pl.read_delta(paths.events).drop("batch", "commit").sort("worker", "seq")
+        records = pl.read_delta(paths.records).select("worker", "time", "data")
+        tape = open_tape(lake, name)
+        labels = summary.worker_labels(tape, newest_cut(tape))
+        return events.rows(), sorted(map(str, records.rows())), labels
+
+    assert told(one) == told(other)
+    return True

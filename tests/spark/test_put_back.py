@@ -1,0 +1,260 @@
+"""Late records put back, an idle source that the clock moves on, and tapes of older formats."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from capstan import steps
+from capstan.capture import idle
+from capstan.capture.run import capture, close, put_back
+from capstan.declare import ByKey, EventTime
+from capstan.errors import BadRequest, Broken
+from capstan.replay.request import Request
+from capstan.replay.run import replay
+from capstan.tape import delta, feed, schema, summary
+from capstan.tape.tape import newest_cut, open_tape
+from capstan.testing import contents
+from capstan.testing.streams import HOUR, START, declared, lay, little_stream, rows
+from capstan.verify import verify
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from capstan.declare import Stream
+    from capstan.tape.lake import Lake
+
+LATE = [
+    (500, "a", START, 1, "late"),
+    (501, "b", START + HOUR, 2, "late"),
+    (502, None, START, 3, ""),
+]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    lay(folder, "0", rows(range(40)))
+    lay(folder, "1", LATE)
+    return folder
+
+
+def records_of(lake: Lake) -> pl.DataFrame:
+    return pl.read_delta(lake.stream("little").records)
+
+
+def frontier(lake: Lake) -> datetime:
+    tape = open_tape(lake, "little")
+    (time,) = summary.frontier_of(summary.worker_states(tape, newest_cut(tape))).elements
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time[-1])
+
+
+def require_all_fed(lake: Lake, fed: int) -> None:
+    """Check that what was fed is on tape or kept beside it, each record once."""
+    tape = open_tape(lake, "little")
+    kept = feed.count_late(tape, newest_cut(tape))
+    on_tape = records_of(lake)
+    assert on_tape.height + sum(kept.values()) == fed
+    ids = on_tape["data"].struct.field("id")
+    assert ids.n_unique() == on_tape.height
+
+
+def test_late_records_enter_at_the_frontier_once(
+    spark: SparkSession, lake: Lake, source: Path
+) -> None:
+    stream = little_stream(source)
+    capture(spark, lake, stream)
+    stood = frontier(lake)
+    require_all_fed(lake, 43)
+
+    done = put_back(spark, lake, "little")
+
+    assert (done.batch, done.records, dict(done.left)) == (2, 2, {"unknown-worker": 1})
+    came = records_of(lake).filter(pl.col("batch") == 2).sort(pl.col("data").struct.field("id"))
+    assert came["time"].to_list() == [{"event": stood}] * 2
+    assert [row["id"] for row in came["data"]] == [500, 501]
+    # The record keeps its own time, and so does the row beside the tape.
+    assert [row["at"] for row in came["data"]] == [START, START + HOUR]
+    assert frontier(lake) == stood
+    require_all_fed(lake, 43)
+    assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
+
+    # Again, there is nothing to put back; and the source goes on where it stood.
+    before = contents.tape(lake)
+    again = put_back(spark, lake, "little")
+    assert (again.batch, again.records) == (None, 0)
+    assert contents.tape(lake) == before
+    lay(source, "2", [*rows(range(40, 44)), (600, "c", START, 1, "late again")])
+    assert capture(spark, lake, stream).late == {"late": 1}
+    assert put_back(spark, lake, "little").records == 1
+    require_all_fed(lake, 48)
+    assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
+    # As of a commit before it, they had not been put back.
+    tape = open_tape(lake, "little")
+    assert feed.count_late(tape, summary.find_cut(tape, 1)) == {"late": 2, "unknown-worker": 1}
+
+
+def test_a_replay_counts_no_late_record_that_is_on_tape(
+    spark: SparkSession, lake: Lake, source: Path
+) -> None:
+    stream = little_stream(source)
+    capture(spark, lake, stream)
+    put_back(spark, lake, "little")
+    close(spark, lake, "little")
+    found = replay(spark, lake, declared(stream), Request("little", "all")).certificate
+    assert found["late"] == {"unknown-worker": 1}
+    assert found["records"] == 42
+
+
+def test_a_record_of_a_closed_worker_goes_to_the_one_that_has_its_key(
+    spark: SparkSession, lake: Lake, source: Path
+) -> None:
+    def by_id(count: int) -> Stream:
+        return little_stream(source, workers=ByKey(columns=("id",), count=count))
+
+    capture(spark, lake, by_id(2))
+    capture(spark, lake, by_id(3), rescale=3)
+    assert put_back(spark, lake, "little").records == 3
+    lay(source, "2", [(500, "a", START + 30 * HOUR, 1, "same key")])
+    capture(spark, lake, by_id(3))
+    owners = records_of(lake).select("worker", pl.col("data").struct.field("id"))
+    assert owners.filter(pl.col("id") == 500)["worker"].n_unique() == 1
+    assert set(owners.filter(pl.col("id") >= 500)["worker"]) <= {2, 3, 4}
+    assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
+
+
+def test_bitemporal_late_records_get_the_number_of_their_batch(
+    spark: SparkSession, lake: Lake, source: Path
+) -> None:
+    both = EventTime(domain="epoch, event", column="at", every=HOUR, lateness=2 * HOUR)
+    stream = little_stream(source, time=both)
+    capture(spark, lake, stream)
+    put_back(spark, lake, "little")
+    came = records_of(lake).filter(pl.col("batch") == 2)["time"].to_list()
+    assert came == [{"epoch": 2, "event": START + 17 * HOUR}] * 2
+    lay(source, "2", rows(range(40, 44)))
+    capture(spark, lake, stream)
+    assert records_of(lake).filter(pl.col("batch") == 3)["time"][0]["epoch"] == 3
+    assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
+
+
+def test_a_closed_stream_takes_none_back(spark: SparkSession, lake: Lake, source: Path) -> None:
+    capture(spark, lake, little_stream(source))
+    close(spark, lake, "little")
+    with pytest.raises(BadRequest, match="CAP-CLOSED"):
+        put_back(spark, lake, "little")
+
+
+class TestIdle:
+    IDLE = timedelta(days=2)
+
+    def stream(self, source: Path, **time: object) -> Stream:
+        stream = little_stream(source)
+        assert isinstance(stream.time, EventTime)
+        return replace(stream, time=replace(stream.time, idle_after=self.IDLE, **time))
+
+    def test_the_clock_moves_the_frontier_of_a_source_that_is_idle(
+        self, spark: SparkSession, lake: Lake, source: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stream = self.stream(source, max_ahead=timedelta(days=30))
+        capture(spark, lake, stream)
+        stood = frontier(lake)
+        assert stood == START + 17 * HOUR
+        tape = open_tape(lake, "little")
+        now = datetime.now(UTC)
+        # Something has come a moment ago, by the clock of the commits.
+        assert idle.detail_of(tape, stream, now) is None
+        later = now + self.IDLE + HOUR
+        detail = idle.detail_of(tape, stream, later)
+        assert detail is not None
+        assert detail["workers"] == [0, 1, 2]
+
+        monkeypatch.setattr("capstan.capture.run.now", lambda: later)
+        done = capture(spark, lake, stream)
+
+        assert (done.batches, done.fed) == (0, 0)
+        moved = (later - self.IDLE - 2 * HOUR).replace(minute=0, second=0, microsecond=0)
+        assert frontier(lake) == moved
+        # A second one in the same hour moves nothing; a clock that jumps back neither.
+        before = contents.tape(lake)
+        capture(spark, lake, stream)
+        monkeypatch.setattr("capstan.capture.run.now", lambda: START)
+        capture(spark, lake, stream)
+        assert contents.tape(lake) == before
+        # What comes then is judged by it, and is not taken for a record of a far future.
+        lay(source, "2", [(700, "a", moved + HOUR, 1, "new"), (701, "b", START, 1, "too late")])
+        done = capture(spark, lake, stream)
+        assert (done.records, done.late) == (1, {"late": 1})
+        assert verify(spark, lake, tape, deep=True).valid
+
+    def test_of_workers_with_watermarks_of_their_own_only_idle_ones_move(
+        self, spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        source = tmp_path / "source"
+        lay(source, "0", rows(range(40)))
+        stream = self.stream(source, watermark="worker")
+        capture(spark, lake, stream)
+        later = datetime.now(UTC) + self.IDLE + HOUR
+        # As if those of worker 0 had just come.
+        monkeypatch.setattr(idle, "_busy_since", lambda *_: {0})
+        monkeypatch.setattr("capstan.capture.run.now", lambda: later)
+        capture(spark, lake, stream)
+        tape = open_tape(lake, "little")
+        states = summary.worker_states(tape, newest_cut(tape))
+        held = [state.frontier.elements[0][0] for state in states]
+        assert held[0] < held[1] == held[2]
+        assert verify(spark, lake, tape).valid
+
+
+class TestFormats:
+    def test_a_tape_of_format_1_is_read_as_it_is_and_upgraded_before_it_is_written(
+        self, spark: SparkSession, lake: Lake, source: Path
+    ) -> None:
+        stream = little_stream(source)
+        capture(spark, lake, stream)
+        paths = open_tape(lake, "little").paths
+        # As it was before there was a feed.
+        shutil.rmtree(paths.feed)
+        delta.set_properties(spark, paths.events, {"capstan.format": "1"})
+        tape = open_tape(lake, "little")
+        assert verify(spark, lake, tape, deep=True).valid
+        assert feed.count_late(tape, newest_cut(tape)) == {"late": 2, "unknown-worker": 1}
+
+        with steps.listening(lambda point, facts: reached.append((point, facts))):
+            reached: list[tuple[str, dict[str, object]]] = []
+            assert put_back(spark, lake, "little").records == 2
+            lay(source, "2", rows(range(40, 44)))
+            assert capture(spark, lake, stream).records == 4
+
+        assert [facts for point, facts in reached if point == "tape.upgrade"] == [
+            {"stream": "little", "format": 2}
+        ]
+        properties = delta.open_table(paths.events).metadata().configuration
+        assert properties["capstan.format"] == str(schema.FORMAT)
+        assert verify(spark, lake, tape, deep=True).valid
+        require_all_fed(lake, 47)
+
+    def test_a_newer_one_is_refused_before_anything_is_written(
+        self, spark: SparkSession, lake: Lake, source: Path
+    ) -> None:
+        stream = little_stream(source)
+        capture(spark, lake, stream)
+        paths = open_tape(lake, "little").paths
+        newer = str(schema.FORMAT + 1)
+        delta.set_properties(spark, paths.events, {"capstan.format": newer})
+        before = contents.rows(paths.records)
+        for write in (
+            lambda: capture(spark, lake, stream),
+            lambda: put_back(spark, lake, "little"),
+            lambda: close(spark, lake, "little"),
+        ):
+            with pytest.raises(Broken, match=f"CAP-FORMAT.*format {newer}, this reads 1 to"):
+                write()
+        assert contents.rows(paths.records) == before
