@@ -33,13 +33,15 @@ class Kept:
 
 
 def index_tables(tape: Tape) -> list[Kept]:
-    """The tables of a tape beside its records."""
+    """The tables of a tape beside its records that are there."""
     paths = tape.paths
-    return [
+    found = [
         Kept("events", paths.events, "commit", ("commit", "worker", "seq")),
         Kept("late", paths.late, "batch", ("batch", "pos")),
+        Kept("feed", paths.feed, "batch", ("batch",)),
         Kept("workers", paths.workers, "opened_commit", ("opened_commit", "worker")),
     ]
+    return [table for table in found if is_table(table.path)]
 
 
 def ledger_tables(lake: Lake) -> list[Kept]:
