@@ -35,7 +35,7 @@ _KINDS = (
         "CAP-DISK-FULL",
         "no space is left",
         f"make room, also for temporary files; {_AGAIN}",
-        ("No space left on device", "Disk quota exceeded"),
+        ("No space left on device", "Disk quota exceeded", "File too large"),
     ),
     _Kind(
         "CAP-NO-ACCESS",

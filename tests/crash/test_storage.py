@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from capstan.testing import children
-from capstan.testing.little import STAGED
+from capstan.testing.little import SINCE, STAGED
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -23,6 +23,9 @@ mount -o remount,bind,ro "$2"
 shift 2
 exec "$@"
 """
+SIZES = {"file": 2**20, "full": 10, "share": 1, "least": 1, "many": 2}
+"""Sizes by which what has settled of the little tape is worth to be put together."""
+
 FULL, NO_ACCESS = "CAP-DISK-FULL", "CAP-NO-ACCESS"
 
 
@@ -38,9 +41,12 @@ def found(empty, recorded, tmp_path_factory):
         "tape": small.step("contents", **table),
         "unwritten": locked.step("replay", request=STAGED),
         "uncaptured": locked.step("capture", reseat=True),
+        "unkept": locked.step("maintain", sizes=SIZES),
+        "unretired": locked.step("retire", before=SINCE),
         "still": locked.step("contents", **table),
         "unlocked": locked.step("remount", options="bind,rw"),
         "replayed": locked.step("replay", request=STAGED),
+        "kept": locked.step("maintain", sizes=SIZES),
         "table": locked.step("contents", **table),
     }
     folder = tmp_path_factory.mktemp("ends")
@@ -67,10 +73,12 @@ def test_a_full_disk_is_told_and_with_room_it_goes_on(found, undisturbed) -> Non
 
 
 def test_a_lake_that_cannot_be_written_stays_as_it_is(found, undisturbed, whole) -> None:
-    for name in ("unwritten", "uncaptured"):
+    for name in ("unwritten", "uncaptured", "unkept", "unretired"):
         assert (found[name]["exit"], found[name]["error"]) == (5, NO_ACCESS)
         assert "path" in found[name], found[name]
     assert found["still"]["tape"] == undisturbed
     assert (found["unlocked"]["exit"], found["replayed"]["exit"]) == (0, 0)
+    assert (found["kept"]["exit"], found["table"]["tape"]) == (0, undisturbed)
+    assert found["kept"]["rewritten"] > 0
     table = {name: found["table"][name] for name in ("rows", "standing")}
     assert table == json.loads(json.dumps(whole["staged"], default=str))

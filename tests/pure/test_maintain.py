@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from deltalake.exceptions import DeltaError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capstan.errors import Broken
 from capstan.maintain.runs import File, Run, Sizes, runs_of, worth_writing
 from capstan.maintain.seats import deal
-from capstan.maintain.storing import storing
 
 SIZES = Sizes(file=1000, full=640, share=40, least=10, many=8, fan=4, most=10_000)
 
@@ -153,24 +150,3 @@ def test_who_has_little_shares_a_file() -> None:
 @pytest.mark.parametrize(("workers", "whole"), [(1, 640), (16, 640), (100, 4000)])
 def test_a_full_run_has_a_share_for_every_worker(workers: int, whole: int) -> None:
     assert SIZES.whole(workers) == whole
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (OSError(28, "No space left on device"), "no space is left"),
-        (PermissionError(13, "Permission denied"), "it must not be written"),
-        (OSError(27, "File too large"), "no space is left"),
-        (DeltaError("Read-only file system (os error 30)"), "it must not be written"),
-    ],
-)
-def test_a_lake_that_cannot_be_written_is_named(error: Exception, reason: str) -> None:
-    with pytest.raises(Broken) as found, storing("/lake"):
-        raise error
-    assert (found.value.code, found.value.exit_code) == ("CAP-STORAGE", 5)
-    assert found.value.message == f"/lake cannot be written: {reason}"
-
-
-def test_other_failures_are_what_they_are() -> None:
-    with pytest.raises(OSError, match="the moon"), storing("/lake"):
-        raise OSError("the moon is down")

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from capstan import steps
 from capstan.bench.counters import Watch, commits
+from capstan.capture.comparing import compare
 from capstan.cli import main
 from capstan.errors import BadRequest, Held, NotComplete
 from capstan.exchange import RecaptureRequest, export_recordings, recapture
@@ -18,7 +19,7 @@ from capstan.exchange.form import Format
 from capstan.ledger import claims
 from capstan.ledger.claims import Scope
 from capstan.ledger.identity import RunId
-from capstan.ledger.retired import read_retired
+from capstan.ledger.retired import boxes_of, read_retired
 from capstan.ledger.runs import read_history
 from capstan.maintain.retire import plan_retire, retire
 from capstan.maintain.run import maintain
@@ -154,6 +155,14 @@ def test_what_needs_whole_recordings_is_refused(retired: Sixteen, tmp_path: Path
     refused(lambda: export_recordings(spark, lake, tape, tmp_path / "out", form, workers=[3]))
     assert not (tmp_path / "out").exists()
     refused(lambda: recapture(spark, lake, RecaptureRequest(NAME, "other")))
+
+
+def test_a_source_is_held_against_the_batches_that_are_whole(retired: Sixteen) -> None:
+    spark, tape = retired.spark, retired.tape
+    boxes = boxes_of(retired.lake, tape)
+    found = compare(spark, tape, retired.stream, deep=True, retired=boxes)
+    assert (found.agrees, found.batches, found.retired) == (True, 2, 3)
+    assert not compare(spark, tape, retired.stream).agrees
 
 
 def run_of(made: Sixteen, table: str) -> str:

@@ -7,6 +7,7 @@ compaction), and contents.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from capstan.errors import AnswerIsNo, BadRequest
 from capstan.steps import reached
 from capstan.tape.lake import is_table
 from capstan.tape.tape import Cut, Tape, newest_cut
+from capstan.times import Box
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -59,6 +61,7 @@ class Compared:
         deep: Whether contents were compared as well.
         gone: Batches that cannot be compared whole, as their source is there no more.
         unknown: Batches before the first one that says what it consumed.
+        retired: Batches that are left out, as records of theirs were deleted.
         differing: How many differences there are.
         findings: The first of them.
     """
@@ -70,6 +73,7 @@ class Compared:
     deep: bool
     gone: int
     unknown: int
+    retired: int
     differing: int
     findings: tuple[Difference, ...]
 
@@ -104,7 +108,14 @@ class Compared:
         )
 
 
-def compare(spark: SparkSession, tape: Tape, stream: Stream, *, deep: bool = False) -> Compared:
+def compare(
+    spark: SparkSession,
+    tape: Tape,
+    stream: Stream,
+    *,
+    deep: bool = False,
+    retired: Sequence[Box] = (),
+) -> Compared:
     """Hold what a stream's batches consumed against what is on its tape and in `late`.
 
     Args:
@@ -112,6 +123,7 @@ def compare(spark: SparkSession, tape: Tape, stream: Stream, *, deep: bool = Fal
         tape: The tape.
         stream: The declaration, which says where the source is.
         deep: Compare contents as well, by their hashes.
+        retired: Times whose records were deleted; batches that had some are left out.
 
     Raises:
         BadRequest: `CAP-NO-FEED`, no batch says what it consumed, or the source does not count.
@@ -122,9 +134,9 @@ def compare(spark: SparkSession, tape: Tape, stream: Stream, *, deep: bool = Fal
     gaps: list[Difference] = []
     if kind == "kafka":
         gaps = _gaps(spark, tape, cut)
-        sides = _kafka(spark, tape, stream.source, cut, deep=deep)
+        sides = _kafka(spark, tape, stream.source, cut, retired, deep=deep)
     else:
-        sides = _files(spark, tape, stream.source, cut, deep=deep)
+        sides = _files(spark, tape, stream.source, cut, retired, deep=deep)
     differing = (F.col("source") != F.col("stored")) | ~(
         F.col("source_h1").eqNullSafe(F.col("stored_h1"))
         & F.col("source_h2").eqNullSafe(F.col("stored_h2"))
@@ -150,6 +162,7 @@ def compare(spark: SparkSession, tape: Tape, stream: Stream, *, deep: bool = Fal
         deep,
         totals["gone"],
         first,
+        counting.lost(spark, tape, cut, retired).count() if retired else 0,
         len(gaps) + totals["differing"],
         tuple(findings[:_SAMPLE]),
     )
@@ -176,21 +189,38 @@ def _kind(spark: SparkSession, tape: Tape, cut: Cut) -> tuple[str, int]:
     )
 
 
-def _files(spark: SparkSession, tape: Tape, source: Source, cut: Cut, *, deep: bool) -> DataFrame:
-    theirs = counting.in_files(spark, tape, source, cut, deep=deep)
-    ours = counting.stored(spark, tape, cut, F.lit(None).cast("string"), deep=deep)
+def _files(
+    spark: SparkSession,
+    tape: Tape,
+    source: Source,
+    cut: Cut,
+    retired: Sequence[Box],
+    *,
+    deep: bool,
+) -> DataFrame:
+    theirs = counting.in_files(spark, tape, source, cut, deep=deep, retired=retired)
+    nowhere = F.lit(None).cast("string")
+    ours = counting.stored(spark, tape, cut, nowhere, deep=deep, retired=retired)
     joined = _both(theirs, ours)
     # A file without a row is not told from one that is gone; both leave less than is stored.
     gone = (F.size("gone") > 0) & (F.col("source") < F.col("stored"))
     return joined.withColumn("gone", F.coalesce(gone, F.lit(False)))
 
 
-def _kafka(spark: SparkSession, tape: Tape, source: Source, cut: Cut, *, deep: bool) -> DataFrame:
+def _kafka(
+    spark: SparkSession,
+    tape: Tape,
+    source: Source,
+    cut: Cut,
+    retired: Sequence[Box],
+    *,
+    deep: bool,
+) -> DataFrame:
     part = F.concat_ws("/", "data.topic", "data.partition")
-    ours = counting.stored(spark, tape, cut, part, deep=deep)
+    ours = counting.stored(spark, tape, cut, part, deep=deep, retired=retired)
     nothing = F.lit(None).cast("bigint")
     promised = (
-        counting.fed(spark, tape, cut)
+        counting.fed(spark, tape, cut, retired)
         .where("part IS NOT NULL")
         .select(
             "batch",
@@ -204,7 +234,9 @@ def _kafka(spark: SparkSession, tape: Tape, source: Source, cut: Cut, *, deep: b
     if not deep and counted.where("source <> stored").isEmpty():
         return counted
     try:
-        theirs = counting.in_partitions(spark, tape, source, cut, deep=deep).cache()
+        theirs = counting.in_partitions(
+            spark, tape, source, cut, deep=deep, retired=retired
+        ).cache()
         theirs.count()
     except Exception as error:
         raise (broker_gone(tape.name, error) or error) from error

@@ -5,6 +5,7 @@ Records of inserted batches were fed in an earlier one, and are counted there: i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column
@@ -12,7 +13,10 @@ from pyspark.sql import functions as F
 
 from capstan.declare import Source
 from capstan.tape.fingerprint import record_hashes, row_hashes, sum_mod64
-from capstan.tape.tape import Cut, Tape, stored_payload
+from capstan.tape.predicates import region_sql
+from capstan.tape.tape import Cut, Tape, read_events, stored_payload
+from capstan.times import Box
+from capstan.times.region import Region
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,13 +34,38 @@ _STREAMING = frozenset(
 )  # fmt: skip
 
 
-def fed(spark: SparkSession, tape: Tape, cut: Cut) -> DataFrame:
-    """What batches of captures consumed: columns of `feed`, up to a cut."""
+def fed(spark: SparkSession, tape: Tape, cut: Cut, retired: Sequence[Box] = ()) -> DataFrame:
+    """What batches of captures consumed: columns of `feed`, up to a cut.
+
+    Args:
+        spark: The session.
+        tape: The tape.
+        cut: The cut.
+        retired: Times whose records were deleted: batches that had some are left out.
+    """
     rows = spark.read.format("delta").load(tape.paths.feed)
-    return rows.where(f"origin = 'capture' AND batch <= {cut.batch}")
+    found = rows.where(f"origin = 'capture' AND batch <= {cut.batch}")
+    if not retired:
+        return found
+    return found.join(F.broadcast(lost(spark, tape, cut, retired)), "batch", "left_anti")
 
 
-def stored(spark: SparkSession, tape: Tape, cut: Cut, part: Column, *, deep: bool) -> DataFrame:
+def lost(spark: SparkSession, tape: Tape, cut: Cut, retired: Sequence[Box]) -> DataFrame:
+    """The batches that have had records at some times: `batch`, each once."""
+    inside = [region_sql(tape.time_type, Region(box), tape.columns) for box in retired]
+    events = read_events(spark, tape, cut).where("kind = 'messages'")
+    return events.where(" OR ".join(f"({each})" for each in inside)).select("batch").distinct()
+
+
+def stored(
+    spark: SparkSession,
+    tape: Tape,
+    cut: Cut,
+    part: Column,
+    *,
+    deep: bool,
+    retired: Sequence[Box] = (),
+) -> DataFrame:
     """What is on tape and in `late` of captured batches.
 
     Args:
@@ -45,12 +74,13 @@ def stored(spark: SparkSession, tape: Tape, cut: Cut, part: Column, *, deep: boo
         cut: The cut.
         part: The part of the source that a record is of, from its columns under `data`.
         deep: With content hashes.
+        retired: As in `fed`.
 
     Returns:
         A row per batch and part: `batch, part, stored, stored_h1, stored_h2`, the hashes null
         where they are not wanted.
     """
-    batches = F.broadcast(fed(spark, tape, cut).select("batch").distinct())
+    batches = F.broadcast(fed(spark, tape, cut, retired).select("batch").distinct())
     tables = [
         _told(spark.read.format("delta").load(path).where(f"batch <= {cut.batch}"), part, deep=deep)
         for path in (tape.paths.records, tape.paths.late)
@@ -74,14 +104,22 @@ def _summed(rows: DataFrame, name: str, *more: Column) -> DataFrame:
     )
 
 
-def in_files(spark: SparkSession, tape: Tape, source: Source, cut: Cut, *, deep: bool) -> DataFrame:
+def in_files(
+    spark: SparkSession,
+    tape: Tape,
+    source: Source,
+    cut: Cut,
+    *,
+    deep: bool,
+    retired: Sequence[Box] = (),
+) -> DataFrame:
     """What the files have that were consumed, as they are now.
 
     Returns:
         A row per batch: `batch, part` (null), `source, source_h1, source_h2`, and `gone`, an array
         of files that are there no more or have no row.
     """
-    listed = fed(spark, tape, cut).select("batch", F.explode("files").alias("file"))
+    listed = fed(spark, tape, cut, retired).select("batch", F.explode("files").alias("file"))
     payload = stored_payload(spark, tape)
     now = at_rest(spark, source, payload).select("*", _uri("_metadata.file_path").alias("_file"))
     nothing = F.lit(None).cast("bigint")
@@ -111,7 +149,13 @@ def _uri(path: str) -> Column:
 
 
 def in_partitions(
-    spark: SparkSession, tape: Tape, source: Source, cut: Cut, *, deep: bool
+    spark: SparkSession,
+    tape: Tape,
+    source: Source,
+    cut: Cut,
+    *,
+    deep: bool,
+    retired: Sequence[Box] = (),
 ) -> DataFrame:
     """What a topic has at the offsets that were consumed, as its broker gives it now.
 
@@ -119,9 +163,8 @@ def in_partitions(
         A row per batch and part: `batch, part, source, source_h1, source_h2, cut_short`; the last
         says that the first offset has no record any more.
     """
-    ranges = (
-        fed(spark, tape, cut).where("part IS NOT NULL").select("batch", "part", "since", "until")
-    )
+    parts = fed(spark, tape, cut, retired).where("part IS NOT NULL")
+    ranges = parts.select("batch", "part", "since", "until")
     payload = stored_payload(spark, tape)
     now = at_rest(spark, source, payload)
     nothing = F.lit(None).cast("bigint")

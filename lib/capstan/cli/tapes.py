@@ -150,7 +150,7 @@ def verify(
 
         found = carry_out(spark, shell.lake, tape, workers=chosen, cut=cut, deep=deep)
         if declared is not None:
-            compared = compare(spark, tape, declared, deep=deep)
+            compared = compare(spark, tape, declared, deep=deep, retired=found.retired)
     value = found.as_json(tape)
     lines = [verdict_line(found)]
     if compared is not None:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from capstan.breakage import at
 from capstan.errors import BadRequest, Held, NotComplete
 from capstan.ledger import claims
 from capstan.ledger.retired import State, read_retired, write_retired
 from capstan.maintain.compact import until_settled
 from capstan.maintain.promises import records_in
-from capstan.maintain.storing import storing
 from capstan.steps import reached
 from capstan.tape import delta, summary
 from capstan.tape.lake import Lake
@@ -126,13 +126,13 @@ def retire(spark: SparkSession, lake: Lake, stream: str, before: str) -> Plan:
         NotComplete: `CAP-INCOMPLETE`.
         Held: `CAP-HELD` while a run of the stream is at work, which may need the records;
             `CAP-CONFLICT` when other writers took files of the tape again and again.
-        Broken: `CAP-STORAGE` when the lake cannot be written.
+        Broken: `CAP-DISK-FULL`, `CAP-NO-ACCESS` when the lake cannot be written.
     """
     plan = plan_retire(lake, stream, before)
     if plan.stands:
         return plan
     tape, box = plan.tape, plan.box
-    with storing(tape.paths.root):
+    with at(tape.paths.root):
         _require_idle(lake, tape)
         if all(each.box != box for each in read_retired(lake, tape)):
             write_retired(spark, lake, tape, box, plan.cut, plan.records, State.BEGUN)

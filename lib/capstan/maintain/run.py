@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
+from capstan.breakage import at
 from capstan.errors import AnswerIsNo, CapstanError, Held
 from capstan.ledger.tables import now as moment
 from capstan.maintain.clearing import clear_snapshots, clear_staging, pipelines_of
@@ -18,7 +19,6 @@ from capstan.maintain.compact import Compacted, compact_index
 from capstan.maintain.records import compact_records
 from capstan.maintain.retire import finish
 from capstan.maintain.runs import Sizes
-from capstan.maintain.storing import storing
 from capstan.maintain.tables import index_tables, ledger_tables
 from capstan.maintain.upkeep import checkpoint, vacuum
 from capstan.tape.lake import Lake
@@ -135,11 +135,11 @@ def maintain(
 
     Raises:
         BadRequest: `CAP-STREAM` for a stream that is not on tape.
-        Broken: `CAP-STORAGE` when the lake cannot be written, `CAP-REWRITE`.
+        Broken: `CAP-REWRITE`; `CAP-DISK-FULL` and `CAP-NO-ACCESS` when the lake cannot be written.
     """
     tapes = [open_tape(lake, name) for name in streams]
     done = Maintained([tape.name for tape in tapes])
-    with storing(lake.root):
+    with at(lake.root):
         for tape in tapes:
             done.tables[tape.name] = _tape(spark, lake, tape, sizes or Sizes(), done)
         done.tables[""] = _shared(spark, lake, done)
