@@ -97,6 +97,8 @@ def test_an_attempt_that_was_taken_over_waits_no_more(lake: Lake) -> None:
     books.stepped(RUNS["waits"], "audited", {"staging": "x"}, attempt=2)
     found = {each.name: each.why for each in list_staged(lake, LATER)}
     assert found[f"{RUNS['waits']}-2"] is Why.WAITS
+    # What waits is the other attempt's output.
+    assert found[f"{RUNS['waits']}-1"] is Why.LEFT
 
 
 @given(

@@ -427,6 +427,19 @@ def test_rows_that_are_no_snapshot_are_refused(change):
         KeyedSnapshot.of_rows(1, change(rows), (0, 1))
 
 
+@pytest.mark.parametrize("way", ["twice", "with another"])
+def test_a_key_that_is_not_once_with_its_owner_is_not_dealt(way):
+    whole = snapshot()
+    owner = Rendezvous().owner("a", (0, 1))
+    other = 1 - owner
+    states = {worker: {7: dict(operators[7])} for worker, operators in whole.states.items()}
+    found = states[owner][7]["a"] if way == "twice" else states[owner][7].pop("a")
+    states[other][7]["a"] = found
+    with pytest.raises(Misplaced):
+        replace(whole, states=states).rescaled((0, 1, 2), Rendezvous())
+    assert set(whole.rescaled((0, 1, 2), Rendezvous()).states) == {0, 1, 2}
+
+
 def test_a_codec_has_its_name_for_itself():
     class Other:
         name = "plain"

@@ -45,6 +45,8 @@ def test_a_change_batch_adds_up_and_forgets_what_cancels():
     assert batch.is_empty
     assert not batch
     assert batch == ChangeBatch()
+    assert ChangeBatch([(Time.of(1), 3)]) != ChangeBatch([(Time.of(1), 2)])
+    assert ChangeBatch([(Time.of(1), 3)]) != ChangeBatch([(Time.of(2), 3)])
 
 
 def test_an_antichain_keeps_only_the_minimal():

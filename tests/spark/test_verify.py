@@ -460,6 +460,7 @@ def test_the_answer_as_json(spark, lake):
                 "closed": False,
             },
         ],
+        "retired": [],
     }
     with pytest.raises(AnswerIsNo) as refused:
         verification.require_valid(tape)
@@ -495,7 +496,8 @@ def test_an_empty_tape_is_valid(spark, lake):
     tape = new_tape(spark, lake, TYPES[2])
     verification = verify(spark, lake, tape)
     assert verification.valid
-    assert verification.as_json(tape) == {"stream": "s", "cut": -1, "valid": True, "workers": []}
+    nothing = {"stream": "s", "cut": -1, "valid": True, "workers": [], "retired": []}
+    assert verification.as_json(tape) == nothing
 
 
 def test_reads_no_columns_that_it_does_not_judge(spark, lake):
