@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -12,7 +14,7 @@ import pytest
 from capstan.capture.run import capture
 from capstan.declare import Mode, Target, Transform
 from capstan.errors import AnswerIsNo, BadRequest, Held, NotComplete
-from capstan.ledger import claims, coverage, runs
+from capstan.ledger import claims, coverage, runs, tables
 from capstan.ledger.claims import Scope
 from capstan.ledger.identity import RunId
 from capstan.replay.request import Request
@@ -146,6 +148,29 @@ def test_publish_roll_back_publish_again(play: Play) -> None:
 
     assert second.certificate["generation"] == 2
     assert play.ids("again") == between(48, 144, "ab")
+
+
+def test_a_clock_that_jumps_back_changes_nothing(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = tables.now()
+    hours = itertools.count()
+    monkeypatch.setattr(tables, "now", lambda: began - timedelta(hours=next(hours)))
+    range_ = {"since": DAY2, "until": DAY4}
+
+    first = play("back", **range_, hold=True)
+    published = publish(play.spark, play.lake, play.declarations, run_of(first))
+    history = runs.read_history(play.lake, run_of(published))
+    assert [row.step for row in history.rows] == ["intent", "audited", "done"]
+    assert play("back", **range_).stood
+    play.rollback(run_of(published))
+    assert runs.read_history(play.lake, run_of(published)).last.step == "rolled-back"
+    again = play("back", **range_)
+
+    assert (again.certificate["generation"], play.ids("back")) == (2, between(48, 144))
+    assert {each.run for each in coverage.standing(play.lake, play.lake.table("back"))} == {
+        run_of(again)
+    }
 
 
 DAMAGES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -141,6 +141,10 @@ SCHEMAS = {
     ),
 }
 
+# Rows of these ledgers change what was said before with the same value of a column. They are read
+# by `at`, which therefore goes on where the clock jumps back, or is another machine's.
+_FOLLOWS = {"runs": "run", "snapshots": "pipeline", "retired": "stream"}
+
 
 def now() -> datetime:
     """The present moment, UTC."""
@@ -148,7 +152,7 @@ def now() -> datetime:
 
 
 def read_rows(lake: Lake, ledger: str, **equal: object) -> list[dict[str, object]]:
-    """Rows of a ledger with these column values, in the order of their commits.
+    """Rows of a ledger with these column values, by `at`; claims by their ordinal.
 
     Times of the ledger's `at` columns come as aware datetimes. No rows while there is no ledger.
     """
@@ -184,14 +188,26 @@ def append_rows(
     Returns:
         False when the table already has this transaction: nothing was appended.
     """
+    moment = _moment(lake, ledger, rows)
     path, schema = make_ledger(spark, lake, ledger), SCHEMAS[ledger]
-    stamped = [{"at": now(), **row} for row in rows]
+    stamped = [{"at": moment, **row} for row in rows]
     columns = {
         field.name: pa.array([row.get(field.name) for row in stamped], _arrow(field))
         for field in schema.fields
     }
     frame = spark.createDataFrame(pa.table(columns)).coalesce(1)
     return delta.append(frame.to(schema), path, txn=txn, note={"ledger": ledger}) is not None
+
+
+def _moment(lake: Lake, ledger: str, rows: Sequence[Mapping[str, object]]) -> datetime:
+    """The present; where rows follow upon others, a moment after those."""
+    moment, column = now(), _FOLLOWS.get(ledger)
+    for value in {row[column] for row in rows} if column else ():
+        for before in read_rows(lake, ledger, **{str(column): value})[-1:]:
+            last = before["at"]
+            assert isinstance(last, datetime)
+            moment = max(moment, last + timedelta(microseconds=1))
+    return moment
 
 
 def as_text(value: object) -> str:
