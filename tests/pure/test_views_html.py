@@ -200,6 +200,60 @@ def test_a_report_of_a_run_that_has_failed_at_once(lake):
     assert "It ended before it was known what it would do." in text
 
 
+CHECKS = [
+    {"name": "paid", "rule": "fare >= 0", "failing": 0},
+    {"name": "known", "rule": "id is not null", "failing": 1203},
+]
+
+
+def said(lake, run):
+    """What the page and the report of a run say, without markup."""
+    common = {"base": "/capstan", "airflow": "", "here": "/", "lake": lake.root}
+    texts = render("run.html", view=view_run(lake, run), **common), run_report(lake, NOTHING, run)
+    return [" ".join(" ".join(Page(text).texts).split()) for text in texts]
+
+
+def test_checks_are_shown_by_name_whether_they_were_met_or_not(lake):
+    kept = Books(lake, "s", lake.table("v"), _now=datetime(2024, 1, 2, tzinfo=UTC))
+    passed = {"kind": "copy", "passed": True, "cells": 2, "differing": 0, "checks": CHECKS[:1]}
+    certificate = {**CERTIFICATE, "audit": passed}
+    kept.stepped("v-0d0d0d0d-1", "intent", {"request": {}, "certificate": certificate})
+    kept.stepped("v-0d0d0d0d-1", "done", certificate)
+    for text in said(lake, "v-0d0d0d0d-1"):
+        assert "Audit passed (copy, 2 cells) Checks paid (fare >= 0): met by all rows" in text
+        assert "paid fare >= 0 ✓ met by all rows" in text
+
+
+@pytest.mark.parametrize(
+    ("error", "audit"),
+    [
+        ({"error": "CAP-CHECK", "checks": CHECKS}, "check known not met by 1,203 rows"),
+        ({"error": "CAP-AUDIT", "cells": 9, "differing": 2}, "2 of 9 cells differ"),
+        ({"error": "CAP-FULL"}, "none: it ended before"),
+    ],
+)  # fmt: skip
+def test_of_a_run_that_has_failed_nothing_is_said_that_is_not_so(lake, error, audit):
+    kept = Books(lake, "s", lake.table("v"), _now=datetime(2024, 1, 2, tzinfo=UTC))
+    draft = {**CERTIFICATE, "complete": True, "late": {}, "not_covered": {}, "audit": None}
+    kept.stepped("v-0d0d0d0d-1", "intent", {"request": {}, "certificate": draft})
+    kept.stepped("v-0d0d0d0d-1", "failed", error)
+    for text in said(lake, "v-0d0d0d0d-1"):
+        assert audit in text
+        assert "There was none yet" not in text
+        assert "0 of" not in text
+        assert "Nothing: all workers" not in text
+        assert "Everything: it failed, and nothing of it stands." in text
+        assert ("known id is not null ✕ not met by 1,203 rows" in text) == ("checks" in error)
+
+
+def test_late_rows_that_nobody_has_counted_are_not_said_to_be_none(lake):
+    assert "Nobody has counted them" in said(lake, "u-0b0b0b0b-1")[1]
+    assert "No row of its workers" not in said(lake, "u-0b0b0b0b-1")[1]
+    kept = Books(lake, "s", lake.table("v"), _now=datetime(2024, 1, 2, tzinfo=UTC))
+    kept.stepped("v-0d0d0d0d-1", "done", {**CERTIFICATE, "late": {}})
+    assert "No row of its workers and times had come late." in said(lake, "v-0d0d0d0d-1")[1]
+
+
 def test_a_report_outlives_its_tape(lake):
     (Path(lake.root) / "streams").rename(Path(lake.root) / "gone")
     text = " ".join(Page(run_report(lake, NOTHING, RUN)).texts)

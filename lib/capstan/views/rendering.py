@@ -14,12 +14,13 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from capstan.views import shown
+from capstan.views import facts, shown
 from capstan.views.axes import coordinate_axis, number_axis
 from capstan.views.calendars import Link, calendar, strip
 from capstan.views.coverage import Cell, Coverage, Stretch
 from capstan.views.plots import KINDS, Series, bar_plot, spark, step_plot
 from capstan.views.progress import Line
+from capstan.views.runs import UNCOVERED
 from capstan.views.streams import StreamView
 
 STATIC = {
@@ -82,12 +83,19 @@ def _environment() -> Environment:
         late_plot=late_plot,
         coverage_plot=coverage_plot,
         approval_text=shown.approval_text,
-        behind_text=lambda behind: shown.behind_text(behind, shown.value_text),
-        standing_text=lambda standing: shown.standing_text(standing, shown.number),
-        covered_text=shown.covered_text,
+        uncovered=UNCOVERED,
+        plan_facts=_plan_facts,
+        audit_text=lambda audit: facts.audit_text(audit, shown.value_text),
+        check_facts=lambda audit: facts.check_facts(audit, shown.value_text),
+        checks_text=lambda audit: facts.checks_text(audit, shown.value_text),
         fill_query=fill_query,
     )
     return made
+
+
+def _plan_facts(plan: Mapping[str, object]) -> list[facts.Fact]:
+    told = facts.plan_facts(plan, shown.value_text)
+    return [(name.capitalize(), value) for name, value in told]
 
 
 def frontier_plot(view: StreamView) -> Markup:

@@ -38,7 +38,7 @@ def run_report(lake: Lake, declarations: Declarations, run: str) -> str:
         "report.html",
         view=view,
         tape=tape if isinstance(tape, StreamView) else None,
-        range_late=late if isinstance(late, Mapping) else {},
+        range_late=late if isinstance(late, Mapping) else None,
         counts=_by_replay_worker(view),
         lake=lake.root,
         base="",
