@@ -23,7 +23,14 @@ from capstan.views.coverage import NoCoverage, view_coverage
 from capstan.views.progress import POINTS, read_progress
 from capstan.views.runs import list_runs, view_run
 from capstan.views.scanning import COLUMNS
-from capstan.views.streams import NoView, StreamView, stream_names, view_stream, view_streams
+from capstan.views.streams import (
+    NoView,
+    StreamView,
+    stream_names,
+    view_payload,
+    view_stream,
+    view_streams,
+)
 
 HOUR = 3_600_000_000
 AT = datetime(2024, 6, 1, 12, tzinfo=UTC)
@@ -67,7 +74,8 @@ def test_a_stream_is_shown_as_its_tape_has_it(lake):
     assert list(view.late.items()) == [("ahead", 7), ("late", 3)]
     assert view.checked is not None
     assert (view.checked.commit, view.checked.at) == (2, AT)
-    assert view.columns == (("n", "int64"),)
+    payload = view_payload(lake, "s")
+    assert (payload.columns, payload.files, payload.bytes) == ((("n", "int64"),), 0, 0)
 
 
 def test_a_commit_that_comes_later_is_read_and_nothing_else_is_read_again(lake, monkeypatch):
@@ -175,6 +183,38 @@ def test_a_tape_that_cannot_be_read_does_not_hide_the_others(lake):
     assert isinstance(newer, NoView)
     assert newer.error is not None
     assert newer.error.code == "CAP-FORMAT"
+
+
+def test_a_file_that_is_gone_is_told_by_its_name(lake):
+    Recorded("good", ["a"]).lay(lake)
+    Recorded("bad", ["a"]).lay(lake)
+    gone = next(Path(lake.stream("bad").events).glob("*.parquet"))
+    gone.unlink()
+    bad, good = view_streams(lake, NOTHING, ["bad", "good"])
+    assert isinstance(good, StreamView)
+    assert isinstance(bad, NoView)
+    assert bad.error is not None
+    assert bad.error.code == "CAP-DAMAGED"
+    assert gone.name in bad.error.message
+
+
+@pytest.mark.parametrize("folder", ["a lake", "läke#1"])
+def test_a_lake_may_have_any_place(tmp_path, folder):
+    lake = Lake.at(tmp_path / folder)
+    Recorded("s", ["a"], late={"late": 2}).lay(lake)
+    (view,) = view_streams(lake, NOTHING, ["s"])
+    assert isinstance(view, StreamView)
+    assert (view.progress.lines[0].label, view.late) == ("a", {"late": 2})
+
+
+def test_each_tape_has_what_was_found_sound_of_it_alone(lake):
+    for name, commit in (("one", 1), ("two", 3)):
+        Recorded(name, ["a"]).lay(lake)
+        Recorded(name, ["a"]).verified(lake, commit, AT)
+    Recorded("three", ["a"]).lay(lake)
+    views = view_streams(lake, NOTHING, ["one", "two", "three"])
+    found = [view.checked for view in views if isinstance(view, StreamView)]
+    assert [each and each.commit for each in found] == [1, 3, None]
 
 
 @pytest.mark.parametrize("name", ["../x", "a'b", "x;y", "", "X", "a" * 65])

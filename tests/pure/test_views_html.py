@@ -27,7 +27,7 @@ from capstan.views.plots import KINDS, Series, bar_plot, spark, step_plot
 from capstan.views.rendering import STATIC, frontier_plot, furthest_behind, render, static
 from capstan.views.report import report_policy, run_report
 from capstan.views.runs import list_runs, view_run
-from capstan.views.streams import StreamView, view_stream, view_streams
+from capstan.views.streams import StreamView, view_payload, view_stream, view_streams
 
 HOSTILE = "\"'></text><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*1000007 }}"
 NOTHING = Declarations(Path("streams.yaml"), {}, {}, {}, {})
@@ -137,7 +137,14 @@ def pages(lake):
         streams=view_streams(lake, NOTHING, ["s"]), replays=[], runs=runs, more=0, **common,
     )  # fmt: skip
     yield render(
-        "stream.html", view=view, runs=runs, times=HOSTILE, shown_lines=KINDS, dag="d", **common
+        "stream.html",
+        view=view,
+        payload=view_payload(lake, "s"),
+        runs=runs,
+        times=HOSTILE,
+        shown_lines=KINDS,
+        dag="d",
+        **common,
     )
     yield render("runs.html", runs=runs, total=2, page=2, more=True, **common)
     for run in runs:

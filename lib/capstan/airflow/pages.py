@@ -28,7 +28,13 @@ from capstan.views.plots import KINDS
 from capstan.views.rendering import STATIC, render, static
 from capstan.views.report import report_policy, run_report
 from capstan.views.runs import RunView, list_runs, view_run
-from capstan.views.streams import StreamView, stream_names, view_stream, view_streams
+from capstan.views.streams import (
+    StreamView,
+    stream_names,
+    view_payload,
+    view_stream,
+    view_streams,
+)
 
 _NEWEST = 10
 _PER_PAGE = 50
@@ -123,6 +129,7 @@ def stream(request: Request, name: str, where: Where, who: Who) -> Response:
         "stream.html",
         lake,
         view=view,
+        payload=view_payload(lake, name) if isinstance(view, StreamView) else None,
         runs=_runs(lake, who, stream=name),
         times=", ".join(f"{each.name} {each.kind.value}" for each in coordinates),
         shown_lines=KINDS,

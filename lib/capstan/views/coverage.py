@@ -15,9 +15,9 @@ from capstan.backfill.gaps import Survey, bound_text, survey
 from capstan.backfill.interval import Interval
 from capstan.declare import Declarations, Replay
 from capstan.errors import CapstanError
-from capstan.tape.lake import Lake
+from capstan.tape.lake import Lake, newest_entry
 from capstan.times import Kind, TimeType
-from capstan.views.kept import Kept, newest_entry
+from capstan.views.kept import Kept
 from capstan.views.shown import short_bound
 
 WORST = ("failed", "gap", "stale", "retired", "incomplete", "covered")
