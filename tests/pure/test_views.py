@@ -12,6 +12,7 @@ import pytest
 from capstan.declare import Declarations, Replay
 from capstan.errors import BadRequest
 from capstan.tape import summary
+from capstan.tape.delta import note_text
 from capstan.tape.lake import Lake
 from capstan.tape.tape import newest_cut, open_tape
 from capstan.testing.bare import Books, lay_tape
@@ -19,6 +20,7 @@ from capstan.testing.recorded import START, Recorded, write
 from capstan.testing.streams import little_stream
 from capstan.times import Box
 from capstan.times.region import Region
+from capstan.views.course import view_course
 from capstan.views.coverage import NoCoverage, view_coverage
 from capstan.views.progress import POINTS, read_progress
 from capstan.views.runs import list_runs, view_run
@@ -129,6 +131,46 @@ def test_of_many_commits_a_bounded_number_is_drawn(lake, commits):
     assert progress.commits[-1] == commits - 1
     assert progress.newest[0].commit == commits - 1
     assert len(progress.newest) <= POINTS
+
+
+def test_moments_of_commits_are_those_of_their_files(lake):
+    Recorded("s", ["a", "b"], commits=3).lay(lake)
+    view = view_stream(lake, NOTHING, "s")
+    assert isinstance(view, StreamView)
+    course = view_course(lake, view)
+    files = pa.table(deltalake.DeltaTable(lake.stream("s").events).get_add_actions(flatten=True))
+    written = sorted(files["modification_time"].to_pylist())
+    assert [at and round(at.timestamp() * 1000) for at in course.moments] == written
+    assert course.greatest == tuple(
+        micros(Recorded("s", ["a"]).frontier(0, commit)) - HOUR for commit in range(3)
+    )
+
+
+def test_moments_of_commits_that_share_a_file_are_those_of_the_log(lake):
+    recorded = Recorded("s", ["a"], commits=1)
+    recorded.lay(lake)
+    path = lake.stream("s").events
+    for commit in (1, 2, 3):
+        note = deltalake.CommitProperties(
+            custom_metadata={"userMetadata": note_text({"commit": commit}, f"t{commit}")}
+        )
+        deltalake.write_deltalake(
+            path, recorded._events(0, commit), mode="append", commit_properties=note
+        )
+    deltalake.DeltaTable(path).optimize.compact()
+    view = view_stream(lake, NOTHING, "s")
+    assert isinstance(view, StreamView)
+    course = view_course(lake, view)
+    # The first commit was written by someone who leaves no note.
+    assert course.moments[0] is None
+    logged = [
+        entry["timestamp"] for entry in deltalake.DeltaTable(path).history()
+        if "userMetadata" in entry
+    ]  # fmt: skip
+    found = [round(at.timestamp() * 1000) for at in course.moments[1:] if at]
+    assert found == sorted(logged)
+    # Which records came by then is not to be told from one file of all.
+    assert course.greatest == (None, None, None, view.greatest)
 
 
 def test_a_worker_that_has_said_nothing_is_at_the_start(lake):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -22,9 +23,17 @@ from capstan.times import Coordinate, Kind
 from capstan.views import shown
 from capstan.views.axes import coordinate_axis, number_axis
 from capstan.views.calendars import calendar
+from capstan.views.course import Course, view_course
 from capstan.views.coverage import Cell
 from capstan.views.plots import KINDS, Series, bar_plot, spark, step_plot
-from capstan.views.rendering import STATIC, frontier_plot, furthest_behind, render, static
+from capstan.views.rendering import (
+    STATIC,
+    frontier_plot,
+    furthest_behind,
+    lag_plot,
+    render,
+    static,
+)
 from capstan.views.report import report_policy, run_report
 from capstan.views.runs import list_runs, view_run
 from capstan.views.streams import StreamView, view_payload, view_stream, view_streams
@@ -140,6 +149,7 @@ def pages(lake):
         "stream.html",
         view=view,
         payload=view_payload(lake, "s"),
+        course=view_course(lake, view),
         runs=runs,
         times=HOSTILE,
         shown_lines=KINDS,
@@ -332,9 +342,41 @@ def test_of_many_workers_those_furthest_behind_are_drawn(lake):
     drawn = [line.worker for line in furthest_behind(view)]
     assert len(drawn) == KINDS
     assert {3, 5} <= set(drawn)
-    text = frontier_plot(view)
+    text = frontier_plot(view, view_course(lake, view))
     assert text.count('<path class="line') == KINDS
     Page(text).require_harmless()
+
+
+def test_frontiers_are_drawn_over_the_time_of_commits_and_lags_beside_them(lake):
+    view = view_stream(lake, NOTHING, "s")
+    assert isinstance(view, StreamView)
+    begin = datetime(2024, 5, 1, tzinfo=UTC)
+    known = Course(
+        (begin, begin + timedelta(hours=1), None, begin + timedelta(hours=9)), (9, 9, 9, 9)
+    )
+    text = frontier_plot(view, known)
+    assert "written (UTC)" in text
+    assert "commit 1, 2024-05-01 01:00:00" in text
+    assert "commit 2" not in text
+    # After an hour of nine the line goes up, not after a third of the way.
+    places = [float(x) for x in re.findall(r'class="band" x="([0-9.]+)"', text)]
+    assert places == pytest.approx([84, 84 + 540 / 9, 84 + 540])
+    unknown = Course((None,) * 4, (None,) * 4)
+    assert "commit 2" in frontier_plot(view, unknown)
+    assert lag_plot(view, unknown) == ""
+
+
+def test_lags_are_those_of_the_table_of_workers(lake):
+    view = view_stream(lake, NOTHING, "s")
+    assert isinstance(view, StreamView)
+    course = view_course(lake, view)
+    text = lag_plot(view, course)
+    Page(text).require_harmless()
+    last = re.findall(r"<title>commit 3, [^<]*", text)[0]
+    slow = next(line for line in view.progress.lines if line.worker == 5)
+    lag = shown.length_text(view.coordinate, view.lag(slow))
+    assert f"{slow.label}: {lag}" in unescape(last)
+    assert lag == "19 h"
 
 
 NAMES = st.text(max_size=12)
@@ -348,7 +390,7 @@ def test_plots_of_anything_are_well_formed_and_inside(lines, title):
         for name, values in lines
     ]
     same = [each for each in series if len(each.points) == len(series[0].points)] if series else []
-    text = step_plot(title, number_axis(title, 0, 70), number_axis("y", 0, 100), same)
+    text = step_plot(title, number_axis(title, 0, 70), number_axis("y", 0, 100), same, [title] * 70)
     Page(text).require_harmless()
     for x, y in re.findall(r"[ML]([0-9.-]+) ([0-9.-]+)", text):
         assert 0 <= float(x) <= 720

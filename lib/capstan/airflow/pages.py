@@ -23,6 +23,7 @@ from capstan.airflow.sight import Sight, backfill_dag, capture_dag
 from capstan.declare import check_name
 from capstan.errors import BadRequest, CapstanError
 from capstan.tape.lake import Lake
+from capstan.views.course import view_course
 from capstan.views.coverage import view_coverage
 from capstan.views.plots import KINDS
 from capstan.views.rendering import STATIC, render, static
@@ -130,6 +131,7 @@ def stream(request: Request, name: str, where: Where, who: Who) -> Response:
         lake,
         view=view,
         payload=view_payload(lake, name) if isinstance(view, StreamView) else None,
+        course=view_course(lake, view) if isinstance(view, StreamView) else None,
         runs=_runs(lake, who, stream=name),
         times=", ".join(f"{each.name} {each.kind.value}" for each in coordinates),
         shown_lines=KINDS,

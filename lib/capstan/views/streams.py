@@ -202,6 +202,13 @@ def _view(lake: Lake, name: str, about: str) -> StreamView:
 
 def _greatest(files: pa.Table, coordinate: Coordinate) -> int | None:
     """The greatest time of any messages event, by the bounds of files, to the millisecond."""
+    column = greatest_times(files, coordinate)
+    found = None if column is None else pc.max(column).as_py()
+    return None if found is None else int(found)
+
+
+def greatest_times(files: pa.Table, coordinate: Coordinate) -> pa.ChunkedArray | None:
+    """The greatest time of each file's messages events, as integers; None where none has bounds."""
     name = f"max.time.{coordinate.name}"
     if name not in files.column_names:
         return None
@@ -210,8 +217,7 @@ def _greatest(files: pa.Table, coordinate: Coordinate) -> int | None:
         column = column.cast(pa.timestamp("us", column.type.tz))
     elif coordinate.kind is Kind.DATE:
         column = column.cast(pa.int32())
-    found = pc.max(column.cast(pa.int64())).as_py()
-    return None if found is None else int(found)
+    return column.cast(pa.int64())
 
 
 def _written(files: pa.Table) -> datetime | None:
