@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -199,6 +200,67 @@ def test_whether_it_is_there_is_told_only_to_who_may_see_it(
         "/streams/nowhere": 404, "/streams/little": 403, "/streams/neither": 403,
         f"/runs/{RUN}": 404, "/runs/t-00000000-1": 404,
     }  # fmt: skip
+
+
+HIDDEN = """
+  hidden_replay:
+    stream: secret
+    target: by_day
+    description: "of the hidden stream"
+"""
+
+
+def test_nothing_is_said_of_streams_that_the_user_may_not_see(
+    seeing: Callable[..., TestClient], place: Place, lake: Lake
+) -> None:
+    text = place.streams.read_text(encoding="utf-8")
+    begin, end = text.index("  little:"), text.index("transforms:")
+    secret = text[begin:end].replace("  little:", "  secret:").replace(
+        "{by: column, column: place}", "{by: column, column: place, labels: [xray]}"
+    )  # fmt: skip
+    place.streams.write_text(text[:end] + secret + text[end:] + HIDDEN[1:], encoding="utf-8")
+    day = int(START.timestamp()) * 1_000_000
+    lay_tape(lake, "secret", ["xray"], [(day,)], (day + 4 * DAY_US,))
+    over = Region(Box((day,), (day + DAY_US,)))
+    now = datetime.now(UTC)
+    kept = Books(lake, "secret", lake.table("by_day"), _claims=9, _version=9, _now=now)
+    kept.published("by_day-0c0c0c0c-1", None, over)
+    kept.claimed("by_day-0d0d0d0d-1", None, over)
+    pages = (
+        "/", "/runs", "/streams/little", "/replays/by_day", f"/runs/{RUN}", "/fill",
+        "/fill?stream=little&into=by_day", "/fill?stream=little&into=by_day&replay=nothing",
+        "/fill?stream=nowhere&into=by_day",
+    )  # fmt: skip
+    words = ("secret", "hidden", "xray", "0c0c0c0c", "0d0d0d0d")
+    client = seeing(*ALL, capture_dag("nowhere"))
+    for path in pages:
+        answer = client.get(f"{PREFIX}{path}")
+        assert answer.status_code == 200, path
+        assert [word for word in words if word in answer.text] == [], path
+    plan = client.get(f"{PREFIX}/fill?stream=little&into=by_day").text
+    assert plan.count("a run that you may not see") == 2
+    # Who sees the stream sees all of it.
+    client = seeing(*ALL, capture_dag("secret"))
+    found = {word for path in pages for word in words if word in client.get(f"{PREFIX}{path}").text}
+    assert found == set(words)
+
+
+def test_runs_of_a_declared_replay_are_for_those_who_see_its_dag(
+    seeing: Callable[..., TestClient], lake: Lake
+) -> None:
+    own = "by_day-0e0e0e0e-1"
+    kept = Books(lake, "little", lake.table("by_day"))
+    kept.stepped(own, "intent", {"request": {"replay": "by_day"}, "certificate": {}})
+    little, backfill = ALL[0], ALL[2]
+    for dags, shown in (
+        ((little, REPLAY_DAG), {RUN}), ((little, backfill), {own}), (ALL, {RUN, own}),
+        ((REPLAY_DAG, backfill), set()),
+    ):  # fmt: skip
+        client = seeing(*dags)
+        listed = client.get(f"{PREFIX}/runs").text
+        assert {run for run in (RUN, own) if run in listed} == shown
+        codes = {run: client.get(f"{PREFIX}/runs/{run}").status_code for run in (RUN, own)}
+        assert codes == {run: 200 if run in shown else 404 for run in (RUN, own)}
 
 
 @pytest.mark.parametrize("name", ["..%2f..%2fetc", "a'b", "x;DROP", "X", "a" * 65, "%00", "a b"])

@@ -14,7 +14,7 @@ from itertools import groupby
 from capstan.backfill.gaps import Survey, bound_text, survey
 from capstan.backfill.interval import Interval
 from capstan.declare import Declarations, Replay
-from capstan.errors import CapstanError
+from capstan.errors import BadRequest, CapstanError
 from capstan.tape.lake import Lake, newest_entry
 from capstan.times import Kind, TimeType
 from capstan.views.kept import Kept
@@ -170,6 +170,7 @@ def view_coverage(
     """
     declared = declarations.replay(replay)
     try:
+        require_tape(lake, declared.stream)
         found = _survey(lake, declarations, declared)
     except CapstanError as error:
         return NoCoverage(declared, error)
@@ -194,6 +195,16 @@ def view_coverage(
         not found.whole,
         time_type,
     )
+
+
+def require_tape(lake: Lake, stream: str) -> None:
+    """Check that a stream is on tape, without a word of other streams.
+
+    Raises:
+        BadRequest: `CAP-STREAM`.
+    """
+    if not newest_entry(lake.stream(stream).events):
+        raise BadRequest("CAP-STREAM", f"stream {stream} is not on tape yet", "capture it first")
 
 
 def _survey(lake: Lake, declarations: Declarations, replay: Replay) -> Survey:
