@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import deltalake
 import pyarrow as pa
@@ -23,6 +24,7 @@ from capstan.times.region import Region
 from capstan.views.course import view_course
 from capstan.views.coverage import NoCoverage, view_coverage
 from capstan.views.progress import POINTS, read_progress
+from capstan.views.rendering import fill_query
 from capstan.views.runs import list_runs, view_run
 from capstan.views.scanning import COLUMNS
 from capstan.views.streams import (
@@ -396,6 +398,25 @@ def test_hours_of_a_day_become_its_worst(covered):
     worst = {cell.name: cell.state for cell in view.cells}
     assert worst["2024-05-03"] == "failed"
     assert worst["2024-05-05"] == "gap"
+
+
+def test_a_cell_leads_to_what_is_missing_alone(covered):
+    kept = Books(covered, "little", covered.table("t"), _claims=5, _version=5)
+    noon = Region(
+        Box((micros(START) + 4 * DAY + 10 * HOUR,), (micros(START) + 4 * DAY + 12 * HOUR,))
+    )
+    # Of the fourth day worker 0 is written, of the fifth two hours of both.
+    kept.published("t-00000004-1", [0], days(4, 5))
+    kept.published("t-00000005-1", [0, 1], noon)
+    view = view_coverage(covered, declared(schedule="@hourly"), "r")
+    assert not isinstance(view, NoCoverage)
+    cells = {cell.name: cell for cell in view.cells}
+    fourth, fifth = cells["2024-05-04"], cells["2024-05-05"]
+    assert fourth.workers == ("b",)
+    assert parse_qs(fill_query(view, fourth))["workers"] == ["b"]
+    assert (fourth.since[:16], fourth.until[:16]) == ("2024-05-04T00:00", "2024-05-05T00:00")
+    assert fifth.workers == ("a", "b")
+    assert (fifth.since[:16], fifth.until[:16]) == ("2024-05-05T00:00", "2024-05-05T10:00")
 
 
 def test_the_year_that_is_asked_for_is_shown(covered):

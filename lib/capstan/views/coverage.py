@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from itertools import groupby
+from itertools import groupby, takewhile
 
 from capstan.backfill.gaps import Survey, bound_text, survey
 from capstan.backfill.interval import Interval
@@ -37,10 +37,11 @@ class Cell:
     Attributes:
         name: The day, or the interval's first time.
         state: The worst state of what lies in it.
-        since: Where its part of the first interval in this state begins.
-        until: Where the last one ends.
+        since: Where the first interval in this state begins.
+        until: Where the last of those ends that follow upon it, in this state for these workers.
         intervals: How many intervals meet it.
         day: The day itself, of a calendar.
+        workers: Labels of the workers that are missing there, or written by older code.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Cell:
     until: str
     intervals: int
     day: date | None = None
+    workers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +251,13 @@ def _strip(intervals: Sequence[Interval]) -> tuple[Cell, ...]:
 def _cell(name: str, intervals: Sequence[Interval], day: date | None) -> Cell:
     states = {str(each.state) for each in intervals}
     worst = next(state for state in WORST if state in states)
-    same = [each for each in intervals if each.state == worst]
-    return Cell(name, worst, same[0].since, same[-1].until, len(intervals), day)
+    # What is covered between two gaps is not to be played again: a link leads to one at a time.
+    first = next(n for n, each in enumerate(intervals) if each.state == worst)
+    workers = _concerned(intervals[first])
+    part = list(
+        takewhile(lambda e: e.state == worst and _concerned(e) == workers, intervals[first:])
+    )
+    return Cell(name, worst, part[0].since, part[-1].until, len(intervals), day, workers)
 
 
 def _stretches(intervals: Iterable[Interval]) -> list[Stretch]:
@@ -262,8 +269,12 @@ def _stretches(intervals: Iterable[Interval]) -> list[Stretch]:
 
 
 def _said(each: Interval) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    workers = each.missing if each.state in ("gap", "failed") else each.stale
-    return str(each.state), each.runs, workers
+    return str(each.state), each.runs, _concerned(each)
+
+
+def _concerned(each: Interval) -> tuple[str, ...]:
+    """The workers that have to be played to mend an interval."""
+    return each.missing if each.state in ("gap", "failed") else each.stale
 
 
 def _kept(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:

@@ -243,8 +243,7 @@ def _filler(view: Coverage, fill: str) -> Link:
 
 def fill_query(view: Coverage, part: Cell | Stretch) -> str:
     """The query by which the form is filled in for a part of a replay."""
-    workers: Sequence[str] = part.workers if isinstance(part, Stretch) else ()
-    fields = view.request(part.since, part.until, workers)
+    fields = view.request(part.since, part.until, part.workers)
     pairs = [
         (name, "true" if each is True else str(each))
         for name, value in fields.items()
