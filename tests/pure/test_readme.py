@@ -98,7 +98,7 @@ def test_its_declarations_can_be_read(tmp_path: Path) -> None:
 
 def test_its_programs_can_be_compiled() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for block in blocks:
         compile(block, "README.md", "exec")
 
