@@ -336,3 +336,21 @@ def test_what_waits_is_not_published_once_its_claim_is_gone_in_the_midst(play: P
     with meanwhile("replay.holds", take), pytest.raises(Fenced, match="CAP-FENCED"):
         play.publish(run)
     assert play.ids("midst") == ids(12, 36)
+
+
+def test_a_rollback_whose_rows_of_before_are_gone_is_refused(play: Play) -> None:
+    play("vacuumed", **MORNING, workers=("a",))
+    run = play.run("vacuumed", **MORNING)
+    check = "spark.databricks.delta.retentionDurationCheck.enabled"
+    play.spark.conf.set(check, "false")
+    try:
+        play.spark.sql(f"VACUUM delta.`{play.lake.table('vacuumed')}` RETAIN 0 HOURS")
+    finally:
+        play.spark.conf.unset(check)
+    version = delta.version_of(play.lake.table("vacuumed"))
+    with pytest.raises(BadRequest, match="CAP-GONE.*is no longer kept"):
+        play.rollback(run)
+    # Refused, it holds nothing, and what it published stands.
+    assert delta.version_of(play.lake.table("vacuumed")) == version
+    assert claims.alive(play.lake) == []
+    assert play("vacuumed", **MORNING).stood
