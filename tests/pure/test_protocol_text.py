@@ -279,8 +279,7 @@ def test_transaction_identities_are_those_of_the_code() -> None:
     listed = {row[0]: (row[1].strip("`"), row[2]) for row in _transactions()}
     coded = {
         "fence of attempt k": run.fence(3),
-        "publish of attempt k": run.publish(3),
-        "rollback": run.rollback,
+        "publish, or rollback, of attempt k": run.change(3),
     }
     for what, transaction in coded.items():
         app, version = listed[f"a target: {what}"]
