@@ -7,7 +7,7 @@ numbered ports, timers, watermarks, and every call may fail.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, Self
 
@@ -126,6 +126,14 @@ class Operator(ABC):
     version: int = 1
     state_ports: tuple[int | None, ...] | None = None
 
+    @property
+    def form(self) -> str:
+        """What tells forms of its state apart: `version`, and that of whatever writes parts of it.
+
+        Under another one, code that has changed may go on from the state: `restore` migrates it.
+        """
+        return str(self.version)
+
     @abstractmethod
     def process(self, batch: pa.RecordBatch, context: Context) -> None:
         """Take in the rows of one event, from `context.port`, at `context.time`."""
@@ -213,8 +221,11 @@ class OperatorState:
         operator_id: Stable number of the operator, from its node's name.
         version: Of the form of `data`.
         data: What `Operator.checkpoint` gave.
+        signature: What the state depends on, see `capstan.dag.signature`; None where it is not
+            known, as of an operator that no graph describes.
     """
 
     operator_id: int
     version: int
     data: bytes
+    signature: Mapping[str, str] | None = None

@@ -54,6 +54,8 @@ class Work:
         own = [name for name in stage.nodes if not dag.inputs(name)]
         inputs = (*own, *(entry.source for entry in stage.inputs))
         bounds = reach.last, reach.since, reach.until
+        # Known from here on: tasks may see the text of the code otherwise, or not at all.
+        _ = stage.dag.signatures
         return cls(stage, inputs, stage.key is not None, *bounds, peers, resumes, keeps)
 
     @property

@@ -119,6 +119,10 @@ class _KeyedLogicOperator(Operator):
             operator_id(name), spec.logic, self._made.append, name
         )
 
+    @property
+    def form(self) -> str:
+        return f"{self.version}, of the logic {self._spec.logic.version}"
+
     def process(self, batch: pa.RecordBatch, context: Context) -> None:
         rows = on_time(batch, context, 1)
         if rows is not None:
