@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Hashable, MutableMapping, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 
@@ -11,7 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capstan.dag import TIME, Context, DagBuilder, DagExecutor, Event, Operator, Stateless
+from capstan.dag import (
+    TIME,
+    Context,
+    DagBuilder,
+    DagExecutor,
+    Event,
+    Key,
+    Operator,
+    Stateless,
+    Timer,
+)
 from capstan.dag.errors import LateOutput, OperatorFailed
 from capstan.dag.operators import (
     Deduplicate,
@@ -34,7 +46,9 @@ from capstan.pipeline.layout import NoteKind
 from capstan.pipeline.local import Ran, run_here
 from capstan.pipeline.reach import resuming, within
 from capstan.pipeline.rescaling import Rescaling, heads_of
+from capstan.state import Data, KeyedLogic, StatefulLogic, ttl_map
 from capstan.state.errors import Misplaced, NotWhole, SnapshotCorrupt
+from capstan.state.logic import Output
 from capstan.testing.pipelines import Row, multiset, rows, schema_of
 from capstan.times import Antichain, Box, Kind, TimeType
 
@@ -153,6 +167,86 @@ def looking_ahead() -> DagBuilder:
     )
 
 
+class _Recent(Operator):
+    """Counts for each row those of its key until three units later, when its timer fires."""
+
+    state_ports = None
+
+    def __init__(self) -> None:
+        self.times: dict[str | None, list[int]] = {}
+
+    def process(self, batch: pa.RecordBatch, context: Context) -> None:
+        times = (
+            batch.column(TIME).to_pylist()
+            if TIME in batch.schema.names
+            else [context.time] * batch.num_rows
+        )
+        for key, time in zip(batch.column("key").to_pylist(), times, strict=True):
+            self.times.setdefault(key, []).append(time)
+            context.set_timer(time + 3, "null" if key is None else f"key {key}")
+
+    def on_timer(self, timer: Timer, context: Context) -> None:
+        key = None if timer.tag == "null" else timer.tag.removeprefix("key ")
+        self.times[key] = [time for time in self.times[key] if time >= timer.time - 3]
+        made = {"key": [key], "rows": [len(self.times[key])], TIME: [timer.time]}
+        context.emit(pa.RecordBatch.from_pydict(made, schema=RECENT))
+
+    def checkpoint(self) -> bytes:
+        return json.dumps(list(self.times.items())).encode()
+
+    def restore(self, version: int, state: bytes) -> None:
+        self.times = dict(json.loads(state))
+
+
+RECENT = pa.schema([("key", pa.string()), ("rows", pa.int64()), (TIME, pa.int64())])
+
+
+class Recent:
+    """The description of `_Recent`."""
+
+    key = Key.of("key")
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        return RECENT
+
+    def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
+        return frozenset({"key"})
+
+    def create(self, inputs: Sequence[pa.Schema]) -> Operator:
+        return _Recent()
+
+    def describe(self) -> str:
+        return "recent rows"
+
+
+def _seen(
+    key: object, value: object, time: int, entries: dict[object, tuple[object, int]]
+) -> tuple[str, dict[object, tuple[object, int]]]:
+    """What a key has seen in the last three units, as text, with `value`."""
+    first = sorted([*(repr(each) for each, _ in entries.values()), repr(value)])
+    return " ".join(first), {**entries, (time, repr(value)): (value, time + 3)}
+
+
+class Quiet(StatefulLogic[int, tuple[int, int], int]):
+    """The sum of the rows of a key that come less than two units apart, when it has been quiet."""
+
+    def on_data(
+        self, message: Data[int], state: tuple[int, int] | None, output: Output[int]
+    ) -> tuple[int, int]:
+        assert message.time is not None
+        return (state or (0, 0))[0] + (message.value or 0), message.time
+
+    def on_epoch(
+        self, epoch: int, states: MutableMapping[Hashable, tuple[int, int]], output: Output[int]
+    ) -> None:
+        for key, (total, last) in list(states.items()):
+            if last + 2 <= epoch:
+                output.emit(key, total, last + 2)
+                del states[key]
+
+
+TTL = KeyedLogic(ttl_map(_seen), ("key",), ("number",), pa.schema([("seen", pa.string())]))
+QUIET = KeyedLogic(Quiet(), ("key",), ("number",), pa.schema([("total", pa.int64())]))
 SESSION = SessionWindow(2, (count_rows(), last_of("number"), sum_of("ratio")), by=("key",))
 FIRST = TopN(2, (("number", "descending"),), by=("key",), window=4, rank="rank")
 FIRST_OF_ALL = TopN(1, (("number", "descending"),), by=("key",))
@@ -180,11 +274,18 @@ GRAPHS = {
     "diamond": (diamond, 2, 0),
     "row by row": (lambda: chain(("narrow", NARROW)), 0, 0),
     "looking ahead": (looking_ahead, 0, 2),
+    "entries that expire": (lambda: chain(("op", TTL)), 3, 0),
+    "at epochs": (lambda: chain(("op", QUIET)), None, 0),
+    "timers": (lambda: chain(("op", Recent())), 3, 0),
 }  # fmt: skip
+# Timers of one worker are not those of another.
+KEYED = [name for name in GRAPHS if name != "timers"]
 UNTIMED = {
     "tumbling": lambda: chain(("w", sums(3, 3, "key")), timed=False),
     "session": lambda: chain(("s", SESSION), timed=False),
     "row by row": lambda: chain(("narrow", NARROW), timed=False),
+    "entries that expire": lambda: chain(("op", TTL), timed=False),
+    "timers": lambda: chain(("op", Recent()), timed=False),
 }
 
 
@@ -228,9 +329,10 @@ def test_stages_on_many_workers_give_what_one_executor_gives(
     reach = reach_at(law, None, None, frontier)
     whole = DagExecutor.from_dag(law.dag())
     fed = between(sorted(given_rows, key=lambda row: row[0]), reach)
-    for batch in fed.to_batches():
-        if batch.num_rows:
-            whole.process_event("in", Event(batch.column(TIME)[0].as_py(), batch))
+    for time in sorted(set(fed.column(TIME).to_pylist())):
+        (batch,) = fed.filter(pc.equal(fed.column(TIME), time)).combine_chunks().to_batches()
+        whole.process_watermark("in", time)
+        whole.process_event("in", Event(time, batch))
     whole.process_watermark("in", reach.last)
     wanted = {sink.node: multiset(whole.take_sink_outputs(sink.node)) for sink in law.sinks}
     if reach.until is not None:
@@ -272,7 +374,7 @@ def rescaled(law: Pipeline, state: tuple[Kept, ...], before: int, after: int) ->
     return found
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("name", KEYED)
 @settings(max_examples=25, deadline=None)
 @given(rows(), st.lists(st.integers(0, LARGEST), max_size=4), st.data())
 def test_runs_that_go_on_from_one_another_on_any_workers_are_one_run(

@@ -60,6 +60,12 @@ class DagExecutor(ExecutorView):
         """What operators put out as changes, and the switches of that."""
         return self._engine.changelog
 
+    @property
+    def has_timers(self) -> bool:
+        """Whether an operator has timers, so that rows at several times should not come at once."""
+        kinds = [type(node.operator) for node in self._engine.nodes if node.operator is not None]
+        return any(kind.on_timer is not Operator.on_timer for kind in kinds)
+
     @classmethod
     def from_dag(cls, dag: Dag, *, worker: int = 0, capacity: int = CAPACITY) -> DagExecutor:
         """An executor of `dag`, with operators made from what its nodes declare."""

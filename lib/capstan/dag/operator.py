@@ -140,7 +140,12 @@ class Operator(ABC):
 
     # Not abstract: most operators have no timers, no interest in watermarks and no state.
     def on_timer(self, timer: Timer, context: Context) -> None:  # noqa: B027
-        """Handle a timer that is due; timers of a node fire in order of time and tag."""
+        """Handle a timer that is due; timers of a node fire in order of time and tag.
+
+        A stage of a pipeline in which some operator has this method takes in the rows of one time
+        after another, with the timers in between that are due. What other operators of the stage
+        put out comes when they do.
+        """
 
     def on_watermark(self, watermark: int, context: Context) -> None:  # noqa: B027
         """Learn that rows before `watermark` are complete; comes after all rows and timers."""

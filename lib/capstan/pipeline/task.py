@@ -126,11 +126,12 @@ class _Task:
         if not batch.num_rows:
             return
         times = batch.column(AT)
-        if self._timed or not self._work.ordered:
+        if not self._work.ordered or (self._timed and not self._executor.has_timers):
             self._feed(batch, times[0].as_py() if self._work.ordered else None)
             yield from self._collect()
             return
-        # Where rows have no times of their own, an event has the rows of one time.
+        # Where rows have no times of their own, an event has the rows of one time; and where
+        # operators have timers, those that are due come before the rows of the next time.
         runs = pc.run_end_encode(times)
         start = 0
         for time, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
