@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, MutableMapping, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 
@@ -24,7 +24,7 @@ from capstan.dag import (
     Stateless,
     Timer,
 )
-from capstan.dag.errors import LateOutput, OperatorFailed
+from capstan.dag.errors import LateOutput, OperatorFailed, RestoreFailed, StateChanged
 from capstan.dag.operators import (
     Deduplicate,
     DivertLate,
@@ -438,6 +438,84 @@ def test_a_state_that_is_not_all_there_stops_the_run() -> None:
     swapped = [replace(row, worker=1 - row.worker) for row in state]
     with pytest.raises(Misplaced):
         again(swapped)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "reason"),
+    [
+        (lambda: chain(("w", sums(3, 3, "key"))), lambda: chain(("w", sums(6, 6, "key"))), "size"),
+        (lambda: chain(("w", SESSION)), lambda: chain(("w", sums(3, 3, "key"))), "operator"),
+        (lambda: halves(PAIRS), lambda: halves(replace(PAIRS, upper=2)), "upper"),
+        (
+            lambda: chain(("w", TTL)),
+            lambda: chain(("w", replace(TTL, columns=("ratio",)))),
+            "columns",
+        ),
+    ],
+)
+def test_no_run_goes_on_from_the_state_of_another_operator(
+    first: Callable[[], DagBuilder], then: Callable[[], DagBuilder], reason: str
+) -> None:
+    given_rows: list[Row] = [(t, key, t, None) for t in range(6) for key in "abc"]
+    before, after = pipeline(first(), unbounded=True), pipeline(then(), unbounded=True)
+    played = reach_at(before, None, None, 4)
+    ran = run_here(between(given_rows, played), before, played, peers=2, keeps=True)
+    reach = resumed(reach_at(after, None, None, None), played)
+    fed = between(given_rows, reach)
+    with pytest.raises(StateChanged, match=f"is not as it was.* {reason} was"):
+        run_here(fed, after, reach, peers=2, state=ran.state)
+    with pytest.raises(StateChanged, match=f"is not as it was.* {reason} was"):
+        Rescaling.of(after.plan(), heads_of(ran.state), 2, 3)
+    run_here(fed, pipeline(first(), unbounded=True), reach, peers=2, state=ran.state)
+
+
+class Sums(StatefulLogic[int, int, int]):
+    """The sum of each key so far."""
+
+    def on_data(self, message: Data[int], state: int | None, output: Output[int]) -> int:
+        total = (state or 0) + message.value
+        output.emit(message.key, total, message.time)
+        return total
+
+
+class SumsInPairs(StatefulLogic[int, tuple[int, int], int]):
+    """The same with another form of state: sum and number of records."""
+
+    version = 2
+
+    def on_data(
+        self, message: Data[int], state: tuple[int, int] | None, output: Output[int]
+    ) -> tuple[int, int]:
+        total, count = state or (0, 0)
+        output.emit(message.key, total + message.value, message.time)
+        return total + message.value, count + 1
+
+    def migrate(self, version: int, state: object) -> tuple[int, int]:
+        assert version == 1
+        return int(str(state)), 0
+
+
+def test_a_logic_of_another_version_goes_on_through_a_rescale() -> None:
+    total = pa.schema([("total", pa.int64())])
+    laws = [
+        pipeline(chain(("s", KeyedLogic(logic, ("key",), ("number",), total))), unbounded=True)
+        for logic in (Sums(), SumsInPairs())
+    ]
+    given_rows: list[Row] = [(t, key, t, None) for t in range(6) for key in "abcdef"]
+    first = reach_at(laws[0], None, None, 3)
+    ran = run_here(between(given_rows, first), laws[0], first, peers=2, keeps=True)
+    reach = resumed(reach_at(laws[0], None, None, None), first)
+    fed = between(given_rows, reach)
+    assert contents(run_here(fed, laws[1], reach, peers=2, state=ran.state)) == contents(
+        run_here(fed, laws[0], reach, peers=2, state=ran.state)
+    )
+    dealt = rescaled(laws[1], ran.state, 2, 3)
+    again = run_here(fed, laws[1], reach, peers=3, state=dealt, keeps=True)
+    assert contents(again) == contents(run_here(fed, laws[0], reach, peers=2, state=ran.state))
+    # There is no way back: what it keeps is of the other version.
+    more = resumed(reach_at(laws[0], None, None, None), reach)
+    with pytest.raises(RestoreFailed, match="state of version 2, the logic has 1"):
+        run_here(table([]), laws[0], more, peers=3, state=again.state)
 
 
 @pytest.mark.parametrize("name", UNTIMED)
