@@ -177,6 +177,7 @@ def test_the_form_takes_a_replay(dags: dict[str, DAG]) -> None:
     assert (found["stream"], found["mode"], found["since"]) == ("little", "replace", None)
     assert validated(dags["capstan_backfill__by_day"], {})["workers"] is None
     assert validated(dags["capstan_audit"], {"newest": 1})["target"] is None
+    assert validated(dags["capstan_audit"], {})["newest"] is None
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,8 @@ Audits again what replays have published and still stands, each from the version
 later run has written over part of it, the version that the run had made; elsewhere the table as it
 is now.
 
-**plan** lists what stands, **audit** is one Spark app; what it found is on its page, under
-*Rendered Templates*. A difference fails the run; nothing is ever changed.
+**plan** lists what stands, of every table, and tells in its log what is left out where *Newest* asks
+for less. **audit** is one Spark app; what it found is on its page, under *Rendered Templates*. A difference fails the run; nothing is ever changed.
 """
 
 MAINTAIN = """
