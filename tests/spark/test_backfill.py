@@ -204,7 +204,9 @@ def test_what_a_person_approves_is_not_published(days: Days) -> None:
     found = days.fill("asked").as_json()
     [run] = found["runs"]  # type: ignore[misc]
     assert (run["published"], run["target_version"]) == (False, None)
-    assert days.states("asked") == ["gap"] * 6
+    assert days.states("asked") == ["waiting"] * 6
+    # Somebody has to decide: nothing is staged anew.
+    assert [days.fill("asked", what=what).proposed for what in What] == [()] * 4
 
 
 STREAMS = """

@@ -20,7 +20,7 @@ from capstan.times import Kind, TimeType
 from capstan.views.kept import Kept, newest_entry
 from capstan.views.shown import short_bound
 
-WORST = ("failed", "gap", "stale", "retired", "incomplete", "covered")
+WORST = ("failed", "gap", "stale", "waiting", "retired", "incomplete", "covered")
 """States by what has to be shown of a day that has intervals of several."""
 
 FILLED = frozenset({"gap", "failed", "stale"})
