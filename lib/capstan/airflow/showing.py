@@ -101,6 +101,19 @@ def audits_markdown(result: Mapping[str, object]) -> str:
     return "\n".join(lines)
 
 
+def rollback_markdown(result: Mapping[str, object]) -> str:
+    """What was taken back, as the app `rollback` gives it."""
+    version = f"version {result.get('target_version')} has the rows of before"
+    rows = [
+        ("stream", result.get("stream")),
+        ("workers", result.get("workers")),
+        ("times", bounds_text(result.get("since"), result.get("until"), _value)),
+        ("target", f"{result.get('target')}: {version}"),
+        ("taken back", "before; nothing was changed" if result.get("stood") else "now"),
+    ]
+    return _page(f"Rolled back: {result.get('run')}", rows)
+
+
 def _row(value: object) -> str:
     """A row of a table as text, with the names of its columns."""
     if isinstance(value, Mapping):
