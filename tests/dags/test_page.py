@@ -44,8 +44,8 @@ DAY_US = 86_400_000_000
 RUN = "by_day-0a0a0a0a-1"
 ALL = (capture_dag("little"), REPLAY_DAG, "capstan_backfill__by_day")
 PAGES = (
-    "/", "/streams/little", "/replays/by_day", "/runs", f"/runs/{RUN}", f"/runs/{RUN}/report.html",
-    "/fill?stream=little&into=by_day",
+    "/", "/streams/little", "/replays/by_day", "/runs", "/tables", f"/runs/{RUN}",
+    f"/runs/{RUN}/report.html", "/fill?stream=little&into=by_day",
 )  # fmt: skip
 
 
@@ -166,7 +166,7 @@ def test_who_sees_the_dags_sees_the_pages(seeing: Callable[..., TestClient]) -> 
 @pytest.mark.parametrize(
     ("dags", "shown", "refused"),
     [
-        ((), (), PAGES[1:2] + PAGES[2:3] + PAGES[4:]),
+        ((), (), PAGES[1:3] + PAGES[5:]),
         ((REPLAY_DAG,), (), ("/streams/little", "/replays/by_day", f"/runs/{RUN}")),
         ((capture_dag("little"),), ("/streams/little",), ("/replays/by_day", f"/runs/{RUN}")),
         ((capture_dag("little"), REPLAY_DAG), (f"/runs/{RUN}",), ("/replays/by_day",)),
@@ -233,8 +233,10 @@ def test_nothing_is_said_of_streams_that_the_user_may_not_see(
     kept = Books(lake, "secret", lake.table("by_day"), _claims=9, _version=9, _now=now)
     kept.published("by_day-0c0c0c0c-1", None, over)
     kept.claimed("by_day-0d0d0d0d-1", None, over)
+    table = lake.table("by_day")
     pages = (
-        "/", "/runs", "/streams/little", "/replays/by_day", f"/runs/{RUN}", "/fill",
+        "/", "/runs", "/tables", f"/tables?target={table}", "/streams/little",
+        "/replays/by_day", f"/runs/{RUN}", "/fill",
         "/fill?stream=little&into=by_day", "/fill?stream=little&into=by_day&replay=nothing",
         "/fill?stream=nowhere&into=by_day",
     )  # fmt: skip

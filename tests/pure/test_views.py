@@ -35,6 +35,7 @@ from capstan.views.streams import (
     view_stream,
     view_streams,
 )
+from capstan.views.tables import view_tables
 
 HOUR = 3_600_000_000
 AT = datetime(2024, 6, 1, 12, tzinfo=UTC)
@@ -472,6 +473,32 @@ def test_a_publish_shows_at_once(covered):
     view = view_coverage(covered, declared(), "r")
     assert not isinstance(view, NoCoverage)
     assert view.counts["gap"] == view.counts["failed"] == 0
+
+
+def test_of_each_table_is_told_what_stands_in_it_and_who_wrote_it(covered):
+    path = covered.table("t")
+    kept = Books(covered, "little", path, "by_day", "f00", _claims=5, _version=5)
+    kept.published("t-00000003-1", [1], days(2, 3))
+    kept.published("t-00000004-1", None, days(4, 5))
+    kept.published("t-00000005-1", None, days(5, 6))
+    kept.rolled_back("t-00000005-1", None, days(5, 6))
+    other = Books(covered, "gone", "/elsewhere/x", _claims=20)
+    other.published("x-00000006-1", [0, 3], days(1, 2))
+    runs = {run.run for run in list_runs(covered)}
+    far, near = view_tables(covered, runs)
+    assert (far.target, far.streams, near.target) == ("/elsewhere/x", ["gone"], path)
+    # Of a tape that is gone there are no labels.
+    assert far.written[0].workers == ("0", "3")
+    assert [(each.run, each.workers, each.over) for each in near.written] == [
+        ("t-00000004-1", None, False), ("t-00000003-1", ("b",), False),
+        ("t-00000001-1", ("a", "b"), True),
+    ]  # fmt: skip
+    assert [(each.transform, each.code) for each in near.written] == [
+        ("by_day", "f00"), ("by_day", "f00"), ("", ""),
+    ]  # fmt: skip
+    assert view_tables(covered, {"t-00000003-1"}, path)[0].written == near.written[1:2]
+    assert view_tables(covered, runs, "/elsewhere/y") == []
+    assert view_tables(covered, ()) == []
 
 
 def _table(path, row):

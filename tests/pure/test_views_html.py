@@ -9,15 +9,18 @@ from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
+import deltalake
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from capstan.cli import main
 from capstan.declare import Declarations
+from capstan.ledger.tables import as_text
 from capstan.tape.lake import Lake
 from capstan.testing.bare import Books
-from capstan.testing.recorded import Recorded
+from capstan.testing.recorded import Recorded, write
 from capstan.testing.strategies import coordinate_values
 from capstan.times import Coordinate, Kind
 from capstan.views import shown
@@ -278,11 +281,6 @@ def test_a_report_outlives_its_tape(lake):
 
 
 def test_findings_of_the_ledger_are_in_the_report(lake):
-    import pyarrow as pa
-
-    from capstan.ledger.tables import as_text
-    from capstan.testing.recorded import write
-
     row = {
         "run": RUN, "attempt": 1, "at": datetime(2024, 6, 1, tzinfo=UTC), "stream": "s", "cut": 0,
         "target": lake.table("t"), "target_version": 3, "audit": "copy", "kind": "changed",
@@ -300,9 +298,40 @@ def test_findings_of_the_ledger_are_in_the_report(lake):
     assert "n=1" in text
 
 
-def _arrow(name):
-    import pyarrow as pa
+def found_broken(lake, tape, total, at, worker=0):
+    """Have somebody find, or find gone, that a recording of `s` breaks a rule."""
+    told = {"tape": tape, "seq": 7, "rule": "message", "about": f"event 7: {HOSTILE}"}
+    row = {
+        "run": "", "attempt": 0, "at": at, "stream": "s", "cut": 2, "target": "",
+        "target_version": None, "audit": "verification", "kind": "violation",
+        "code": "CAP-VIOLATION", "check_name": None, "total": total, "worker": worker,
+        "time": None, "expected": None if total else as_text(told),
+        "actual": as_text(told) if total else None, "sample": None,
+    }  # fmt: skip
+    schema = pa.schema([(name, _arrow(name)) for name in row])
+    write(lake.ledger("findings"), pa.Table.from_pylist([row], schema=schema))
 
+
+def test_a_violation_is_shown_on_the_stream_until_it_is_gone(lake):
+    own = str(deltalake.DeltaTable(lake.stream("s").events).metadata().id)
+    day = datetime(2024, 6, 1, tzinfo=UTC)
+    found_broken(lake, own, 1, day)
+    found_broken(lake, own, 1, day, worker=3)
+    found_broken(lake, "another tape of that name", 1, day, worker=4)
+    texts = list(pages(lake))
+    for page in map(Page, texts):
+        page.require_harmless(scripts=1)
+    overview, stream = (" ".join(" ".join(Page(text).texts).split()) for text in texts[:2])
+    assert "✕ violation of 2 workers" in overview
+    assert stream.count("CAP-VIOLATION") == 2
+    assert "Worker w2 breaks message: event 7:" in stream
+    assert "Found at commit 2, 2024-06-01 00:00:00" in stream
+    found_broken(lake, own, 0, day + timedelta(days=1), worker=3)
+    found_broken(lake, own, 0, day + timedelta(days=1))
+    assert all("CAP-VIOLATION" not in text for text in list(pages(lake))[1:2])
+
+
+def _arrow(name):
     numbers = {"attempt": pa.int32(), "worker": pa.int32()}
     longs = dict.fromkeys(("cut", "target_version", "total"), pa.int64())
     return {**numbers, **longs, "at": pa.timestamp("us", "UTC")}.get(name, pa.string())

@@ -23,6 +23,7 @@ from capstan.airflow.sight import Sight, backfill_dag, capture_dag
 from capstan.declare import check_name
 from capstan.errors import BadRequest, CapstanError
 from capstan.ledger import claims
+from capstan.replay.plan import target_path
 from capstan.tape.lake import Lake
 from capstan.views.course import view_course
 from capstan.views.coverage import require_tape, view_coverage
@@ -37,9 +38,11 @@ from capstan.views.streams import (
     view_stream,
     view_streams,
 )
+from capstan.views.tables import view_tables
 
 _NEWEST = 10
 _PER_PAGE = 50
+_PER_TABLE = 200
 
 router = APIRouter()
 
@@ -165,6 +168,32 @@ def replay(
         seen=_seen_runs(lake, who, where),
         may_fill=who.may_replay(),
         dag=backfill_dag(found),
+    )
+
+
+@router.get("/tables")
+def tables(
+    request: Request,
+    where: Where,
+    who: Who,
+    target: Annotated[str | None, Query(min_length=1, max_length=2000)] = None,
+) -> Response:
+    """Tables that replays have written, or one of them with what stands in it."""
+    lake = Lake.at(where.lake)
+    replays: dict[str, list[str]] = {}
+    for each in who.replays(where.declarations.replays.values()):
+        path, _ = target_path(lake, where.declarations, each.target)
+        replays.setdefault(path, []).append(each.name)
+    return _page(
+        request,
+        "tables.html",
+        lake,
+        "" if target else "/tables",
+        # Looked for among paths of the ledger; as a path it is used nowhere.
+        tables=view_tables(lake, _seen_runs(lake, who, where), target),
+        target=target,
+        replays=replays,
+        shown=_PER_TABLE,
     )
 
 

@@ -94,6 +94,7 @@ def _environment() -> Environment:
         check_facts=lambda audit: facts.check_facts(audit, shown.value_text),
         checks_text=lambda audit: facts.checks_text(audit, shown.value_text),
         fill_query=fill_query,
+        query=lambda **fields: urlencode(fields),
     )
     return made
 

@@ -19,6 +19,7 @@ from capstan.tape.lake import Lake, newest_entry
 from capstan.tape.scan import read_columns
 from capstan.tape.tape import Cut, Tape, open_tape
 from capstan.times import Coordinate, Kind
+from capstan.verify.broken import Known, known_violations
 from capstan.views.kept import Kept
 from capstan.views.progress import Line, Progress, read_progress
 
@@ -51,6 +52,7 @@ class StreamView:
         greatest: The greatest time of any record, in the last coordinate; None without records.
         late: Late rows by reason.
         checked: What was last found sound; None where some worker never was.
+        violations: Where recordings break a rule, as far as somebody has looked.
         written: When the newest file of the index was written.
     """
 
@@ -62,6 +64,7 @@ class StreamView:
     greatest: int | None
     late: Mapping[str, int]
     checked: Checked | None
+    violations: tuple[Known, ...]
     written: datetime | None
 
     @property
@@ -80,6 +83,11 @@ class StreamView:
         return min(
             (line.last for line in self.progress.lines if line.last is not None), default=None
         )
+
+    def label(self, worker: int | None) -> str:
+        """What a worker stands for; its number where the tape has none of that number."""
+        labels = {line.worker: line.label for line in self.progress.lines}
+        return "none" if worker is None else labels.get(worker, str(worker))
 
     @property
     def behind(self) -> int | None:
@@ -134,6 +142,9 @@ _KEPT: Kept[StreamView] = Kept()
 _Sound = dict[tuple[str, str], dict[int, tuple[int, datetime]]]
 """By stream and tape, of each worker up to which commit it was found sound, and when."""
 _SOUND: Kept[_Sound] = Kept()
+_Broken = dict[tuple[str, str], tuple[Known, ...]]
+"""By stream and tape the violations that stand."""
+_BROKEN: Kept[_Broken] = Kept()
 
 
 def stream_names(lake: Lake, declarations: Declarations) -> list[str]:
@@ -154,7 +165,7 @@ def view_stream(lake: Lake, declarations: Declarations, name: str) -> StreamView
     if not newest:
         return NoView(name, about)
     try:
-        others = (paths.late, lake.ledger("verified"))
+        others = (paths.late, lake.ledger("verified"), lake.ledger("findings"))
         state = (newest, about, *map(newest_entry, others))
         return _KEPT.get((lake.root, name), state, lambda: _view(lake, name, about))
     except CapstanError as error:
@@ -196,6 +207,7 @@ def _view(lake: Lake, name: str, about: str) -> StreamView:
         greatest=_greatest(files, last),
         late=count_late(tape, cut),
         checked=_checked(lake, tape, table, progress),
+        violations=_broken(lake).get((tape.name, str(table.metadata().id)), ()),
         written=_written(files),
     )
 
@@ -251,4 +263,17 @@ def _read_sound(lake: Lake) -> _Sound:
         if row["worker"] is not None:
             own = found.setdefault((row["stream"], row["tape"]), {})
             own[row["worker"]] = int(row["commit_max"]), row["at_max"]
+    return found
+
+
+def _broken(lake: Lake) -> _Broken:
+    newest = newest_entry(lake.ledger("findings"))
+    return _BROKEN.get(lake.root, newest, lambda: _read_broken(lake))
+
+
+def _read_broken(lake: Lake) -> _Broken:
+    found: _Broken = {}
+    for each in known_violations(lake):
+        own = found.get((each.stream, each.tape), ())
+        found[each.stream, each.tape] = (*own, each)
     return found
