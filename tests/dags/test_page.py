@@ -24,6 +24,7 @@ from capstan.airflow.resolving import foresee
 from capstan.airflow.setting import read_setting
 from capstan.airflow.sight import REPLAY_DAG, ROLLBACK_DAG, backfill_dag, capture_dag
 from capstan.replay.request import Request
+from capstan.tape import opened
 from capstan.tape.lake import Lake
 from capstan.testing.bare import Books, lay_tape
 from capstan.testing.recorded import START
@@ -99,10 +100,12 @@ def _empty(folder: Path) -> None:
 
 
 @pytest.fixture
-def client(lake: Lake, auth: Choosy, monkeypatch: pytest.MonkeyPatch) -> TestClient:
+def client(lake: Lake, auth: Choosy) -> Iterator[TestClient]:
     outer = Starlette()
     outer.mount(PREFIX, app)
-    return TestClient(outer, base_url="http://testserver")
+    opened.keep()
+    yield TestClient(outer, base_url="http://testserver")
+    opened.let_go()
 
 
 @pytest.fixture
@@ -287,6 +290,38 @@ def test_what_is_no_name_is_looked_up_nowhere(seeing: Callable[..., TestClient],
         if answer.status_code == 200 and field != "keys":
             assert 'class="problem"' in answer.text, field
         assert "CAP-BROKEN" not in answer.text
+
+
+HOSTILE = (
+    "../../../../etc/passwd", "x' OR 1=1 --", "`; DROP TABLE x; --", "os:system",
+    "\"><script>alert(1)</script>{{ 7*1000007 }}", "\x00", "9" * 400,
+)  # fmt: skip
+
+
+def test_no_field_of_the_form_takes_what_cannot_be_meant(
+    seeing: Callable[..., TestClient], place: Place
+) -> None:
+    client, names = seeing(*ALL), list(place.bag().dags[REPLAY_DAG].params)
+    assert {"replay", "workers", "keys", "transform", "pipeline", "sink", "as_of"} <= set(names)
+    for index, name in enumerate((*names, "follow", "nothing")):
+        for value in (HOSTILE[index % len(HOSTILE)], HOSTILE[(index + 3) % len(HOSTILE)]):
+            given = {"stream": "little", "into": "by_day", name: value}
+            answer = client.get(f"{PREFIX}/fill", params=given)
+            assert answer.status_code in (200, 400, 403), (name, value, answer.text)
+            text = answer.text
+            assert "Traceback" not in text
+            assert "<script>alert" not in text
+            assert "7000049" not in text
+            assert "root:" not in text
+            # A switch is off, a path of a table may be any, and what is no field is left.
+            if (
+                name in ("into", "follow", "nothing", "dry_run", "diff")
+                or answer.status_code != 200
+            ):
+                continue
+            switch = f'name="{name}" data-kind="switch"' in text
+            assert switch or 'class="problem"' in text, (name, value)
+    assert {each.name for each in Path(place.lake).iterdir()} == {"streams", "ledger"}
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from capstan.declare import Declarations, Replay
-from capstan.errors import BadRequest
-from capstan.tape import summary
+from capstan.errors import BadRequest, Broken
+from capstan.ledger.tables import read_rows
+from capstan.tape import delta, opened, summary
 from capstan.tape.delta import note_text
 from capstan.tape.lake import Lake
 from capstan.tape.tape import newest_cut, open_tape
@@ -96,6 +97,29 @@ def test_a_commit_that_comes_later_is_read_and_nothing_else_is_read_again(lake, 
     assert isinstance(third, StreamView)
     assert third.cut.commit == 1
     assert third.progress.events > second.progress.events
+
+
+def test_tables_that_stay_open_are_read_again_after_each_commit(lake):
+    opened.keep()
+    try:
+        Recorded("s", ["a"], commits=1).lay(lake)
+        path = lake.stream("s").events
+        first = delta.open_table(path)
+        assert delta.open_table(path) is first
+        kept = Books(lake, "s", lake.table("t"))
+        for number in (1, 2):
+            kept.stepped(f"t-0000000{number}-1", "failed", {"error": "x"})
+            assert len(read_rows(lake, "runs")) == len(read_rows(lake, "runs")) == number
+        write(path, Recorded("s", ["a"])._events(0, 1))
+        second = delta.open_table(path)
+        assert (first.version(), second.version()) == (1, 2)
+        Path(lake.root, "streams").rename(Path(lake.root, "gone"))
+        with pytest.raises(Broken) as refused:
+            delta.open_table(path)
+        assert refused.value.code == "CAP-TABLE"
+    finally:
+        opened.let_go()
+    assert delta.open_table(lake.ledger("runs")) is not delta.open_table(lake.ledger("runs"))
 
 
 def test_a_stream_of_the_same_name_made_anew_is_another_one(tmp_path):

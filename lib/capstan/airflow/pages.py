@@ -24,9 +24,10 @@ from capstan.declare import check_name
 from capstan.errors import BadRequest, CapstanError
 from capstan.ledger import claims
 from capstan.replay.plan import target_path
+from capstan.tape import opened
 from capstan.tape.lake import Lake
 from capstan.views.course import view_course
-from capstan.views.coverage import require_tape, view_coverage
+from capstan.views.coverage import require_tape, view_coverage, view_coverages
 from capstan.views.plots import KINDS
 from capstan.views.rendering import STATIC, render, static
 from capstan.views.report import report_policy, run_report
@@ -49,6 +50,7 @@ router = APIRouter()
 
 def make_app() -> FastAPI:
     """The application: no route of it answers anybody who is not logged in."""
+    opened.keep()
     app = FastAPI(
         docs_url=None,
         redoc_url=None,
@@ -109,10 +111,9 @@ def overview(request: Request, where: Where, who: Who) -> Response:
         "/",
         problems=problems,
         streams=view_streams(lake, declared, [name for name in names if name in seen]),
-        replays=[
-            view_coverage(lake, declared, each.name)
-            for each in who.replays(declared.replays.values())
-        ],
+        replays=view_coverages(
+            lake, declared, [each.name for each in who.replays(declared.replays.values())]
+        ),
         runs=runs[:_NEWEST],
         more=len(runs) if len(runs) > _NEWEST else 0,
     )

@@ -25,6 +25,7 @@ from pyspark.errors import PySparkException
 from capstan import breakage
 from capstan.errors import AnswerIsNo, Broken, Held
 from capstan.tape.lake import delete_folder, is_table, read_text
+from capstan.tape.opened import kept
 from capstan.tape.transaction import Txn, write_once
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ def open_table(path: str, version: int | None = None) -> deltalake.DeltaTable:
             `CAP-DAMAGED` or `CAP-NO-ACCESS` where the reason is known.
     """
     try:
+        if version is None:
+            return kept("table", path, lambda: deltalake.DeltaTable(path))
         return deltalake.DeltaTable(path, version=version)
     except TableNotFoundError as error:
         raise Broken("CAP-TABLE", f"there is no Delta table at {path}", path=path) from error

@@ -7,6 +7,7 @@ days of a calendar, or cells of a strip where times are numbers, and stretches t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date, timedelta
 from itertools import groupby, takewhile
@@ -26,6 +27,7 @@ WORST = ("failed", "gap", "stale", "waiting", "retired", "incomplete", "covered"
 FILLED = frozenset({"gap", "failed", "stale"})
 """States that a replay mends."""
 
+_AT_ONCE = 8
 _STRIP = 366
 _STRETCHES = 200
 
@@ -207,6 +209,14 @@ def view_coverage(
         not found.whole,
         time_type,
     )
+
+
+def view_coverages(
+    lake: Lake, declarations: Declarations, replays: Sequence[str]
+) -> list[Coverage | NoCoverage]:
+    """What a page shows of several declared replays, in their order; several are told at a time."""
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+        return list(pool.map(lambda name: view_coverage(lake, declarations, name), replays))
 
 
 def require_tape(lake: Lake, stream: str) -> None:
