@@ -133,6 +133,8 @@ def _carry_out(job: Job) -> Outcome:
     try:
         return _attempt(job)
     except Fenced:
+        # Not written down as its end: a later attempt may be at work, or wait.
+        claims.give_up(job.spark, job.lake, job.run.name, job.attempt)
         raise
     except (Exception, KeyboardInterrupt) as error:
         # Said before it is over, so that the claim does not outlive the attempt.
@@ -175,6 +177,9 @@ def _turn(job: Job) -> dict[str, object] | None:
                 done = settle.complete(job, published[0].version, published[1])
     if done is None:
         shut_out(job)
+    else:
+        # Another attempt may have said so before this one could end itself by it.
+        claims.give_up(job.spark, job.lake, job.run.name, job.attempt)
     return done
 
 
@@ -295,8 +300,13 @@ def publish(
     job = restore(spark, lake, declarations, history).at(attempt)
     require_unmoved(job, history)
     _require_decision(job, history, decision)
-    if any((each.run, each.attempt) == (run, attempt) for each in claims.alive(lake)):
-        return _publish_waiting(job, history, decision, staging, audit)
+    holding = claims.alive(lake, job.plan.target)
+    if any((each.run, each.attempt) == (run, attempt) for each in holding):
+        try:
+            return _publish_waiting(job, history, decision, staging, audit)
+        except Fenced:
+            claims.give_up(spark, lake, run, attempt)
+            raise
     # Its claim has died while it waited: another attempt claims for it.
     job = replace(job, played=attempt).claimed()
     reached("publish.claim", run=run, attempt=job.attempt)
@@ -304,6 +314,8 @@ def publish(
         done = _turn(job)
         if done is not None:
             return Outcome(done)
+        history = runs.read_history(lake, run)
+        require_waiting(history)
         require_unmoved(job, history)
         return _publish_waiting(job, history, decision, staging, audit)
     except BaseException:
