@@ -29,6 +29,7 @@ from capstan.replay.play import Output, expected_rows, playing, require_columns
 from capstan.replay.request import Request
 from capstan.replay.resuming import keep_state, snapshot_of_run
 from capstan.replay.rollback import roll_back
+from capstan.replay.standing import require_not_doubled, stood_before
 from capstan.steps import reached
 from capstan.tape import delta, summary
 from capstan.tape.delta import Commit
@@ -63,13 +64,16 @@ def replay(
 ) -> Outcome:
     """Carry out a replay; the same request again changes nothing while its result stands.
 
+    Of a range that was complete it is the same at any later cut: nothing can have come to it.
+
     Raises:
         BadRequest: The request cannot be meant as it stands; see `make_plan`, `require_known`.
         AnswerIsNo: `CAP-VIOLATION` when the recording is not sound, `CAP-AUDIT` when what was
             stored is not what the tape promises; nothing is published.
         OperatorFailed: An operator of a pipeline raised; nothing is published.
         NotComplete: `CAP-INCOMPLETE`.
-        BadRequest: `CAP-RETIRED` when records that it needs were deleted.
+        BadRequest: `CAP-RETIRED` when records that it needs were deleted; `CAP-APPEND` when it
+            would put rows into the target twice.
         Held: `CAP-HELD` when another run holds an overlapping range.
         Fenced: A later attempt of the same run has taken over.
     """
@@ -90,9 +94,10 @@ def replay(
     if request.follow is not None and nothing_new(plan):
         found = last.certificate if last is not None else None
         return Outcome(found or {}, stood=True)
+    before = last if last is not None and last.published else stood_before(lake, declarations, plan)
+    if request.follow is None and before is not None and settle.stands(job, before):
+        return Outcome(before.certificate or {}, stood=True)
     if last is not None and (last.published or last.rolled_back):
-        if request.follow is None and last.published and settle.stands(job, last):
-            return Outcome(last.certificate or {}, stood=True)
         job = replace(job, run=replace(run, generation=run.generation + 1))
     plan.require_kept()
     return _carry_out(job)
@@ -127,6 +132,7 @@ def _pinned(
 
 def _carry_out(job: Job) -> Outcome:
     target.require_known(job.spark, job.lake, job.plan)
+    require_not_doubled(job.lake, job.plan, [job.run.name])
     require_columns(job.spark, job.plan)
     job = job.claimed()
     reached("replay.claim", run=job.run.name, attempt=job.attempt)
@@ -145,8 +151,9 @@ def _carry_out(job: Job) -> Outcome:
 
 def _attempt(job: Job) -> Outcome:
     plan = job.plan
-    # Again: from the claim on, nothing of the stream is retired.
+    # Again: from the claim on, nothing of the stream is retired, nor published by others.
     plan.require_kept()
+    require_not_doubled(job.lake, plan, [job.run.name])
     expected = expected_rows(job.spark, plan)
     target.require_checks(plan, expected)
     # Before the fence, which needs a table: an earlier attempt may not have got so far.

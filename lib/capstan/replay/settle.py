@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from capstan.declare import Declarations, Mode
 from capstan.ledger import coverage, runs
+from capstan.ledger.coverage import Covered
 from capstan.ledger.identity import RunId, short_name
 from capstan.ledger.regions import parse_region
 from capstan.ledger.runs import History
@@ -17,6 +18,7 @@ from capstan.replay.findings import note_findings
 from capstan.replay.job import Job, draft_of, require_intent, restore
 from capstan.replay.plan import with_region
 from capstan.replay.rollback import take_back
+from capstan.replay.standing import appended
 from capstan.steps import reached
 from capstan.tape import delta, summary
 from capstan.tape.lake import Lake
@@ -108,11 +110,18 @@ def stands(job: Job, history: History) -> bool:
     if checked and delta.version_of(job.plan.target) == version:
         return True
     mine = [c for c in coverage.standing(job.lake, job.plan.target) if c.run == history.last.run]
-    if not mine or coverage.later_than(job.lake, mine[0]):
+    if not mine or any(_wrote_over(job, other) for other in coverage.later_than(job.lake, mine[0])):
         return False
     if job.plan.request.mode is not Mode.REPLACE:
         return True
     return target.audit_target(job.spark, job.plan).passed
+
+
+def _wrote_over(job: Job, later: Covered) -> bool:
+    """Whether a later run over part of the same has changed rows: an append changes none."""
+    if job.plan.request.mode is not Mode.APPEND:
+        return True
+    return not appended(runs.read_history(job.lake, later.run))
 
 
 def _checked(certificate: Mapping[str, object]) -> list[tuple[object, object]]:
