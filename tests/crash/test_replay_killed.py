@@ -44,14 +44,10 @@ ROLLBACKS = [
     "rollback.coverage",
     "rollback.ledger",
 ]
-ADDING = [
-    ("append", "rollback.publish"),
-    ("merge", "rollback.holds"),
-    ("merge", "rollback.publish"),
-]
+ADDING = [("append", "rollback.publish"), ("merge", "rollback.publish")]
 WRONG = {**STAGED, "workers": None, "into": "wrong", "transform": "wrong"}
 # Of a run whose audit fails: staged, and direct, which takes back what it has published.
-FAILING = ["audit.findings", "replay.publish", "rollback.claim", "rollback.publish"]
+FAILING = ["audit.findings", "replay.publish", "rollback.publish"]
 
 # Steps over a run that waits for somebody; the claim of `unlocked` is dead before it.
 WAITING: list[tuple[str, str, str, dict[str, object]]] = [

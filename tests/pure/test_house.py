@@ -63,11 +63,11 @@ def test_pure_rooms_are_all_under_the_contract() -> None:
     assert set(CONTRACTS["pure"]["forbidden_modules"]) >= {"pyspark", "airflow"}
 
 
-def test_modules_are_at_most_500_lines_long() -> None:
+def test_modules_are_at_most_400_lines_long() -> None:
     lengths = {
         name_of(module): len(module.read_text(encoding="utf-8").splitlines()) for module in MODULES
     }
-    assert {name: lines for name, lines in lengths.items() if lines > 500} == {}
+    assert {name: lines for name, lines in lengths.items() if lines > 400} == {}
 
 
 def test_only_one_room_imports_airflow() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from pyspark.errors import PySparkException
@@ -19,8 +19,10 @@ from capstan.replay.request import Request
 from capstan.replay.rollback import is_gone
 from capstan.replay.target import require_all_rows
 from capstan.tape import delta
+from capstan.tape.conflicts import retrying
 from capstan.tape.delta import Commit
 from capstan.tape.lake import Lake
+from capstan.tape.transaction import Txn
 from capstan.testing.bare import Books, lay_tape
 from capstan.testing.streams import NAME, declared, little_stream
 from capstan.times import Box, Kind, TimeType
@@ -28,6 +30,8 @@ from capstan.times.region import Region
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pyspark.sql import DataFrame
 
 HOUR_US = 3_600_000_000
 ALL = Region(Box((None,), (None,)))
@@ -95,14 +99,32 @@ def test_a_commit_that_lost_is_tried_again_and_given_up_in_the_end(
             raise PySparkException(f"io.delta.exceptions.{lost}: files were added")
         return Commit(7, {})
 
-    assert delta.retrying(lambda: write(2), "/t") == Commit(7, {})
+    assert retrying(lambda: write(2), "/t") == Commit(7, {})
     assert len(tries) == 3
     assert pauses == sorted(pauses)
     tries.clear()
     with pytest.raises(Held, match="12 commits in a row to /t lost") as caught:
-        delta.retrying(lambda: write(99), "/t")
+        retrying(lambda: write(99), "/t")
     assert (caught.value.code, caught.value.exit_code) == ("CAP-CONFLICT", 4)
     assert len(tries) == 12
+
+
+def test_an_append_that_lost_to_who_changed_the_columns_is_made_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tries: list[str] = []
+
+    def write_once(*_given: object) -> bool:
+        tries.append("")
+        if len(tries) == 1:
+            raise PySparkException("MetadataChangedException: the table was changed")
+        return False
+
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr(delta, "write_once", write_once)
+    frame = cast("DataFrame", None)
+    assert delta.append(frame, str(tmp_path), txn=Txn("a", 1), merge_schema=True) is None
+    assert len(tries) == 2
 
 
 def test_what_is_no_conflict_is_not_tried_again() -> None:
@@ -113,7 +135,7 @@ def test_what_is_no_conflict_is_not_tried_again() -> None:
         raise PySparkException("no space left on device")
 
     with pytest.raises(PySparkException, match="no space"):
-        delta.retrying(write, "/t")
+        retrying(write, "/t")
     assert tries == [1]
 
 

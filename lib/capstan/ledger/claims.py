@@ -193,6 +193,12 @@ def release(spark: SparkSession, lake: Lake, run: str, attempt: int) -> None:
     )
 
 
+def give_up(spark: SparkSession, lake: Lake, run: str, attempt: int) -> None:
+    """Release the claim of an attempt that was shut out, if it still stands."""
+    if _standing(lake, run, attempt) is not None:
+        release(spark, lake, run, attempt)
+
+
 def alive(lake: Lake, target: str | None = None) -> list[Claim]:
     """Claims that hold, by ordinal: neither released, ended, expired nor taken over."""
     return [

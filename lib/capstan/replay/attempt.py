@@ -1,0 +1,218 @@
+"""One attempt of a run: it claims, shuts others out, plays, stages, audits and publishes.
+
+Every write is a named point (`capstan.steps`), and a kill between any two of them leaves work that
+the same command finishes: the target's own transactions say what was published, never the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from capstan.errors import CapstanError, Fenced
+from capstan.ledger import claims, runs
+from capstan.ledger.runs import Step
+from capstan.replay import certificate, settle, target
+from capstan.replay.aside import keep_aside
+from capstan.replay.difference import difference
+from capstan.replay.findings import note_findings
+from capstan.replay.follow import require_cursor
+from capstan.replay.holding import shut_out
+from capstan.replay.job import Job
+from capstan.replay.play import Output, expected_rows, playing, require_columns
+from capstan.replay.resuming import keep_state, snapshot_of_run
+from capstan.replay.standing import require_not_doubled
+from capstan.steps import reached
+from capstan.tape import delta, summary
+from capstan.tape.delta import Commit
+from capstan.tape.lake import delete_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a replay came to.
+
+    Attributes:
+        certificate: The certificate; of a run that is held back, as far as it is known.
+        stood: Whether nothing had to be done, because an earlier run stands.
+    """
+
+    certificate: Mapping[str, object]
+    stood: bool = False
+
+    def as_json(self) -> dict[str, object]:
+        """The certificate with all the keys that others rely on, null where not known."""
+        return {**dict.fromkeys(certificate.KEYS), **self.certificate, "stood": self.stood}
+
+
+def carry_out(job: Job) -> Outcome:
+    """Carry out a run that has not published: claim, play, stage, audit, publish.
+
+    Raises:
+        CapstanError: What `capstan.replay.run.replay` tells of.
+    """
+    target.require_known(job.spark, job.lake, job.plan)
+    require_not_doubled(job.lake, job.plan, [job.run.name])
+    require_columns(job.spark, job.plan)
+    job = job.claimed()
+    reached("replay.claim", run=job.run.name, attempt=job.attempt)
+    try:
+        return _attempt(job)
+    except Fenced:
+        # Not written down as its end: a later attempt may be at work, or wait.
+        claims.give_up(job.spark, job.lake, job.run.name, job.attempt)
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        # Said before it is over, so that the claim does not outlive the attempt.
+        detail = error.as_json() if isinstance(error, CapstanError) else {"error": str(error)}
+        job.write(Step.FAILED, detail)
+        raise
+
+
+def _attempt(job: Job) -> Outcome:
+    plan = job.plan
+    # Again: from the claim on, nothing of the stream is retired, nor published by others.
+    plan.require_kept()
+    require_not_doubled(job.lake, plan, [job.run.name])
+    expected = expected_rows(job.spark, plan)
+    target.require_checks(plan, expected)
+    # Before the fence, which needs a table: an earlier attempt may not have got so far.
+    target.ensure(job.spark, plan, expected.schema)
+    reached("replay.target", run=job.run.name)
+    done = take_turn(job)
+    if done is not None:
+        return Outcome(done)
+    if plan.request.follow is not None:
+        chain = runs.read_histories(job.lake, identity=job.run.identity).values()
+        require_cursor(plan, chain)
+    with playing(job.spark, plan, expected) as output:
+        return _written(job, output)
+
+
+def take_turn(job: Job) -> dict[str, object] | None:
+    """Shut out who has claimed before an attempt, which has just claimed.
+
+    Returns:
+        The certificate, if an earlier attempt of the run has published: nothing is left to do.
+
+    Raises:
+        Fenced: `CAP-FENCED` when a later attempt has begun already.
+    """
+    path, done = job.plan.target, None
+    if job.attempt > 1:
+        target.fence(job.spark, path, job.run, job.attempt, job.run.name)
+        reached("replay.fence", run=job.run.name, attempt=job.attempt)
+        history = runs.read_histories(job.lake, run=job.run.name).get(job.run.name)
+        since = history.first_intent if history is not None else None
+        if since is not None:
+            version = int(str(since.detail["target_version"]))
+            published = target.find_publish(path, job.run.name, version)
+            if published is not None:
+                done = settle.complete(job, published[0].version, published[1])
+    if done is None:
+        shut_out(job)
+    else:
+        # Another attempt may have said so before this one could end itself by it.
+        claims.give_up(job.spark, job.lake, job.run.name, job.attempt)
+    return done
+
+
+def _written(job: Job, output: Output) -> Outcome:
+    """What becomes of what was played: written down, staged, audited, published."""
+    plan = job.plan
+    played = summary.played(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
+    counted = output.counted
+    snapshot = None
+    if plan.piped is not None and output.state is not None:
+        snapshot = snapshot_of_run(job.name, plan.piped, plan.peers, output.state)
+        counted = {**(counted or {}), "state": snapshot.as_json()}
+    draft = certificate.draft(plan, played, counted)
+    job.hold()
+    job.write(Step.INTENT, job.intent(draft))
+    reached("replay.intent", run=job.run.name, records=played.records)
+    if plan.piped is not None and output.played is not None:
+        keep_aside(job, plan.piped, output.played)
+    if snapshot is not None and output.state is not None:
+        keep_state(job.spark, job.lake, snapshot, output.state)
+    if plan.request.direct:
+        commit = _commit(job, output.rows, {"direct": True})
+        return Outcome(settle.audit_direct(job, commit.version, draft))
+    staging = job.lake.staging(job.name)
+    staged, audit = _stage(job, output.rows, staging)
+    if plan.request.held:
+        return _hold(job, staged, {"audit": audit, "staging": staging}, draft)
+    return Outcome(publish_staged(job, staged, staging, audit, draft))
+
+
+def _hold(
+    job: Job, staged: DataFrame, waiting: dict[str, object], draft: Mapping[str, object]
+) -> Outcome:
+    """Leave a run as audited; who is to approve it is told what it would change."""
+    plan = job.plan
+    if plan.request.approve:
+        found = difference(job.spark, plan, staged)
+        waiting = {**waiting, "diff": found.as_json(plan.tape.time_type)}
+    job.write(Step.AUDITED, waiting)
+    reached("replay.audited", run=job.run.name)
+    told = {"attempt": job.attempt, "generation": job.run.generation}
+    return Outcome({"run": job.run.name, **draft, **told, **waiting})
+
+
+def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str, object]]:
+    delete_folder(staging)
+    writer = rows.write.format("delta").mode("overwrite")
+    if job.plan.layout.worker:
+        writer = writer.partitionBy(job.plan.layout.worker)
+    writer.save(staging)
+    reached("replay.staging", run=job.run.name)
+    staged = delta.load(job.spark, staging)
+    audit = target.audit(job.spark, job.plan, staged)
+    reached("replay.audit", run=job.run.name, passed=audit.passed, cells=audit.cells)
+    note_findings(job.spark, job.lake, job.plan, audit, run=job.run.name, attempt=job.attempt)
+    audit.require_passed(f"run {job.run.name}, staged at {staging}")
+    return staged, audit.as_json(job.plan.tape.time_type)
+
+
+def publish_staged(
+    job: Job,
+    staged: DataFrame,
+    staging: str,
+    audit: Mapping[str, object],
+    draft: Mapping[str, object],
+) -> dict[str, object]:
+    """Publish what was staged and audited, under the claim that the attempt holds.
+
+    Args:
+        job: The run, at the attempt that publishes.
+        staged: The rows.
+        staging: Where they are; it is deleted.
+        audit: What the audit came to, for the certificate.
+        draft: The certificate as far as it is known.
+
+    Returns:
+        The certificate.
+
+    Raises:
+        Fenced: `CAP-FENCED` when the claim is gone.
+        Held: `CAP-CONFLICT` when other writers won again and again.
+    """
+    commit = _commit(job, staged, {"audit": audit})
+    target.require_all_rows(job.plan, commit, staged.count())
+    done = job.record(draft, commit.version, audit)
+    delete_folder(staging)
+    return done
+
+
+def _commit(job: Job, rows: DataFrame, note: Mapping[str, object]) -> Commit:
+    """Publish the rows under the claim that the attempt holds."""
+    if job.source != job.attempt:
+        note = {**note, "played": job.source}
+    job.hold()
+    reached("replay.holds", run=job.run.name)
+    commit = target.publish(job.plan, job.run, job.attempt, rows, note)
+    reached("replay.publish", run=job.run.name, version=commit.version)
+    return commit
