@@ -18,7 +18,7 @@ from capstan.replay.plan import Plan, make_plan
 from capstan.replay.request import Request
 from capstan.replay.rollback import is_gone
 from capstan.replay.target import require_all_rows
-from capstan.tape import delta
+from capstan.tape.conflicts import retrying
 from capstan.tape.delta import Commit
 from capstan.tape.lake import Lake
 from capstan.testing.bare import Books, lay_tape
@@ -95,12 +95,12 @@ def test_a_commit_that_lost_is_tried_again_and_given_up_in_the_end(
             raise PySparkException(f"io.delta.exceptions.{lost}: files were added")
         return Commit(7, {})
 
-    assert delta.retrying(lambda: write(2), "/t") == Commit(7, {})
+    assert retrying(lambda: write(2), "/t") == Commit(7, {})
     assert len(tries) == 3
     assert pauses == sorted(pauses)
     tries.clear()
     with pytest.raises(Held, match="12 commits in a row to /t lost") as caught:
-        delta.retrying(lambda: write(99), "/t")
+        retrying(lambda: write(99), "/t")
     assert (caught.value.code, caught.value.exit_code) == ("CAP-CONFLICT", 4)
     assert len(tries) == 12
 
@@ -113,7 +113,7 @@ def test_what_is_no_conflict_is_not_tried_again() -> None:
         raise PySparkException("no space left on device")
 
     with pytest.raises(PySparkException, match="no space"):
-        delta.retrying(write, "/t")
+        retrying(write, "/t")
     assert tries == [1]
 
 

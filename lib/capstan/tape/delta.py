@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import deltalake
@@ -23,7 +23,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from capstan import breakage
-from capstan.errors import AnswerIsNo, Broken, Held
+from capstan.errors import AnswerIsNo, Broken
+from capstan.tape.conflicts import SAME_TXN, is_any, retrying
 from capstan.tape.lake import delete_folder, is_table, read_text
 from capstan.tape.transaction import Txn, write_once
 
@@ -43,16 +44,6 @@ KEEP_VERSIONS = {
     "delta.deletedFileRetentionDuration": "interval 90 days",
     "delta.logRetentionDuration": "interval 90 days",
 }
-_CONFLICTS = (
-    "ConcurrentAppendException",
-    "ConcurrentDeleteReadException",
-    "ConcurrentDeleteDeleteException",
-    "ConcurrentWriteException",
-    "MetadataChangedException",
-)
-_SAME_TXN = "ConcurrentTransactionException"
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +81,7 @@ def _create(builder: DeltaTableBuilder, path: str) -> None:
         except (Py4JJavaError, PySparkException) as error:
             if is_table(path):
                 return  # Another writer has just made it.
-            if not _is_any(error, "DELTA_TABLE_NOT_FOUND"):
+            if not is_any(error, "DELTA_TABLE_NOT_FOUND"):
                 raise
             time.sleep(pause)  # Another writer has begun to.
         else:
@@ -120,10 +111,16 @@ def open_table(path: str, version: int | None = None) -> deltalake.DeltaTable:
     try:
         return deltalake.DeltaTable(path, version=version)
     except TableNotFoundError as error:
-        raise Broken("CAP-TABLE", f"there is no Delta table at {path}", path=path) from error
+        raise Broken(
+            "CAP-TABLE",
+            f"there is no Delta table at {path}",
+            "check the lake and the name; `capstan streams` tells what is on tape",
+            path=path,
+        ) from error
     except (DeltaError, OSError) as error:
         known = breakage.foreseen(error)
-        code, hint = ("CAP-TABLE", "") if known is None else (known.code, known.hint)
+        lacking = "see whether its _delta_log is there and whole; put back from a copy what is not"
+        code, hint = ("CAP-TABLE", lacking) if known is None else (known.code, known.hint)
         said = f"cannot read the Delta table at {path}: {breakage.reason(error)}"
         raise Broken(code, said, hint, path=path) from error
 
@@ -252,33 +249,6 @@ def delete_rows(spark: SparkSession, path: str, condition: str) -> None:
     retrying(delete, path)
 
 
-def is_conflict(error: Py4JJavaError | PySparkException) -> bool:
-    """Whether a commit has lost to another writer of the table, and can be made again."""
-    return _is_any(error, *_CONFLICTS)
-
-
-def _is_any(error: Py4JJavaError | PySparkException, *names: str) -> bool:
-    """Whether an error is one of these of Delta's; its text alone may not have its name."""
-    return any(name in f"{type(error).__name__}: {error}" for name in names)
-
-
-def retrying(write: Callable[[], T], path: str, attempts: int = 12) -> T:
-    """Repeat `write` while it loses Delta's conflict check, with growing pauses."""
-    for attempt in range(attempts):
-        try:
-            return write()
-        except (Py4JJavaError, PySparkException) as error:
-            if not is_conflict(error):
-                raise
-            time.sleep(min(0.1 * 2**attempt, 3.0))
-    raise Held(
-        "CAP-CONFLICT",
-        f"{attempts} commits in a row to {path} lost to other writers",
-        "run the same command again",
-        path=path,
-    )
-
-
 def _write(
     frame: DataFrame,
     path: str,
@@ -299,7 +269,7 @@ def _write(
             return None
     except (Py4JJavaError, PySparkException) as error:
         # Two writers of one transaction at once: the other one landed, so this one is done.
-        if not _is_any(error, _SAME_TXN):
+        if not is_any(error, SAME_TXN):
             raise
         return None
     return find_commit(path, token, -1 if before is None else before)
@@ -394,7 +364,7 @@ def _merge(
         job = job.whenMatchedUpdate(keep, values)
         job.whenNotMatchedInsert(keep, values).execute()
     except (Py4JJavaError, PySparkException) as error:
-        if not _is_any(error, _SAME_TXN):
+        if not is_any(error, SAME_TXN):
             raise
         return None
     finally:

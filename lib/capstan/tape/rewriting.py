@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from capstan.errors import Broken
-from capstan.tape import delta
+from capstan.tape import conflicts, delta
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -170,7 +170,7 @@ def _commit(
     try:
         transaction.commitIfNeeded(jvm.PythonUtils.toSeq(actions), operation, tags)
     except (Py4JJavaError, PySparkException) as error:
-        if not delta.is_conflict(error):
+        if not conflicts.is_conflict(error):
             raise
         return False
     finally:

@@ -1,0 +1,52 @@
+"""Commits that lose to other writers of a table: which those are, and that they are made again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from capstan.errors import Held
+
+SAME_TXN = "ConcurrentTransactionException"
+"""What Delta says of two writers of one transaction at once."""
+
+_CONFLICTS = (
+    "ConcurrentAppendException",
+    "ConcurrentDeleteReadException",
+    "ConcurrentDeleteDeleteException",
+    "ConcurrentWriteException",
+    "MetadataChangedException",
+)
+
+T = TypeVar("T")
+
+
+def is_conflict(error: Py4JJavaError | PySparkException) -> bool:
+    """Whether a commit has lost to another writer of the table, and can be made again."""
+    return is_any(error, *_CONFLICTS)
+
+
+def is_any(error: Py4JJavaError | PySparkException, *names: str) -> bool:
+    """Whether an error is one of these of Delta's; its text alone may not have its name."""
+    return any(name in f"{type(error).__name__}: {error}" for name in names)
+
+
+def retrying(write: Callable[[], T], path: str, attempts: int = 12) -> T:
+    """Repeat `write` while it loses Delta's conflict check, with growing pauses."""
+    for attempt in range(attempts):
+        try:
+            return write()
+        except (Py4JJavaError, PySparkException) as error:
+            if not is_conflict(error):
+                raise
+            time.sleep(min(0.1 * 2**attempt, 3.0))
+    raise Held(
+        "CAP-CONFLICT",
+        f"{attempts} commits in a row to {path} lost to other writers",
+        "run the same command again",
+        path=path,
+    )
