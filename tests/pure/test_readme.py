@@ -46,7 +46,8 @@ def test_every_option_that_is_named_exists() -> None:
     }
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*\b(?!-)", TEXT))
     docker = {"--build", "--detach", "--profile", "--rm", "--wait"}
-    assert named - known == {"--jars", "--request", "--result", "--help", *docker}
+    bench = {"--rows", "--longer"}
+    assert named - known == {"--jars", "--request", "--result", "--help", *docker, *bench}
 
 
 def test_every_option_of_a_replay_is_named() -> None:
