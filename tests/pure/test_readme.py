@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from capstan import errors
-from capstan.cli.app import app
+from capstan.cli.app import _INTERRUPTED, app
 from capstan.declare import load, models
 from capstan.metrics import METRICS
 
@@ -46,7 +46,8 @@ def test_every_option_that_is_named_exists() -> None:
     }
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*\b(?!-)", TEXT))
     docker = {"--build", "--detach", "--profile", "--rm", "--wait"}
-    assert named - known == {"--jars", "--request", "--result", "--help", *docker}
+    bench = {"--rows", "--longer"}
+    assert named - known == {"--jars", "--request", "--result", "--help", *docker, *bench}
 
 
 def test_every_option_of_a_replay_is_named() -> None:
@@ -57,7 +58,7 @@ def test_every_option_of_a_replay_is_named() -> None:
 def test_exit_codes_are_those_of_the_errors() -> None:
     classes = [c for c in vars(errors).values() if isinstance(c, type)]
     coded = {c.exit_code for c in classes if issubclass(c, errors.CapstanError)}
-    assert {int(row[0]) for row in table("exit code")} == {0, *coded}
+    assert {int(row[0]) for row in table("exit code")} == {0, _INTERRUPTED, *coded}
 
 
 def test_every_metric_is_listed() -> None:

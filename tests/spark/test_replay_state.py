@@ -227,6 +227,8 @@ def test_snapshots_that_no_run_goes_on_from_are_cleared(
     assert done["pipeline"]["resumed"] is None  # type: ignore[index]
     followed.run("many_through", peers=2)
     assert followed.rows("many") == followed.rows("many_through")
+    others = contents.read_by_others(followed.lake)
+    assert others >= {"state/places", "ledger/snapshots", "aside/places", "ledger/metrics"}
 
 
 def test_a_pipeline_with_no_end_reads_each_record_once(followed: Followed) -> None:

@@ -67,6 +67,7 @@ def _audited(
         return {**about, **error.told()}
     except PySparkException as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        gone = BadRequest("CAP-GONE", f"it cannot be read any more: {reason}")
+        hint = "replay it again, or audit what stands there now with --against"
+        gone = BadRequest("CAP-GONE", f"it cannot be read any more: {reason}", hint)
         return {**about, **gone.told()}
     return {**about, "cut": plan.cut.commit, **found.as_json(plan.tape.time_type)}
