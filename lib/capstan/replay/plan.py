@@ -217,7 +217,7 @@ def make_plan(
     Raises:
         BadRequest: Unknown stream, worker, transform, cut, declared replay; a range that is
             reversed, or does not fit the transform's grain; workers that the transform cannot do
-            without.
+            without; a pipeline that has changed since the state that it goes on from was kept.
     """
     tape = open_tape(lake, request.stream)
     cut = cut or summary.find_cut(tape, request.as_of)
@@ -232,6 +232,8 @@ def make_plan(
         check_grain(computation, tape.time_type, time_of(named, tape.time_type), box)
     resumed = None if cursor is None else cursor.resumed
     piped = named and Piped.over(named, tape.time_type, box, frontier, resumed)
+    if piped is not None:
+        piped.require_unchanged()
     reached = _reached(tape, computation, piped, frontier)
     played = None if cursor is None else cursor.reached
     region = Region(piped.asked if piped else box, reached, played).simplified()
