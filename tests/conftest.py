@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from pathlib import Path
 
@@ -25,6 +26,20 @@ _SECOND_HALF = "test_p"
 settings.register_profile("ci", deadline=None, print_blob=True)
 settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def unpack(folder: Path) -> None:
+    """Large recordings are kept packed; tests find them beside that as they were made."""
+    for packed in folder.rglob("*.gz"):
+        path = packed.with_suffix("")
+        if not path.exists() or path.stat().st_mtime < packed.stat().st_mtime:
+            # Several processes may do it at once, and none may see half of it.
+            unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+            unfinished.write_bytes(gzip.decompress(packed.read_bytes()))
+            unfinished.replace(path)
+
+
+unpack(_HERE / "conformance")
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -11,8 +11,10 @@ import pytest
 import typer
 
 from capstan import errors
+from capstan.cli import main
 from capstan.cli.app import _INTERRUPTED, app
 from capstan.declare import load, models
+from capstan.interop import codec_of
 from capstan.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
@@ -114,9 +116,34 @@ def test_every_key_of_the_declarations_is_told() -> None:
 
 def test_its_programs_can_be_compiled() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     for block in blocks:
         compile(block, "README.md", "exec")
+
+
+def test_its_example_of_recordings_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    section = TEXT.split("## Recordings of timely dataflow", 1)[1].split("\n## ", 1)[0]
+    (program,) = re.findall(r"^```python\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL)
+    exec(program, {})
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == "True"
+    assert {line for line in said if line.endswith("is at []")} == {
+        f"{n} is at []" for n in range(3)
+    }
+    assert sum("(" in line for line in said) == 50
+    types = ["--time-type", "u64", "--record-type", "u64"]
+    assert main(["check", str(tmp_path), *types]) == 0
+
+
+def test_types_that_it_names_are_known() -> None:
+    for row in table("type"):
+        names = re.findall(r"`([^`]+)`", row[0])
+        assert names
+        for name in names:
+            assert codec_of(name) is not None
 
 
 @pytest.mark.parametrize("document", ["README.md", "lib/PROTOCOL.md", "lib/decisions/README.md"])
