@@ -93,7 +93,9 @@ def test_gaps_are_reported_and_nothing_is_filled_unasked(look: Any) -> None:
     result, shown, goes_on = look()
     assert not goes_on
     counts = {each["replay"]: each["counts"] for each in result["replays"]}
-    none = dict.fromkeys(("covered", "stale", "gap", "failed", "incomplete", "retired"), 0)
+    none = dict.fromkeys(
+        ("covered", "stale", "gap", "failed", "waiting", "incomplete", "retired"), 0
+    )
     # Of the replays that have a range or a schedule; the fifth of May has no end yet.
     assert counts == {
         "by_day": {**none, "gap": 3, "incomplete": 2},

@@ -21,7 +21,7 @@ from capstan.airflow.page import PREFIX, CapstanPlugin, app
 from capstan.airflow.pages import make_app
 from capstan.airflow.resolving import foresee
 from capstan.airflow.setting import read_setting
-from capstan.airflow.sight import REPLAY_DAG, backfill_dag, capture_dag
+from capstan.airflow.sight import REPLAY_DAG, ROLLBACK_DAG, backfill_dag, capture_dag
 from capstan.replay.request import Request
 from capstan.tape.lake import Lake
 from capstan.testing.bare import Books, lay_tape
@@ -46,6 +46,13 @@ PAGES = (
     "/", "/streams/little", "/replays/by_day", "/runs", f"/runs/{RUN}", f"/runs/{RUN}/report.html",
     "/fill?stream=little&into=by_day",
 )  # fmt: skip
+
+
+FIELDS = (
+    "into", "since", "until", "known_at", "as_of", "peers", "replay", "workers", "transform",
+    "pipeline", "sink", "mode", "keys",
+)  # fmt: skip
+"""What a query can say of a replay beside its stream."""
 
 
 class Choosy(SimpleAuthManager):
@@ -208,11 +215,14 @@ def test_what_is_no_name_is_looked_up_nowhere(seeing: Callable[..., TestClient],
         answer = client.get(f"{PREFIX}/{kind}/{name}")
         assert answer.status_code in (400, 403, 404), (kind, answer.text)
         assert "Traceback" not in answer.text
-    for query in (f"stream={name}", f"stream=little&into={name}", f"stream=little&since={name}"):
-        answer = client.get(f"{PREFIX}/fill?{query}")
-        assert answer.status_code in (200, 400, 403), answer.text
-        if answer.status_code == 200:
-            assert 'class="problem"' in answer.text
+    assert client.get(f"{PREFIX}/fill?stream={name}").status_code in (400, 403)
+    for field in FIELDS:
+        answer = client.get(f"{PREFIX}/fill?stream=little&into=t&{field}={name}")
+        assert answer.status_code in (200, 400), (field, answer.text)
+        # Some of these are names that a column may have.
+        if answer.status_code == 200 and field != "keys":
+            assert 'class="problem"' in answer.text, field
+        assert "CAP-BROKEN" not in answer.text
 
 
 @pytest.mark.parametrize(
@@ -299,6 +309,23 @@ def test_nobody_is_led_to_a_form_that_they_may_not_send(
     client = seeing(*ALL, role="viewer")
     assert "/fill?" not in client.get(f"{PREFIX}/replays/by_day").text
     assert client.get(f"{PREFIX}/fill?stream=little&into=t").status_code == 403
+
+
+def test_a_run_that_stands_can_be_taken_back_by_who_may(
+    seeing: Callable[..., TestClient], place: Place
+) -> None:
+    page = f"{PREFIX}/runs/{RUN}"
+    text = seeing(*ALL, ROLLBACK_DAG).get(page).text
+    assert 'data-runs="/api/v2/dags/capstan_rollback/dagRuns"' in text
+    conf = Form(text).conf
+    assert conf == {"run": RUN}
+    assert set(place.bag().dags[ROLLBACK_DAG].params) == set(conf)
+    assert "Roll back" not in seeing(*ALL).get(page).text
+    assert "Roll back" not in seeing(*ALL, ROLLBACK_DAG, role="viewer").get(page).text
+    # Of one that has failed there is nothing to take back.
+    failed = seeing(*ALL, ROLLBACK_DAG).get(f"{PREFIX}/runs/by_day-0b0b0b0b-1")
+    assert failed.status_code == 200
+    assert "Roll back" not in failed.text
 
 
 def test_a_lake_that_is_not_there(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from capstan.airflow.resolving import read_request, resolve
+from capstan.airflow.audit import ListAuditsOperator
+from capstan.airflow.resolving import auditable, read_request, resolve
 from capstan.airflow.setting import Setting, read_setting
 from capstan.errors import BadRequest
+from capstan.tape.lake import Lake
+from capstan.testing.bare import Books
+from capstan.times import Box
+from capstan.times.region import Region
 
 if TYPE_CHECKING:
     from conftest import Place
@@ -95,3 +100,36 @@ def test_a_replay_that_is_not_declared(setting: Setting, name: str, code: str) -
     with pytest.raises(BadRequest) as caught:
         resolve(setting, {**DAY, "replay": name})
     assert caught.value.code == code
+
+
+@pytest.fixture
+def published(place: Place) -> Setting:
+    """A lake in which two tables have three and four runs each that stand, a day each."""
+    lake = Lake.at(place.lake)
+    for table, days in (("aaa", 4), ("zzz", 3)):
+        books = Books(lake, "little", lake.table(table))
+        for day in range(days):
+            books.published(f"{table}-{day}", (0,), Region(Box((day,), (day + 1,))))
+    return read_setting(DAGS / "any.py")
+
+
+def test_all_that_stands_in_every_table_is_audited(published: Setting) -> None:
+    found = auditable(published, None, None, None)
+    assert found.left_out == ()
+    names = [each["run"] for each in found.audits]
+    assert names == [*(f"aaa-{day}" for day in (3, 2, 1, 0)), *(f"zzz-{day}" for day in (2, 1, 0))]
+    assert {each["version"] for each in found.audits} == {None}
+
+
+def test_what_is_left_out_of_audits_is_named(
+    published: Setting, execute: Any, context: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = {**context(), "params": {"target": None, "runs": None, "newest": 2}}
+    found = execute(ListAuditsOperator(task_id="plan", setting=published), where)
+    runs = [each["run"] for each in found["request"]["audits"]]
+    # So many of each table: none is passed over for another.
+    assert runs == ["aaa-3", "aaa-2", "zzz-2", "zzz-1"]
+    assert (found["count"], found["left_out"]) == (4, ["aaa-1", "aaa-0", "zzz-0"])
+    assert (
+        "3 more stand, and are left out by `newest`: aaa-1, aaa-0, zzz-0" in capsys.readouterr().out
+    )

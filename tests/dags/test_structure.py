@@ -57,6 +57,7 @@ def test_the_dags_are_those_of_the_declarations(dags: dict[str, DAG]) -> None:
         "capstan_audit": ["plan", "audit"],
         "capstan_gaps": ["gaps", "fill"],
         "capstan_maintain": ["maintain"],
+        "capstan_rollback": ["rollback"],
         "example_follow_flights": ["worst_day"],
     }
     edges = {
@@ -193,6 +194,11 @@ def test_the_form_takes_a_replay(dags: dict[str, DAG]) -> None:
     assert (found["stream"], found["mode"], found["since"]) == ("little", "replace", None)
     assert validated(dags["capstan_backfill__by_day"], {})["workers"] is None
     assert validated(dags["capstan_audit"], {"newest": 1})["target"] is None
+    assert validated(dags["capstan_audit"], {})["newest"] is None
+    assert validated(dags["capstan_rollback"], {"run": "t-1"})["run"] == "t-1"
+    for conf in ({}, {"run": ""}, {"run": None}):
+        with pytest.raises(ParamValidationError):
+            validated(dags["capstan_rollback"], conf)
 
 
 @pytest.mark.parametrize(
@@ -329,7 +335,7 @@ def test_a_hundred_streams_make_a_hundred_dags_and_load_no_spark(place: Place) -
     assert dags["capstan_capture.py"] == 100
     assert dags["capstan_backfill.py"] == 10
     # The rest does not grow with them.
-    assert sum(dags.values()) == 114
+    assert sum(dags.values()) == 115
     assert {loaded for _, _, loaded in found.values()} == {()}
 
 

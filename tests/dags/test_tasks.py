@@ -396,7 +396,7 @@ def test_a_replay_that_follows_goes_on_from_its_state(
 def listed(setting: Setting, execute: Any, context: Any) -> Callable[..., list[Any]]:
     def found(**params: object) -> list[Any]:
         where = context()
-        where["params"] = {"target": None, "runs": None, "newest": 50, **params}
+        where["params"] = {"target": None, "runs": None, "newest": None, **params}
         answer = execute(ListAuditsOperator(task_id="plan", setting=setting), where)
         return list(answer["request"]["audits"])
 

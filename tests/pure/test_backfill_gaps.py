@@ -261,6 +261,36 @@ def test_an_attempt_that_gave_way_says_nothing(place: Place) -> None:
     assert place.states("copy")[0] == "failed"
 
 
+def test_what_waits_for_a_person_is_no_gap(place: Place) -> None:
+    books = place.books("copy")
+    staged = {"audit": {"passed": True}, "staging": "x"}
+    region = {"region": region_text(days(0, 2)), "request": {"mode": "replace"}}
+    books.claimed("asked", [0, 1], days(0, 2))
+    for step, detail in (("intent", region), ("audited", staged)):
+        books.stepped("asked", step, detail)
+    found = place.survey("copy").intervals
+    # Of the second day worker c is missing as well, and of that nothing waits.
+    assert [str(each.state) for each in found] == ["waiting", "gap", "gap", "incomplete"]
+    assert found[0].runs == ("asked",)
+    for what in What:
+        assert "05-01T00" not in dict(spans(place.propose("copy", what=what)))
+
+    books.stepped("asked", "rejected", {**staged, "by": "ann"})
+    assert place.states("copy")[0] == "gap"
+
+
+def test_what_waits_to_replace_what_is_stale_is_redone_by_nobody_else(place: Place) -> None:
+    place.books("days", "by_day", "f00").published("old", [0, 1, 2], days(0, 3))
+    books = place.books("days", "by_day", BY_DAY.code_hash)
+    books.claimed("asked", [0, 1, 2], days(1, 2))
+    books.stepped("asked", "audited", {"audit": {}, "staging": "x"})
+    found = place.survey("days").intervals
+    assert [str(each.state) for each in found[:3]] == ["stale", "waiting", "stale"]
+    assert found[1].runs == ("old", "asked")
+    books.stepped("asked", "done", {"attempt": 1, "target_version": 1})
+    assert place.states("days")[1] == "stale"  # Its coverage is not written yet.
+
+
 @pytest.mark.parametrize(
     ("replay", "every", "lengths"),
     [
@@ -460,7 +490,8 @@ def test_gaps_ends_with_1_while_there_are_gaps(run, place, capsys):
     code, found = run("gaps", "copy", "--every", "12 hours")
     assert (code, found["error"]) == (1, "CAP-GAPS")
     assert found["counts"] == {
-        "covered": 0, "stale": 0, "gap": 6, "failed": 0, "retired": 0, "incomplete": 0,
+        "covered": 0, "stale": 0, "gap": 6, "failed": 0, "waiting": 0, "retired": 0,
+        "incomplete": 0,
     }  # fmt: skip
     assert found["intervals"][0] == {
         "since": "2024-05-01T00:00:00.000000Z", "until": "2024-05-01T12:00:00.000000Z",

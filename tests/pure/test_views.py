@@ -21,6 +21,7 @@ from capstan.times import Box
 from capstan.times.region import Region
 from capstan.views.coverage import NoCoverage, view_coverage
 from capstan.views.progress import POINTS, read_progress
+from capstan.views.rendering import coverage_plot
 from capstan.views.runs import list_runs, view_run
 from capstan.views.scanning import COLUMNS
 from capstan.views.streams import NoView, StreamView, stream_names, view_stream, view_streams
@@ -304,6 +305,33 @@ def test_the_calendar_has_a_state_for_each_day(covered):
         "keys": [],
         "approve": False,
     }
+
+
+def test_of_a_replay_that_appends_nothing_is_offered_that_stands(covered):
+    """Day 4 lacks worker b alone, and days 1 and 2 were written by other code."""
+    kept = Books(covered, "little", covered.table("t"), _claims=5, _version=5)
+    kept.published("t-00000003-1", [0], days(4, 5))
+    part = Region(Box((days(5, 6).box.since[0],), (days(5, 6).box.since[0] + HOUR,)))
+    kept.published("t-00000004-1", [0, 1], part)
+    for mode in ("replace", "append"):
+        view = view_coverage(covered, declared(mode=mode), "r")
+        offered = {each.since[:10]: each.fillable for each in view.stretches}
+        cells = {cell.name: cell.fillable for cell in view.cells}
+        replaces = mode == "replace"
+        assert (offered["2024-05-03"], cells["2024-05-03"]) == (True, True)
+        # The stretch names the worker that is missing; the cell would play both.
+        assert (offered["2024-05-04"], cells["2024-05-04"]) == (True, replaces)
+        assert (offered["2024-05-05"], cells["2024-05-05"]) == (replaces, replaces)
+        kept_links = coverage_plot(view, "/fill").count("/fill?")
+        assert kept_links == sum(cells.values())
+
+    stale = Books(covered, "little", covered.table("t"), "x", "f00", _claims=9, _version=9)
+    stale.published("t-00000005-1", [0, 1], days(1, 3))
+    for mode in ("replace", "append"):
+        view = view_coverage(covered, declared(mode=mode), "r")
+        first = view.stretches[0]
+        assert (first.state, first.fillable) == ("stale", mode == "replace")
+        assert view.cells[0].fillable == (mode == "replace")
 
 
 def test_hours_of_a_day_become_its_worst(covered):

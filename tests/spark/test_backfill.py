@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,9 +16,10 @@ from capstan.backfill.proposing import Backfill, Order, What
 from capstan.backfill.run import Backfilled, backfill
 from capstan.capture.run import capture
 from capstan.cli import main
-from capstan.declare import Declarations, Replay, Transform
+from capstan.declare import Declarations, Mode, Replay, Transform
+from capstan.errors import BadRequest
 from capstan.replay.request import Request
-from capstan.replay.run import replay
+from capstan.replay.run import Outcome, replay
 from capstan.submit import Place, apps
 from capstan.tape import delta
 from capstan.tape.lake import Lake
@@ -25,8 +27,6 @@ from capstan.testing import contents
 from capstan.testing.streams import HOUR, START, SUM_BY_DAY, declared, lay, little_stream, rows
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
 # Six days and three hours, of which the last hour can still receive records.
@@ -80,6 +80,8 @@ def days(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Days:
         named("stale", transform="sum_by_day"),
         named("guarded"),
         named("asked", approve=True),
+        named("kept", transform="sum_by_day"),
+        named("added", mode=Mode.APPEND),
     )
     known = declared(stream, (SUM_BY_DAY,), {})
     return Days(spark, lake, replace(known, replays={each.name: each for each in replays}))
@@ -202,7 +204,9 @@ def test_what_a_person_approves_is_not_published(days: Days) -> None:
     found = days.fill("asked").as_json()
     [run] = found["runs"]  # type: ignore[misc]
     assert (run["published"], run["target_version"]) == (False, None)
-    assert days.states("asked") == ["gap"] * 6
+    assert days.states("asked") == ["waiting"] * 6
+    # Somebody has to decide: nothing is staged anew.
+    assert [days.fill("asked", what=what).proposed for what in What] == [()] * 4
 
 
 STREAMS = """
@@ -231,3 +235,30 @@ def test_the_command_fills_and_prints_one_object(
     assert main(["gaps", "typed", *shared]) == 0
     assert main(["backfill", "typed", "--all", "--every", "1 day", *shared]) == 0
     assert "stood already" in capsys.readouterr().out
+
+
+def test_what_is_captured_later_changes_no_interval_that_stands(days: Days) -> None:
+    names = ("kept", "added")
+    assert [days.fill(name, chunk=3).as_json()["done"] for name in names] == [2, 2]
+    before = [days.version(name) for name in names], days.ledgers()
+    source = Path(days.lake.root).with_name("source")
+    lay(source, "1", rows(range(6 * 24 + 3, 8 * 24), step=HOUR))
+    assert capture(days.spark, days.lake, little_stream(source)).batches == 1
+
+    def again(name: str, **asked: object) -> Outcome:
+        declared = days.declarations.replays[name]
+        request = Request("little", name, replay=name, transform=declared.transform,
+                          mode=declared.mode, **{**asked, "since": "2024-05-01"})  # type: ignore[arg-type]  # fmt: skip
+        return replay(days.spark, days.lake, days.declarations, request)
+
+    assert all(again(name, until="2024-05-04").stood for name in names)
+    # Part of what stands: of rows that replace others it is a run, of others it would double them.
+    with pytest.raises(BadRequest, match="^CAP-APPEND: "):
+        again("added", until="2024-05-05")
+    assert ([days.version(name) for name in names], days.ledgers()) == before
+
+    days.spark.sql(f"DELETE FROM delta.`{days.lake.table('kept')}` WHERE day = '2024-05-02'")
+    mended = again("kept", until="2024-05-04")
+    assert not mended.stood
+    assert again("kept", until="2024-05-04").certificate["run"] == mended.certificate["run"]
+    assert len(days.rows("kept")) == 18

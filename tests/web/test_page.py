@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -15,13 +12,15 @@ from playwright.sync_api import Error
 from capstan.testing.browser import ask_for_decision, log_in, new_page, rests
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from playwright.sync_api import Browser, FrameLocator, Page
 
     from conftest import World
 
 REPLAY = "capstan_replay"
 COVERAGE = "flights_by_day"
-STREAMS = Path(__file__).parents[2] / "dags" / "streams.yaml"
+ROLLBACK = "capstan_rollback"
 
 
 def framed(page: Page) -> FrameLocator:
@@ -147,11 +146,15 @@ def published(world: World, page: Page, pictures: Path, name: str, day: str) -> 
 
 
 def taken_back(world: World, page: Page, pictures: Path, name: str, day: str) -> None:
-    """Rolled back from a shell: the table is as before, and the page says so."""
-    shell = Path(sys.executable).with_name("capstan")
-    words = ["rollback", name, "--lake", world.lake.root, "--streams", str(STREAMS)]
+    """Rolled back from the run's page: the table is as before, and the page says so."""
     rows = world.rows(COVERAGE)
-    subprocess.run([shell, *words], check=True, timeout=300)
+    look(page, world, name).get_by_role("button", name="Roll back").click()
+    page.wait_for_url(re.compile(r".*/dags/capstan_rollback/runs/.+"))
+    run = unquote(re.sub(r"[/?].*", "", page.url.split("/runs/")[1]))
+    world.rest.require(ROLLBACK, run)
+    told = world.rest.xcom(ROLLBACK, run, "rollback")
+    assert isinstance(told, dict)
+    assert (told["run"], told["rolled_back"], told["stood"]) == (name, True, False)
     assert len(world.rows(COVERAGE)) == len(rows) - 3
     inner = look(page, world, name)
     inner.get_by_role("heading", name=f"Run {name}").wait_for()

@@ -18,13 +18,13 @@ from capstan.airflow.submit import CapstanSubmitOperator
 DAG_ID = "capstan_audit"
 RETRIES = 2
 RETRY_DELAY = timedelta(seconds=30)
-_NEWEST = 50
 
 
 class ListAuditsOperator(BaseOperator):
     """Lists what replays have published and still stands; skips all that follows if nothing does.
 
-    It leaves XComs: `request`, for the app `audit`, and `count`, how many audits that is.
+    It leaves XComs: `request`, for the app `audit`, `count`, how many audits that is, and
+    `left_out`, the runs that stand and are not among them.
     """
 
     ui_color = "#f3ecd2"
@@ -42,15 +42,22 @@ class ListAuditsOperator(BaseOperator):
 
         params = context["params"]
         with as_task():
-            audits = auditable(
-                self._setting, params.get("target"), params.get("runs"), int(params["newest"])
+            found = auditable(
+                self._setting, params.get("target"), params.get("runs"), params.get("newest")
             )
-        if not audits:
+        if not found.audits:
             raise AirflowSkipException("nothing that was published stands")
-        for each in audits:
+        for each in found.audits:
             version = "as it is now" if each["version"] is None else f"version {each['version']}"
             self.log.info("%s, %s", each["run"], version)
-        return {"request": {"audits": audits}, "count": len(audits)}
+        if found.left_out:
+            said = "%d more stand, and are left out by `newest`: %s"
+            self.log.warning(said, len(found.left_out), ", ".join(found.left_out))
+        return {
+            "request": {"audits": list(found.audits)},
+            "count": len(found.audits),
+            "left_out": list(found.left_out),
+        }
 
 
 def audit_dags(setting: Setting) -> Iterator[DAG]:
@@ -108,10 +115,10 @@ def _form(setting: Setting) -> Mapping[str, Param]:
             description_md="Runs by name, as `capstan runs` shows them; empty for all.",
         ),
         "newest": Param(
-            _NEWEST,
-            type="integer",
+            None,
+            type=["integer", "null"],
             minimum=1,
             title="Newest",
-            description_md="At most so many runs of each call, the newest of each table first.",
+            description_md="At most so many runs of each table, the newest; empty for all.",
         ),
     }

@@ -73,7 +73,7 @@ Replays data intervals of stream **{stream}** into **{target}**. {description}
 
 **complete** waits until the interval is *proven* complete, **plan** shows what will be read and
 written, **replay** is one Spark app, **certificate** shows what was done. An interval that stands
-is not written again.
+is not written again, whatever was captured since: what was complete stays as it was.
 
 Airflow's own backfill runs it over the past (*Trigger, Backfill*; `airflow backfill create`;
 REST), several intervals at a time. To do one again, clear its run, or backfill it with *All Runs*.
@@ -92,13 +92,24 @@ A pipeline goes on from the state of its last run. With *Peers* that is dealt to
 workers, now and for the runs that follow; the certificate says how many keys each of them holds.
 """
 
+ROLLBACK = """
+Takes back what a run has published: the rows of before come back in a new version of the table, and
+rows that others wrote since stay. The same again changes nothing.
+
+*Trigger* asks for the run, as the page *Capstan* and `capstan runs` name it; the page of a run has
+a button for it. A run that has published nothing (`CAP-NOT-PUBLISHED`), or over which a later one
+has written (`CAP-LATER`: take that back first), is refused before Spark starts. What it covered is
+a gap again.
+"""
+
 AUDIT = """
 Audits again what replays have published and still stands, each from the version it names: where a
 later run has written over part of it, the version that the run had made; elsewhere the table as it
 is now.
 
-**plan** lists what stands, **audit** is one Spark app; what it found is on its page, under
-*Rendered Templates*. A difference fails the run; nothing is ever changed.
+**plan** lists what stands in every table, and in its log also what is left out where *Newest* asks
+for less. **audit** is one Spark app; what it found is on its page, under *Rendered Templates*. A
+difference fails the run; nothing is ever changed.
 """
 
 MAINTAIN = """
@@ -121,6 +132,7 @@ TASKS = {
     "publish": "Submits `spark_apps/publish.py`, as was decided; the XCom is the certificate.",
     "certificate": "Shows the certificate, under *Rendered Templates* and in the log.",
     "maintain": "Submits `spark_apps/maintain.py`; the XCom has each table.",
+    "rollback": "Submits `spark_apps/rollback.py`; the XCom says which version came of it.",
     "audits": "Lists what stands, without Spark.",
     "audit": "Submits `spark_apps/audit.py`; the XCom has each audit, also when one has failed.",
 }

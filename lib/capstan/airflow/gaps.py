@@ -151,7 +151,9 @@ def backfills_markdown(result: Mapping[str, object]) -> str:
     lines = ["## Backfills", "", "| since | until | workers | records | version | run | |"]
     lines.append("| --- | --- | --- | --- | --- | --- | --- |")
     for run in _runs(result):
-        became = "stood already" if run.get("stood") else "published"
+        became = "waits for approval" if run.get("published") is False else "published"
+        if run.get("stood"):
+            became = "stood already"
         if "error" in run:
             became = f"{run['error']}: {run.get('message')}"
         elif run.get("run") is None:

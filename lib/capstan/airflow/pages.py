@@ -181,7 +181,9 @@ def runs(
 def run(request: Request, name: str, where: Where, who: Who) -> Response:
     """One run: its certificate, what it does not cover, its audits."""
     lake = Lake.at(where.lake)
-    return _page(request, "run.html", lake, view=_run(lake, who, name))
+    view = _run(lake, who, name)
+    may_roll_back = view.state == "published" and who.may_roll_back()
+    return _page(request, "run.html", lake, view=view, may_roll_back=may_roll_back)
 
 
 @router.get("/runs/{name}/report.html")

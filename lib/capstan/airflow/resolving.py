@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from capstan.airflow.setting import Setting
@@ -171,13 +171,32 @@ def labels_of(setting: Setting, stream: str) -> list[str]:
     return list(summary.worker_labels(tape, summary.find_cut(tape, None)).values())
 
 
+@dataclass(frozen=True, slots=True)
+class Auditable:
+    """What stands in targets.
+
+    Attributes:
+        audits: Audits to make: `run` and `version`, by table, the newest publish of each first.
+        left_out: Runs that stand as well, and are more than were asked for of a table.
+    """
+
+    audits: tuple[dict[str, object], ...]
+    left_out: tuple[str, ...]
+
+
 def auditable(
-    setting: Setting, target: str | None, runs: list[str] | None, newest: int
-) -> list[dict[str, object]]:
-    """What stands in targets, as audits to make: `run` and `version`, the newest publish first.
+    setting: Setting, target: str | None, runs: list[str] | None, newest: int | None
+) -> Auditable:
+    """What stands in targets, as audits to make.
 
     Where a later run has written over part of what a run published, its own version is audited;
     elsewhere the table as it is now.
+
+    Args:
+        setting: Where Capstan works.
+        target: A table of the lake or a declared target; None for all.
+        runs: Runs by name; None for all.
+        newest: How many of each table, the newest; None for all.
 
     Raises:
         BadRequest: `CAP-RUN` for a run that does not stand.
@@ -187,21 +206,31 @@ def auditable(
     if target:
         declared = setting.declarations.targets.get(target)
         paths &= {lake.table(declared.path if declared and declared.path else target)}
-    found: list[tuple[str, int | None]] = []
-    for path in sorted(paths):
-        standing = coverage.standing(lake, path)
-        for each in reversed(standing):
-            over = any(o.target_version > each.target_version and o.scope.meets(each.scope)
-                       for o in standing)  # fmt: skip
-            found.append((each.run, each.target_version if over else None))
+    found = {path: _audits_of(lake, path) for path in sorted(paths)}
+    known = [run for each in found.values() for run in each]
     for run in runs or ():
-        if run not in dict(found):
-            known = [name for name, _ in found]
+        if run not in known:
             raise BadRequest(
                 "CAP-RUN",
                 f"run {run[:80]!r} has published nothing that stands{did_you_mean(run, known)}",
                 "see `capstan runs`",
                 run=run,
             )
-    chosen = [each for each in found if not runs or each[0] in runs]
-    return [{"run": run, "version": version} for run, version in chosen[:newest]]
+    audits: list[dict[str, object]] = []
+    left_out: list[str] = []
+    for each in found.values():
+        chosen = [run for run in each if not runs or run in runs]
+        audits += [{"run": run, "version": each[run]} for run in chosen[:newest]]
+        left_out += chosen[newest:] if newest is not None else []
+    return Auditable(tuple(audits), tuple(left_out))
+
+
+def _audits_of(lake: Lake, path: str) -> dict[str, int | None]:
+    """By run that stands in a target, the newest first, the version that is to be audited."""
+    standing = coverage.standing(lake, path)
+    return {
+        each.run: each.target_version
+        if any(later.scope.meets(each.scope) for later in standing[index + 1 :])
+        else None
+        for index, each in reversed(list(enumerate(standing)))
+    }

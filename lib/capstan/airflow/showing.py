@@ -130,6 +130,19 @@ def audits_markdown(result: Mapping[str, object]) -> str:
     return "\n".join(lines)
 
 
+def rollback_markdown(result: Mapping[str, object]) -> str:
+    """What was taken back, as the app `rollback` gives it."""
+    version = f"version {result.get('target_version')} has the rows of before"
+    rows = [
+        ("stream", result.get("stream")),
+        ("workers", result.get("workers")),
+        ("times", _times(result)),
+        ("target", f"{result.get('target')}: {version}"),
+        ("taken back", "before; nothing was changed" if result.get("stood") else "now"),
+    ]
+    return _page(f"Rolled back: {result.get('run')}", rows)
+
+
 def _audit(certificate: Mapping[str, object]) -> str:
     audit = certificate.get("audit")
     if not isinstance(audit, Mapping):

@@ -19,6 +19,7 @@ from airflow.models.dag import DagModel
 from capstan.declare import Replay
 
 REPLAY_DAG = "capstan_replay"
+ROLLBACK_DAG = "capstan_rollback"
 
 
 def capture_dag(stream: str) -> str:
@@ -65,11 +66,17 @@ class Sight:
 
     def may_replay(self) -> bool:
         """Whether the user may trigger `capstan_replay`."""
-        team = _teams([REPLAY_DAG]).get(REPLAY_DAG)
+        return self._may_trigger(REPLAY_DAG)
+
+    def may_roll_back(self) -> bool:
+        """Whether the user may trigger `capstan_rollback`."""
+        return self._may_trigger(ROLLBACK_DAG)
+
+    def _may_trigger(self, dag: str) -> bool:
         return get_auth_manager().is_authorized_dag(
             method="POST",
             access_entity=DagAccessEntity.RUN,
-            details=DagDetails(id=REPLAY_DAG, team_name=team),
+            details=DagDetails(id=dag, team_name=_teams([dag]).get(dag)),
             user=self.user,
         )
 

@@ -21,6 +21,7 @@ from capstan.ledger.regions import parse_region
 from capstan.ledger.retired import boxes_of
 from capstan.ledger.runs import History, Step, read_histories
 from capstan.ledger.tables import read_rows
+from capstan.replay.approval import waiting
 from capstan.replay.plan import Plan
 from capstan.replay.planned import is_stale
 from capstan.tape import delta, summary
@@ -37,11 +38,13 @@ class Attempted:
         run: The run.
         scope: What it claimed.
         failed: Whether it said that it failed.
+        waits: Whether what it has staged waits to be published.
     """
 
     run: str
     scope: Scope
     failed: bool
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,20 @@ class Evidence:
         """The run whose attempt was the last over part of `scope`, if it failed."""
         last = next((each for each in self.attempted if each.scope.meets(scope)), None)
         return last.run if last is not None and last.failed else None
+
+    def waiting(self, scopes: Iterable[Scope]) -> list[str]:
+        """The runs that wait to be published over parts of all these scopes; none if one lacks it.
+
+        The oldest comes first.
+        """
+        found: list[str] = []
+        waits = [each for each in reversed(self.attempted) if each.waits]
+        for scope in scopes:
+            runs = [each.run for each in waits if each.scope.meets(scope)]
+            if not runs:
+                return []
+            found += runs
+        return list(dict.fromkeys(found))
 
 
 def gather(lake: Lake, plan: Plan) -> Evidence:
@@ -113,6 +130,8 @@ def _attempted(
     said = {
         (run, row.attempt): row.step for run, history in histories.items() for row in history.rows
     }
+    last = {run: waiting(history) for run, history in histories.items()}
+    waits = {(run, each.attempt) for run, each in last.items() if each is not None}
     rows = read_rows(lake, "claims", target=plan.target, stream=plan.tape.name, kind="claim")
     released = {(row["run"], row["attempt"]) for row in read_rows(lake, "claims", kind="release")}
     for row in reversed(rows):
@@ -124,7 +143,7 @@ def _attempted(
         workers = row["workers"]
         chosen = tuple(workers) if isinstance(workers, list) else None
         scope = Scope(plan.target, chosen, parse_region(str(row["region"])))
-        yield Attempted(run, scope, step is Step.FAILED)
+        yield Attempted(run, scope, step is Step.FAILED, (run, attempt) in waits)
 
 
 def extent(plan: Plan) -> tuple[int, int] | None:

@@ -18,6 +18,8 @@ class State(StrEnum):
     """Complete, and not written, wholly or for some workers."""
     FAILED = "failed"
     """A gap over which the last attempt has failed."""
+    WAITING = "waiting"
+    """A gap, or stale, and what a run has staged for it waits for a person's decision."""
     RETIRED = "retired"
     """A gap, or stale, and past mending: records of its times were deleted from the tape."""
     INCOMPLETE = "incomplete"
@@ -33,7 +35,7 @@ class Interval:
         until: The first time after it.
         state: What can be said of it.
         runs: The runs whose rows stand in it, in the order they were published; of a `failed` one
-            the run that has failed comes last.
+            the run that has failed comes last, of a `waiting` one those that wait.
         missing: Labels of the workers of which it is not, or not wholly, covered.
         stale: Labels of the workers of which some was written by other code than today's.
         partly: Those of the missing workers of which some of it is covered.

@@ -17,7 +17,7 @@ from capstan.tape.tape import open_tape
 
 
 class What(StrEnum):
-    """Which intervals are replayed; of all only those that are complete."""
+    """Which intervals are replayed: only complete ones, and none that waits for a decision."""
 
     GAPS = "gaps"
     """What is not covered, also where the last attempt has failed."""
@@ -40,7 +40,7 @@ _STATES = {
     What.GAPS: frozenset({State.GAP, State.FAILED}),
     What.STALE: frozenset({State.STALE}),
     What.FAILED: frozenset({State.FAILED}),
-    What.ALL: frozenset(State) - {State.INCOMPLETE, State.RETIRED},
+    What.ALL: frozenset(State) - {State.INCOMPLETE, State.RETIRED, State.WAITING},
 }
 
 

@@ -56,9 +56,11 @@ class Judge:
             state = State.INCOMPLETE
         elif (missing or stale) and self._is_retired(bounds):
             state = State.RETIRED
+        elif waits := self._waits({*missing, *stale}, region):
+            state = State.WAITING
+            runs += waits
         elif missing:
-            scope = Scope(self.plan.target, tuple(missing), region)
-            failed = self.evidence.failed(scope)
+            failed = self.evidence.failed(Scope(self.plan.target, tuple(missing), region))
             state = State.GAP if failed is None else State.FAILED
             runs += [] if failed is None else [failed]
         render = self.plan.tape.time_type.coordinates[-1].render
@@ -89,6 +91,11 @@ class Judge:
                 known[key] = judge(region, minimum, [near[i] for i in key])
             found[worker] = known[key]
         return found
+
+    def _waits(self, lacking: Iterable[int], region: Region) -> list[str]:
+        """The runs that wait for a decision over all that is lacking."""
+        target = self.plan.target
+        return self.evidence.waiting([Scope(target, (worker,), region) for worker in lacking])
 
     def _is_retired(self, bounds: tuple[int, int]) -> bool:
         """Whether records of some of these times were deleted."""

@@ -45,8 +45,8 @@ def gaps(
 ) -> int:
     """Say which intervals of a replay are covered, stale or missing; ends with 1 if any is not.
 
-    Intervals whose times can still receive records are incomplete, and no gaps; those whose
-    records were retired cannot be filled any more.
+    Intervals whose times can still receive records are incomplete, and no gaps; nor are those for
+    which a run waits to be approved. Those whose records were retired cannot be filled any more.
     """
     from capstan.backfill.proposing import Backfill, surveyed
 
@@ -225,4 +225,6 @@ def _became(run: dict[str, object], *, dry: bool) -> str:
         return str(run["error"])
     if run["run"] is None:
         return "would be run" if dry else "not begun"
-    return "stood already" if run["stood"] else "published"
+    if run["stood"]:
+        return "stood already"
+    return "waits for approval" if run["published"] is False else "published"

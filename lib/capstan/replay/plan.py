@@ -44,6 +44,7 @@ class Plan:
         everyone: Whether all workers of the cut are chosen.
         box: The range that was asked for.
         frontier: Of the chosen workers together, at the cut.
+        frontiers: Of each chosen worker, at the cut.
         region: The times of the rows that are written, in the coordinates of `time_type`.
         reached: The frontier under which all that is written is complete; a followed replay goes
             on from it.
@@ -67,6 +68,7 @@ class Plan:
     everyone: bool
     box: Box
     frontier: Antichain
+    frontiers: Mapping[int, Antichain]
     region: Region
     reached: Antichain
     cursor: Antichain | None
@@ -222,7 +224,8 @@ def make_plan(
     workers = summary.resolve_workers(tape, cut, request.workers)
     if states is None:
         states = summary.worker_states(tape, cut)
-    frontier = summary.frontier_of([state for state in states if state.worker in workers])
+    states = [state for state in states if state.worker in workers]
+    frontier = summary.frontier_of(states)
     transform, named, computation = computation_of(declarations, request)
     box = _box(tape, request)
     if computation is not None:
@@ -244,6 +247,7 @@ def make_plan(
         everyone=set(workers) == set(summary.worker_labels(tape, cut)),
         box=box,
         frontier=frontier,
+        frontiers={state.worker: state.frontier for state in states},
         region=region,
         reached=reached,
         cursor=played,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import reduce
 
@@ -19,6 +19,7 @@ from capstan.replay.follow import find_cursor, follow_identity
 from capstan.replay.plan import Plan, make_plan, target_path
 from capstan.replay.planned import Absent, Standing, absent_from, is_stale, standing_in
 from capstan.replay.request import Request
+from capstan.replay.standing import require_not_doubled, stood_before
 from capstan.tape import delta, summary
 from capstan.tape.lake import Lake
 from capstan.tape.summary import Played
@@ -43,7 +44,8 @@ class Preview:
         standing: How much of what it would play that is.
         absent: Workers that are missing in one way or another.
         late: Late rows of the range, by reason.
-        stands: The run of the same identity that has published, if one has.
+        stands: The run that has published the same, if one has: of the same identity, or at an
+            earlier cut.
         held_by: Other runs that hold part of the range now.
     """
 
@@ -110,7 +112,8 @@ def preview(lake: Lake, declarations: Declarations, request: Request) -> Preview
 
     Raises:
         BadRequest: As `make_plan`; `CAP-FOLLOW` when it was followed otherwise before;
-            `CAP-RETIRED` when records that it needs were deleted.
+            `CAP-RETIRED` when records that it needs were deleted; `CAP-APPEND` when it would put
+            rows into the target twice.
     """
     before = None
     if request.follow is not None:
@@ -121,9 +124,10 @@ def preview(lake: Lake, declarations: Declarations, request: Request) -> Preview
     cut = summary.find_cut(tape, request.as_of)
     states = summary.worker_states(tape, cut)
     plan = make_plan(lake, declarations, request, states=states, cut=cut, cursor=before)
-    standing = _standing_run(lake, plan)
+    standing = _standing_run(lake, declarations, plan)
     if standing is None:
         plan.require_kept()
+        require_not_doubled(lake, plan, _own_runs(lake, plan))
     files, files_all, size = _to_read(plan)
     played = summary.played(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
     covered = tuple(
@@ -150,11 +154,18 @@ def _holders(lake: Lake, plan: Plan) -> tuple[str, ...]:
     return tuple(each.run for each in held if not each.run.startswith(own))
 
 
-def _standing_run(lake: Lake, plan: Plan) -> str | None:
+def _standing_run(lake: Lake, declarations: Declarations, plan: Plan) -> str | None:
     if plan.request.follow is not None:
         return None
     last = runs.last_generation(runs.read_histories(lake, identity=plan.identity).values())
-    return last.last.run if last is not None and last.published else None
+    if last is None or not last.published:
+        last = stood_before(lake, declarations, plan)
+    return None if last is None else last.last.run
+
+
+def _own_runs(lake: Lake, plan: Plan) -> Collection[str]:
+    """The runs of the replay itself: one that was cut off may have published nevertheless."""
+    return runs.read_histories(lake, identity=plan.identity)
 
 
 def _to_read(plan: Plan) -> tuple[int, int, int]:

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from capstan.submit.apps import audit, backfill, capture, maintain, plan, publish, replay, verify
+from capstan.submit.apps import (
+    audit,
+    backfill,
+    capture,
+    maintain,
+    plan,
+    publish,
+    replay,
+    rollback,
+    verify,
+)
 from capstan.submit.program import main
 from capstan.submit.values import Answer, Fields, Place, Prepare, Work
 
@@ -20,5 +30,6 @@ __all__ = [
     "plan",
     "publish",
     "replay",
+    "rollback",
     "verify",
 ]

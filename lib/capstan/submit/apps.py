@@ -25,6 +25,7 @@ from capstan.replay.run import replay as carry_out_replay
 from capstan.submit.deciding import PublishRequest, decide, require_decidable
 from capstan.submit.filling import fill, fill_all
 from capstan.submit.several import audit_all
+from capstan.submit.undoing import RollbackRequest, require_reversible, take_back
 from capstan.submit.values import Answer, Fields, Place, Work
 
 if TYPE_CHECKING:
@@ -177,6 +178,13 @@ def publish(fields: Fields, place: Place) -> Work:
     asked = _read(PublishRequest, fields)
     require_decidable(place, asked)
     return lambda spark: decide(spark, place, asked)
+
+
+def rollback(fields: Fields, place: Place) -> Work:
+    """Prepare the rollback of a run."""
+    asked = _read(RollbackRequest, fields)
+    require_reversible(place.lake, asked.run)
+    return lambda spark: take_back(spark, place, asked)
 
 
 def audit(fields: Fields, place: Place) -> Work:

@@ -13,7 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.ledger.regions import region_text
+from capstan.tape import summary
 from capstan.tape.lake import Lake
+from capstan.tape.tape import open_tape
 from capstan.times import Kind, TimeType
 from capstan.times.region import Region
 
@@ -126,6 +128,32 @@ def lay_tape(
     _write(paths.workers, pa.Table.from_pylist(listed, schema=known), {})
 
 
+def go_on(
+    lake: Lake, name: str, times: Iterable[Sequence[int]], frontier: Sequence[int] | None
+) -> None:
+    """Put one more commit on a tape: each worker has a record at each time, then its frontier.
+
+    A time that a worker no longer holds gets its record nevertheless, against the protocol.
+    """
+    tape = open_tape(lake, name)
+    cut = summary.find_cut(tape, None)
+    index = deltalake.DeltaTable(tape.paths.events)
+
+    def struct(value: Sequence[int]) -> dict[str, int]:
+        return dict(zip(tape.time_type.names, value, strict=True))
+
+    rows: list[dict[str, object]] = []
+    for state in summary.worker_states(tape, cut):
+        said = {"records": 1, "fingerprint": {"h1": 1, "h2": 2}}
+        own = [{"kind": "messages", "time": struct(each), **said} for each in times]
+        [(held, _)] = state.holdings
+        own.append({"kind": "progress", "updates": _moved(struct, held, frontier)})
+        about = {"worker": state.worker, "batch": cut.batch + 1, "commit": cut.commit + 1}
+        rows += [{**about, "seq": seq, **event} for seq, event in enumerate(own, state.events)]
+    schema = index.to_pyarrow_table().schema
+    _write(tape.paths.events, pa.Table.from_pylist(rows, schema=schema), {})
+
+
 def lay_records(lake: Lake, name: str, labels: Sequence[str], records: pa.Table) -> None:
     """Lay down a tape of these records in one commit, after which all workers are closed.
 
@@ -211,6 +239,8 @@ class Books:
         *,
         mode: str = "replace",
         kept: Region | None = None,
+        identity: str | None = None,
+        cut: int = 0,
     ) -> None:
         """A run that has published.
 
@@ -220,13 +250,16 @@ class Books:
             region: What it played.
             mode: How it changed the target.
             kept: What it covers, where that is not what it played: the target keeps no time.
+            identity: Its identity, where that matters.
+            cut: The commit of the tape that it played.
         """
         self.claimed(run, workers, kept or region)
-        request = {"mode": mode}
-        self.stepped(run, "intent", {"region": region_text(region), "request": request})
+        intent = {"region": region_text(region), "request": {"mode": mode}}
+        self.stepped(run, "intent", intent, identity=identity)
         self._version += 1
-        self._cover(run, workers, kept or region, "published")
-        self.stepped(run, "done", {"attempt": 1, "target_version": self._version})
+        self._cover(run, workers, kept or region, "published", cut)
+        done = {"attempt": 1, "target_version": self._version}
+        self.stepped(run, "done", done, identity=identity)
 
     def rolled_back(self, run: str, workers: Sequence[int] | None, region: Region) -> None:
         """The same run, taken back."""
@@ -239,18 +272,31 @@ class Books:
         self.claimed(run, workers, region)
         self.stepped(run, "failed", {"error": "CAP-AUDIT"})
 
-    def claimed(self, run: str, workers: Sequence[int] | None, region: Region) -> None:
-        """A run of which there is but a claim."""
+    def claimed(
+        self,
+        run: str,
+        workers: Sequence[int] | None,
+        region: Region,
+        *,
+        attempt: int = 1,
+        lives: timedelta = timedelta(hours=12),
+    ) -> None:
+        """A run of which there is but a claim; the same attempt again renews it."""
         self._append(
             "claims",
             {
-                "claim": self._claims, "kind": "claim", "run": run, "attempt": 1,
+                "claim": self._claims, "kind": "claim", "run": run, "attempt": attempt,
                 "stream": self.stream, "target": self.target,
                 "workers": None if workers is None else list(workers),
-                "region": region_text(region), "expires": self._now + timedelta(hours=12),
+                "region": region_text(region), "expires": self._now + lives,
             },
         )  # fmt: skip
         self._claims += 1
+
+    def released(self, run: str, attempt: int = 1) -> None:
+        """An attempt of a run whose claim was given up, or unlocked."""
+        about = {"claim": -1, "kind": "release", "run": run, "attempt": attempt}
+        self._append("claims", about)
 
     def stepped(
         self,
@@ -285,11 +331,18 @@ class Books:
             },
         )  # fmt: skip
 
-    def _cover(self, run: str, workers: Sequence[int] | None, region: Region, state: str) -> None:
+    def _cover(
+        self,
+        run: str,
+        workers: Sequence[int] | None,
+        region: Region,
+        state: str,
+        cut: int = 0,
+    ) -> None:
         about = {
             "target": self.target, "stream": self.stream, "region": region_text(region),
             "run": run, "generation": 1, "transform": self.transform, "code": self.code,
-            "cut": 0, "target_version": self._version, "state": state,
+            "cut": cut, "target_version": self._version, "state": state,
         }  # fmt: skip
         owners: Sequence[int | None] = [None] if workers is None else workers
         self._append("coverage", *({**about, "worker": worker} for worker in owners))

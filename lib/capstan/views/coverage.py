@@ -12,15 +12,15 @@ from datetime import date, timedelta
 from itertools import groupby
 
 from capstan.backfill.gaps import Survey, bound_text, survey
-from capstan.backfill.interval import Interval
-from capstan.declare import Declarations, Replay
+from capstan.backfill.interval import Interval, State
+from capstan.declare import Declarations, Mode, Replay
 from capstan.errors import CapstanError
 from capstan.tape.lake import Lake
 from capstan.times import Kind, TimeType
 from capstan.views.kept import Kept, newest_entry
 from capstan.views.shown import short_bound
 
-WORST = ("failed", "gap", "stale", "retired", "incomplete", "covered")
+WORST = ("failed", "gap", "stale", "waiting", "retired", "incomplete", "covered")
 """States by what has to be shown of a day that has intervals of several."""
 
 FILLED = frozenset({"gap", "failed", "stale"})
@@ -41,6 +41,7 @@ class Cell:
         until: Where the last one ends.
         intervals: How many intervals meet it.
         day: The day itself, of a calendar.
+        doubles: Whether a replay over it would put in rows that stand there already.
     """
 
     name: str
@@ -49,6 +50,12 @@ class Cell:
     until: str
     intervals: int
     day: date | None = None
+    doubles: bool = False
+
+    @property
+    def fillable(self) -> bool:
+        """Whether a replay mends it."""
+        return self.state in FILLED and not self.doubles
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,7 @@ class Stretch:
         runs: Runs whose rows stand in them.
         workers: Labels of the workers that are missing, or written by older code.
         intervals: How many they are.
+        doubles: Whether a replay over them would put in rows that stand there already.
     """
 
     since: str
@@ -70,11 +78,12 @@ class Stretch:
     runs: tuple[str, ...]
     workers: tuple[str, ...]
     intervals: int
+    doubles: bool = False
 
     @property
     def fillable(self) -> bool:
         """Whether a replay mends it."""
-        return self.state in FILLED
+        return self.state in FILLED and not self.doubles
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,17 +184,18 @@ def view_coverage(
         return NoCoverage(declared, error)
     time_type = found.plan.tape.time_type
     dated = time_type.coordinates[-1].kind is not Kind.BIGINT and not found.whole
-    days = _days(found.intervals) if dated else ()
+    appends = declared.mode is Mode.APPEND
+    days = _days(found.intervals, appends) if dated else ()
     years = tuple(sorted({cell.day.year for cell in days if cell.day}))
     shown = _year(days, years, year)
-    stretches = _stretches(found.intervals)
+    stretches = _stretches(found.intervals, appends)
     kept = _kept(stretches)
     return Coverage(
         declared,
         found.counts,
         tuple(cell for cell in days if cell.day and cell.day.year == shown)
         if dated
-        else _strip(found.intervals),
+        else _strip(found.intervals, appends),
         years,
         shown,
         kept,
@@ -214,7 +224,7 @@ def _year(days: Sequence[Cell], years: Sequence[int], asked: int | None) -> int 
     return max(open_ones, default=years[-1])
 
 
-def _days(intervals: Iterable[Interval]) -> tuple[Cell, ...]:
+def _days(intervals: Iterable[Interval], appends: bool) -> tuple[Cell, ...]:
     """The days that intervals meet, each with the worst state of those."""
     by_day: dict[date, list[Interval]] = {}
     for each in intervals:
@@ -225,28 +235,35 @@ def _days(intervals: Iterable[Interval]) -> tuple[Cell, ...]:
             last -= timedelta(days=1)
         for number in range(max((last - first).days, 0) + 1):
             by_day.setdefault(first + timedelta(days=number), []).append(each)
-    return tuple(_cell(day.isoformat(), found, day) for day, found in sorted(by_day.items()))
+    listed = sorted(by_day.items())
+    return tuple(_cell(day.isoformat(), found, day, appends) for day, found in listed)
 
 
-def _strip(intervals: Sequence[Interval]) -> tuple[Cell, ...]:
+def _strip(intervals: Sequence[Interval], appends: bool) -> tuple[Cell, ...]:
     """The newest intervals as cells; several in one where they are more than can be shown."""
     many = -(-len(intervals) // _STRIP) or 1
     parts = [intervals[i : i + many] for i in range(0, len(intervals), many)]
-    return tuple(_cell(part[0].since, part, None) for part in parts)
+    return tuple(_cell(part[0].since, part, None, appends) for part in parts)
 
 
-def _cell(name: str, intervals: Sequence[Interval], day: date | None) -> Cell:
+def _cell(name: str, intervals: Sequence[Interval], day: date | None, appends: bool) -> Cell:
     states = {str(each.state) for each in intervals}
     worst = next(state for state in WORST if state in states)
     same = [each for each in intervals if each.state == worst]
-    return Cell(name, worst, same[0].since, same[-1].until, len(intervals), day)
+    since, until = same[0].since, same[-1].until
+    # Of a cell all workers are played, from its first interval in this state to its last one.
+    span = intervals[intervals.index(same[0]) : intervals.index(same[-1]) + 1]
+    doubles = appends and any(each.partly or each.missing != each.workers for each in span)
+    return Cell(name, worst, since, until, len(intervals), day, doubles)
 
 
-def _stretches(intervals: Iterable[Interval]) -> list[Stretch]:
+def _stretches(intervals: Iterable[Interval], appends: bool) -> list[Stretch]:
     found = []
     for (state, runs, workers), group in groupby(intervals, _said):
         part = list(group)
-        found.append(Stretch(part[0].since, part[-1].until, state, runs, workers, len(part)))
+        doubles = appends and (state == State.STALE or any(each.partly for each in part))
+        bounds = (part[0].since, part[-1].until)
+        found.append(Stretch(*bounds, state, runs, workers, len(part), doubles))
     return found
 
 

@@ -165,9 +165,7 @@ def coverage_plot(view: Coverage, fill: str) -> Markup:
 
 def _filler(view: Coverage, fill: str) -> Link:
     def link(cell: Cell | Stretch) -> str:
-        if not fill or cell.state not in ("gap", "failed", "stale"):
-            return ""
-        return f"{fill}?{fill_query(view, cell)}"
+        return f"{fill}?{fill_query(view, cell)}" if fill and cell.fillable else ""
 
     return link
 

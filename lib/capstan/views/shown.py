@@ -13,6 +13,7 @@ STATES = {
     "stale": ("≈", "written, some of it by older code"),
     "gap": ("○", "complete, and not written"),
     "failed": ("✕", "not written: the last attempt failed"),
+    "waiting": ("?", "staged and audited, and waits for a person's decision"),
     "retired": ("⊘", "not written by today's code, and its records are retired"),
     "incomplete": ("…", "can still receive records"),
 }

@@ -1,0 +1,9 @@
+"""The Airflow DAG `capstan_rollback`: what a run has published is taken back, by hand."""
+
+from __future__ import annotations
+
+from capstan.airflow.rollback import rollback_dags
+from capstan.airflow.setting import read_setting
+
+for dag in rollback_dags(read_setting(__file__)):
+    globals()[dag.dag_id] = dag

@@ -1,0 +1,97 @@
+"""The DAG `capstan_rollback`, triggered by hand: what a run has published is taken back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+
+from airflow.sdk import DAG, AssetAlias, Context, Param
+
+from capstan.airflow import docs, schedules
+from capstan.airflow.assets import REPLAYED, table_asset
+from capstan.airflow.failing import as_task
+from capstan.airflow.notify import on_failure
+from capstan.airflow.setting import Setting
+from capstan.airflow.showing import rollback_markdown
+from capstan.airflow.submit import CapstanSubmitOperator
+
+DAG_ID = "capstan_rollback"
+RETRIES = 2
+RETRY_DELAY = timedelta(seconds=30)
+
+
+class RollbackOperator(CapstanSubmitOperator):
+    """Submits the rollback of the run that the parameters name; what cannot be one starts no Spark.
+
+    The event of the table's asset has what the app says: `rolled_back`, the run, and the version
+    that has the rows of before.
+    """
+
+    def __init__(self, *, setting: Setting, **rest: object) -> None:
+        """Prepare a rollback; which table it changes becomes known through an alias."""
+        super().__init__(
+            app="rollback",
+            setting=setting,
+            request={},
+            show=rollback_markdown,
+            outlets=[REPLAYED],
+            **rest,  # type: ignore[arg-type]
+        )
+
+    def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
+        """Take the run back; what that came to."""
+        from capstan.submit.undoing import RollbackRequest, require_reversible
+        from capstan.tape.lake import Lake
+
+        with as_task():
+            asked = RollbackRequest(str(context["params"]["run"]).strip())
+            require_reversible(Lake.at(self._setting.lake), asked.run)
+        self.request = {"run": asked.run}
+        return super().execute(context)
+
+    def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
+        """Tell the table's asset that it has changed; nothing where it was taken back before."""
+        if result.get("stood"):
+            self.outlets = []
+            return
+        asset = table_asset(str(result.get("target")))
+        for outlet in self.outlets:
+            if isinstance(outlet, AssetAlias):
+                extra = json.loads(json.dumps(dict(result), default=str))
+                context["outlet_events"][outlet].add(asset, extra=extra)
+
+
+def rollback_dags(setting: Setting) -> Iterator[DAG]:
+    """The DAG that takes a run back; none where no stream is declared."""
+    if not setting.declarations.streams:
+        return
+    with DAG(
+        DAG_ID,
+        description="Take back what a run has published",
+        doc_md=docs.ROLLBACK + docs.FAILURES,
+        schedule=None,
+        start_date=schedules.BEGINNING,
+        catchup=False,
+        max_active_runs=4,
+        # Nothing starts it but a person, who should not have to find out why it does not run.
+        is_paused_upon_creation=False,
+        params={
+            "run": Param(
+                type="string",
+                minLength=1,
+                title="Run",
+                description_md="The run, as the page and `capstan runs` name it.",
+            )
+        },
+        tags=["capstan", "replay"],
+    ) as dag:
+        RollbackOperator(
+            task_id="rollback",
+            setting=setting,
+            on_failure_callback=on_failure(setting),
+            doc_md=docs.TASKS["rollback"],
+            retries=RETRIES,
+            retry_delay=RETRY_DELAY,
+        )
+    yield dag

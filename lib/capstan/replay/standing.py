@@ -1,0 +1,124 @@
+"""What of a replay stands in its target already: all of it, or rows that it would put in twice."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from capstan.declare import Declarations, Mode
+from capstan.errors import BadRequest
+from capstan.ledger import coverage, runs
+from capstan.ledger.coverage import Covered
+from capstan.ledger.regions import may_overlap, parse_region
+from capstan.ledger.runs import History, Row
+from capstan.replay.plan import Plan, make_plan
+from capstan.tape import summary
+from capstan.tape.lake import Lake
+
+
+def stood_before(lake: Lake, declarations: Declarations, plan: Plan) -> History | None:
+    """The run of the same request at an earlier cut, if it is this very replay all the same.
+
+    Its range was complete then, so nothing can have come to it since; that nothing has is told from
+    the index: the same messages, records and fingerprint, worker by worker. A followed replay goes
+    by its cursor, and has no such run.
+
+    Args:
+        lake: The lake.
+        declarations: Those that `plan` was made with.
+        plan: The replay.
+    """
+    if plan.request.follow is not None or not plan.completes(plan.box):
+        return None
+    for each in reversed(coverage.standing(lake, plan.target)):
+        earlier = _earlier(lake, declarations, plan, each)
+        if earlier is None:
+            continue
+        last = runs.last_generation(runs.read_histories(lake, identity=earlier.identity).values())
+        if last is not None and last.published and last.last.run == each.run:
+            return last if _reads_the_same(plan, earlier) else None
+    return None
+
+
+def _earlier(lake: Lake, declarations: Declarations, plan: Plan, covered: Covered) -> Plan | None:
+    """The plan's request as it was at the cut of a run; None where that cannot be the same."""
+    there = (covered.stream, covered.transform, covered.code, covered.scope.workers)
+    own = (plan.tape.name, plan.name, plan.code, plan.scope.workers)
+    if there != own or covered.cut >= plan.cut.commit:
+        return None
+    if covered.scope.region.simplified().box != plan.scope.region.simplified().box:
+        return None
+    cut = summary.find_cut(plan.tape, covered.cut)
+    try:
+        earlier = make_plan(lake, declarations, plan.request, cut=cut)
+    except BadRequest:
+        return None  # Of its workers some were not there yet.
+    same = earlier.workers == plan.workers and earlier.completes(earlier.box)
+    return earlier if same else None
+
+
+def _reads_the_same(plan: Plan, earlier: Plan) -> bool:
+    then, now = (
+        summary.played(each.tape, each.cut, tuple(each.workers), each.reads)
+        for each in (earlier, plan)
+    )
+    return then == now
+
+
+def appended(history: History) -> bool:
+    """Whether a run has put rows beside those that were there, and changed none."""
+    intent = history.intended
+    request = None if intent is None else intent.detail.get("request")
+    return isinstance(request, Mapping) and request.get("mode") == Mode.APPEND
+
+
+def require_not_doubled(lake: Lake, plan: Plan, besides: Collection[str] = ()) -> None:
+    """Check that a declared replay that appends finds none of its rows in the target.
+
+    Who appends by hand, as no run of a declared replay, may do so twice.
+
+    Args:
+        lake: The lake.
+        plan: The replay.
+        besides: Runs that are the replay's own.
+
+    Raises:
+        BadRequest: `CAP-APPEND`, naming the run that has put rows of the range there.
+    """
+    if plan.request.mode is not Mode.APPEND or plan.request.replay is None:
+        return
+    there = [
+        each
+        for each in coverage.standing(lake, plan.target)
+        if each.stream == plan.tape.name
+        and each.run not in besides
+        and each.scope.meets(plan.scope)
+    ]
+    histories = runs.read_histories(lake, target=plan.target) if there else {}
+    for each in there:
+        history = histories.get(each.run)
+        if history is None or _meets(plan, each, history.intended):
+            raise BadRequest(
+                "CAP-APPEND",
+                f"replay {plan.request.replay} appends, and run {each.run} has put rows of that "
+                f"range into {plan.request.into} already",
+                f"roll it back first: `capstan rollback {each.run}`; or declare mode replace",
+                replay=plan.request.replay,
+                run=each.run,
+            )
+
+
+def _meets(plan: Plan, covered: Covered, intent: Row | None) -> bool:
+    """Whether what a run has played is part of what a plan plays.
+
+    Its scope tells that where the target keeps worker and time; else what it set out to do does.
+    """
+    if intent is None:
+        return True
+    region = parse_region(str(intent.detail["region"]))
+    if plan.layout.time is None and plan.tells(region) and not may_overlap(region, plan.region):
+        return False
+    certificate = intent.detail.get("certificate")
+    labels = certificate.get("workers") if isinstance(certificate, Mapping) else None
+    if covered.scope.workers is None and isinstance(labels, list):
+        return bool(set(labels) & set(plan.workers.values()))
+    return True

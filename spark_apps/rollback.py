@@ -1,0 +1,14 @@
+"""Take back what a run published: the rows of before, in a new version; nothing else changes.
+
+Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
+Keys of the request: run.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from capstan import submit
+
+if __name__ == "__main__":
+    sys.exit(submit.main(submit.rollback))

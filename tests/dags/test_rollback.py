@@ -1,0 +1,80 @@
+"""The DAG `capstan_rollback`: what it asks its app, and what it refuses before there is one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from capstan.airflow.assets import table_asset
+from capstan.airflow.showing import rollback_markdown
+from capstan.tape.lake import Lake
+from capstan.testing.bare import Books
+from capstan.times import Box
+from capstan.times.region import Region
+
+if TYPE_CHECKING:
+    from conftest import Place
+
+ALL = Region(Box((None,), (None,)))
+RESULT = {
+    "run": "t-0a0a0a0a-1", "stream": "little", "target": "t", "target_path": "/lake/tables/t",
+    "workers": ["a"], "since": None, "until": "2024-05-02", "target_version": 4,
+    "rolled_back": True, "stood": False,
+}  # fmt: skip
+
+
+@pytest.fixture
+def ledgers(place: Place) -> Place:
+    """Runs of table `t` that have published, one over the other, and one that has failed."""
+    lake = Lake.at(place.lake)
+    books = Books(lake, "little", lake.table("t"))
+    books.published("t-0b0b0b0b-1", [0], ALL)
+    books.published("t-0a0a0a0a-1", [0, 1], ALL)
+    books.failed("t-0c0c0c0c-1", [2], ALL)
+    books.published("t-0d0d0d0d-1", [3], ALL)
+    books.rolled_back("t-0d0d0d0d-1", [3], ALL)
+    return place
+
+
+def test_one_app_takes_the_run_back_and_the_table_is_told(
+    ledgers: Place, submit: Any, execute: Any, context: Any
+) -> None:
+    submit.answers({"exit": 0, "result": RESULT})
+    task = ledgers.bag().dags["capstan_rollback"].get_task("rollback")
+    told: list[tuple[object, Any]] = []
+    where = {**context(), "params": {"run": " t-0a0a0a0a-1 "}}
+    [alias] = task.outlets
+    where["outlet_events"][alias].add = lambda asset, extra: told.append((asset, extra))
+    assert execute(task, where) == RESULT
+    assert [call["request"] for call in submit.calls] == [{"run": "t-0a0a0a0a-1"}]
+    assert told == [(table_asset("t"), RESULT)]
+    assert "| target | t: version 4 has the rows of before |" in task.shown
+
+
+def test_what_was_taken_back_before_changes_no_table(
+    ledgers: Place, submit: Any, execute: Any, context: Any
+) -> None:
+    submit.answers({"exit": 0, "result": {**RESULT, "stood": True}})
+    task = ledgers.bag().dags["capstan_rollback"].get_task("rollback")
+    execute(task, {**context(), "params": {"run": "t-0d0d0d0d-1"}})
+    assert task.outlets == []
+    assert "nothing was changed" in rollback_markdown({**RESULT, "stood": True})
+
+
+@pytest.mark.parametrize(
+    ("run", "code"),
+    [
+        ("none", "CAP-RUN"),
+        ("../t-0a0a0a0a-1", "CAP-RUN"),
+        ("t' OR 1=1", "CAP-RUN"),
+        ("t-0c0c0c0c-1", "CAP-NOT-PUBLISHED"),
+        ("t-0b0b0b0b-1", "CAP-LATER"),
+    ],
+)
+def test_what_cannot_be_taken_back_starts_no_spark(
+    ledgers: Place, submit: Any, capfd: pytest.CaptureFixture[str], run: str, code: str
+) -> None:
+    assert ledgers.run("capstan_rollback", {"run": run}).state == "failed"
+    assert submit.calls == []
+    assert f"{code}: " in capfd.readouterr().out

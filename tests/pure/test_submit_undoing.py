@@ -1,0 +1,80 @@
+"""The app `rollback`: what cannot be taken back is refused from the ledgers, without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from capstan import submit
+from capstan.errors import BadRequest
+from capstan.submit import Place
+from capstan.tape.lake import Lake
+from capstan.testing.bare import Books
+from capstan.times import Box
+from capstan.times.region import Region
+
+ALL = Region(Box((None,), (None,)))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A lake with a run in each state; `over` has written over part of `under`."""
+    lake = Lake.at(tmp_path)
+    books = Books(lake, "s", lake.table("t"))
+    for run, steps in {
+        "claimed": (),
+        "begun": ("intent",),
+        "waits": ("intent", "audited"),
+        "rejected": ("intent", "audited", "rejected"),
+    }.items():
+        books.claimed(run, [9], ALL)
+        for step in steps:
+            books.stepped(run, step, {})
+    books.failed("failed", [9], ALL)
+    books.published("under", [0, 1], ALL)
+    books.published("over", [1, 2], ALL)
+    books.published("alone", [3], ALL)
+    books.published("back", [4], ALL)
+    books.rolled_back("back", [4], ALL)
+    return Place(lake)
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({"run": "over"}, None),
+        ({"run": "alone"}, None),
+        # It was taken back already, and stays so.
+        ({"run": "back"}, None),
+        # It may have published, and the target alone knows.
+        ({"run": "begun"}, None),
+        ({"run": "under"}, "CAP-LATER"),
+        ({"run": "failed"}, "CAP-NOT-PUBLISHED"),
+        ({"run": "waits"}, "CAP-NOT-PUBLISHED"),
+        ({"run": "rejected"}, "CAP-NOT-PUBLISHED"),
+        ({"run": "claimed"}, "CAP-RUN"),
+        ({"run": "none"}, "CAP-RUN"),
+        ({"run": 7}, "CAP-REQUEST"),
+        ({"run": "over", "reason": "x"}, "CAP-REQUEST"),
+        ({}, "CAP-REQUEST"),
+    ],
+)
+def test_what_can_be_taken_back(place: Place, asked: dict[str, object], code: str | None) -> None:
+    if code is None:
+        assert callable(submit.rollback(asked, place))
+        return
+    with pytest.raises(BadRequest, match=f"^{code}: "):
+        submit.rollback(asked, place)
+
+
+def test_who_is_in_the_way_is_named(place: Place) -> None:
+    with pytest.raises(BadRequest) as caught:
+        submit.rollback({"run": "under"}, place)
+    assert caught.value.fields["later"] == "over"
+    assert caught.value.hint == "roll back over first"
+
+
+def test_a_lake_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="^CAP-LAKE: "):
+        submit.rollback({"run": "a"}, Place(Lake.at(tmp_path / "none")))
