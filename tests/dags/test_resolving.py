@@ -23,6 +23,8 @@ DAGS = Path(__file__).parents[2] / "dags"
 MORE = """
   some: {stream: little, target: some, workers: [a, b], mode: merge, keys: [id], approve: true}
   hours: {stream: little, pipeline: places, sink: hours, target: place_hours}
+  pairs:
+    {stream: little, pipeline: places, sink: pairs, target: pairs, follow: f, since: 2024-05-01}
 """
 DAY = {"stream": "little", "into": "by_day", "since": "2024-05-01", "until": "2024-05-02"}
 SOME = {"stream": "little", "into": "some", "mode": "merge", "replay": "some"}
@@ -52,6 +54,20 @@ def test_a_declared_pipeline_is_what_is_played(setting: Setting) -> None:
         with pytest.raises(BadRequest) as caught:
             resolve(setting, {**asked, **more})
         assert (caught.value.code, caught.value.fields["key"]) == ("CAP-REQUEST", key)
+
+
+def test_a_run_without_times_of_a_replay_that_follows_does_so(setting: Setting) -> None:
+    asked = {"stream": "little", "into": "pairs", "replay": "pairs"}
+    found = resolve(setting, {**asked, "peers": 3})
+    assert (found.follow, found.peers, found.since) == ("f", 3, "2024-05-01T00:00:00+00:00")
+    assert (found.pipeline, found.sink, found.until) == ("places", "pairs", None)
+    assert resolve(setting, {**asked, "follow": "f"}) == resolve(setting, asked)
+    # A part is repaired as by any other replay.
+    part = resolve(setting, {**asked, "since": "2024-05-01", "until": "2024-05-02"})
+    assert (part.follow, part.since) == (None, "2024-05-01")
+    for name, other in ((asked, "g"), (DAY | {"replay": "by_day", "until": None}, "f")):
+        with pytest.raises(BadRequest, match=f"has follow (f|none), not {other}"):
+            resolve(setting, {**name, "follow": other})
 
 
 def test_without_a_declared_replay_nothing_is_added(setting: Setting) -> None:

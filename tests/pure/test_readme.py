@@ -10,9 +10,10 @@ from textwrap import indent
 import pytest
 import typer
 
-from capstan import errors
+from capstan import errors, state
 from capstan.cli import main
 from capstan.cli.app import _INTERRUPTED, app
+from capstan.dag import operators
 from capstan.declare import load, models
 from capstan.interop import codec_of
 from capstan.metrics import METRICS
@@ -55,6 +56,14 @@ def test_every_option_that_is_named_exists() -> None:
 def test_every_option_of_a_replay_is_named() -> None:
     options = {o for p in COMMANDS["replay"].params for o in p.opts if o.startswith("--")}
     assert {option for option in options if option not in TEXT} == set()
+
+
+def test_every_operator_is_listed() -> None:
+    every = {**vars(operators), **vars(state)}
+    specs = {name for name, found in every.items() if isinstance(found, type)}
+    specs = {name for name in specs if hasattr(every[name], "preserves")}
+    listed = {name for row in table("operator") for name in re.findall(r"`([A-Z]\w+)`", row[0])}
+    assert listed == specs
 
 
 def test_exit_codes_are_those_of_the_errors() -> None:
@@ -116,7 +125,7 @@ def test_every_key_of_the_declarations_is_told() -> None:
 
 def test_its_programs_can_be_compiled() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for block in blocks:
         compile(block, "README.md", "exec")
 

@@ -80,6 +80,18 @@ REST), several intervals at a time. To do one again, clear its run, or backfill 
 Declared are intervals from {bounds}; a run outside of that has no tasks.
 """
 
+FOLLOW = """
+Plays into **{target}** what became complete of stream **{stream}** since its last run.
+{description}
+
+**plan** shows what will be read and written, **replay** is one Spark app, **certificate** shows
+what was done. Where nothing became complete, nothing is written. A run that was missed is made up
+for by the next, and one that is taken back is played again.
+
+A pipeline goes on from the state of its last run. With *Peers* that is dealt to so many replay
+workers, now and for the runs that follow; the certificate says how many keys each of them holds.
+"""
+
 ROLLBACK = """
 Takes back what a run has published: the rows of before come back in a new version of the table, and
 rows that others wrote since stay. The same again changes nothing.

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from capstan.airflow.setting import Setting
 from capstan.capture import stalled
+from capstan.declare import Replay
 from capstan.declare.names import did_you_mean, one_of
 from capstan.declare.reading import read_model
 from capstan.errors import BadRequest
@@ -48,7 +49,8 @@ def resolve(setting: Setting, fields: Mapping[str, object]) -> Request:
     """The request that a form or a schedule makes; of a declared replay, as that is declared.
 
     What a run of a declared replay leaves empty of workers, transform, pipeline, sink and keys is
-    the replay's own, and where the replay has to be approved, so has each of its runs.
+    the replay's own, and where the replay has to be approved, so has each of its runs. Where it
+    follows, so does a run that asks for no times of its own; others repair a part.
 
     Raises:
         BadRequest: As `read_request`; `CAP-REPLAY` for a replay that is not declared;
@@ -67,9 +69,13 @@ def resolve(setting: Setting, fields: Mapping[str, object]) -> Request:
         keys=asked.keys or declared.keys,
         approve=asked.approve or declared.approve,
     )
+    times = (asked.since, asked.until, asked.known_at, asked.as_of)
+    if declared.follow is not None and all(each is None for each in times) and not asked.partial:
+        request = replace(request, follow=asked.follow or declared.follow, since=since_of(declared))
     own = {"stream": declared.stream, "into": declared.target, "transform": declared.transform,
            "pipeline": declared.pipeline, "sink": declared.sink, "mode": declared.mode,
-           "keys": declared.keys}  # fmt: skip
+           "keys": declared.keys,
+           "follow": declared.follow if request.follow else None}  # fmt: skip
     for name, value in own.items():
         given = getattr(request, name)
         if given != value:
@@ -80,6 +86,16 @@ def resolve(setting: Setting, fields: Mapping[str, object]) -> Request:
                 key=name,
             )
     return request
+
+
+def since_of(replay: Replay) -> str | None:
+    """The first time that a declared replay plays, as a request says it."""
+    since = replay.since
+    return since.isoformat() if isinstance(since, datetime) else _text(since)
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
 
 
 def _told(value: object) -> str:
