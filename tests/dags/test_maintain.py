@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from capstan.airflow.maintain import maintained_markdown
 
 if TYPE_CHECKING:
@@ -25,11 +27,21 @@ def test_the_dag_submits_one_app_over_the_streams_that_are_chosen(
 ) -> None:
     submit.answers({"exit": 0, "result": RESULT})
     assert place.run("capstan_maintain").state == "success"
-    assert place.run("capstan_maintain", {"streams": ["little"]}).state == "success"
+    chosen = {"streams": ["little"], "keep": "2 days"}
+    assert place.run("capstan_maintain", chosen).state == "success"
     assert [call["request"] for call in submit.calls] == [
-        {"streams": None},
-        {"streams": ["little"]},
+        {"streams": None, "keep": "30 days"},
+        chosen,
     ]
+
+
+def test_how_long_what_is_staged_is_kept_is_a_setting(
+    place: Place, submit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CAPSTAN_KEEP", "90 days")
+    submit.answers({"exit": 0, "result": RESULT})
+    assert place.run("capstan_maintain").state == "success"
+    assert [call["request"]["keep"] for call in submit.calls] == ["90 days"]
 
 
 def test_damage_fails_the_run_without_a_retry(place: Place, submit: Any) -> None:

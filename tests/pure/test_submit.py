@@ -17,7 +17,17 @@ from capstan.submit import Answer, Fields, Place, Work, main
 from capstan.tape.lake import Lake
 
 APPS = Path(__file__).parents[2] / "spark_apps"
-NAMES = ("audit", "backfill", "capture", "maintain", "plan", "publish", "replay", "verify")
+NAMES = (
+    "audit",
+    "backfill",
+    "capture",
+    "maintain",
+    "plan",
+    "publish",
+    "replay",
+    "rollback",
+    "verify",
+)
 
 
 class FakeSession:
@@ -180,6 +190,9 @@ def test_a_result_that_cannot_be_written_ends_with_5(
         (submit.maintain, {"streams": ["nowhere"]}, "CAP-STREAM"),
         (submit.maintain, {"stream": "nowhere"}, "CAP-REQUEST"),
         (submit.maintain, {"streams": "nowhere"}, "CAP-REQUEST"),
+        (submit.maintain, {"keep": "a while"}, "CAP-REQUEST"),
+        (submit.maintain, {"keep": 30}, "CAP-REQUEST"),
+        (submit.rollback, {"run": "nowhere-0-1"}, "CAP-RUN"),
         (submit.audit, {"run": "nowhere-0-1"}, "CAP-RUN"),
         (submit.audit, {"run": "nowhere-0-1", "table": "t"}, "CAP-REQUEST"),
         (submit.audit, {"stream": "nowhere", "table": "t"}, "CAP-STREAM"),

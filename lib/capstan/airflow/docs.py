@@ -103,7 +103,8 @@ difference fails the run; nothing is ever changed.
 MAINTAIN = """
 Keeps tapes quick and bounded: small files of times that are complete become larger ones, each
 worker's records together and in order of time; logs get checkpoints; files that no kept version
-has, staged output and snapshots that nobody goes on from are deleted.
+has, staged output and snapshots that nobody goes on from are deleted: what was staged and cannot be
+published any more once it is as old as *Keep* says.
 
 No row changes, and captures and replays go on meanwhile. The same again changes nothing. What it
 did is on the page of **maintain**, under *Rendered Templates*. A batch whose records are not those

@@ -32,7 +32,11 @@ class MaintainOperator(CapstanSubmitOperator):
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
         """Maintain; what was done."""
-        self.request = {"streams": context["params"].get("streams") or None}
+        params = context["params"]
+        self.request = {
+            "streams": params.get("streams") or None,
+            "keep": params.get("keep") or self._setting.keep,
+        }
         return super().execute(context)
 
 
@@ -92,5 +96,12 @@ def _form(setting: Setting) -> Mapping[str, Param]:
             examples=list(setting.declarations.streams),
             title="Streams",
             description_md="Streams whose tapes are kept up; empty for all that are on tape.",
+        ),
+        "keep": Param(
+            setting.keep,
+            type="string",
+            minLength=1,
+            title="Keep",
+            description_md="How long what was rejected, has failed or was killed stays in staging.",
         ),
     }
