@@ -9,6 +9,7 @@ from capstan.views.shown import (
     behind_text,
     covered_text,
     pipeline_text,
+    size,
     standing_text,
 )
 
@@ -29,7 +30,11 @@ def plan_markdown(plan: Mapping[str, object]) -> str:
         ("without a record", plan.get("silent")),
         ("never captured", plan.get("not_on_tape")),
         ("records", f"{plan.get('records')} at {plan.get('times')} times"),
-        ("to read", f"{plan.get('files')} of {plan.get('files_all')} files, {plan.get('bytes')} B"),
+        (
+            "to read",
+            f"{plan.get('files')} of {plan.get('files_all')} files, "
+            + size(int(str(plan.get("bytes") or 0))),
+        ),
         ("late, not played", plan.get("late")),
         ("transform", plan.get("transform")),
         ("pipeline", pipeline_text(plan.get("pipeline"))),
