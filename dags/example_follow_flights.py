@@ -1,4 +1,4 @@
-"""Example: an Airflow DAG that runs whenever a replay has changed the table `flights_by_day`.
+"""Example: an Airflow DAG that runs whenever a replay of the table `flights_by_day` has ended.
 
 The event of the table's asset carries the certificate of the replay: which days were played, and
 which version of the table has them. So a follower reads just what is new, at that version.
@@ -36,6 +36,8 @@ def example_follow_flights() -> None:
         found = []
         for event in (triggering_asset_events or {}).get(FLIGHTS_BY_DAY, []):
             played = event.extra
+            if played["stood"]:
+                continue  # It was there already.
             table = deltalake.DeltaTable(played["target_path"], version=played["target_version"])
             rows = table.to_pyarrow_table(columns=["day", "origin", "mean_delay_minutes"])
             days = pc.strftime(rows["day"], "%Y-%m-%dT%H:%M:%S")

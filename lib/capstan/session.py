@@ -19,7 +19,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from capstan.errors import Broken
+from capstan.errors import BadRequest, Broken
 from capstan.logs import About
 from capstan.runtime import jvm
 from capstan.runtime.archive import archive_options, local_settings
@@ -53,6 +53,9 @@ _SETTINGS = {
     "spark.databricks.delta.optimizeWrite.enabled": "false",
     "spark.databricks.delta.autoCompact.enabled": "false",
 }
+
+# Delta's store of these serializes the commits of one driver only.
+_BOTH_WIN = {"s3", "s3a", "s3n"}
 
 # The driver's own process, and all that a local master starts, have it from `_use_utc`.
 _EXECUTORS = {"spark.executorEnv.TZ": "UTC"}
@@ -108,6 +111,27 @@ def build_session(
         _python_of(os.environ, force=False)
     conf = SparkConf(loadDefaults=False).setMaster(place).setAppName(app_name)
     return _start(conf, {**settings, **wanted})
+
+
+def require_one_winner(session: SparkSession, lake: str) -> None:
+    """Check that of two drivers which commit to a lake at once only one can win.
+
+    Folders, HDFS and the stores of Azure and Google see to that. S3 as Delta uses it by default
+    does not: there both win, and one commit is lost.
+
+    Raises:
+        BadRequest: `CAP-LAKE` for a lake on S3 without a `LogStore` of its own.
+    """
+    scheme = lake.partition("://")[0] if "://" in lake else ""
+    key = f"spark.delta.logStore.{scheme}.impl"
+    if scheme in _BOTH_WIN and not session.sparkContext.getConf().get(key):
+        raise BadRequest(
+            "CAP-LAKE",
+            f"two drivers that commit to {lake} at once would both win, and one commit be lost",
+            f"set {key} in spark-defaults.conf, to io.delta.storage.S3DynamoDBLogStore or a store "
+            "of yours that lets one win; or keep the lake in a file system that all reach",
+            lake=lake,
+        )
 
 
 @contextmanager

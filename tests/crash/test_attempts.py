@@ -15,7 +15,13 @@ from capstan.testing.little import REQUESTS, STAGED
 
 pytestmark = pytest.mark.timeout(1800)
 
-TAKEN_OVER = [("staged", "replay.audit"), ("append", "replay.audit"), ("direct", "replay.intent")]
+TAKEN_OVER = [
+    ("staged", "replay.audit"),
+    # It has seen that its claim stands, and is about to commit.
+    ("append", "replay.holds"),
+    ("direct", "replay.holds"),
+    ("merge", "replay.holds"),
+]
 CAPTURES = ["capture.workers:2", "capture.records:2", "capture.events:2"]
 FOLLOW = {**REQUESTS["follow"], "mode": "append"}
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from capstan.errors import BadRequest
-from capstan.testing import contents
+from capstan.tape import delta
+from capstan.tape.schema import FORMAT
+from capstan.tape.tape import format_of
+from capstan.testing import contents, little
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -32,6 +35,11 @@ def killed(empty, recorded, kill):
     script.append(worlds["half-done"].step("capture", "capture.late:3"))
     worlds["close"] = recorded()
     script.append(worlds["close"].step("close", "capture.close"))
+    world = worlds["older"] = recorded()
+    delta.set_properties(
+        world.spark, world.lake.stream(little.NAME).events, {"capstan.format": "1"}
+    )
+    script.append(world.step("close", "tape.upgrade"))
     kill(script)
     return worlds
 
@@ -46,6 +54,16 @@ def test_a_killed_capture_ends_in_the_same_tape(killed, captured, undisturbed, p
     contents.require_sound(world.spark, world.lake)
     assert world.act("capture") == {"batches": 0, "fed": 0, "records": 0}
     assert contents.tape(world.lake) == undisturbed
+
+
+def test_a_tape_is_brought_to_this_format_once(killed) -> None:
+    world = killed["older"]
+    events = world.lake.stream(little.NAME).events
+    assert format_of(events) == FORMAT
+    before = delta.version_of(events)
+    assert world.act("close") == {"closed": 3}
+    assert delta.version_of(events) == before + 1
+    contents.require_sound(world.spark, world.lake)
 
 
 def test_a_half_done_batch_is_finished_before_its_stream_is_closed(killed, undisturbed) -> None:

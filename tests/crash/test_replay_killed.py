@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from capstan.errors import Held
+from capstan.errors import AnswerIsNo, Held
 from capstan.ledger import claims, runs
 from capstan.replay.run import unlock
 from capstan.tape import delta
@@ -17,9 +17,11 @@ pytestmark = pytest.mark.timeout(1800)
 REPLAYS = [
     ("staged", "verify.ledger"),
     ("staged", "replay.claim"),
+    ("staged", "replay.target"),
     ("staged", "replay.intent"),
     ("staged", "replay.staging"),
     ("staged", "replay.audit"),
+    ("staged", "replay.holds"),
     ("staged", "replay.publish"),
     ("staged", "replay.coverage"),
     ("staged", "replay.certificate"),
@@ -29,11 +31,34 @@ REPLAYS = [
     ("follow", "replay.audit"),
     ("follow", "replay.publish"),
     ("append", "replay.publish"),
+    ("merge", "replay.publish"),
     ("piped", "replay.aside"),
+    ("piped", "replay.metrics"),
     ("piped", "replay.publish"),
 ]
 PUBLISHES = ["replay.publish", "replay.coverage", "replay.certificate"]
-ROLLBACKS = ["rollback.publish", "rollback.coverage", "rollback.ledger"]
+ROLLBACKS = [
+    "rollback.claim",
+    "rollback.holds",
+    "rollback.publish",
+    "rollback.coverage",
+    "rollback.ledger",
+]
+ADDING = [
+    ("append", "rollback.publish"),
+    ("merge", "rollback.holds"),
+    ("merge", "rollback.publish"),
+]
+WRONG = {**STAGED, "workers": None, "into": "wrong", "transform": "wrong"}
+# Of a run whose audit fails: staged, and direct, which takes back what it has published.
+FAILING = ["audit.findings", "replay.publish", "rollback.claim", "rollback.publish"]
+
+# Steps over a run that waits for somebody; the claim of `unlocked` is dead before it.
+WAITING: list[tuple[str, str, str, dict[str, object]]] = [
+    ("rejected", "reject", "replay.rejected", {"by": "ann"}),
+    ("unlocked", "publish", "publish.claim", {}),
+]
+SUCCESSORS = [("fence", BEFORE, "replay.fence"), ("shut out", STAGED, "replay.shut-out")]
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +78,29 @@ def killed(recorded, kill):
         script.append(world.step("replay", request=BEFORE))
         script.append(world.step("replay", request=STAGED))
         script.append(world.step("rollback", point))
+    for name, point in ADDING:
+        world = worlds["rollback", name, point] = recorded()
+        script.append(world.step("replay", request=REQUESTS[name]))
+        script.append(world.step("rollback", point))
+    for point in FAILING:
+        world = worlds["failing", point] = recorded()
+        wrong = {**WRONG, "direct": point != "audit.findings"}
+        script.append(world.step("replay", point, request=wrong))
+    for name, action, point, more in WAITING:
+        world = worlds["waiting", name] = recorded()
+        script.append(world.step("replay", request={**STAGED, "hold": True}))
+        if name == "unlocked":
+            script.append(world.step("unlock"))
+        script.append(world.step(action, point, **more))
+    world = worlds["audited"] = recorded()
+    script.append(world.step("replay", "replay.audited", request={**STAGED, "hold": True}))
+    # A second attempt while the first one hangs, and one of another run once that was unlocked.
+    for name, request, point in SUCCESSORS:
+        world = worlds["successor", name] = recorded()
+        script.append(world.step("replay", "replay.intent", request=BEFORE))
+        if request is STAGED:
+            script.append(world.step("unlock"))
+        script.append(world.step("replay", point, request=request))
     world = worlds["approved"] = recorded()
     script.append(world.step("replay", request={**STAGED, "approve": True}))
     script.append(world.step("publish", "replay.approved", by="ann"))
@@ -138,6 +186,70 @@ def test_a_killed_rollback_takes_back_once(killed, whole, point) -> None:
     assert again != run
     assert contents.rows(world.lake.table("staged")) == whole["over"]["rows"]
     contents.require_published_once(world.lake, again)
+
+
+@pytest.mark.parametrize(("name", "point"), ADDING)
+def test_a_killed_rollback_of_added_rows_takes_back_once(killed, whole, name, point) -> None:
+    world = killed["rollback", name, point]
+    into = REQUESTS[name]["into"]
+    run = list(runs.read_histories(world.lake))[-1]
+    world.act("rollback", run=run)
+    assert contents.table(world.lake, into) == {"rows": [], "standing": []}
+    assert claims.alive(world.lake) == []
+    again = world.replay(REQUESTS[name])["run"]
+    assert contents.rows(world.lake.table(into)) == whole[name]["rows"]
+    contents.require_published_once(world.lake, again)
+
+
+@pytest.mark.parametrize("point", FAILING)
+def test_a_killed_run_whose_audit_fails_leaves_nothing(killed, point) -> None:
+    world = killed["failing", point]
+    with pytest.raises(AnswerIsNo, match="CAP-AUDIT"):
+        world.replay({**WRONG, "direct": point != "audit.findings"})
+    assert contents.table(world.lake, "wrong") == {"rows": [], "standing": []}
+    found = delta.open_table(world.lake.ledger("findings")).to_pyarrow_table()
+    assert set(found["code"].to_pylist()) <= {"CAP-MISSING", "CAP-EXTRA", "CAP-CHANGED"}
+    assert found.num_rows > 0
+    assert claims.alive(world.lake) == []
+
+
+def test_a_run_that_was_killed_once_it_waits_is_published(killed, whole) -> None:
+    world = killed["audited"]
+    run = world.act("publish")["run"]
+    assert contents.table(world.lake, "staged") == whole["staged"]
+    require_stands(world, "staged", run)
+
+
+def test_a_rejection_that_was_killed_stands(killed, whole) -> None:
+    world = killed["waiting", "rejected"]
+    assert world.act("reject", by="bob")["step"] == "rejected"
+    run, history = next(iter(runs.read_histories(world.lake).items()))
+    assert [row.step for row in history.rows] == ["intent", "audited", "rejected"]
+    assert history.last.detail["by"] == "ann"
+    assert contents.rows(world.lake.table("staged")) == []
+    assert children(f"{world.lake.root}/staging") == [f"{run}-1"]
+    assert claims.alive(world.lake) == []
+    # Asked for again, it is a new attempt of the same run.
+    assert world.replay(STAGED)["run"] == run
+    assert contents.table(world.lake, "staged") == whole["staged"]
+    require_stands(world, "staged", run)
+
+
+def test_a_publish_that_was_killed_with_its_new_claim_publishes_once(killed, whole) -> None:
+    world = killed["waiting", "unlocked"]
+    run = world.act("publish")["run"]
+    assert contents.table(world.lake, "staged") == whole["staged"]
+    require_stands(world, "staged", run)
+
+
+@pytest.mark.parametrize(("name", "request_"), [each[:2] for each in SUCCESSORS])
+def test_who_was_killed_while_it_shut_others_out_goes_on(killed, whole, name, request_) -> None:
+    world = killed["successor", name]
+    run = world.replay(request_)["run"]
+    wanted = "before" if request_ is BEFORE else "staged"
+    assert contents.table(world.lake, "staged") == whole[wanted]
+    contents.require_published_once(world.lake, run)
+    assert children(f"{world.lake.root}/staging") == []
 
 
 def test_a_dead_run_holds_its_range_until_it_is_unlocked(killed, whole) -> None:

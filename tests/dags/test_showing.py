@@ -62,7 +62,8 @@ def test_events_carry_no_samples_of_rows() -> None:
     told = certified(CERTIFICATE)
     assert told["audit"] == {"kind": "copy", "passed": True, "cells": 9, "differing": 0}
     assert told["stood"] is True
-    assert "not_covered" not in told
+    assert told["not_covered"] == {"workers": ["JFK"]}
+    assert told["late"] == {"late": 3}
 
 
 def test_targets_have_names_of_their_own() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,13 @@ from airflow.sdk import CronDataIntervalTimetable, CronTriggerTimetable
 from airflow.serialization.serialized_objects import DagSerialization
 
 from capstan.airflow.backfill import backfill_dags
+from capstan.airflow.frontier import FrontierSensor
 from capstan.airflow.plan import PlanReplayOperator
 from capstan.airflow.setting import read_setting
 from capstan.airflow.submit import CapstanSubmitOperator
 from capstan.bench.parsing import parse
+from capstan.bench.scheduled import TASKS
+from capstan.declare import ByKey
 from capstan.errors import BadRequest
 from capstan.testing.many import many_streams
 
@@ -93,6 +97,18 @@ def test_a_run_is_few_hops_and_one_spark_app(dags: dict[str, DAG]) -> None:
         assert len(apps) == (0 if dag.dag_id.startswith("example") else 1 + asks)
         assert all(task.retries == 2 for task in apps)
         assert len(dag.tasks) <= 6
+
+
+def test_the_bench_knows_the_tasks_of_a_replay(dags: dict[str, DAG]) -> None:
+    tasks = {task.task_id for task in dags["capstan_replay"].tasks}
+    assert set(TASKS) == tasks - {"approve", "publish"}
+
+
+def test_what_waits_long_is_tried_again(dags: dict[str, DAG]) -> None:
+    waiting = [
+        task for dag in dags.values() for task in dag.tasks if isinstance(task, FrontierSensor)
+    ]
+    assert [task.retries for task in waiting] == [5] * len(waiting) != []
 
 
 def test_every_dag_and_task_says_what_it_is(dags: dict[str, DAG]) -> None:
@@ -218,6 +234,13 @@ def test_the_form_offers_labels_that_were_captured(place: Place) -> None:
     remember_labels(setting, "little", ["a", "b"])
     remember_labels(setting, "gone", ["c"])
     assert labels_by_stream(setting) == {"little": ("a", "b")}
+    by_key = replace(setting.declarations.streams["little"], workers=ByKey(("id",), 2))
+    rescaled = replace(
+        setting, declarations=replace(setting.declarations, streams={"little": by_key})
+    )
+    remember_labels(setting, "little", ["0", "1", "2", "3", "4"])
+    assert labels_by_stream(rescaled) == {"little": ("0", "1", "2", "3", "4")}
+    remember_labels(setting, "little", ["a", "b"])
     params = place.bag().dags["capstan_replay"].params
     assert params.get_param("workers").schema["examples"] == ["a", "b"]
     (place.work / "workers.json").write_text("[not json", encoding="utf-8")

@@ -157,6 +157,7 @@ def survey_of(
         everyone=True,
         box=box,
         frontier=reached,
+        frontiers=dict.fromkeys(LABELS, reached),
         region=Region(box, reached).simplified(),
         reached=reached,
         cursor=None,

@@ -46,6 +46,7 @@ from capstan.state import (
     key_hashes,
     prove,
     rescaled,
+    ttl_map,
 )
 from capstan.state.chunks import PLACEMENT, Head, cut_up, put_together
 from capstan.state.dealing import Arrivals, deal, merged, require_none_lost
@@ -125,6 +126,25 @@ class Running(StatefulLogic):
         return total if total % 5 else None
 
 
+class Quiet(StatefulLogic):
+    """How many rows of a key came less than two units apart, when it has been quiet."""
+
+    def on_data(self, message, state, output):
+        return (0 if state is None else state[0]) + 1, message.time
+
+    def on_epoch(self, epoch, states, output):
+        for key, (count, last) in list(states.items()):
+            if last + 2 <= epoch:
+                output.emit(key, count, last + 2)
+                del states[key]
+
+
+def seen(key, value, time, entries):
+    """What a key has seen in the last three units, as text, and `value` among it from now on."""
+    known = sorted(repr(each) for each, _ in entries.values())
+    return " ".join(known), {**entries, (time, repr(value)): (value, time + 3)}
+
+
 PER_RECORD = KeyedLogic(
     Aggregates(),
     ("key",),
@@ -137,6 +157,8 @@ MINE = {
     "aggregate-steps": KeyedAggregate(ALL, ("key",), every=3, ties=("number",)),
     "per-record": PER_RECORD,
     "running": KeyedLogic(Running(), ("key",), ("number",), pa.schema([("total", pa.int64())])),
+    "expiring": KeyedLogic(ttl_map(seen), ("key",), ("number",), pa.schema([("s", pa.string())])),
+    "quiet": KeyedLogic(Quiet(), ("key", "number"), ("ratio",), pa.schema([("n", pa.int64())])),
 }
 OTHERS = {
     "tumbling": Window.tumbling(4, EXACT, by=["key"]),

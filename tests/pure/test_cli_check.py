@@ -41,7 +41,7 @@ def test_recordings_of_timely_are_judged_with_the_minimum_beside_them(case, chec
         f"worker-{stream['worker']}.jsonl" for stream in expected
     ]
     for each, stream in zip(found["streams"], expected, strict=True):
-        assert each["worker"] in (stream["worker"], None)
+        assert each["worker"] == stream["worker"]
         assert (each["events"], each["records"]) == (stream["events"], stream["records"])
         assert each["holdings"] == stream["final_holdings"]
         assert each["frontier"] == stream["final_frontier"]
@@ -106,6 +106,21 @@ def test_an_empty_transcript_is_a_worker_that_has_not_begun(tmp_path, check):
     (each,) = found["streams"]
     assert (each["events"], each["worker"], each["closed"]) == (0, None, False)
     assert (each["holdings"], each["frontier"]) == ([[[0, 5], 1]], [[0, 5]])
+
+
+@pytest.mark.parametrize("types", [(), ("--time-type", "u64", "--record-type", "u64")])
+def test_a_transcript_named_after_a_worker_has_to_be_of_that_one(types, tmp_path, check):
+    (tmp_path / "worker-4.jsonl").write_bytes(SOUND)
+    (tmp_path / "worker-3.jsonl").write_bytes(SOUND)
+    (tmp_path / "other.jsonl").write_bytes(SOUND)
+    code, found = check(tmp_path, *types)
+    assert code == 1
+    assert [(each["worker"], each["valid"], each["events"]) for each in found["streams"]] == [
+        (3, False, 0), (4, True, 1), (4, True, 1)
+    ]  # fmt: skip
+    violation = found["streams"][0]["violation"]
+    assert (violation["seq"], violation["rule"]) == (0, "shape")
+    assert "worker 4 in the recording of worker 3" in violation["about"]
 
 
 def test_times_are_written_as_the_minimum_is(tmp_path, check):

@@ -14,6 +14,7 @@ from capstan.dag.errors import (
     CycleDetected,
     DisconnectedNode,
     DuplicateEdge,
+    DuplicateNode,
     EmptyDag,
     FanOutLimitExceeded,
     KeyNotDeclared,
@@ -76,6 +77,13 @@ def test_edges_into_sources_and_out_of_sinks_are_refused():
     with pytest.raises(WrongWay) as caught:
         chain("src", "a").stateless_operator("b").connect("out", "b").build()
     assert caught.value.fields == {"source": "out", "target": "b"}
+
+
+def test_a_name_that_is_taken_is_refused():
+    with pytest.raises(DuplicateNode) as caught:
+        chain("src", "a").source("a")
+    assert caught.value.code == "CAP-DAG-DUPLICATE-NODE"
+    assert caught.value.fields == {"name": "a"}
 
 
 def test_errors_keep_their_class_over_pickle():

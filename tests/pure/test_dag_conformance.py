@@ -33,7 +33,7 @@ OTHERS = {
     "stateful_op", "distributor", "router", "described", "input", "epochs", "protocol",
     "snapshot", "placement", "rescale", "restore_scaled",
 }  # fmt: skip
-TYPES = {"int64": pa.int64(), "float64": pa.float64(), "string": pa.string(), "utf8": pa.string()}
+TYPES = {"utf8": pa.string(), "timestamp": pa.timestamp("ms")}
 
 
 def rows(*values):
@@ -134,7 +134,11 @@ def operator(kind, n=0, size=0):
 def schema_of(node):
     if len(node) < 3:
         return None
-    return pa.schema([(f"f{i}", TYPES[kind]) for i, kind in enumerate(node[2])])
+    return pa.schema([(f"f{i}", type_of(kind)) for i, kind in enumerate(node[2])])
+
+
+def type_of(kind):
+    return TYPES.get(kind) or pa.type_for_alias(kind)
 
 
 def built(graph):

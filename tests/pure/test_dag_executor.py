@@ -358,6 +358,44 @@ def test_a_restore_is_all_or_nothing():
     assert shown(executor.take_sink_outputs("out")) == [(5, 5)]
 
 
+def test_a_restore_changes_nothing_where_it_could_not_be_undone():
+    dag = linear("one", "two")
+    saved = running(dag, one=Does(), two=Does()).checkpoint()
+    executor = running(dag, one=(one := Does()), two=(two := Does()))
+    executor.process_event("src", event(5, 5))
+
+    def cannot():
+        raise ValueError("boom")
+
+    two.checkpoint = cannot
+    with pytest.raises(RestoreFailed, match="two.*cannot be kept to be put back: boom"):
+        executor.restore(saved)
+    assert (one.count, two.count) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("narrow", "reason"),
+    [
+        (lambda log: setattr(log, "enabled", False), "switched off, and 2 changes would be lost"),
+        (lambda log: log.switch("op", on=False), "switched off, and 2 changes would be lost"),
+        (lambda log: setattr(log, "capacity", 1), "holds 1 changes of 2"),
+    ],
+)
+def test_a_restore_loses_no_changes(narrow, reason):
+    def fresh():
+        made = running(linear(), op=Does(lambda batch, context: context.change(batch)))
+        made.process_event("src", event(1, 1))
+        return made
+
+    before, executor = fresh(), fresh()
+    before.process_event("src", event(2, 2))
+    narrow(executor.changelog)
+    with pytest.raises(RestoreFailed, match=reason):
+        executor.restore(before.checkpoint())
+    assert executor.checkpoint().operators["op"].data == b"1"
+    assert shown(executor.take_sink_outputs("op")) == [(1, 1)]
+
+
 @pytest.mark.parametrize(
     ("saved", "into", "reason"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -91,3 +92,68 @@ def test_what_set_up_runs_first_needs_the_standard_library_alone() -> None:
     own = {*sys.stdlib_module_names, "capstan"}
     for name in ("errors.py", "steps.py", "runtime/home.py", "runtime/java.py"):
         assert imports_of(LIBRARY / "capstan" / name) <= own, name
+
+
+def _tests_text(folder: str = "**") -> str:
+    found = sorted((ROOT / "tests").glob(f"{folder}/*.py"))
+    return "\n".join(path.read_text(encoding="utf-8") for path in found)
+
+
+def _codes() -> set[tuple[str, str]]:
+    """Codes of errors, each with the class whose `CODE` it is, or with nothing."""
+    sources = {name_of(module): module.read_text(encoding="utf-8") for module in MODULES}
+    text = "\n".join(each for name, each in sources.items() if "/testing/" not in name)
+    classes = re.findall(
+        r'class (\w+)\(([\w, ]+)\):(?:(?!\nclass ).)*?\n    CODE = "(CAP-[A-Z-]+)"', text, re.S
+    )
+    owners = {code: owner for owner, _, code in classes}
+    # Of a class that others are made from nothing is raised.
+    bases = {base for _, named, _ in classes for base in named.split(", ")}
+    found = {(code, owners.get(code, "")) for code in re.findall(r'"(CAP-[A-Z0-9-]+)"', text)}
+    return {(code, owner) for code, owner in found if owner not in bases}
+
+
+def test_every_code_is_in_a_test() -> None:
+    text = _tests_text()
+    unknown = [
+        code
+        for code, owner in _codes()
+        if not re.search(rf"{code}(?![A-Z0-9-])", text)
+        if not (owner and re.search(rf"\b{owner}\b", text))
+    ]
+    assert unknown == []
+
+
+# Points after which nothing is written that goes on from what was, or that only tell people how
+# far the work has come.
+TOLD = {
+    "backfill.run",
+    "capture.begin",
+    "export.files",
+    "export.head",
+    "export.topics",
+    "import.survey",
+    "listen.connected",
+    "listen.disconnected",
+    "listen.events",
+    "listen.ready",
+    "maintain.staging",
+    "maintain.vacuumed",
+    "replay.verify",
+    "serve.sent",
+    "source.compared",
+    "state.rescaled",
+    "verify.deep",
+    "verify.events",
+}
+
+
+def test_every_point_between_two_writes_is_one_that_a_test_cuts_off_at() -> None:
+    sources = "\n".join(module.read_text(encoding="utf-8") for module in MODULES)
+    points = set(re.findall(r'\breached\(\s*f?"([a-z{}.-]+)"', sources))
+    # The name of an inserted batch's claim has what it is inserted for.
+    points = points - {"{origin}.claim"} | {"rescale.claim", "put-back.claim", "idle.claim"}
+    assert points >= TOLD
+    killed = _tests_text("crash") + _tests_text("spark")
+    aimed = {point for point in points if re.search(rf'"{re.escape(point)}[":]', killed)}
+    assert points - aimed - TOLD == set()

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capstan.errors import Broken
 from capstan.maintain.runs import File, Run, Sizes, runs_of, worth_writing
 from capstan.maintain.seats import deal
+from capstan.tape.rewriting import require_rows
 
 SIZES = Sizes(file=1000, full=640, share=40, least=10, many=8, fan=4, most=10_000)
 
@@ -150,3 +152,11 @@ def test_who_has_little_shares_a_file() -> None:
 @pytest.mark.parametrize(("workers", "whole"), [(1, 640), (16, 640), (100, 4000)])
 def test_a_full_run_has_a_share_for_every_worker(workers: int, whole: int) -> None:
     assert SIZES.whole(workers) == whole
+
+
+def test_what_was_written_anew_must_be_as_many_rows_as_before() -> None:
+    require_rows("/t", 5, [2, 3])
+    for written in ([], [5, 1]):
+        with pytest.raises(Broken, match="5 rows of /t were to be written anew") as caught:
+            require_rows("/t", 5, written)
+        assert caught.value.code == "CAP-REWRITE"

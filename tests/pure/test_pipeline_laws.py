@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Hashable, MutableMapping, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 
@@ -11,8 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capstan.dag import TIME, Context, DagBuilder, DagExecutor, Event, Operator, Stateless
-from capstan.dag.errors import LateOutput, OperatorFailed
+from capstan.dag import (
+    TIME,
+    Context,
+    DagBuilder,
+    DagExecutor,
+    Event,
+    Key,
+    Operator,
+    Stateless,
+    Timer,
+)
+from capstan.dag.errors import LateOutput, OperatorFailed, RestoreFailed, StateChanged
 from capstan.dag.operators import (
     Deduplicate,
     DivertLate,
@@ -34,7 +46,9 @@ from capstan.pipeline.layout import NoteKind
 from capstan.pipeline.local import Ran, run_here
 from capstan.pipeline.reach import resuming, within
 from capstan.pipeline.rescaling import Rescaling, heads_of
+from capstan.state import Data, KeyedLogic, StatefulLogic, ttl_map
 from capstan.state.errors import Misplaced, NotWhole, SnapshotCorrupt
+from capstan.state.logic import Output
 from capstan.testing.pipelines import Row, multiset, rows, schema_of
 from capstan.times import Antichain, Box, Kind, TimeType
 
@@ -153,6 +167,86 @@ def looking_ahead() -> DagBuilder:
     )
 
 
+class _Recent(Operator):
+    """Counts for each row those of its key until three units later, when its timer fires."""
+
+    state_ports = None
+
+    def __init__(self) -> None:
+        self.times: dict[str | None, list[int]] = {}
+
+    def process(self, batch: pa.RecordBatch, context: Context) -> None:
+        times = (
+            batch.column(TIME).to_pylist()
+            if TIME in batch.schema.names
+            else [context.time] * batch.num_rows
+        )
+        for key, time in zip(batch.column("key").to_pylist(), times, strict=True):
+            self.times.setdefault(key, []).append(time)
+            context.set_timer(time + 3, "null" if key is None else f"key {key}")
+
+    def on_timer(self, timer: Timer, context: Context) -> None:
+        key = None if timer.tag == "null" else timer.tag.removeprefix("key ")
+        self.times[key] = [time for time in self.times[key] if time >= timer.time - 3]
+        made = {"key": [key], "rows": [len(self.times[key])], TIME: [timer.time]}
+        context.emit(pa.RecordBatch.from_pydict(made, schema=RECENT))
+
+    def checkpoint(self) -> bytes:
+        return json.dumps(list(self.times.items())).encode()
+
+    def restore(self, version: int, state: bytes) -> None:
+        self.times = dict(json.loads(state))
+
+
+RECENT = pa.schema([("key", pa.string()), ("rows", pa.int64()), (TIME, pa.int64())])
+
+
+class Recent:
+    """The description of `_Recent`."""
+
+    key = Key.of("key")
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        return RECENT
+
+    def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
+        return frozenset({"key"})
+
+    def create(self, inputs: Sequence[pa.Schema]) -> Operator:
+        return _Recent()
+
+    def describe(self) -> str:
+        return "recent rows"
+
+
+def _seen(
+    key: object, value: object, time: int, entries: dict[object, tuple[object, int]]
+) -> tuple[str, dict[object, tuple[object, int]]]:
+    """What a key has seen in the last three units, as text, with `value`."""
+    first = sorted([*(repr(each) for each, _ in entries.values()), repr(value)])
+    return " ".join(first), {**entries, (time, repr(value)): (value, time + 3)}
+
+
+class Quiet(StatefulLogic[int, tuple[int, int], int]):
+    """The sum of the rows of a key that come less than two units apart, when it has been quiet."""
+
+    def on_data(
+        self, message: Data[int], state: tuple[int, int] | None, output: Output[int]
+    ) -> tuple[int, int]:
+        assert message.time is not None
+        return (state or (0, 0))[0] + (message.value or 0), message.time
+
+    def on_epoch(
+        self, epoch: int, states: MutableMapping[Hashable, tuple[int, int]], output: Output[int]
+    ) -> None:
+        for key, (total, last) in list(states.items()):
+            if last + 2 <= epoch:
+                output.emit(key, total, last + 2)
+                del states[key]
+
+
+TTL = KeyedLogic(ttl_map(_seen), ("key",), ("number",), pa.schema([("seen", pa.string())]))
+QUIET = KeyedLogic(Quiet(), ("key",), ("number",), pa.schema([("total", pa.int64())]))
 SESSION = SessionWindow(2, (count_rows(), last_of("number"), sum_of("ratio")), by=("key",))
 FIRST = TopN(2, (("number", "descending"),), by=("key",), window=4, rank="rank")
 FIRST_OF_ALL = TopN(1, (("number", "descending"),), by=("key",))
@@ -180,11 +274,18 @@ GRAPHS = {
     "diamond": (diamond, 2, 0),
     "row by row": (lambda: chain(("narrow", NARROW)), 0, 0),
     "looking ahead": (looking_ahead, 0, 2),
+    "entries that expire": (lambda: chain(("op", TTL)), 3, 0),
+    "at epochs": (lambda: chain(("op", QUIET)), None, 0),
+    "timers": (lambda: chain(("op", Recent())), 3, 0),
 }  # fmt: skip
+# Timers of one worker are not those of another.
+KEYED = [name for name in GRAPHS if name != "timers"]
 UNTIMED = {
     "tumbling": lambda: chain(("w", sums(3, 3, "key")), timed=False),
     "session": lambda: chain(("s", SESSION), timed=False),
     "row by row": lambda: chain(("narrow", NARROW), timed=False),
+    "entries that expire": lambda: chain(("op", TTL), timed=False),
+    "timers": lambda: chain(("op", Recent()), timed=False),
 }
 
 
@@ -228,9 +329,10 @@ def test_stages_on_many_workers_give_what_one_executor_gives(
     reach = reach_at(law, None, None, frontier)
     whole = DagExecutor.from_dag(law.dag())
     fed = between(sorted(given_rows, key=lambda row: row[0]), reach)
-    for batch in fed.to_batches():
-        if batch.num_rows:
-            whole.process_event("in", Event(batch.column(TIME)[0].as_py(), batch))
+    for time in sorted(set(fed.column(TIME).to_pylist())):
+        (batch,) = fed.filter(pc.equal(fed.column(TIME), time)).combine_chunks().to_batches()
+        whole.process_watermark("in", time)
+        whole.process_event("in", Event(time, batch))
     whole.process_watermark("in", reach.last)
     wanted = {sink.node: multiset(whole.take_sink_outputs(sink.node)) for sink in law.sinks}
     if reach.until is not None:
@@ -272,7 +374,7 @@ def rescaled(law: Pipeline, state: tuple[Kept, ...], before: int, after: int) ->
     return found
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("name", KEYED)
 @settings(max_examples=25, deadline=None)
 @given(rows(), st.lists(st.integers(0, LARGEST), max_size=4), st.data())
 def test_runs_that_go_on_from_one_another_on_any_workers_are_one_run(
@@ -336,6 +438,84 @@ def test_a_state_that_is_not_all_there_stops_the_run() -> None:
     swapped = [replace(row, worker=1 - row.worker) for row in state]
     with pytest.raises(Misplaced):
         again(swapped)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "reason"),
+    [
+        (lambda: chain(("w", sums(3, 3, "key"))), lambda: chain(("w", sums(6, 6, "key"))), "size"),
+        (lambda: chain(("w", SESSION)), lambda: chain(("w", sums(3, 3, "key"))), "operator"),
+        (lambda: halves(PAIRS), lambda: halves(replace(PAIRS, upper=2)), "upper"),
+        (
+            lambda: chain(("w", TTL)),
+            lambda: chain(("w", replace(TTL, columns=("ratio",)))),
+            "columns",
+        ),
+    ],
+)
+def test_no_run_goes_on_from_the_state_of_another_operator(
+    first: Callable[[], DagBuilder], then: Callable[[], DagBuilder], reason: str
+) -> None:
+    given_rows: list[Row] = [(t, key, t, None) for t in range(6) for key in "abc"]
+    before, after = pipeline(first(), unbounded=True), pipeline(then(), unbounded=True)
+    played = reach_at(before, None, None, 4)
+    ran = run_here(between(given_rows, played), before, played, peers=2, keeps=True)
+    reach = resumed(reach_at(after, None, None, None), played)
+    fed = between(given_rows, reach)
+    with pytest.raises(StateChanged, match=f"is not as it was.* {reason} was"):
+        run_here(fed, after, reach, peers=2, state=ran.state)
+    with pytest.raises(StateChanged, match=f"is not as it was.* {reason} was"):
+        Rescaling.of(after.plan(), heads_of(ran.state), 2, 3)
+    run_here(fed, pipeline(first(), unbounded=True), reach, peers=2, state=ran.state)
+
+
+class Sums(StatefulLogic[int, int, int]):
+    """The sum of each key so far."""
+
+    def on_data(self, message: Data[int], state: int | None, output: Output[int]) -> int:
+        total = (state or 0) + message.value
+        output.emit(message.key, total, message.time)
+        return total
+
+
+class SumsInPairs(StatefulLogic[int, tuple[int, int], int]):
+    """The same with another form of state: sum and number of records."""
+
+    version = 2
+
+    def on_data(
+        self, message: Data[int], state: tuple[int, int] | None, output: Output[int]
+    ) -> tuple[int, int]:
+        total, count = state or (0, 0)
+        output.emit(message.key, total + message.value, message.time)
+        return total + message.value, count + 1
+
+    def migrate(self, version: int, state: object) -> tuple[int, int]:
+        assert version == 1
+        return int(str(state)), 0
+
+
+def test_a_logic_of_another_version_goes_on_through_a_rescale() -> None:
+    total = pa.schema([("total", pa.int64())])
+    laws = [
+        pipeline(chain(("s", KeyedLogic(logic, ("key",), ("number",), total))), unbounded=True)
+        for logic in (Sums(), SumsInPairs())
+    ]
+    given_rows: list[Row] = [(t, key, t, None) for t in range(6) for key in "abcdef"]
+    first = reach_at(laws[0], None, None, 3)
+    ran = run_here(between(given_rows, first), laws[0], first, peers=2, keeps=True)
+    reach = resumed(reach_at(laws[0], None, None, None), first)
+    fed = between(given_rows, reach)
+    assert contents(run_here(fed, laws[1], reach, peers=2, state=ran.state)) == contents(
+        run_here(fed, laws[0], reach, peers=2, state=ran.state)
+    )
+    dealt = rescaled(laws[1], ran.state, 2, 3)
+    again = run_here(fed, laws[1], reach, peers=3, state=dealt, keeps=True)
+    assert contents(again) == contents(run_here(fed, laws[0], reach, peers=2, state=ran.state))
+    # There is no way back: what it keeps is of the other version.
+    more = resumed(reach_at(laws[0], None, None, None), reach)
+    with pytest.raises(RestoreFailed, match="state of version 2, the logic has 1"):
+        run_here(table([]), laws[0], more, peers=3, state=again.state)
 
 
 @pytest.mark.parametrize("name", UNTIMED)

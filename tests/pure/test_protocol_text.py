@@ -101,6 +101,11 @@ def words(text: str) -> set[str]:
     return set(re.findall(r"`([^`\n]+)`", text))
 
 
+def anchor(heading: str) -> str:
+    """The place that a link to a heading names."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
 def test_the_version_is_that_of_the_code() -> None:
     version = re.search(r"^Format version: \*\*(\d+)\*\*$", TEXT, flags=re.MULTILINE)
     assert version is not None
@@ -109,6 +114,22 @@ def test_the_version_is_that_of_the_code() -> None:
     assert listed == [str(n + 1) for n in range(schema.FORMAT)]
     assert f"`capstan.format` `{tables.LEDGER_FORMAT}`" in section("9. The ledgers")
     assert f"`format`: {certificate.CERTIFICATE_FORMAT}." in section("Certificate")
+
+
+def test_the_contents_are_the_headings_and_their_numbers_rise_by_one() -> None:
+    headings = re.findall(r"^## (.+)$", TEXT, flags=re.MULTILINE)
+    assert [heading.split(". ")[0] for heading in headings] == [
+        str(number + 1) for number in range(len(headings))
+    ]
+    listed = re.findall(r"^(\d+\. )\[(.+)\]\(#(.+)\)$", TEXT, flags=re.MULTILINE)
+    assert [number + title for number, title, _ in listed] == headings
+    assert [place for *_, place in listed] == [anchor(heading) for heading in headings]
+
+
+def test_a_section_that_is_named_is_the_one_that_is_linked() -> None:
+    links = re.findall(r"\[section (\d+)\]\(#(\d+)-", TEXT)
+    assert links
+    assert [number for number, _ in links] == [number for _, number in links]
 
 
 @pytest.mark.parametrize("table", COLUMNS)
@@ -279,8 +300,7 @@ def test_transaction_identities_are_those_of_the_code() -> None:
     listed = {row[0]: (row[1].strip("`"), row[2]) for row in _transactions()}
     coded = {
         "fence of attempt k": run.fence(3),
-        "publish of attempt k": run.publish(3),
-        "rollback": run.rollback,
+        "publish, or rollback, of attempt k": run.change(3),
     }
     for what, transaction in coded.items():
         app, version = listed[f"a target: {what}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from textwrap import indent
@@ -11,7 +12,7 @@ import typer
 
 from capstan import errors
 from capstan.cli.app import app
-from capstan.declare import load
+from capstan.declare import load, models
 from capstan.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
@@ -96,9 +97,23 @@ def test_its_declarations_can_be_read(tmp_path: Path) -> None:
     assert (clicks.source.format, clicks.workers.by) == ("kafka", "partition")
 
 
+def test_every_key_of_the_declarations_is_told() -> None:
+    declared = [
+        each
+        for each in vars(models).values()
+        if isinstance(each, type) and issubclass(each, models.Declared)
+    ]
+    keys = {key.name for each in declared if each is not models.Declared
+            for key in dataclasses.fields(each)} - {"name"}  # fmt: skip
+    head = (ROOT / "dags" / "streams.yaml").read_text(encoding="utf-8").split("\nstreams:", 1)[0]
+    section = TEXT.split("## A stream of your own", 1)[1].split("\n### ", 1)[0]
+    for text in (head, section):
+        assert {key for key in keys if not re.search(rf"\b{key}\b", text)} == set()
+
+
 def test_its_programs_can_be_compiled() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for block in blocks:
         compile(block, "README.md", "exec")
 

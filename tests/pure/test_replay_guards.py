@@ -10,11 +10,13 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from capstan.declare import Mode
 from capstan.errors import BadRequest, Broken, Held
-from capstan.ledger.runs import read_history
+from capstan.ledger.runs import read_histories, read_history
+from capstan.replay.follow import follow_identity, require_cursor
 from capstan.replay.job import require_intent
 from capstan.replay.layout import Layout
 from capstan.replay.plan import Plan, make_plan
 from capstan.replay.request import Request
+from capstan.replay.rollback import is_gone
 from capstan.replay.target import require_all_rows
 from capstan.tape import delta
 from capstan.tape.delta import Commit
@@ -113,6 +115,39 @@ def test_what_is_no_conflict_is_not_tried_again() -> None:
     with pytest.raises(PySparkException, match="no space"):
         delta.retrying(write, "/t")
     assert tries == [1]
+
+
+def test_what_is_no_longer_kept_is_told_apart_from_what_else_breaks() -> None:
+    gone = PySparkException("[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading")
+    missing = PySparkException("[DELTA_VERSION_NOT_FOUND] Cannot time travel Delta table")
+    wrapped = Broken("CAP-DAMAGED", "a file cannot be read")
+    wrapped.__cause__ = gone
+    assert all(map(is_gone, (gone, missing, wrapped)))
+    others = (
+        "No space left on device",
+        "AccessControlException: Permission denied",
+        "FAILED_READ_FILE",
+    )
+    assert not any(is_gone(PySparkException(each)) for each in others)
+
+
+def test_who_follows_goes_on_only_from_where_it_was_planned(lake: Lake) -> None:
+    asked: dict[str, object] = {"follow": "nightly"}
+    identity = follow_identity(Request(NAME, "t", **asked), lake.table("t"))  # type: ignore[arg-type]
+    plan = plan_of(lake, **asked)
+    books = Books(lake, NAME, lake.table("t"))
+    chain = read_histories(lake, identity=identity)
+    require_cursor(plan, chain.values())
+    request = plan.request.as_json()
+    intent = {"request": request, "reached": [[3 * HOUR_US]], "certificate": {}}
+    books.stepped("t-1", "intent", intent, identity=identity)
+    books.stepped("t-1", "done", {"attempt": 1, "target_version": 1}, identity=identity)
+    chain = read_histories(lake, identity=identity)
+    with pytest.raises(Held, match="nightly has moved") as caught:
+        require_cursor(plan, chain.values())
+    assert (caught.value.code, caught.value.exit_code) == ("CAP-CONFLICT", 4)
+    books.stepped("t-1", "rolled-back", {}, identity=identity)
+    require_cursor(plan, read_histories(lake, identity=identity).values())
 
 
 def test_a_run_that_never_said_what_it_would_do_has_nothing_to_finish(lake: Lake) -> None:

@@ -51,6 +51,13 @@ def answer(home: Path, *, code: int = 0, writes: bool = True) -> None:
     program.chmod(0o755)
 
 
+def test_without_pyspark_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(Broken, match="PySpark is not installed") as caught:
+        archive.pyspark_home()
+    assert caught.value.code == "CAP-SPARK"
+
+
 def test_an_archive_is_made_once_and_others_go(spark: Path) -> None:
     said: list[str] = []
     stale = archive.archive_path(find_java()).with_name("other.jsa")

@@ -445,7 +445,7 @@ def run_placement(case):
         ]
         expect = case["expect"]
         assert set(expect) <= {"moved_only_from", "moved_only_to"}
-        assert moved
+        assert bool(moved) == (set(old) != set(new))
         if "moved_only_from" in expect:
             assert {before for before, _ in moved} == set(expect["moved_only_from"])
         if "moved_only_to" in expect:
@@ -491,9 +491,14 @@ def run_rescale(case):
         for number, (key, value) in enumerate(records):
             if number == case["rescale_after"]:
                 cluster.begin_rescale(case["new"])
+            # Where no worker stays, none takes records until the rescale is over.
+            while not cluster.sources:
+                assert cluster.step()
             cluster.feed(draw.choice(cluster.sources), Data(key, value))
             for _ in range(draw.randint(0, 9)):
                 cluster.step()
+        if case["rescale_after"] >= len(records):
+            cluster.begin_rescale(case["new"])
         cluster.run()
         check_whole(cluster, case, records, cluster.outputs)
 

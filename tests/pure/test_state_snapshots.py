@@ -22,7 +22,7 @@ from capstan.dag import (
     plan_stages,
 )
 from capstan.dag.arrow import tables_from_bytes, tables_to_bytes
-from capstan.dag.errors import OperatorFailed, RestoreFailed
+from capstan.dag.errors import OperatorFailed, RestoreFailed, StateChanged
 from capstan.dag.operators import (
     Deduplicate,
     SessionWindow,
@@ -136,6 +136,13 @@ def test_a_state_that_cannot_be_read_back_stops_the_restore():
         executor(logic(Total())).restore(with_state(known, [rows, broken, edge]))
 
 
+def unsigned(checkpoint):
+    """The checkpoint as one that says nothing of what its states depend on."""
+    node = checkpoint.nodes["op"]
+    state = replace(node.state, signature=None)
+    return replace(checkpoint, nodes={**checkpoint.nodes, "op": replace(node, state=state)})
+
+
 def with_state(checkpoint, tables):
     node = checkpoint.nodes["op"]
     state = replace(node.state, data=tables_to_bytes(tables))
@@ -145,8 +152,11 @@ def with_state(checkpoint, tables):
 def test_a_state_of_other_aggregates_is_refused():
     first = KeyedAggregate((sum_of("number"),), ("key",))
     other = KeyedAggregate((last_of("number"),), ("key",))
+    kept = checkpoint_of(first, *ROWS)
+    with pytest.raises(StateChanged, match="op is not as it was.*aggregates was.*sum_number"):
+        executor(other).restore(kept)
     with pytest.raises(RestoreFailed, match="other aggregates"):
-        executor(other).restore(checkpoint_of(first, *ROWS))
+        executor(other).restore(unsigned(kept))
 
 
 def test_a_sum_that_does_not_fit_fails_and_never_wraps():
@@ -236,6 +246,62 @@ def test_restore_is_all_or_nothing_over_all_workers():
     restore_all(executors, {0: whole, 1: whole, 2: whole})
     for each in executors.values():
         assert each.checkpoint().nodes["op"] == whole.nodes["op"]
+
+
+class Breaks(Operator):
+    """Counts its rows, and fails when it is told to."""
+
+    def __init__(self):
+        self.count, self.broken, self.unkept = 0, False, False
+
+    def process(self, batch, context):
+        if self.broken:
+            raise ValueError("boom")
+        self.count += batch.num_rows
+
+    def checkpoint(self):
+        if self.unkept:
+            raise ValueError("boom")
+        return str(self.count).encode()
+
+    def restore(self, version, state):
+        self.count = int(state)
+
+
+def crew():
+    """Executors with a row each, their operators, and what they knew before it."""
+    dag = DagBuilder().source("in", SCHEMA).operator("op", key=GLOBAL).connect("in", "op").build()
+    executors = {worker: DagExecutor.from_dag(dag, worker=worker) for worker in (0, 1)}
+    operators = {worker: Breaks() for worker in executors}
+    for worker, operator in operators.items():
+        executors[worker].register_operator("op", operator)
+    before = {worker: each.checkpoint() for worker, each in executors.items()}
+    for each in executors.values():
+        each.process_event("in", ROW)
+    return executors, operators, before
+
+
+ROW = Event(1, pa.record_batch([["a"], [1], [1]], schema=SCHEMA))
+
+
+def test_a_crew_with_one_that_has_failed_is_restored_whole():
+    executors, operators, before = crew()
+    operators[1].broken = True
+    with pytest.raises(OperatorFailed):
+        executors[1].process_event("in", ROW)
+    operators[1].broken = False
+    restore_all(executors, before)
+    assert [operator.count for operator in operators.values()] == [0, 0]
+    executors[1].process_event("in", ROW)
+    assert operators[1].count == 1
+
+
+def test_a_crew_of_which_one_cannot_be_undone_stays_as_it_is():
+    executors, operators, before = crew()
+    operators[1].unkept = True
+    with pytest.raises(RestoreFailed, match="cannot be kept"):
+        restore_all(executors, before)
+    assert [operator.count for operator in operators.values()] == [1, 1]
 
 
 SUM = KeyedAggregate((sum_of("number"),), ("key",), every=10)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -12,12 +11,25 @@ import duckdb
 import polars as pl
 import pytest
 
-from capstan.capture.run import capture, close
-from capstan.declare import ByKey, ByPartition, EpochTime, LatePolicy, Source
-from capstan.errors import AnswerIsNo, BadRequest
+from capstan.capture.run import Captured, capture, close
+from capstan.declare import ByColumn, ByKey, ByPartition, EpochTime, LatePolicy, Source
+from capstan.errors import AnswerIsNo, BadRequest, Broken
+from capstan.replay.request import Request
+from capstan.replay.run import replay
+from capstan.steps import listening
 from capstan.tape import delta, summary
+from capstan.tape.lake import Lake
 from capstan.tape.tape import newest_cut, open_tape
-from capstan.testing.streams import HOUR, START, lay, lay_in, little_stream, rows
+from capstan.testing.streams import (
+    HOUR,
+    SCHEMA,
+    START,
+    declared,
+    lay,
+    lay_in,
+    little_stream,
+    rows,
+)
 from capstan.verify import verify
 
 if TYPE_CHECKING:
@@ -26,7 +38,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from capstan.declare import Stream
-    from capstan.tape.lake import Lake
 
 
 @pytest.fixture
@@ -64,34 +75,98 @@ def test_what_is_fed_is_on_tape_and_the_tape_is_sound(
     assert ids(records_of(lake)) == list(range(60))
 
 
-@pytest.mark.parametrize("files", [1, 50])
-def test_the_same_rows_are_on_tape_in_however_many_batches(
-    spark: SparkSession, lake: Lake, source: Path, files: int
+# Each stretch of six hours backwards: the smaller the batches, the more of it comes too late.
+SHUFFLED = sorted(rows(range(50)), key=lambda row: (row[0] // 12, -row[0]))
+BATCHES = (1, 7, 50)
+
+
+def late_in(batches: int) -> list[int]:
+    """Which of the shuffled rows come late in so many batches: their time was complete before."""
+    size = -(-len(SHUFFLED) // batches)
+    late, frontier, greatest = [], START, START
+    for first in range(0, len(SHUFFLED), size):
+        in_time = []
+        for number, _, at, *_ in SHUFFLED[first : first + size]:
+            assert at is not None
+            if START + (at - START) // HOUR * HOUR < frontier:
+                late.append(number)
+            else:
+                in_time.append(at)
+        greatest = max([greatest, *in_time])
+        frontier = max(frontier, START + (greatest - START) // HOUR * HOUR - 2 * HOUR)
+    return sorted(late)
+
+
+def in_batches(folder: Path, batches: int) -> Stream:
+    """The shuffled rows as a stream that is captured in so many batches."""
+    lay_in(folder, SHUFFLED, batches)
+    workers = ByColumn(column="place", labels=("a", "b", "c"))
+    return replace(little_stream(folder, workers=workers), name=f"in_{batches}")
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """Tapes of the same rows by the number of batches, and what capturing them said."""
+
+    lake: Lake
+    streams: dict[int, Stream]
+    done: dict[int, Captured]
+
+
+@pytest.fixture(scope="module")
+def shuffled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shuffled:
+    """The same rows captured in one batch, in a few, and in one each."""
+    root = tmp_path_factory.mktemp("shuffled")
+    lake = Lake.at(root / "lake")
+    streams = {each: in_batches(root / f"in_{each}", each) for each in BATCHES}
+    done = {each: capture(spark, lake, stream) for each, stream in streams.items()}
+    return Shuffled(lake, streams, done)
+
+
+def test_what_is_late_depends_on_the_batches_and_nothing_else_does(
+    spark: SparkSession, shuffled: Shuffled
 ) -> None:
-    shuffled = sorted(rows(range(50)), key=lambda row: (row[0] // 4, -row[0]))
-    lay_in(source, shuffled, files)
+    late = {each: late_in(each) for each in BATCHES}
+    assert late[1] == []
+    assert set(late[7]) < set(late[50])
+    assert [shuffled.done[each].batches for each in BATCHES] == list(BATCHES)
+    assert len({str(done.frontier) for done in shuffled.done.values()}) == 1
+    by_id = {row[0]: dict(zip(SCHEMA.names, row, strict=True)) for row in SHUFFLED}
+    for each, done in shuffled.done.items():
+        assert (done.fed, done.late.get("late", 0)) == (50, len(late[each]))
+        tape = open_tape(shuffled.lake, f"in_{each}")
+        assert ids(pl.read_delta(tape.paths.late)) == late[each]
+        labels = summary.worker_labels(tape, newest_cut(tape))
+        on_tape = pl.read_delta(tape.paths.records).iter_rows(named=True)
+        found = {row["data"]["id"]: (labels[row["worker"]], row["time"], row) for row in on_tape}
+        # All that is in time is there once: with its worker, its time and every column.
+        assert sorted(found) == [number for number in range(50) if number not in late[each]]
+        for number, (label, time, row) in found.items():
+            own = by_id[number]
+            assert row["data"] == own
+            hour = START + (own["at"] - START) // HOUR * HOUR  # type: ignore[operator]
+            assert (label, time) == (own["place"], {"event": hour})
+        assert verify(spark, shuffled.lake, tape, deep=True).valid
 
-    done = capture(spark, lake, little_stream(source))
 
-    assert (done.batches, done.records) == (files, 50)
-    tape = open_tape(lake, "little")
-    cells = (
-        events_of(lake)
-        .filter(pl.col("kind") == "messages")
-        .group_by("worker", "time")
-        .agg(pl.sum("records"))
-    )
-    counted = Counter(
-        (row[1], START + (row[2] - START) // HOUR * HOUR)  # type: ignore[operator]
-        for row in shuffled
-        if row[2]
-    )
-    # Workers are numbered in the order in which their labels come.
-    labels = summary.worker_labels(tape, newest_cut(tape))
-    found = cells.select("worker", "time", "records").iter_rows()
-    got = {(labels[worker], time["event"]): count for worker, time, count in found}
-    assert got == counted
-    assert verify(spark, lake, tape, deep=True).valid
+def test_a_replay_has_the_same_rows_however_they_were_captured_and_are_played(
+    spark: SparkSession, shuffled: Shuffled
+) -> None:
+    tables = {}
+    for batches, peers in [(1, 1), (1, 7), (7, 2), (50, 3)]:
+        into, stream = f"in_{batches}_by_{peers}", shuffled.streams[batches]
+        request = Request(stream.name, into, peers=peers)
+        done = replay(spark, shuffled.lake, declared(stream), request)
+        assert done.certificate["published"]
+        table = pl.read_delta(shuffled.lake.table(into)).sort("id")
+        # 24:30 is the last row; two hours less, to the hour, all is complete.
+        late = [number for number in late_in(batches) if number < 44]
+        assert table["id"].to_list() == [number for number in range(44) if number not in late]
+        assert done.certificate["late"] == ({"late": len(late)} if late else {})
+        tables[into] = table.filter(~pl.col("id").is_in(late_in(50)))
+    first, *others = tables.values()
+    assert len(first) == 44 - len([n for n in late_in(50) if n < 44])
+    assert all(first.equals(other) for other in others)
 
 
 def test_a_second_capture_of_nothing_new_changes_nothing(
@@ -208,6 +283,27 @@ def test_fail_writes_nothing_of_the_batch(spark: SparkSession, lake: Lake, sourc
     done = capture(spark, lake, kinder)
     assert (done.fed, done.records, done.late) == (12, 11, {"late": 1})
     assert verify(spark, lake, tape, deep=True).valid
+
+
+def test_a_source_that_gives_other_rows_when_it_is_read_again(
+    spark: SparkSession, lake: Lake, source: Path
+) -> None:
+    line = '{{"id": {}, "place": {}, "at": "2024-05-01T0{}:00:00Z", "amount": 1}}\n'
+    source.mkdir()
+    text = "".join(line.format(n, '"a"', n) for n in range(3)) + line.format(3, "null", 3)
+    (source / "0.json").write_text(text, encoding="utf-8")
+    stream = little_stream(source)
+    fickle = replace(stream, source=replace(stream.source, format="json"))
+
+    def change(point: str, _facts: dict[str, object]) -> None:
+        if point == "capture.records":
+            # As long as before: the row without a place has one when late rows are read.
+            (source / "0.json").write_text(text.replace("null", '"ab"'), encoding="utf-8")
+
+    with listening(change), pytest.raises(Broken, match="4 rows were fed, and 3 are stored") as got:
+        capture(spark, lake, fickle)
+    assert got.value.code == "CAP-FEED"
+    assert newest_cut(open_tape(lake, "little")).commit == -1
 
 
 def test_epochs(spark: SparkSession, lake: Lake, source: Path) -> None:

@@ -48,6 +48,7 @@ WRONG = Transform(name="wrong", function="capstan.testing.streams:counting", tim
 TARGETS = {
     "declared": Target(name="declared", worker="place", time="at", columns=("id", "place", "at")),
     "narrow": Target(name="narrow", columns=("id", "amount")),
+    "strange": Target(name="strange", columns=("id", "nosuch")),
 }
 
 
@@ -249,6 +250,14 @@ def test_only_complete_times(play: Play) -> None:
     assert done.certificate["complete"] is False
     left_out = done.certificate["not_covered"]
     assert left_out["incomplete_from"] == ["2024-05-05T21:00:00.000000Z"]  # type: ignore[index]
+
+
+def test_a_declared_column_that_the_stream_does_not_have(play: Play) -> None:
+    with pytest.raises(BadRequest, match="CAP-TARGET-COLUMNS.*nosuch") as caught:
+        play("strange", since=DAY2, until=DAY4)
+    assert "id, place, at, amount, note" in caught.value.hint
+    assert play.version("strange") is None
+    assert claims.alive(play.lake, play.lake.table("strange")) == []
 
 
 def test_held_then_published(play: Play) -> None:

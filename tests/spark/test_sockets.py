@@ -18,8 +18,9 @@ from capstan import steps
 from capstan.errors import AnswerIsNo, BadRequest, Broken, Held
 from capstan.exchange.form import Form, Format
 from capstan.exchange.listening import Listened, ListenRequest, listen
-from capstan.exchange.receiving import Inbox, Received
+from capstan.exchange.receiving import Inbox, Received, Receiver
 from capstan.exchange.serving import Address, interleaved, serve
+from capstan.interop import Listener, connect
 from capstan.protocol import Judge, Messages, Progress
 from capstan.tape import summary
 from capstan.tape.tape import newest_cut, open_tape
@@ -330,6 +331,59 @@ def test_an_inbox_that_is_full_makes_senders_wait() -> None:
     inbox.end()
     assert not inbox.put(one)
     assert inbox.take(PATIENCE) == [one]
+
+
+def test_an_inbox_is_full_by_bytes_too() -> None:
+    inbox = Inbox(heavy=3 * 2**20)
+    large = [Received(0, n, Messages.of((0,), ["x" * 2**21]), 2**21) for n in range(3)]
+    assert [inbox.put(each) for each in large[:2]] == [True, True]
+    thread = threading.Thread(target=inbox.put, args=(large[2],), daemon=True)
+    thread.start()
+    # Full, so what is there is given at once.
+    assert inbox.take(PATIENCE) == large[:2]
+    thread.join(PATIENCE)
+    assert inbox.take(0) == large[2:]
+
+
+def test_what_is_received_is_weighed_by_its_bytes() -> None:
+    form = Form.given(Format.TIMELY, time_type="u64", record_type="string")
+    sent = [Messages.of((n,), ["x" * 1_000]) for n in range(3)]
+    inbox = Inbox()
+    with Listener(1, form.encoding) as listener:
+        receiver = Receiver(0, Judge((0,)), form, listener, inbox, lambda: False)
+        with connect("127.0.0.1", listener.ports[0], form.encoding(0)) as sender:
+            for event in (*sent, Progress.of([((0,), -1)])):
+                sender.push(event)
+        receiver.run()
+    found = inbox.take(0)
+    sizes = [len(form.encoding(0).encode(each.event, each.seq)) for each in found]
+    assert [each.size for each in found] == sizes
+    assert len(sizes) == 4
+
+
+def test_events_of_many_senders_are_bounded_together() -> None:
+    form = form_of(CASE)
+    longest = {
+        workers: ListenRequest("x", workers, form, 0).longest for workers in (1, 16, 100, 1000)
+    }
+    assert longest[1] == longest[16] == 64 * 2**20
+    assert all(workers * each <= 2**30 for workers, each in longest.items())
+    assert longest[1000] >= 2**20
+
+
+@pytest.mark.parametrize("form", Format)
+def test_an_event_that_is_too_long_is_refused(
+    listening: Callable[..., Listening], form: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capstan.exchange.listening._IN_FLIGHT", 500)
+    given = Form.given(form, time_type="u64", record_type="string")
+    session = listening(f"long_{form}", workers=1, form=given).start()
+    encoding = given.encoding(0)
+    events = [Messages.of((0,), ["x"]), Messages.of((0,), ["x" * 600])]
+    session.send(0, b"".join(encoding.encode(event, seq) for seq, event in enumerate(events)))
+    found = session.result()
+    assert (found.events, found.refused) == (1, (0,))
+    assert "500" in found.faults[0]
 
 
 @pytest.mark.parametrize(

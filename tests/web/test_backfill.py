@@ -75,6 +75,14 @@ def follows_the_table(world: World) -> None:
         return any(run["state"] == "success" for run in world.rest.runs(FOLLOWS)) or None
 
     until(followed, 240)
+    found = [
+        world.rest.xcom(FOLLOWS, str(run["dag_run_id"]), "worst_day")
+        for run in world.rest.runs(FOLLOWS)
+        if run["state"] == "success"
+    ]
+    days = {str(row["day"]) for rows in found if isinstance(rows, list) for row in rows}
+    assert days
+    assert days <= {f"2013-01-0{day}" for day in range(1, 7)}
 
 
 def test_a_day_that_is_not_complete_waits_without_a_slot(captured: World) -> None:

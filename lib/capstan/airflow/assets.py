@@ -12,8 +12,8 @@ REPLAYED = AssetAlias("capstan/replayed")
 _CAPTURED = ("stream", "cut", "frontier", "batches", "fed", "records", "late")
 _CERTIFIED = (
     "run", "stream", "cut", "workers", "since", "until", "records", "fingerprint", "frontier",
-    "complete", "transform", "pipeline", "mode", "target", "target_path", "target_version",
-    "published", "stood", "approval",
+    "complete", "late", "not_covered", "transform", "pipeline", "mode", "target", "target_path",
+    "target_version", "published", "stood", "approval",
 )  # fmt: skip
 
 

@@ -17,10 +17,11 @@ _LIST = "workers.json"
 
 
 def labels_by_stream(setting: Setting) -> dict[str, tuple[str, ...]]:
-    """The known labels of each declared stream's workers: declared ones, else those captured."""
+    """The known labels of each declared stream's workers: declared ones, and those captured."""
     captured = _read(setting.work)
     return {
-        name: _declared(stream) or captured.get(name, ())
+        # Of a stream that was rescaled there are others on tape than are declared.
+        name: tuple(dict.fromkeys((*_declared(stream), *captured.get(name, ()))))
         for name, stream in setting.declarations.streams.items()
     }
 

@@ -43,6 +43,8 @@ class FrontierSensor(BaseSensorOperator):
             rest: Anything that a sensor takes.
         """
         rest.setdefault("mode", "reschedule")
+        # In days of looking, one look may well fail for a reason that passes.
+        rest.setdefault("retries", 5)
         rest.setdefault("on_failure_callback", say_last)
         super().__init__(poke_interval=poke_interval, timeout=timeout, **rest)  # type: ignore[arg-type]
         self._setting = setting

@@ -4,7 +4,8 @@
 
 The batches come in ten stages. After each the tape is verified, followed into a table, kept up and
 listed. A stage is counted by what does not vary with the load of a machine: Spark jobs, files and
-bytes that were read, files that there are; and by CPU seconds, which are told and judged by nobody.
+bytes that were read, files that there are; what was more in the second half than in the first is
+told, and ends the soak with 1. CPU seconds are told as well, and judged by nobody.
 """
 
 from __future__ import annotations
@@ -37,6 +38,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STAGES = 10
+MOST_GROWTH = 1.3
+COUNTED = (
+    "capture_jobs",
+    "verify_jobs",
+    "verify_files",
+    "follow_jobs",
+    "follow_files",
+    "list_files",
+    "files",
+    "bytes",
+)
 _ROWS = 6
 
 
@@ -49,6 +61,7 @@ class Stage:
         capture_jobs: Spark jobs a micro-batch.
         verify_jobs, verify_files: Jobs, and files of the index that were read, of a verification.
         follow_jobs, follow_files: The same of a followed replay: files of records.
+        list_files: Files that a listing without a JVM opens: of the index, and of its log.
         files: Files of the tape's tables once they were kept up.
         bytes: Their size, a micro-batch.
         cpu: CPU seconds by what was done, a micro-batch for `capture`.
@@ -60,9 +73,27 @@ class Stage:
     verify_files: int
     follow_jobs: int
     follow_files: int
+    list_files: int
     files: int
     bytes: float
     cpu: dict[str, float]
+
+
+def grown(stages: Sequence[Stage]) -> list[str]:
+    """What costs more in the second half than in the first: a line each.
+
+    The most of either half counts: files wait until there are enough of them to be put together, so
+    that their number rises and falls all the time.
+    """
+    half = len(stages) // 2
+    found = []
+    for name in COUNTED:
+        before, after = (
+            max(getattr(stage, name) for stage in part) for part in (stages[:half], stages[half:])
+        )
+        if after > MOST_GROWTH * before:
+            found.append(f"{name}: {before:.1f} -> {after:.1f}")
+    return found
 
 
 class Soak:
@@ -97,7 +128,7 @@ class Soak:
         following = self._watched("follow", self._follow, cpu)
         self._watched("maintain", lambda: maintain(self._spark, self._lake, [NAME]), cpu)
         self._watched("list", lambda: worker_states(tape, newest_cut(tape)), cpu)
-        files = _files(tape)
+        files, index = _files(tape), _files_of(tape.paths.events)
         return Stage(
             batches=self._laid,
             capture_jobs=capturing.jobs / self._each,
@@ -105,6 +136,7 @@ class Soak:
             verify_files=sum(scan.files for scan in verifying.scans(tape.paths.events)),
             follow_jobs=following.jobs,
             follow_files=sum(scan.files for scan in following.scans(tape.paths.records)),
+            list_files=len(index) + _log_files(tape.paths.events),
             files=len(files),
             bytes=sum(files) / self._laid,
             cpu=cpu,
@@ -131,11 +163,22 @@ class Soak:
 def _files(tape: Tape) -> list[int]:
     """The sizes of all files of a tape's tables."""
     paths = tape.paths
-    found: list[int] = []
-    for path in (paths.events, paths.records, paths.workers, paths.late, paths.feed):
-        table = pa.table(delta.open_table(path).get_add_actions(flatten=True))
-        found += table["size_bytes"].to_pylist()
-    return found
+    tables = (paths.events, paths.records, paths.workers, paths.late, paths.feed)
+    return [size for path in tables for size in _files_of(path)]
+
+
+def _files_of(path: str) -> list[int]:
+    actions = pa.table(delta.open_table(path).get_add_actions(flatten=True))
+    sizes: list[int] = actions["size_bytes"].to_pylist()
+    return sizes
+
+
+def _log_files(path: str) -> int:
+    """Files of a table's log that a reader opens: from the last checkpoint on."""
+    log = Path(path) / "_delta_log"
+    checkpoints = sorted(log.glob("*.checkpoint*.parquet"))
+    since = checkpoints[-1].name[:20] if checkpoints else ""
+    return len(checkpoints[-1:]) + sum(each.name[:20] > since for each in log.glob("*.json"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -154,11 +197,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         spark.stop()
     first, last = stages[1], stages[-1]
     print("from the second stage to the last:")
-    for name in ("capture_jobs", "verify_jobs", "verify_files", "follow_jobs", "follow_files"):
+    for name in COUNTED:
         print(f"  {name:14} {getattr(first, name):8.1f} -> {getattr(last, name):8.1f}")
     for name in first.cpu:
         print(f"  cpu {name:10} {first.cpu[name]:8.3f} -> {last.cpu[name]:8.3f}")
-    return 0
+    more = grown(stages)
+    for line in more:
+        print(f"more in the second half than in the first: {line}")
+    return 1 if more else 0
 
 
 if __name__ == "__main__":

@@ -156,7 +156,7 @@ class MicroBatch:
             F.col("worker").alias("_worker"), F.col("time").alias("_time"), F.col("data.*")
         )
         h1, h2 = row_hashes(payload.fields)
-        at = F.unix_micros(domain.event_time(self.stream, payload)).alias("_at")
+        at = F.unix_micros(domain.event_time(self.stream, rows)).alias("_at")
         return rows.select("_worker", "_time", at, h1.alias("_h1"), h2.alias("_h2"))
 
     def _greatest(

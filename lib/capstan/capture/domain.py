@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
+from capstan import breakage
 from capstan.declare import (
     ByColumn,
     ByKey,
@@ -28,6 +29,12 @@ from capstan.times import Coordinate, Kind, TimeType
 
 NEVER = -(2**63)
 """An event time, in microseconds, before all others."""
+
+_TIMES = ("timestamp", "timestamp_ntz", "date", "string")
+"""Spark's types of columns that may be declared as times."""
+
+_DATED = r"(?s)^\s*[+-]?\d{4}.*"
+"""Text that begins with a year."""
 
 RESERVED = ("_worker", "_time", "_label", "_batch", "_pos", "_at")
 
@@ -54,6 +61,13 @@ def micros(span: timedelta) -> int:
 def since_epoch(moment: datetime) -> int:
     """A moment in microseconds since 1970-01-01 UTC."""
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+# What a time of kind `timestamp` may be; Spark's reach from -290308 to 294247.
+_YEARS = (
+    since_epoch(datetime.min.replace(tzinfo=UTC)),
+    since_epoch(datetime.max.replace(tzinfo=UTC)),
+)
 
 
 def time_type_of(stream: Stream) -> TimeType:
@@ -83,30 +97,57 @@ def prepare(frame: DataFrame, stream: Stream) -> DataFrame:
         F.struct(*(F.col(f"`{name}`") for name in frame.columns)).alias("data"),
         _label(frame, stream).cast("string").alias("label"),
         _key_worker(frame, stream).cast("int").alias("worker"),
-        event_time(stream, frame.schema).alias("at"),
+        event_time(stream, frame).alias("at"),
     )
 
 
-def event_time(stream: Stream, payload: StructType) -> Column:
-    """The event time of a row with the payload's columns, as TIMESTAMP; null in the epoch domain.
+def event_time(stream: Stream, rows: DataFrame) -> Column:
+    """The event time of rows with the source's columns, as TIMESTAMP.
+
+    Null in the epoch domain, and where the declared column or expression gives no time for a row.
 
     Raises:
-        BadRequest: `CAP-TIME-COLUMN` when the column is not there or is not a time.
+        BadRequest: `CAP-TIME-COLUMN` when the column is not there or is not a time, or the
+            expression cannot be computed from these columns.
     """
     if isinstance(stream.time, EpochTime):
         return F.lit(None).cast("timestamp")
-    if stream.time.expression is not None:
-        return F.expr(stream.time.expression).try_cast("timestamp")
-    name = stream.time.column or ""
-    kinds = {field.name: field.dataType.typeName() for field in payload.fields}
-    if kinds.get(name) not in ("timestamp", "timestamp_ntz", "date", "string"):
+    own, kind = _declared_time(stream, stream.time, rows)
+    if kind == "timestamp" and stream.time.expression is None:
+        return own
+    if kind == "string":
+        # To Spark a bare time of day is one of today: it would be another one tomorrow.
+        own = F.regexp_extract(own, _DATED, 0)
+    # A sum that is tried is null whatever fails inside of it: also in the expression.
+    return F.try_add(own.try_cast("timestamp"), F.expr("INTERVAL '0' SECOND"))
+
+
+def _declared_time(stream: Stream, time: EventTime, rows: DataFrame) -> tuple[Column, str]:
+    """The declared column or expression as it is, and its type."""
+    if time.expression is None:
+        name = time.column or ""
+        kinds = {field.name: field.dataType.typeName() for field in rows.schema.fields}
+        if kinds.get(name) not in _TIMES:
+            raise BadRequest(
+                "CAP-TIME-COLUMN",
+                f"stream {stream.name}: time.column {name} is "
+                f"{kinds.get(name, 'not in the source')}",
+                "name a TIMESTAMP, DATE or STRING column, or give time.expression",
+                stream=stream.name,
+            )
+        return F.col(f"`{name}`"), kinds[name]
+    try:
+        own = F.expr(time.expression)
+        # Among columns, so that what makes one row of many, or many of one, is refused.
+        found = rows.select("*", own.alias("_at"), own.try_cast("timestamp")).schema["_at"]
+    except PySparkException as error:
         raise BadRequest(
             "CAP-TIME-COLUMN",
-            f"stream {stream.name}: time.column {name} is {kinds.get(name, 'not in the source')}",
-            "name a TIMESTAMP, DATE or STRING column, or give time.expression",
+            f"stream {stream.name}: time.expression cannot be computed: {breakage.reason(error)}",
+            "give SQL over the source's columns that is a TIMESTAMP, a DATE or a STRING",
             stream=stream.name,
-        )
-    return F.col(f"`{name}`").try_cast("timestamp")
+        ) from error
+    return own, found.dataType.typeName()
 
 
 def _label(frame: DataFrame, stream: Stream) -> Column:
@@ -165,10 +206,11 @@ def judge(frame: DataFrame, stream: Stream, limits: Limits) -> DataFrame:
         time = F.struct(epoch)
     else:
         own = truncated(F.col("at"), stream.time)
+        first, last = _YEARS
         late = own < F.col("frontier")
         reason = (
             F.when(unknown, "unknown-worker")
-            .when(own.isNull(), "no-time")
+            .when(own.isNull() | (own > F.lit(last)), "no-time")
             .when(own < F.lit(since_epoch(stream.time.minimum)), "below-minimum")
         )
         if limits.ahead_from is not None:
@@ -178,7 +220,8 @@ def judge(frame: DataFrame, stream: Stream, limits: Limits) -> DataFrame:
             own = F.when(late, F.col("frontier")).otherwise(own)
         else:
             reason = reason.when(late, "late")
-        event = F.timestamp_micros(own).alias("event")
+        told = F.when(own.between(F.lit(first), F.lit(last)), own)
+        event = F.timestamp_micros(told).alias("event")
         time = F.struct(epoch, event) if stream.time.bitemporal else F.struct(event)
     at = F.unix_micros("at").alias("at")
     return frame.select(
@@ -187,9 +230,12 @@ def judge(frame: DataFrame, stream: Stream, limits: Limits) -> DataFrame:
 
 
 def truncated(at: Column, time: EventTime) -> Column:
-    """An event time in microseconds, truncated to a multiple of `every` (UTC)."""
+    """An event time in microseconds, truncated to a multiple of `every` (UTC).
+
+    Null where no BIGINT holds it.
+    """
     moment = F.unix_micros(at)
-    return moment - F.pmod(moment, F.lit(micros(time.every)))
+    return F.try_subtract(moment, F.pmod(moment, F.lit(micros(time.every))))
 
 
 def watermark(time: EventTime, greatest: int, before: int) -> int:

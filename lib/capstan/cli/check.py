@@ -127,20 +127,26 @@ def _judged(path: Path, given: _Given) -> dict[str, object]:
     if isinstance(minimum, list) and len(minimum) == 1:
         # A list of one coordinate was written so, and is written so again.
         found = {key: _listed(key, value) for key, value in found.items()}
-    worker = worker_of(path) if path.suffix == _BIN else _worker(path)
+    named = worker_of(path)
+    worker = named if named is not None or path.suffix == _BIN else _worker(path)
     tail = None if torn is None else torn.as_json()
     return {"file": str(path), "worker": worker, **found, "torn": tail}
 
 
 def _encoding(path: Path, given: _Given) -> tuple[Encoding, object]:
-    """How a file is read, and its minimum as JSON."""
+    """How a file is read, and its minimum as JSON.
+
+    A transcript that is named after a worker has to be of that one, as for an import; of any
+    other the first line says whose it is.
+    """
+    worker = worker_of(path)
     typed = given.time_type is not None or given.record_type is not None
     if path.suffix == _BIN or typed:
         types = types_of(path, given.time_type, given.record_type, given.minimum)
         frames = path.suffix == _BIN
-        return Frames(types) if frames else Lines.of(types, None), types.minimum_json
+        return Frames(types) if frames else Lines.of(types, worker), types.minimum_json
     minimum = case_beside(path).get("minimum", 0) if given.minimum is None else given.minimum
-    return Lines(minimum, worker=None), minimum
+    return Lines(minimum, worker=worker), minimum
 
 
 def _listed(key: str, value: object) -> object:

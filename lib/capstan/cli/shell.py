@@ -66,11 +66,14 @@ class Shell:
 
         What the work prints goes to standard error: standard output is for the answer.
         """
+        from capstan.session import require_one_winner
+
         with (
             redirect_stdout(sys.stderr),
             watching(self.output, work) as watch,
             started(watch) as session,
         ):
+            require_one_winner(session, self.lake.root)
             yield session
 
 

@@ -1,6 +1,6 @@
 """Everything that an executor knows at one moment, as a value and as bytes.
 
-Format: 4 bytes `CDG1`, 32 bytes BLAKE2b of the rest, 8 bytes little-endian length of a JSON header,
+Format: 4 bytes `CDG2`, 32 bytes BLAKE2b of the rest, 8 bytes little-endian length of a JSON header,
 the header, and the parts that it speaks of one after another.
 """
 
@@ -16,8 +16,9 @@ from capstan.dag.arrow import batches_from_bytes, batches_to_bytes
 from capstan.dag.errors import CheckpointCorrupt
 from capstan.dag.event import Event, OutputKey, OutputKind, Timer
 from capstan.dag.operator import OperatorState
+from capstan.dag.signature import Signatures
 
-_MAGIC: Final = b"CDG1"
+_MAGIC: Final = b"CDG2"
 _DIGEST: Final = 32
 
 
@@ -56,6 +57,11 @@ class DagCheckpoint:
     def operators(self) -> Mapping[str, OperatorState]:
         """The states of the nodes that have an operator, by name."""
         return {name: node.state for name, node in self.nodes.items() if node.state is not None}
+
+    @property
+    def signatures(self) -> Signatures:
+        """What their states depend on, by name, as far as it is known."""
+        return signatures_of(self.nodes)
 
     def to_bytes(self) -> bytes:
         """The checkpoint as bytes; `from_bytes` reads them."""
@@ -96,6 +102,12 @@ class DagCheckpoint:
         )
 
 
+def signatures_of(nodes: Mapping[str, NodeCheckpoint]) -> Signatures:
+    """What the states of nodes depend on, by name, as far as it is known."""
+    states = {name: node.state for name, node in nodes.items() if node.state is not None}
+    return {name: state.signature for name, state in states.items() if state.signature is not None}
+
+
 class _Parts:
     """Parts of bytes one after another, each known by where it starts and how long it is."""
 
@@ -127,7 +139,8 @@ def _events_of(places: Sequence[tuple[int, Sequence[int]]], rest: bytes) -> list
 def _node_json(node: NodeCheckpoint, parts: _Parts) -> dict[str, object]:
     state = node.state
     return {
-        "state": state and [state.operator_id, state.version, parts.add(state.data)],
+        "state": state
+        and [state.operator_id, state.version, parts.add(state.data), state.signature],
         "watermark": node.watermark,
         "timers": [[timer.time, timer.tag] for timer in node.timers],
         "ports": [port for port, _ in node.queue],
@@ -136,7 +149,7 @@ def _node_json(node: NodeCheckpoint, parts: _Parts) -> dict[str, object]:
 
 
 class _NodeHeader(TypedDict):
-    state: tuple[int, int, list[int]] | None
+    state: tuple[int, int, list[int], dict[str, str] | None] | None
     watermark: int | None
     timers: list[tuple[int, str]]
     ports: list[int]
@@ -146,8 +159,8 @@ class _NodeHeader(TypedDict):
 def _node_of(node: _NodeHeader, rest: bytes) -> NodeCheckpoint:
     state = None
     if node["state"] is not None:
-        number, version, place = node["state"]
-        state = OperatorState(number, version, _part(place, rest))
+        number, version, place, signature = node["state"]
+        state = OperatorState(number, version, _part(place, rest), signature)
     return NodeCheckpoint(
         state,
         node["watermark"],

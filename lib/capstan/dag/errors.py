@@ -148,6 +148,19 @@ class RestoreFailed(Named, Broken):
     HINT = "Restore into the same operators; the executor is as it was before."
 
 
+class StateChanged(DagError):
+    """Raised for a state that was kept by another graph or operator; `node`, `reason`.
+
+    Nothing was restored.
+    """
+
+    CODE = "CAP-DAG-STATE-CHANGED"
+    HINT = (
+        "Follow it under another name, which begins with no state; or, where the code of a logic "
+        "has changed, give the logic another version and a migration."
+    )
+
+
 class OperatorFailed(Named, Broken):
     """Raised when an operator raised; `node`, `time`, `worker`, `port`, `cause`.
 

@@ -22,7 +22,8 @@ from capstan.dag.gate import SourceGate
 from capstan.dag.graph import Dag, NodeId, NodeRef
 from capstan.dag.node import NodeContext
 from capstan.dag.operator import Operator
-from capstan.dag.snapshot import restore_into, snapshot_of
+from capstan.dag.signature import Signatures
+from capstan.dag.snapshot import Restoring, restore_all, snapshot_of
 from capstan.dag.view import ExecutorView
 
 CAPACITY: Final = 2048
@@ -42,7 +43,7 @@ class DagExecutor(ExecutorView):
             until its reader has made room, which counts as a stall.
     """
 
-    __slots__ = ("_gate", "capacity", "worker")
+    __slots__ = ("_gate", "_registered", "capacity", "worker")
 
     def __init__(self, dag: Dag, *, worker: int = 0, capacity: int = CAPACITY) -> None:
         if capacity < 1:
@@ -52,11 +53,18 @@ class DagExecutor(ExecutorView):
         self.worker = worker
         self.capacity = capacity
         self._gate = SourceGate(dag.sources, capacity)
+        self._registered: set[str] = set()
 
     @property
     def changelog(self) -> Changelog:
         """What operators put out as changes, and the switches of that."""
         return self._engine.changelog
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether an operator has timers, so that rows at several times should not come at once."""
+        kinds = [type(node.operator) for node in self._engine.nodes if node.operator is not None]
+        return any(kind.on_timer is not Operator.on_timer for kind in kinds)
 
     @classmethod
     def from_dag(cls, dag: Dag, *, worker: int = 0, capacity: int = CAPACITY) -> DagExecutor:
@@ -69,7 +77,9 @@ class DagExecutor(ExecutorView):
         Raises:
             NodeNotFound: There is no such node.
         """
-        self._at(node).operator = operator
+        found = self._at(node)
+        found.operator = operator
+        self._registered.add(found.node)
 
     def process_event(self, node: NodeRef, event: Event) -> None:
         """Put an event in at a node, mostly a source, and run until nothing waits.
@@ -238,17 +248,29 @@ class DagExecutor(ExecutorView):
 
         Raises:
             RestoreFailed: Naming the node and the reason; nothing was changed.
+            StateChanged: A state is that of another operator; nothing was changed.
         """
-        engine = self._engine
+        self.restore_together([(self, checkpoint)], allow_missing=allow_missing)
+
+    @classmethod
+    def restore_together(
+        cls, pairs: Sequence[tuple[DagExecutor, DagCheckpoint]], *, allow_missing: bool = False
+    ) -> None:
+        """Let several executors take back a checkpoint each: all of them or none.
+
+        Raises:
+            RestoreFailed: Naming the node and the reason; nothing was changed.
+            StateChanged: A state is that of another operator; nothing was changed.
+        """
+        parts = [executor._restoring(checkpoint) for executor, checkpoint in pairs]
         try:
-            restore_into(engine.nodes, self.changelog, checkpoint, allow_missing=allow_missing)
+            restore_all(parts, allow_missing=allow_missing)
         except OperatorFailed as error:
-            engine.failure = error
+            for executor, _ in pairs:
+                executor._engine.failure = error
             raise
-        engine.tracker.restore([node.watermark for node in engine.nodes])
-        engine.settle()
-        engine.failure = None
-        self._gate.reset(checkpoint.checkpoint_id or 0)
+        for executor, checkpoint in pairs:
+            executor._restored(checkpoint)
 
     def checkpoint_watermarks(self) -> tuple[int | None, ...]:
         """The watermarks by node id; None where there is none."""
@@ -272,7 +294,24 @@ class DagExecutor(ExecutorView):
 
     def _snapshot(self, checkpoint_id: int | None) -> DagCheckpoint:
         try:
-            return snapshot_of(self._engine.order, self.changelog, checkpoint_id)
+            return snapshot_of(
+                self._engine.order, self.changelog, self._signatures(), checkpoint_id
+            )
         except OperatorFailed as error:
             self._engine.failure = error
             raise
+
+    def _restoring(self, checkpoint: DagCheckpoint) -> Restoring:
+        return Restoring(self._engine.nodes, self.changelog, checkpoint, self._signatures())
+
+    def _restored(self, checkpoint: DagCheckpoint) -> None:
+        engine = self._engine
+        engine.tracker.restore([node.watermark for node in engine.nodes])
+        engine.settle()
+        engine.failure = None
+        self._gate.reset(checkpoint.checkpoint_id or 0)
+
+    def _signatures(self) -> Signatures:
+        # Of operators that were put in by hand the graph knows nothing.
+        every = self.dag.signatures
+        return {name: each for name, each in every.items() if name not in self._registered}

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from capstan.dag.errors import NodeNotFound
 from capstan.dag.operator import Key, OperatorSpec
+from capstan.dag.signature import Signature, signature_of
 
 NodeId = int
 """The position of a node in the order of declaration, from 0."""
@@ -163,6 +164,23 @@ class Dag:
             for node in self.nodes
             if len(self._outputs[node.id]) > 1
         }
+
+    @cached_property
+    def signatures(self) -> Mapping[str, Signature]:
+        """By name the signatures of the operators that have state, and of all that feed these.
+
+        They go along when the graph is pickled. So whoever ships it should have asked for them:
+        the text of code may be another one elsewhere.
+        """
+        stateful = [node.id for node in self.nodes if node.key is not None]
+        kept = frozenset[NodeId]().union(*(self.ancestors(node) for node in stateful))
+        found = {}
+        for node in (self.nodes[number] for number in sorted(kept)):
+            if node.operator is not None:
+                feeding = [self.nodes[edge.source] for edge in self._inputs[node.id]]
+                inputs = [(each.name, each.schema) for each in feeding]
+                found[node.name] = signature_of(node.operator, node.key, inputs)
+        return found
 
     def ancestors(self, node: NodeRef) -> frozenset[NodeId]:
         """All nodes that what `node` puts out depends on, itself among them."""

@@ -7,7 +7,7 @@ numbered ports, timers, watermarks, and every call may fail.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, Self
 
@@ -126,13 +126,26 @@ class Operator(ABC):
     version: int = 1
     state_ports: tuple[int | None, ...] | None = None
 
+    @property
+    def form(self) -> str:
+        """What tells forms of its state apart: `version`, and that of whatever writes parts of it.
+
+        Under another one, code that has changed may go on from the state: `restore` migrates it.
+        """
+        return str(self.version)
+
     @abstractmethod
     def process(self, batch: pa.RecordBatch, context: Context) -> None:
         """Take in the rows of one event, from `context.port`, at `context.time`."""
 
     # Not abstract: most operators have no timers, no interest in watermarks and no state.
     def on_timer(self, timer: Timer, context: Context) -> None:  # noqa: B027
-        """Handle a timer that is due; timers of a node fire in order of time and tag."""
+        """Handle a timer that is due; timers of a node fire in order of time and tag.
+
+        A stage of a pipeline in which some operator has this method takes in the rows of one time
+        after another, with the timers in between that are due. What other operators of the stage
+        put out comes when they do.
+        """
 
     def on_watermark(self, watermark: int, context: Context) -> None:  # noqa: B027
         """Learn that rows before `watermark` are complete; comes after all rows and timers."""
@@ -213,8 +226,11 @@ class OperatorState:
         operator_id: Stable number of the operator, from its node's name.
         version: Of the form of `data`.
         data: What `Operator.checkpoint` gave.
+        signature: What the state depends on, see `capstan.dag.signature`; None where it is not
+            known, as of an operator that no graph describes.
     """
 
     operator_id: int
     version: int
     data: bytes
+    signature: Mapping[str, str] | None = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from capstan.dag.changelog import Change, Changelog
 from capstan.dag.checkpoint import DagCheckpoint, NodeCheckpoint
@@ -11,10 +12,14 @@ from capstan.dag.event import WEIGHT, Event, OutputKey, OutputKind
 from capstan.dag.graph import operator_id
 from capstan.dag.node import NodeContext
 from capstan.dag.operator import Operator, OperatorState
+from capstan.dag.signature import Signature, Signatures, require_unchanged
 
 
 def snapshot_of(
-    nodes: Iterable[NodeContext], changelog: Changelog, checkpoint_id: int | None
+    nodes: Iterable[NodeContext],
+    changelog: Changelog,
+    signatures: Signatures,
+    checkpoint_id: int | None,
 ) -> DagCheckpoint:
     """What these nodes know, in their order.
 
@@ -25,7 +30,10 @@ def snapshot_of(
     outputs: dict[OutputKey, tuple[Event, ...]] = {}
     for node in nodes:
         taken[node.node] = NodeCheckpoint(
-            _state_of(node), node.watermark, node.timers, tuple(node.queue)
+            _state_of(node, signatures.get(node.node)),
+            node.watermark,
+            node.timers,
+            tuple(node.queue),
         )
         outputs |= {key: tuple(events) for key, events in node.collected().items()}
         changes = changelog.peek(node.node)
@@ -35,37 +43,93 @@ def snapshot_of(
     return DagCheckpoint(taken, outputs, checkpoint_id)
 
 
-def restore_into(
-    nodes: Sequence[NodeContext],
-    changelog: Changelog,
-    checkpoint: DagCheckpoint,
-    *,
-    allow_missing: bool,
-) -> None:
-    """Put a checkpoint back into these nodes.
+@dataclass(frozen=True, slots=True)
+class Restoring:
+    """A checkpoint on its way back into running nodes.
+
+    Attributes:
+        nodes: The nodes.
+        changelog: Where their changes go.
+        checkpoint: What is put back.
+        signatures: Of their operators.
+    """
+
+    nodes: Sequence[NodeContext]
+    changelog: Changelog
+    checkpoint: DagCheckpoint
+    signatures: Signatures
+
+    def check(self, *, allow_missing: bool) -> None:
+        """Check all that can be told before anything is changed.
+
+        Raises:
+            RestoreFailed: A node is missing, or changes would be lost.
+            StateChanged: A state is that of another operator.
+        """
+        if not allow_missing:
+            _check_names(self.nodes, self.checkpoint)
+        require_unchanged(self.checkpoint.signatures, self.signatures)
+        for node in self.nodes:
+            self._check_changes(node.node)
+
+    def operators(self) -> Iterator[tuple[NodeContext, Operator, OperatorState]]:
+        """The operators that get a state, each with its node and the state."""
+        states = self.checkpoint.operators
+        for node in self.nodes:
+            if node.operator is not None and node.node in states:
+                yield node, node.operator, states[node.node]
+
+    def put_back(self) -> None:
+        """Put back everything but the states of operators, which cannot fail."""
+        outputs = self.checkpoint.outputs
+        for node in self.nodes:
+            known = self.checkpoint.nodes.get(node.node, NodeCheckpoint())
+            node.watermark = known.watermark
+            node.timers = known.timers
+            node.queue.clear()
+            node.queue.extend(known.queue)
+            node.raised = None
+            mine = {key: list(each) for key, each in outputs.items() if key.node == node.node}
+            self.changelog.drain(node.node)
+            for event in mine.pop(OutputKey(node.node, OutputKind.CHANGE), []):
+                self.changelog.record(node.node, _change_of(event))
+            node.collect(mine)
+
+    def _check_changes(self, node: str) -> None:
+        changes = self.checkpoint.outputs.get(OutputKey(node, OutputKind.CHANGE), ())
+        if changes and not self.changelog.recording(node):
+            reason = f"its changelog is switched off, and {len(changes)} changes would be lost"
+            raise _failed(node, reason)
+        if len(changes) > self.changelog.capacity:
+            reason = f"its changelog holds {self.changelog.capacity} changes of {len(changes)}"
+            raise _failed(node, reason)
+
+
+def restore_all(parts: Sequence[Restoring], *, allow_missing: bool) -> None:
+    """Put checkpoints back: all of them or, when one fails, none.
 
     Raises:
         RestoreFailed: Naming the node and the reason; nothing was changed.
+        StateChanged: A state is that of another operator; nothing was changed.
         OperatorFailed: And an operator could not even take its own state back.
     """
-    if not allow_missing:
-        _check_names(nodes, checkpoint)
-    _restore_operators(nodes, checkpoint)
-    for node in nodes:
-        known = checkpoint.nodes.get(node.node, NodeCheckpoint())
-        node.watermark = known.watermark
-        node.timers = known.timers
-        node.queue.clear()
-        node.queue.extend(known.queue)
-        node.raised = None
-        mine = {k: list(events) for k, events in checkpoint.outputs.items() if k.node == node.node}
-        changelog.drain(node.node)
-        for event in mine.pop(OutputKey(node.node, OutputKind.CHANGE), []):
-            changelog.record(node.node, _change_of(event))
-        node.collect(mine)
+    for part in parts:
+        part.check(allow_missing=allow_missing)
+    found = [each for part in parts for each in part.operators()]
+    # All of them before the first change: where one cannot be had, nothing has to be undone.
+    before = [_kept(node, operator) for node, operator, _ in found]
+    for number, (node, operator, state) in enumerate(found):
+        try:
+            operator.restore(state.version, state.data)
+        except Exception as error:
+            # The one that failed has promised to be as it was.
+            _undo(node, before[:number])
+            raise _failed(node.node, str(error)) from error
+    for part in parts:
+        part.put_back()
 
 
-def _state_of(node: NodeContext) -> OperatorState | None:
+def _state_of(node: NodeContext, signature: Signature | None) -> OperatorState | None:
     operator = node.operator
     if operator is None:
         return None
@@ -74,7 +138,7 @@ def _state_of(node: NodeContext) -> OperatorState | None:
     except Exception as error:
         what = f"cannot give its state on worker {node.worker}"
         raise node.failed(what, error) from error
-    return OperatorState(operator_id(node.node), operator.version, data)
+    return OperatorState(operator_id(node.node), operator.version, data, signature)
 
 
 def _check_names(nodes: Sequence[NodeContext], checkpoint: DagCheckpoint) -> None:
@@ -95,20 +159,12 @@ def _check_names(nodes: Sequence[NodeContext], checkpoint: DagCheckpoint) -> Non
             )
 
 
-def _restore_operators(nodes: Sequence[NodeContext], checkpoint: DagCheckpoint) -> None:
-    undo: list[tuple[Operator, int, bytes]] = []
-    states = checkpoint.operators
-    for node in nodes:
-        operator, state = node.operator, states.get(node.node)
-        if operator is None or state is None:
-            continue
-        try:
-            undo.append((operator, operator.version, operator.checkpoint()))
-            operator.restore(state.version, state.data)
-        except Exception as error:
-            # The one that failed has promised to be as it was.
-            _undo(node, undo[:-1])
-            raise _failed(node.node, str(error)) from error
+def _kept(node: NodeContext, operator: Operator) -> tuple[Operator, int, bytes]:
+    try:
+        return operator, operator.version, operator.checkpoint()
+    except Exception as error:
+        reason = f"what it knows now cannot be kept to be put back: {error}"
+        raise _failed(node.node, reason) from error
 
 
 def _undo(node: NodeContext, undo: Sequence[tuple[Operator, int, bytes]]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from capstan.errors import BadRequest
 from capstan.interop import (
+    MAX_FRAME,
     Encoding,
     EventTypes,
     Frames,
@@ -138,12 +139,17 @@ class Form:
         pairs = zip(names, start, strict=True)
         return TimeType(tuple(Coordinate.of(name, Kind.BIGINT, least) for name, least in pairs))
 
-    def encoding(self, worker: int | None) -> Encoding:
-        """How the recording of `worker` is written; None lets its first line say whose it is."""
+    def encoding(self, worker: int | None, longest: int = MAX_FRAME) -> Encoding:
+        """How a recording is written.
+
+        Args:
+            worker: Whose it is; None lets the first line of a transcript say.
+            longest: The longest frame or line that is read, in bytes.
+        """
         if self.format is Format.TIMELY:
             assert self.types is not None
-            return Frames(self.types)
-        return Lines(self.minimum, self.types, worker)
+            return Frames(self.types, longest)
+        return Lines(self.minimum, self.types, worker, longest)
 
 
 @dataclass(frozen=True, slots=True)

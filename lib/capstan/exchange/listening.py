@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -30,7 +31,7 @@ from capstan.exchange.form import Form
 from capstan.exchange.importing import counted_events
 from capstan.exchange.onto import enrol, form_tape
 from capstan.exchange.receiving import FULL, Inbox, Received, Receiver
-from capstan.interop import Listener
+from capstan.interop import MAX_FRAME, Listener
 from capstan.interop.sockets import LOOPBACK
 from capstan.protocol import Judge, Messages
 from capstan.steps import reached
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 _MOST: Final = 1_000
 _STOP_SECONDS: Final = 10.0
+# All senders may be in the middle of an event at once: so many bytes of them are held at the most.
+_IN_FLIGHT: Final = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,11 @@ class ListenRequest:
                 "seconds from one commit to the next, and of silence, are more than 0",
                 "see `capstan listen --help`",
             )
+
+    @property
+    def longest(self) -> int:
+        """The longest event that is taken, in bytes: 64 MiB, and the less the more senders."""
+        return min(MAX_FRAME, _IN_FLIGHT // self.workers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +163,10 @@ def listen(spark: SparkSession, lake: Lake, request: ListenRequest) -> Listened:
     with (
         _alone(lake, request.stream),
         Listener(
-            request.workers, request.form.encoding, host=request.host, base=request.port
+            request.workers,
+            partial(request.form.encoding, longest=request.longest),
+            host=request.host,
+            base=request.port,
         ) as listener,
     ):
         tape = _tape(spark, lake, request)

@@ -23,8 +23,10 @@ from capstan.protocol import Fault, Judge, Messages, Progress, Rule, Violation
 from capstan.protocol.events import Event, Item
 from capstan.times import Time, TimeType
 
-# So many records, or updates and events, are held before they are handed to Spark.
+# So many records, or updates and events, are held before they are handed to Spark; of records also
+# so many bytes of the file.
 _FULL: Final = 50_000
+_HEAVY: Final = 64 * 2**20
 
 Files = Iterable[pa.RecordBatch]
 """Batches of `worker INT, path STRING, named INT`: the fields of a `Recording`."""
@@ -255,17 +257,27 @@ def records(files: Files, form: Form) -> Iterator[pa.RecordBatch]:
     schema = record_schema(form)
     for recording in _each(files):
         worker = recording.worker
-        pos, held = 0, 0
+        pos, held, heavy = 0, 0, 0
         waiting: list[tuple[int, Messages]] = []
-        for position, item in enumerate(_items(recording, form)):
-            event = _event(item)
-            if isinstance(event, Messages) and event.records:
-                waiting.append((position, event))
-                held += event.records
-            if held >= _FULL:
+        for position, part, size in _parts(recording, form):
+            waiting.append((position, part))
+            held, heavy = held + part.records, heavy + size
+            if held >= _FULL or heavy >= _HEAVY:
                 yield record_batch(schema, form, worker, pos, waiting)
-                pos, held, waiting = pos + held, 0, []
+                pos, held, heavy, waiting = pos + held, 0, 0, []
         yield record_batch(schema, form, worker, pos, waiting)
+
+
+def _parts(recording: Recording, form: Form) -> Iterator[tuple[int, Messages, int]]:
+    """The messages of a file that have records: position, event, bytes; long ones in parts."""
+    for position, (item, size) in enumerate(_sized(recording, form)):
+        event = _event(item)
+        if not isinstance(event, Messages):
+            continue
+        data = event.data or ()
+        for start in range(0, len(data), _FULL):
+            part = data[start : start + _FULL]
+            yield position, Messages(event.time, len(part), part), size * len(part) // len(data)
 
 
 def record_batch(
@@ -301,8 +313,17 @@ def record_batch(
 
 
 def _items(recording: Recording, form: Form) -> Iterator[Item]:
+    return (item for item, _ in _sized(recording, form))
+
+
+def _sized(recording: Recording, form: Form) -> Iterator[tuple[Item, int]]:
+    """What is in a file, each with the bytes that it takes there."""
     with Path(recording.path).open("rb", buffering=0) as source:
-        yield from EventReader(source, form.encoding(recording.named), recording.path).items()
+        reader = EventReader(source, form.encoding(recording.named), recording.path)
+        before = 0
+        for item in reader.items():
+            yield item, reader.offset - before
+            before = reader.offset
 
 
 def _each(files: Files) -> Iterator[Recording]:

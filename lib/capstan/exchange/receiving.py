@@ -20,6 +20,9 @@ _TICK: Final = 0.2
 FULL: Final = 100_000
 """So many events, updates and records wait to be written, at the most; then senders wait."""
 
+HEAVY: Final = 64 * 2**20
+"""So many bytes of them, as they were sent, wait at the most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Received:
@@ -29,11 +32,13 @@ class Received:
         worker: Whose it is.
         seq: Its position.
         event: The event.
+        size: How many bytes it took to send.
     """
 
     worker: int
     seq: int
     event: Event
+    size: int = 0
 
     @property
     def weight(self) -> int:
@@ -47,33 +52,41 @@ class Inbox:
 
     Attributes:
         limit: The weight from which on senders have to wait.
+        heavy: The bytes from which on they have to.
     """
 
     limit: int = FULL
+    heavy: int = HEAVY
     _waiting: deque[Received] = field(default_factory=deque)
     _weight: int = 0
+    _bytes: int = 0
     _over: bool = False
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def put(self, received: Received) -> bool:
         """Add an event, once there is room; False where nothing is taken any more."""
         with self._changed:
-            self._changed.wait_for(lambda: self._over or self._weight < self.limit)
+            self._changed.wait_for(lambda: self._over or not self._full)
             if not self._over:
                 self._waiting.append(received)
                 self._weight += received.weight
+                self._bytes += received.size
                 self._changed.notify_all()
             return not self._over
 
     def take(self, seconds: float) -> list[Received]:
         """All that waits: as soon as it is full, else after so many seconds."""
         with self._changed:
-            self._changed.wait_for(lambda: self._over or self._weight >= self.limit, seconds)
+            self._changed.wait_for(lambda: self._over or self._full, seconds)
             found = list(self._waiting)
             self._waiting.clear()
-            self._weight = 0
+            self._weight = self._bytes = 0
             self._changed.notify_all()
             return found
+
+    @property
+    def _full(self) -> bool:
+        return self._weight >= self.limit or self._bytes >= self.heavy
 
     def end(self) -> None:
         """Take nothing any more; what waits can still be taken out."""
@@ -132,20 +145,21 @@ class Receiver:
 
     def _receive(self, reader: EventReader) -> None:
         while not self.done and not self.stopping():
+            start = reader.offset
             try:
                 event = reader.poll()
             except BadRequest as error:
                 self._refuse(error.message)
                 return
             if event is not None:
-                self._take(event, reader.name)
+                self._take(event, reader.offset - start, reader.name)
             elif reader.ended:
                 torn = reader.torn
                 if torn is not None:
                     self.faults.append(f"worker {self.worker}, {reader.name}: {torn.about}")
                 return
 
-    def _take(self, event: Event, peer: str) -> None:
+    def _take(self, event: Event, size: int, peer: str) -> None:
         self.last = time.monotonic()
         number = beyond(event, self.form)
         if number is not None:
@@ -156,7 +170,7 @@ class Receiver:
         if violation is not None:
             self._refuse(f"{peer}: {violation.describe(self.form.time_type)}")
             return
-        self.inbox.put(Received(self.worker, seq, event))
+        self.inbox.put(Received(self.worker, seq, event, size))
 
     def _refuse(self, why: str) -> None:
         self.faults.append(f"worker {self.worker}, {why}")

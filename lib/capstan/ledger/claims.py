@@ -4,19 +4,24 @@ A claim is appended and then read back: of claims that overlap and are alive, th
 lowest ordinal holds, and the others give way. Ordinals are exact, because all claims of a lake are
 numbered under one transaction identity. A claim dies with its run's end, after a time-out, with
 `capstan unlock`, or when the next attempt of the same run takes it over.
+
+A dead claim does not stop a process. So whoever changes a target looks whether its claim stands
+right before (`hold`), and whoever comes after a claim that is dead without an end shuts its attempt
+out in the target itself (`left_open`): the first tells it early, the second leaves no gap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from capstan.errors import Held
-from capstan.ledger.identity import RunId
+from capstan.errors import Fenced, Held
+from capstan.ledger.identity import RunId, are_of_one
 from capstan.ledger.regions import may_overlap, parse_region, region_text
-from capstan.ledger.runs import TERMINAL, read_histories
+from capstan.ledger.runs import TERMINAL, Step
 from capstan.ledger.tables import append_rows, now, read_rows
 from capstan.tape import delta
 from capstan.tape.lake import Lake, is_table
@@ -27,7 +32,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LEASE = timedelta(hours=12)
+"""How long a claim lives that nobody renews."""
 _APP = "claims"
+_RENEW = 4
+"""A claim is renewed once less than this part of its life is left; clocks differ by less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +65,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A row of the claims ledger that claims."""
+    """A claim of an attempt, with its renewals: one that came after its end is a claim anew."""
 
     ordinal: int
     run: str
@@ -66,6 +74,24 @@ class Claim:
     scope: Scope
     at: datetime
     expires: datetime
+
+    def meets(self, run: str, scope: Scope) -> bool:
+        """Whether another run must not claim a scope beside this one.
+
+        Runs of one identity go on from each other, whatever they play.
+        """
+        return self.scope.meets(scope) or are_of_one(self.run, run)
+
+
+class Fate(StrEnum):
+    """What has become of a claim."""
+
+    ALIVE = "alive"
+    """It holds."""
+    OPEN = "open"
+    """It holds nothing any more, but its attempt has not ended: it may still be at work."""
+    OVER = "over"
+    """Its attempt has ended by itself, and changes nothing any more."""
 
 
 def claim(spark: SparkSession, lake: Lake, run: RunId, stream: str, scope: Scope) -> int:
@@ -77,30 +103,73 @@ def claim(spark: SparkSession, lake: Lake, run: RunId, stream: str, scope: Scope
     Raises:
         Held: `CAP-HELD` when another run holds an overlapping scope, naming it.
     """
-    ordinal, attempt = _append(spark, lake, run, stream, scope)
-    for other in alive(lake):
-        if other.ordinal >= ordinal or not other.scope.meets(scope):
-            continue
-        if other.run != run.name or other.attempt == attempt:
+    ordinal, attempt = _append(spark, lake, run.name, stream, scope)
+    for other in alive(lake, scope.target):
+        if other.ordinal < ordinal and other.run != run.name and other.meets(run.name, scope):
             release(spark, lake, run.name, attempt)
             raise _held(other)
     return attempt
 
 
+def hold(spark: SparkSession, lake: Lake, run: str, attempt: int) -> None:
+    """Check that an attempt's claim stands, right before the attempt changes its target.
+
+    One that is about to run out is renewed by a row. One that has run out is claimed anew, unless
+    another run has claimed part of it since.
+
+    Raises:
+        Fenced: `CAP-FENCED` when the claim was unlocked, taken over or has ended.
+    """
+    own = _standing(lake, run, attempt)
+    if own is not None and own.expires - now() > LEASE / _RENEW:
+        return
+    if own is not None:
+        ordinal, _ = _append(spark, lake, run, own.stream, own.scope, attempt)
+        before = [
+            other
+            for other in alive(lake, own.scope.target)
+            if other.ordinal < ordinal and other.run != run and other.meets(run, own.scope)
+        ]
+        if not before and _standing(lake, run, attempt) is not None:
+            return
+        release(spark, lake, run, attempt)
+    raise Fenced(
+        "CAP-FENCED",
+        f"run {run}: the claim of attempt {attempt} holds no more: it was unlocked, ended by "
+        "somebody, or taken over; the target was left as it is",
+        f"see `capstan runs` for what became of {run}; the same command begins again",
+        run=run,
+        attempt=attempt,
+    )
+
+
+def _standing(lake: Lake, run: str, attempt: int) -> Claim | None:
+    """An attempt's claim, while it is the newest of its run and nobody has ended it."""
+    steps = read_rows(lake, "runs", run=run)
+    found = _judged(read_rows(lake, "claims", run=run), steps, datetime.min.replace(tzinfo=UTC))
+    mine = [each for each, fate in found if fate is Fate.ALIVE and each.attempt == attempt]
+    return mine[-1] if mine else None
+
+
 def _append(
-    spark: SparkSession, lake: Lake, run: RunId, stream: str, scope: Scope
+    spark: SparkSession,
+    lake: Lake,
+    run: str,
+    stream: str,
+    scope: Scope,
+    attempt: int | None = None,
 ) -> tuple[int, int]:
+    """Append a claim of an attempt, by default of a new one; its ordinal, and the attempt."""
     while True:
         path = lake.ledger("claims")
         known = delta.open_table(path).transaction_version(_APP) if is_table(path) else None
         ordinal = 0 if known is None else known + 1
-        mine = read_rows(lake, "claims", run=run.name)
-        attempt = 1 + max((int(str(row["attempt"])) for row in mine), default=0)
+        number = last_attempt(lake, run) + 1 if attempt is None else attempt
         row = {
             "claim": ordinal,
             "kind": "claim",
-            "run": run.name,
-            "attempt": attempt,
+            "run": run,
+            "attempt": number,
             "stream": stream,
             "target": scope.target,
             "workers": None if scope.workers is None else list(scope.workers),
@@ -108,7 +177,13 @@ def _append(
             "expires": now() + LEASE,
         }
         if append_rows(spark, lake, "claims", [row], Txn(_APP, ordinal)):
-            return ordinal, attempt
+            return ordinal, number
+
+
+def last_attempt(lake: Lake, run: str) -> int:
+    """The newest attempt of a run that has claimed; 0 where none has."""
+    mine = read_rows(lake, "claims", run=run)
+    return max((int(str(row["attempt"])) for row in mine), default=0)
 
 
 def release(spark: SparkSession, lake: Lake, run: str, attempt: int) -> None:
@@ -120,38 +195,76 @@ def release(spark: SparkSession, lake: Lake, run: str, attempt: int) -> None:
 
 def alive(lake: Lake, target: str | None = None) -> list[Claim]:
     """Claims that hold, by ordinal: neither released, ended, expired nor taken over."""
-    rows = read_rows(lake, "claims")
-    released = {(row["run"], row["attempt"]) for row in rows if row["kind"] == "release"}
-    claims = [_claim(row) for row in rows if row["kind"] == "claim"]
-    newest: dict[str, int] = {}
-    for each in claims:
-        newest[each.run] = max(each.attempt, newest.get(each.run, 0))
-    ended = {
-        (run, row.attempt)
-        for run, history in (read_histories(lake) if claims else {}).items()
-        for row in history.rows
-        if row.step in TERMINAL
-    }
-    moment = now()
     return [
         each
-        for each in claims
-        if (target is None or each.scope.target == target)
-        and each.attempt == newest[each.run]
-        and (each.run, each.attempt) not in released | ended
-        and each.expires > moment
+        for each, fate in _read(lake)
+        if fate is Fate.ALIVE and target in (None, each.scope.target)
     ]
 
 
-def require_free(lake: Lake, scope: Scope, besides: Collection[str] = ()) -> None:
-    """Check that no run but those `besides` holds anything of a scope.
+def left_open(lake: Lake, run: str, attempt: int, scope: Scope) -> list[Claim]:
+    """Dead claims that are in the way, whose attempts have not ended: they may still be at work.
 
-    Raises:
-        Held: `CAP-HELD`, naming the holder.
+    Args:
+        lake: The lake.
+        run: Who asks; its own attempts before this one count as well.
+        attempt: The attempt that asks.
+        scope: What it has claimed.
     """
-    for other in alive(lake, scope.target):
-        if other.run not in besides and other.scope.meets(scope):
-            raise _held(other)
+    return [
+        each
+        for each, fate in _read(lake)
+        if fate is Fate.OPEN and (each.run, each.attempt) != (run, attempt)
+        if each.meets(run, scope)
+    ]
+
+
+def scopes(lake: Lake, target: str) -> dict[tuple[str, int], Scope]:
+    """What was ever claimed of a target, by run and attempt."""
+    return {
+        (each.run, each.attempt): each.scope
+        for each, _ in _read(lake)
+        if each.scope.target == target
+    }
+
+
+def _read(lake: Lake) -> list[tuple[Claim, Fate]]:
+    rows = read_rows(lake, "claims")
+    return _judged(rows, read_rows(lake, "runs") if rows else [], now())
+
+
+def _judged(
+    rows: list[dict[str, object]], steps: list[dict[str, object]], moment: datetime
+) -> list[tuple[Claim, Fate]]:
+    """Claims by ordinal, and what has become of them at a moment; by rows of `claims`, `runs`."""
+    claims = _renewed(_claim(row) for row in rows if row["kind"] == "claim")
+    released = {(row["run"], row["attempt"]) for row in rows if row["kind"] == "release"}
+    newest: dict[str, int] = {}
+    for each in claims:
+        newest[each.run] = max(each.attempt, newest.get(each.run, 0))
+    ended = {(row["run"], row["attempt"]): Step(str(row["step"])) for row in steps}
+    ended = {key: step for key, step in ended.items() if step in TERMINAL}
+
+    def fate(each: Claim) -> Fate:
+        key = (each.run, each.attempt)
+        # Who rejects a run is not who publishes it.
+        if key in ended and ended[key] is not Step.REJECTED:
+            return Fate.OVER
+        gone = key in ended or key in released or each.attempt != newest[each.run]
+        return Fate.OPEN if gone or each.expires <= moment else Fate.ALIVE
+
+    return [(each, fate(each)) for each in claims]
+
+
+def _renewed(claims: Iterable[Claim]) -> list[Claim]:
+    """Claims by ordinal, each with its renewals."""
+    found: dict[tuple[str, int], Claim] = {}
+    for each in sorted(claims, key=lambda each: each.ordinal):
+        key = (each.run, each.attempt)
+        before = found.get(key)
+        in_time = before is not None and each.at < before.expires
+        found[key] = replace(before, expires=each.expires) if before and in_time else each
+    return sorted(found.values(), key=lambda each: each.ordinal)
 
 
 def _held(other: Claim) -> Held:

@@ -2,7 +2,7 @@
 
 Delta remembers only the highest `txnVersion` of a `txnAppId` and skips a lower one in silence. So
 each publish of an identity has an app id of its own (its *generation*), within which the version
-rises with the attempts: 2k for the fence of attempt k, 2k + 1 for its publish.
+rises with the attempts: 2k for the fence of attempt k, 2k + 1 for its publish or rollback.
 """
 
 from __future__ import annotations
@@ -44,18 +44,13 @@ class RunId:
         """The transaction by which an attempt shuts out all earlier ones."""
         return Txn(self.app, 2 * attempt)
 
-    def publish(self, attempt: int) -> Txn:
-        """The transaction by which an attempt publishes."""
+    def change(self, attempt: int) -> Txn:
+        """The transaction by which an attempt publishes, or takes back what the run published."""
         return Txn(self.app, 2 * attempt + 1)
 
     def aside(self, attempt: int) -> Txn:
         """The transaction by which an attempt keeps what its pipeline has put aside."""
         return Txn(f"aside:{self.identity}:{self.generation}", attempt)
-
-    @property
-    def rollback(self) -> Txn:
-        """The transaction that takes the run back: there is at most one."""
-        return Txn(f"rollback:{self.identity}:{self.generation}", 1)
 
 
 def identity_of(parts: Mapping[str, object]) -> str:
@@ -68,3 +63,8 @@ def short_name(target: str) -> str:
     """A target's name for people: the last part of its path, in the letters of a name."""
     last = target.rstrip("/").rsplit("/", 1)[-1]
     return re.sub(r"[^a-z0-9_]+", "_", last.lower()).strip("_")[:40] or "table"
+
+
+def are_of_one(run: str, other: str) -> bool:
+    """Whether two names are those of runs of one identity, of any generation."""
+    return run.rpartition("-")[0] == other.rpartition("-")[0]

@@ -50,6 +50,8 @@ class Snapshot:
         bytes: How large the states are.
         held: How many keys there are state for, by replay worker and operator.
         before: The replay workers of the snapshot that it was rescaled from; None for one taken.
+        signatures: What the states depend on, setting by setting, by operator; no others may go on
+            from them. None of one that was taken before there were any.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Snapshot:
     bytes: int
     held: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     before: int | None = None
+    signatures: Mapping[str, Mapping[str, str]] | None = None
 
     @property
     def keys(self) -> dict[str, int]:
@@ -87,6 +90,8 @@ class Snapshot:
             "keys": self.keys,
             "held": {worker: dict(keys) for worker, keys in self.held.items()},
             "before": self.before,
+            "signatures": self.signatures
+            and {name: dict(each) for name, each in self.signatures.items()},
         }
 
     @classmethod
@@ -106,6 +111,7 @@ class Snapshot:
             frontier=Antichain.of(Time(time) for time in times),
             held=given["held"],  # type: ignore[arg-type]
             before=None if before is None else int(str(before)),
+            signatures=given.get("signatures"),  # type: ignore[arg-type]
             **numbers,
         )
 

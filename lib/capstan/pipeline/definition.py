@@ -12,6 +12,7 @@ from operator import attrgetter
 
 from capstan.dag import TIME, Dag, DagBuilder, Plan, plan_stages
 from capstan.dag.operators.timed import Length, units
+from capstan.dag.signature import Signatures
 from capstan.declare import check_name
 from capstan.errors import BadRequest
 
@@ -144,6 +145,21 @@ class Pipeline:
         """
         chosen = None if sinks is None else [self.sink(node).node for node in sinks]
         return plan_stages(self.dag(), chosen)
+
+    def signatures(self, sink: str) -> Signatures:
+        """What the states depend on of the operators before a sink, and which tables these read.
+
+        Raises:
+            BadRequest: As `plan`.
+        """
+        dag = self.plan([sink]).dag
+        read = {dag.nodes[number].name for number in dag.sources}
+        tables = {
+            table.source: {"function": table.function, "time": table.time, "version": table.version}
+            for table in self.tables
+            if table.source in read
+        }
+        return {**dag.signatures, **tables}
 
     def sink(self, node: str) -> Sink:
         """What is declared of a sink.

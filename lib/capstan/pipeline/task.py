@@ -54,6 +54,8 @@ class Work:
         own = [name for name in stage.nodes if not dag.inputs(name)]
         inputs = (*own, *(entry.source for entry in stage.inputs))
         bounds = reach.last, reach.since, reach.until
+        # Known from here on: tasks may see the text of the code otherwise, or not at all.
+        _ = stage.dag.signatures
         return cls(stage, inputs, stage.key is not None, *bounds, peers, resumes, keeps)
 
     @property
@@ -124,11 +126,12 @@ class _Task:
         if not batch.num_rows:
             return
         times = batch.column(AT)
-        if self._timed or not self._work.ordered:
+        if not self._work.ordered or (self._timed and not self._executor.has_timers):
             self._feed(batch, times[0].as_py() if self._work.ordered else None)
             yield from self._collect()
             return
-        # Where rows have no times of their own, an event has the rows of one time.
+        # Where rows have no times of their own, an event has the rows of one time; and where
+        # operators have timers, those that are due come before the rows of the next time.
         runs = pc.run_end_encode(times)
         start = 0
         for time, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):

@@ -7,15 +7,17 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from capstan.errors import AnswerIsNo, BadRequest
-from capstan.ledger import coverage, runs
+from capstan.ledger import claims, runs
 from capstan.ledger.identity import RunId, short_name
 from capstan.ledger.runs import History, Row, Step
-from capstan.replay.plan import Plan
+from capstan.replay.holding import changed_since
 from capstan.steps import reached
 from capstan.tape.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from capstan.replay.job import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,28 +114,34 @@ def reject(spark: SparkSession, lake: Lake, run: str, decision: Decision) -> Row
         target=row.target,
         detail={**decision.as_json(), "staging": row.detail["staging"]},
     )
+    for claim in claims.alive(lake, row.target):
+        if claim.run == run:
+            # Of somebody who was about to publish it, and was cut off.
+            claims.release(spark, lake, run, claim.attempt)
     reached("replay.rejected", run=run)
     return runs.read_history(lake, run).last
 
 
-def require_unmoved(lake: Lake, plan: Plan, history: History, attempt: int) -> None:
+def require_unmoved(job: Job, history: History) -> None:
     """Check that nobody has published into the range since the run was audited.
 
     While a run waits its claim may have run out, or been unlocked; then what was shown to who has
     approved it is no longer what publishing would do.
 
+    Args:
+        job: The run, at an attempt that publishes what was audited.
+        history: What it has done.
+
     Raises:
         BadRequest: `CAP-LATER`, naming the run that was published.
     """
-    intent = history.intent(attempt)
+    intent = history.intent(job.source)
     before = -1 if intent is None else int(str(intent.detail["target_version"]))
-    for other in coverage.standing(lake, plan.target):
-        if other.target_version > before and other.scope.meets(plan.scope):
-            raise BadRequest(
-                "CAP-LATER",
-                f"run {other.run} wrote over part of the range of {history.last.run}, "
-                "after that was audited",
-                "replay again: what it would change is another matter now",
-                run=history.last.run,
-                later=other.run,
-            )
+    for other in changed_since(job.lake, job.plan.scope, before, job.run.name):
+        raise BadRequest(
+            "CAP-LATER",
+            f"run {other} wrote over part of the range of {job.run.name}, after that was audited",
+            "replay again: what it would change is another matter now",
+            run=job.run.name,
+            later=other,
+        )

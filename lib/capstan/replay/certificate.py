@@ -13,6 +13,7 @@ from capstan.tape import delta, summary
 from capstan.tape.feed import kept_late
 from capstan.tape.summary import Played
 from capstan.tape.tape import Cut, Tape
+from capstan.times import Antichain
 from capstan.times.region import Region
 
 if TYPE_CHECKING:
@@ -81,8 +82,9 @@ def piped_json(piped: Piped, counted: Mapping[str, object] | None = None) -> dic
 
 
 def _replay_workers(plan: Plan, played: Played) -> list[dict[str, object]]:
-    """Per replay worker: its sequences, what it starts out holding, what it plays."""
-    minimum = plan.tape.time_type.render(plan.tape.time_type.minimum)
+    """Per replay worker: its sequences, what it starts out holding, plays, and ends at."""
+    time_type = plan.tape.time_type
+    minimum = time_type.render(time_type.minimum)
     dealt: list[list[int]] = [[] for _ in range(plan.peers)]
     for index, worker in enumerate(plan.workers):
         dealt[index % plan.peers].append(worker)
@@ -92,6 +94,10 @@ def _replay_workers(plan: Plan, played: Played) -> list[dict[str, object]]:
             "sequences": [plan.workers[worker] for worker in sequences],
             "starts_holding": [[minimum, len(sequences)]] if sequences else [],
             "records": sum(played.by_worker.get(worker, 0) for worker in sequences),
+            "frontier": [
+                time_type.render(time)
+                for time in Antichain.of(t for w in sequences for t in plan.frontiers[w])
+            ],
         }
         for number, sequences in enumerate(dealt)
     ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from capstan.dag.operators.timed import units
+from capstan.dag.signature import require_unchanged
 from capstan.declare import Declarations, Transform, format_duration, transforms
 from capstan.errors import BadRequest
 from capstan.ledger.snapshots import Snapshot
@@ -85,6 +86,16 @@ class Piped:
             resumed: The snapshot that it goes on from.
         """
         return cls(*named, reach_of(named[0], time_type, box, frontier), box, frontier, resumed)
+
+    def require_unchanged(self) -> None:
+        """Check that the state that it goes on from is that of the same operators.
+
+        Raises:
+            StateChanged: `CAP-DAG-STATE-CHANGED`, naming one that is not the same.
+        """
+        kept = None if self.resumed is None else self.resumed.signatures
+        if kept is not None:
+            require_unchanged(kept, self.pipeline.signatures(self.sink.node), whole=True)
 
     @property
     def time_type(self) -> TimeType:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capstan.errors import BadRequest
+from capstan.errors import BadRequest, Held
 from capstan.ledger.identity import identity_of
 from capstan.ledger.runs import History
 from capstan.ledger.snapshots import Snapshot
@@ -83,6 +83,22 @@ def cursor(request: Request, last: History) -> Antichain:
     times = intent.detail["reached"]
     assert isinstance(times, list)
     return Antichain.of(Time(time) for time in times)
+
+
+def require_cursor(plan: Plan, histories: Iterable[History]) -> None:
+    """Check, once it has claimed, that a followed replay still stands where it was planned from.
+
+    Raises:
+        Held: `CAP-CONFLICT` when its last run was taken back, or another one published, meanwhile.
+    """
+    last = last_published(histories)
+    if (None if last is None else cursor(plan.request, last)) != plan.cursor:
+        raise Held(
+            "CAP-CONFLICT",
+            f"{plan.request.follow} has moved while this run of it was planned",
+            "run the same command again",
+            follow=plan.request.follow,
+        )
 
 
 def nothing_new(plan: Plan) -> bool:

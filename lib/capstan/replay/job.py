@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from capstan.declare import Declarations
 from capstan.errors import BadRequest
-from capstan.ledger import coverage, runs
+from capstan.ledger import claims, coverage, runs
 from capstan.ledger.coverage import PUBLISHED, Covered
 from capstan.ledger.identity import RunId, short_name
 from capstan.ledger.regions import parse_region, region_text
@@ -38,6 +38,7 @@ class Job:
         run: The run's identity and generation.
         started: When it began, on the monotonic clock, in seconds.
         attempt: The attempt's number; 0 before it has claimed anything.
+        played: The attempt whose output is published, where another one has claimed for it.
     """
 
     spark: SparkSession
@@ -46,15 +47,39 @@ class Job:
     run: RunId
     started: float
     attempt: int = 0
+    played: int | None = None
 
     @property
     def name(self) -> str:
         """Of the run's attempt: what it stages, and the state that it keeps, are known by it."""
-        return f"{self.run.name}-{self.attempt}"
+        return f"{self.run.name}-{self.source}"
 
-    def at(self, attempt: int) -> Job:
-        """The same run at an attempt."""
-        return replace(self, attempt=attempt)
+    @property
+    def source(self) -> int:
+        """The attempt whose output is published."""
+        return self.attempt if self.played is None else self.played
+
+    def at(self, attempt: int, played: int | None = None) -> Job:
+        """The same run at an attempt, which publishes what another one has played if that is so."""
+        return replace(self, attempt=attempt, played=played)
+
+    def claimed(self) -> Job:
+        """The same run at its next attempt, which holds its workers and times.
+
+        Raises:
+            Held: `CAP-HELD` when another run holds part of them.
+        """
+        plan = self.plan
+        attempt = claims.claim(self.spark, self.lake, self.run, plan.tape.name, plan.scope)
+        return self.at(attempt, self.played)
+
+    def hold(self) -> None:
+        """Check that the attempt's claim stands; to be asked right before the target is changed.
+
+        Raises:
+            Fenced: `CAP-FENCED` when it does not.
+        """
+        claims.hold(self.spark, self.lake, self.run.name, self.attempt)
 
     def write(self, step: Step, detail: Mapping[str, object]) -> None:
         """Append a row to the runs ledger."""
@@ -68,6 +93,11 @@ class Job:
             target=self.plan.target,
             detail=detail,
         )
+
+    def end(self, step: Step, detail: Mapping[str, object]) -> None:
+        """Append the row that ends the run, and with it the newest claim, whoever has made it."""
+        newest = claims.last_attempt(self.lake, self.run.name)
+        replace(self, attempt=max(self.attempt, newest)).write(step, detail)
 
     def intent(self, draft: Mapping[str, object]) -> dict[str, object]:
         """What is written down before the target is touched: enough to finish without this run."""
@@ -110,14 +140,14 @@ class Job:
         done = certificate.finished(
             draft,
             run=self.run.name,
-            attempt=self.attempt,
+            attempt=self.source,
             generation=self.run.generation,
             target_version=version,
             audit=audit,
-            approval=None if history is None else history.approval(self.attempt),
+            approval=None if history is None else history.approval(self.source),
             seconds=time.monotonic() - self.started,
         )
-        self.write(Step.DONE, done)
+        self.end(Step.DONE, done)
         reached("replay.certificate", run=self.run.name)
         if self.plan.piped is not None and self.plan.request.follow is not None:
             # Only now this run's own snapshot counts.

@@ -44,6 +44,7 @@ class Plan:
         everyone: Whether all workers of the cut are chosen.
         box: The range that was asked for.
         frontier: Of the chosen workers together, at the cut.
+        frontiers: Of each chosen worker, at the cut.
         region: The times of the rows that are written, in the coordinates of `time_type`.
         reached: The frontier under which all that is written is complete; a followed replay goes
             on from it.
@@ -67,6 +68,7 @@ class Plan:
     everyone: bool
     box: Box
     frontier: Antichain
+    frontiers: Mapping[int, Antichain]
     region: Region
     reached: Antichain
     cursor: Antichain | None
@@ -215,20 +217,23 @@ def make_plan(
     Raises:
         BadRequest: Unknown stream, worker, transform, cut, declared replay; a range that is
             reversed, or does not fit the transform's grain; workers that the transform cannot do
-            without.
+            without; a pipeline that has changed since the state that it goes on from was kept.
     """
     tape = open_tape(lake, request.stream)
     cut = cut or summary.find_cut(tape, request.as_of)
     workers = summary.resolve_workers(tape, cut, request.workers)
     if states is None:
         states = summary.worker_states(tape, cut)
-    frontier = summary.frontier_of([state for state in states if state.worker in workers])
+    states = [state for state in states if state.worker in workers]
+    frontier = summary.frontier_of(states)
     transform, named, computation = computation_of(declarations, request)
     box = _box(tape, request)
     if computation is not None:
         check_grain(computation, tape.time_type, time_of(named, tape.time_type), box)
     resumed = None if cursor is None else cursor.resumed
     piped = named and Piped.over(named, tape.time_type, box, frontier, resumed)
+    if piped is not None:
+        piped.require_unchanged()
     reached = _reached(tape, computation, piped, frontier)
     played = None if cursor is None else cursor.reached
     region = Region(piped.asked if piped else box, reached, played).simplified()
@@ -242,6 +247,7 @@ def make_plan(
         everyone=set(workers) == set(summary.worker_labels(tape, cut)),
         box=box,
         frontier=frontier,
+        frontiers={state.worker: state.frontier for state in states},
         region=region,
         reached=reached,
         cursor=played,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from capstan.dag.signature import Signatures, require_unchanged
 from capstan.declare import Declarations
 from capstan.errors import BadRequest
 from capstan.ledger import claims
@@ -81,7 +82,13 @@ def snapshot_of_run(name: str, piped: Piped, peers: int, rows: DataFrame) -> Sna
         rows: The state.
     """
     return _described(
-        rows, name, piped.pipeline.name, peers, frontier=piped.frontier, last=piped.reach.last
+        rows,
+        name,
+        piped.pipeline.name,
+        peers,
+        frontier=piped.frontier,
+        last=piped.reach.last,
+        signatures=piped.pipeline.signatures(piped.sink.node),
     )
 
 
@@ -93,6 +100,7 @@ def _described(
     *,
     frontier: Antichain,
     last: int,
+    signatures: Signatures | None,
     before: int | None = None,
 ) -> Snapshot:
     counted = rows.groupBy("kind", "worker", "head").agg(
@@ -119,6 +127,7 @@ def _described(
         bytes=sum(row["bytes"] for row in found),
         held=held,
         before=before,
+        signatures=signatures,
     )
 
 
@@ -181,6 +190,7 @@ def rescale_state(
     Raises:
         BadRequest: `CAP-STATE` when there is nothing to go on from.
         StateError: Not all of it is there, or it cannot be dealt.
+        StateChanged: The pipeline is another one than that which kept it.
     """
     now = taken.on(None)
     if not taken.standing or not now.parts:
@@ -195,7 +205,10 @@ def rescale_state(
     rows = read_parts(spark, lake, now)
     assert rows is not None
     pipeline, sink = _played(declarations, taken)
-    dealt = rescale(rows, pipeline.plan([sink]), now.peers, peers)
+    plan = pipeline.plan([sink])
+    if now.signatures is not None:
+        require_unchanged(now.signatures, pipeline.signatures(sink), whole=True)
+    dealt = rescale(rows, plan, now.peers, peers)
     try:
         made = _described(
             dealt,
@@ -204,6 +217,7 @@ def rescale_state(
             peers,
             frontier=now.frontier,
             last=now.last,
+            signatures=now.signatures,
             before=now.peers,
         )
         if made.name in parts_of(lake, now.pipeline):

@@ -1,7 +1,12 @@
-"""Taking a run back: the inverse replacement of its own rows, never a restore of the table."""
+"""Taking a run back: the inverse replacement of its own rows, never a restore of the table.
+
+It changes the target as a publish does: under a claim of its own, by an attempt of the run, with
+which it can be shut out.
+"""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -12,6 +17,7 @@ from capstan.ledger import claims, coverage
 from capstan.ledger.coverage import ROLLED_BACK
 from capstan.ledger.runs import History, Step
 from capstan.replay import target
+from capstan.replay.holding import changed_since, shut_out
 from capstan.replay.job import Job
 from capstan.replay.layout import quoted
 from capstan.steps import reached
@@ -19,22 +25,34 @@ from capstan.tape import delta
 from capstan.tape.delta import Commit
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import DataFrame
 
+# Conditions and exceptions of Spark and Delta, for a file and for a version.
+_NO_LONGER_KEPT = (
+    "FAILED_READ_FILE.FILE_NOT_EXIST",
+    "FileNotFoundException",
+    "DELTA_FILE_NOT_FOUND",
+    "DELTA_VERSION_NOT_FOUND",
+    "VersionNotFoundException",
+    "DELTA_TRUNCATED_TRANSACTION_LOG",
+)
 
-def roll_back(job: Job, history: History, later_follows: list[str]) -> int:
+
+def roll_back(job: Job, history: History) -> int:
     """Take back what a run published.
 
     Args:
         job: The run, restored.
         history: Its history.
-        later_follows: Runs of the same followed replay that come after it and stand.
 
     Returns:
         The version of the target that has the rows of before.
 
     Raises:
-        BadRequest: `CAP-NOT-PUBLISHED`; `CAP-LATER` when a later run wrote over part of it.
+        BadRequest: `CAP-NOT-PUBLISHED`; `CAP-LATER` when a later run wrote over part of it;
+            `CAP-GONE` when the rows of before are no longer kept.
         Held: `CAP-HELD` when another run holds part of the range.
     """
     if history.certificate is None:
@@ -45,8 +63,59 @@ def roll_back(job: Job, history: History, later_follows: list[str]) -> int:
             run=job.run.name,
         )
     version = int(str(history.certificate["target_version"]))
-    later = [c.run for c in coverage.later_than(job.lake, job.covered(version))]
-    for run in later + later_follows:
+    _require_last(job, version)
+    return take_back(job, version)
+
+
+def take_back(job: Job, version: int) -> int:
+    """Put the rows of before version `version` back, and say so in the ledgers.
+
+    Raises:
+        BadRequest: `CAP-LATER`, `CAP-GONE`.
+        Held: `CAP-HELD` when another run holds part of the range.
+        Fenced: `CAP-FENCED` when another attempt has taken over.
+    """
+    path = job.plan.target
+    landed = target.find_rollback(path, job.run.name, version)
+    restored = _carry_out(job, version) if landed is None else landed.version
+    standing = {each.run for each in coverage.standing(job.lake, path)}
+    if job.run.name in standing:
+        coverage.write_covered(
+            job.spark, job.lake, job.covered(version), job.plan.time_type, ROLLED_BACK
+        )
+    reached("rollback.coverage", run=job.run.name)
+    job.end(Step.ROLLED_BACK, {"target_version": restored, "undone_version": version})
+    reached("rollback.ledger", run=job.run.name)
+    return restored
+
+
+def _carry_out(job: Job, version: int) -> int:
+    """Claim like an attempt that publishes, look again, and put the rows back."""
+    job = job.claimed()
+    reached("rollback.claim", run=job.run.name, attempt=job.attempt)
+    try:
+        shut_out(job)
+        # Asked now that nobody else can change these rows any more.
+        landed = target.find_rollback(job.plan.target, job.run.name, version)
+        if landed is not None:
+            return landed.version
+        _require_last(job, version)
+        job.hold()
+        reached("rollback.holds", run=job.run.name)
+        with _needing(job, version - 1):
+            commit = _invert(job, version)
+    except BaseException:
+        claims.release(job.spark, job.lake, job.run.name, job.attempt)
+        raise
+    if commit is None:
+        raise target.fenced(job.run, job.attempt)
+    reached("rollback.publish", run=job.run.name, version=commit.version)
+    return commit.version
+
+
+def _require_last(job: Job, version: int) -> None:
+    """Check that no later run wrote over part of what this one did, or goes on from it."""
+    for run in changed_since(job.lake, job.plan.scope, version, job.run.name):
         raise BadRequest(
             "CAP-LATER",
             f"run {run} wrote over part of what {job.run.name} published, or goes on from it",
@@ -54,32 +123,11 @@ def roll_back(job: Job, history: History, later_follows: list[str]) -> int:
             run=job.run.name,
             later=run,
         )
-    claims.require_free(job.lake, job.plan.scope, besides=[job.run.name])
-    return take_back(job, version)
-
-
-def take_back(job: Job, version: int) -> int:
-    """Put the rows of before version `version` back, and say so in the ledgers."""
-    path, txn = job.plan.target, job.run.rollback
-    if delta.open_table(path).transaction_version(txn.app) is None:
-        _require_version(job, version - 1)
-        _invert(job, version)
-    restored = _rollback_version(job, version)
-    reached("rollback.publish", run=job.run.name, version=restored)
-    standing = {each.run for each in coverage.standing(job.lake, path)}
-    if job.run.name in standing:
-        coverage.write_covered(
-            job.spark, job.lake, job.covered(version), job.plan.time_type, ROLLED_BACK
-        )
-    reached("rollback.coverage", run=job.run.name)
-    job.write(Step.ROLLED_BACK, {"target_version": restored, "undone_version": version})
-    reached("rollback.ledger", run=job.run.name)
-    return restored
 
 
 def _invert(job: Job, version: int) -> Commit | None:
-    plan, txn = job.plan, job.run.rollback
-    note = {"run": job.run.name, "rollback": True}
+    plan, txn = job.plan, job.run.change(job.attempt)
+    note = {"run": job.run.name, "attempt": job.attempt, "rollback": True}
     before = delta.load(job.spark, plan.target, version - 1)
     after = delta.load(job.spark, plan.target, version)
     if plan.request.mode is Mode.MERGE:
@@ -117,11 +165,18 @@ def _before_image(changed: DataFrame, before: DataFrame, keys: tuple[str, ...]) 
     )
 
 
-def _require_version(job: Job, version: int) -> None:
-    # A real look at the files: a count would be answered from statistics alone.
+@contextmanager
+def _needing(job: Job, version: int) -> Iterator[None]:
+    """Tell of a version that is no longer kept; whatever else breaks in here is told as it is.
+
+    Raises:
+        BadRequest: `CAP-GONE` when files of the version, or its entry of the log, are not there.
+    """
     try:
-        delta.load(job.spark, job.plan.target, version).limit(1).collect()
+        yield
     except Exception as error:
+        if not is_gone(error):
+            raise
         raise BadRequest(
             "CAP-GONE",
             f"run {job.run.name}: version {version} of the target is no longer kept",
@@ -130,9 +185,11 @@ def _require_version(job: Job, version: int) -> None:
         ) from error
 
 
-def _rollback_version(job: Job, since: int) -> int:
-    for commit in delta.commits_since(job.plan.target, since):
-        note = delta.note_of(commit)
-        if note.get("run") == job.run.name and note.get("rollback"):
-            return int(str(commit["version"]))
-    return delta.open_table(job.plan.target).version()
+def is_gone(error: BaseException) -> bool:
+    """Whether an error says that a version of a table, or a file of it, is not there any more."""
+    causes: list[str] = []
+    each: BaseException | None = error
+    while each is not None:
+        causes.append(f"{type(each).__name__}: {each}")
+        each = each.__cause__
+    return any(words in cause for cause in causes for words in _NO_LONGER_KEPT)

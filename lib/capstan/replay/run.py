@@ -21,7 +21,8 @@ from capstan.replay.approval import Decision, require_unmoved, require_waiting
 from capstan.replay.aside import keep_aside
 from capstan.replay.difference import difference
 from capstan.replay.findings import note_findings
-from capstan.replay.follow import Cursor, find_cursor, follow_identity, nothing_new
+from capstan.replay.follow import Cursor, find_cursor, follow_identity, nothing_new, require_cursor
+from capstan.replay.holding import shut_out
 from capstan.replay.job import Job, draft_of, require_intent, restore
 from capstan.replay.plan import Plan, make_plan, target_path
 from capstan.replay.play import Output, expected_rows, playing, require_columns
@@ -31,6 +32,7 @@ from capstan.replay.rollback import roll_back
 from capstan.replay.standing import require_not_doubled, stood_before
 from capstan.steps import reached
 from capstan.tape import delta, summary
+from capstan.tape.delta import Commit
 from capstan.tape.lake import Lake, delete_folder
 from capstan.tape.summary import WorkerState
 from capstan.tape.tape import open_tape
@@ -132,9 +134,8 @@ def _carry_out(job: Job) -> Outcome:
     target.require_known(job.spark, job.lake, job.plan)
     require_not_doubled(job.lake, job.plan, [job.run.name])
     require_columns(job.spark, job.plan)
-    attempt = claims.claim(job.spark, job.lake, job.run, job.plan.tape.name, job.plan.scope)
-    job = job.at(attempt)
-    reached("replay.claim", run=job.run.name, attempt=attempt)
+    job = job.claimed()
+    reached("replay.claim", run=job.run.name, attempt=job.attempt)
     try:
         return _attempt(job)
     except Fenced:
@@ -155,18 +156,33 @@ def _attempt(job: Job) -> Outcome:
     target.require_checks(plan, expected)
     # Before the fence, which needs a table: an earlier attempt may not have got so far.
     target.ensure(job.spark, plan, expected.schema)
+    reached("replay.target", run=job.run.name)
+    done = _turn(job)
+    if done is not None:
+        return Outcome(done)
+    if plan.request.follow is not None:
+        chain = runs.read_histories(job.lake, identity=job.run.identity).values()
+        require_cursor(plan, chain)
+    with playing(job.spark, plan, expected) as output:
+        return _written(job, output)
+
+
+def _turn(job: Job) -> dict[str, object] | None:
+    """Shut out who has claimed before; the certificate, if an earlier attempt has published."""
+    path, done = job.plan.target, None
     if job.attempt > 1:
-        target.fence(job.spark, plan, job.run, job.attempt)
+        target.fence(job.spark, path, job.run, job.attempt, job.run.name)
         reached("replay.fence", run=job.run.name, attempt=job.attempt)
         history = runs.read_histories(job.lake, run=job.run.name).get(job.run.name)
         since = history.first_intent if history is not None else None
         if since is not None:
             version = int(str(since.detail["target_version"]))
-            published = target.find_publish(plan.target, job.run.name, version)
+            published = target.find_publish(path, job.run.name, version)
             if published is not None:
-                return Outcome(settle.complete(job, published[0].version, published[1]))
-    with playing(job.spark, plan, expected) as output:
-        return _written(job, output)
+                done = settle.complete(job, published[0].version, published[1])
+    if done is None:
+        shut_out(job)
+    return done
 
 
 def _written(job: Job, output: Output) -> Outcome:
@@ -179,6 +195,7 @@ def _written(job: Job, output: Output) -> Outcome:
         snapshot = snapshot_of_run(job.name, plan.piped, plan.peers, output.state)
         counted = {**(counted or {}), "state": snapshot.as_json()}
     draft = certificate.draft(plan, played, counted)
+    job.hold()
     job.write(Step.INTENT, job.intent(draft))
     reached("replay.intent", run=job.run.name, records=played.records)
     if plan.piped is not None and output.played is not None:
@@ -186,8 +203,7 @@ def _written(job: Job, output: Output) -> Outcome:
     if snapshot is not None and output.state is not None:
         keep_state(job.spark, job.lake, snapshot, output.state)
     if plan.request.direct:
-        commit = target.publish(plan, job.run, job.attempt, output.rows, {"direct": True})
-        reached("replay.publish", run=job.run.name, version=commit.version)
+        commit = _commit(job, output.rows, {"direct": True})
         return Outcome(settle.audit_direct(job, commit.version, draft))
     staging = job.lake.staging(job.name)
     staged, audit = _stage(job, output.rows, staging)
@@ -232,12 +248,22 @@ def _publish(
     audit: Mapping[str, object],
     draft: Mapping[str, object],
 ) -> dict[str, object]:
-    commit = target.publish(job.plan, job.run, job.attempt, staged, {"audit": audit})
-    reached("replay.publish", run=job.run.name, version=commit.version)
+    commit = _commit(job, staged, {"audit": audit})
     target.require_all_rows(job.plan, commit, staged.count())
     done = job.record(draft, commit.version, audit)
     delete_folder(staging)
     return done
+
+
+def _commit(job: Job, rows: DataFrame, note: Mapping[str, object]) -> Commit:
+    """Publish the rows under the claim that the attempt holds."""
+    if job.source != job.attempt:
+        note = {**note, "played": job.source}
+    job.hold()
+    reached("replay.holds", run=job.run.name)
+    commit = target.publish(job.plan, job.run, job.attempt, rows, note)
+    reached("replay.publish", run=job.run.name, version=commit.version)
+    return commit
 
 
 def publish(
@@ -261,6 +287,8 @@ def publish(
             `CAP-DECISION` for one that nobody has approved, `CAP-LATER` when others have published
             into its range since its audit.
         AnswerIsNo: `CAP-REJECTED` for one that was rejected.
+        Held: `CAP-HELD` when its claim has died while it waited, and another run holds its range.
+        Fenced: `CAP-FENCED` when its claim is ended while it publishes.
     """
     history = runs.read_history(lake, run)
     before = history.published
@@ -272,22 +300,44 @@ def publish(
     assert waiting is not None
     attempt, staging, audit = waiting
     job = restore(spark, lake, declarations, history).at(attempt)
-    claims.require_free(lake, job.plan.scope, besides=[run])
-    require_unmoved(lake, job.plan, history, attempt)
-    _approve(job, history, decision)
-    staged = delta.load(spark, staging)
-    draft = draft_of(history.intent(attempt) or require_intent(history))
+    require_unmoved(job, history)
+    _require_decision(job, history, decision)
+    if any((each.run, each.attempt) == (run, attempt) for each in claims.alive(lake)):
+        return _publish_waiting(job, history, decision, staging, audit)
+    # Its claim has died while it waited: another attempt claims for it.
+    job = replace(job, played=attempt).claimed()
+    reached("publish.claim", run=run, attempt=job.attempt)
+    try:
+        done = _turn(job)
+        if done is not None:
+            return Outcome(done)
+        require_unmoved(job, history)
+        return _publish_waiting(job, history, decision, staging, audit)
+    except BaseException:
+        # It waits on, and holds nothing.
+        claims.release(spark, lake, run, job.attempt)
+        raise
+
+
+def _publish_waiting(
+    job: Job,
+    history: History,
+    decision: Decision | None,
+    staging: str,
+    audit: Mapping[str, object],
+) -> Outcome:
+    """Publish what was staged and audited, once it is written down who has approved it."""
+    if decision is not None and history.approval(job.source) is None:
+        job.at(job.source).write(Step.APPROVED, decision.as_json())
+        reached("replay.approved", run=job.run.name)
+    staged = delta.load(job.spark, staging)
+    draft = draft_of(history.intent(job.source) or require_intent(history))
     return Outcome(_publish(job, staged, staging, audit, draft))
 
 
-def _approve(job: Job, history: History, decision: Decision | None) -> None:
-    """Write down who has approved, once."""
-    if history.approval(job.attempt) is not None:
-        return
-    if decision is not None:
-        job.write(Step.APPROVED, decision.as_json())
-        reached("replay.approved", run=job.run.name)
-    elif job.plan.request.approve:
+def _require_decision(job: Job, history: History, decision: Decision | None) -> None:
+    """Check that somebody has approved what waits for approval."""
+    if job.plan.request.approve and decision is None and history.approval(job.source) is None:
         raise BadRequest(
             "CAP-DECISION",
             f"run {job.run.name} waits for a person's approval",
@@ -311,12 +361,7 @@ def rollback(spark: SparkSession, lake: Lake, declarations: Declarations, run: s
     for row in history.rows:
         if row.step is Step.ROLLED_BACK:
             return int(str(row.detail["target_version"]))
-    later: list[str] = []
-    if require_intent(history).detail["certificate"]["follow"] is not None:  # type: ignore[index]
-        chain = runs.read_histories(lake, identity=history.last.identity).values()
-        own = history.last.generation
-        later = [h.last.run for h in chain if h.published and h.last.generation > own]
-    return roll_back(restore(spark, lake, declarations, history), history, later)
+    return roll_back(restore(spark, lake, declarations, history), history)
 
 
 def unlock(spark: SparkSession, lake: Lake, run: str) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from capstan.declare import Declarations, Mode
 from capstan.ledger import coverage, runs
 from capstan.ledger.coverage import Covered
+from capstan.ledger.identity import RunId, short_name
 from capstan.ledger.regions import parse_region
 from capstan.ledger.runs import History
 from capstan.replay import target
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
 def complete_ledger(
     spark: SparkSession, lake: Lake, declarations: Declarations, history: History | None
 ) -> History | None:
-    """Write the ledger rows that a crash left out, when the target says the run has published."""
-    if history is None or history.published or history.rolled_back:
+    """Write the ledger rows that a crash left out, of a publish or of a rollback in the target."""
+    if history is None or history.rolled_back or history.first_intent is None:
         return history
-    if history.first_intent is None:
-        return history
+    if history.published:
+        return _complete_rollback(spark, lake, declarations, history)
     since = int(str(history.first_intent.detail["target_version"]))
     found = target.find_publish(history.last.target, history.last.run, since)
     if found is None:
@@ -43,17 +44,36 @@ def complete_ledger(
     return runs.read_history(lake, history.last.run)
 
 
+def _complete_rollback(
+    spark: SparkSession, lake: Lake, declarations: Declarations, history: History
+) -> History:
+    certificate = history.certificate or {}
+    version, path = int(str(certificate["target_version"])), history.last.target
+    # Told from the run's newest transaction, mostly without a look at the target's log.
+    run = RunId(history.last.identity, history.last.generation, short_name(path))
+    untouched = target.newest_change(path, run) <= run.change(_ended_by(history)).version
+    if untouched or target.find_rollback(path, run.name, version) is None:
+        return history
+    take_back(restore(spark, lake, declarations, history), version)
+    return runs.read_history(lake, run.name)
+
+
+def _ended_by(history: History) -> int:
+    return max(row.attempt for row in history.rows if row.step is runs.Step.DONE)
+
+
 def complete(job: Job, version: int, note: Mapping[str, object]) -> dict[str, object]:
     """Finish a run whose publish stands in the target as `version`, with its commit's note."""
     attempt = int(str(note["attempt"]))
+    played = int(str(note.get("played", attempt)))
     history = runs.read_history(job.lake, job.run.name)
-    intent = history.intent(attempt) or require_intent(history)
+    intent = history.intent(played) or require_intent(history)
     draft = draft_of(intent)
     # What that attempt had pinned: of a followed replay, a later one plays more.
     plan = with_region(job.plan, parse_region(str(intent.detail["region"])))
     cut = summary.find_cut(plan.tape, int(str(intent.detail["cut"])))
     plan = replace(plan, cut=cut, code=str(intent.detail["code"]))
-    job = replace(job, plan=plan, attempt=attempt)
+    job = replace(job, plan=plan, attempt=attempt, played=played)
     if note.get("direct"):
         return audit_direct(job, version, draft)
     return job.record(draft, version, note["audit"])
@@ -73,13 +93,10 @@ def audit_direct(job: Job, version: int, draft: Mapping[str, object]) -> dict[st
             attempt=job.attempt,
             target_version=version,
         )
-        coverage.write_covered(
-            job.spark,
-            job.lake,
-            job.covered(version),
-            job.plan.time_type,
-            coverage.PUBLISHED,
-        )
+        known = {each.run for each in coverage.standing(job.lake, job.plan.target)}
+        if job.run.name not in known:
+            covered, state = job.covered(version), coverage.PUBLISHED
+            coverage.write_covered(job.spark, job.lake, covered, job.plan.time_type, state)
         take_back(job, version)
     audit.require_passed(f"run {job.run.name}, taken back from {job.plan.request.into}")
     return job.record(draft, version, audit.as_json(job.plan.tape.time_type))

@@ -194,23 +194,43 @@ def audit_target(spark: SparkSession, plan: Plan, version: int | None = None) ->
     return audit(spark, plan, rows.where(predicate(plan, rows.schema)))
 
 
-def fence(spark: SparkSession, plan: Plan, run: RunId, attempt: int) -> None:
-    """Shut out all earlier attempts of the run, by a commit of no rows.
+def fence(spark: SparkSession, path: str, run: RunId, attempt: int, by: str) -> None:
+    """Shut out all attempts of a run before this one, by a commit of no rows.
+
+    Args:
+        spark: The session.
+        path: The target.
+        run: The run.
+        attempt: The first attempt that may still change the target.
+        by: The run that shuts them out: the same one, or another that has claimed after it.
 
     Raises:
         Fenced: `CAP-FENCED` when a later attempt has begun already.
     """
-    empty = spark.createDataFrame([], schema_of(spark, plan.target))
-    note = {"run": run.name, "attempt": attempt, "fence": True}
-    if delta.append(empty, plan.target, txn=run.fence(attempt), note=note) is None:
-        raise fenced(run, attempt)
+    txn = run.fence(attempt)
+    note = {"run": by, "fence": run.name, "attempt": attempt}
+    empty = spark.createDataFrame([], schema_of(spark, path))
+    while delta.append(empty, path, txn=txn, note=note) is None:
+        stands = newest_change(path, run)
+        if stands == txn.version:
+            return  # Another run has shut them out already.
+        if stands > txn.version:
+            raise fenced(run, attempt)
+        # One of them has changed the target in just this moment.
+
+
+def newest_change(path: str, run: RunId) -> int:
+    """The newest transaction of a run that its target has, `2k` or `2k + 1`; -1 where none is."""
+    found = delta.open_table(path).transaction_version(run.app) if is_table(path) else None
+    return -1 if found is None else found
 
 
 def fenced(run: RunId, attempt: int) -> Fenced:
     """The error of an attempt that a later one has taken over from."""
     return Fenced(
         "CAP-FENCED",
-        f"run {run.name}: attempt {attempt} was taken over by a later one and published nothing",
+        f"run {run.name}: attempt {attempt} was shut out of the target by a later one, or by "
+        "another run that has claimed after it",
         f"see `capstan runs` for what became of {run.name}",
         run=run.name,
         attempt=attempt,
@@ -219,11 +239,23 @@ def fenced(run: RunId, attempt: int) -> Fenced:
 
 def find_publish(target: str, run: str, since: int) -> tuple[Commit, Mapping[str, object]] | None:
     """The commit newer than version `since` by which a run published, with its note."""
+    return _find(target, run, since, "publish")
+
+
+def find_rollback(target: str, run: str, since: int) -> Commit | None:
+    """The commit newer than version `since` by which a run was taken back."""
+    found = _find(target, run, since, "rollback")
+    return found[0] if found is not None else None
+
+
+def _find(
+    target: str, run: str, since: int, what: str
+) -> tuple[Commit, Mapping[str, object]] | None:
     if not is_table(target):
         return None
     for commit in delta.commits_since(target, since):
         note = delta.note_of(commit)
-        if note.get("run") == run and note.get("publish"):
+        if note.get("run") == run and note.get(what):
             metrics = commit.get("operationMetrics")
             version = int(str(commit["version"]))
             return Commit(version, metrics if isinstance(metrics, dict) else {}), note
@@ -233,13 +265,13 @@ def find_publish(target: str, run: str, since: int) -> tuple[Commit, Mapping[str
 def publish(
     plan: Plan, run: RunId, attempt: int, rows: DataFrame, note: Mapping[str, object]
 ) -> Commit:
-    """Put the rows into the target, in one commit.
+    """Put the rows into the target, in one commit; the caller's claim holds.
 
     Raises:
         Fenced: `CAP-FENCED` when a later attempt has begun.
         Held: `CAP-CONFLICT` when other writers won again and again.
     """
-    txn = run.publish(attempt)
+    txn = run.change(attempt)
     note = {**note, "run": run.name, "attempt": attempt, "publish": True}
     if plan.request.mode is Mode.APPEND:
         commit = delta.append(rows, plan.target, txn=txn, note=note, merge_schema=True)
@@ -248,8 +280,7 @@ def publish(
     else:
         where = predicate(plan, rows.schema)
         commit = delta.replace(rows, plan.target, where, txn=txn, note=note, merge_schema=True)
-    stands = delta.open_table(plan.target).transaction_version(run.app)
-    if commit is None or stands != txn.version:
+    if commit is None or newest_change(plan.target, run) != txn.version:
         raise fenced(run, attempt)
     return commit
 

@@ -27,9 +27,9 @@ from capstan.dag import (
     OperatorState,
 )
 from capstan.dag.arrow import tables_from_bytes, tables_to_bytes
-from capstan.dag.errors import RestoreFailed
 from capstan.dag.operators.order import group_ids
 from capstan.dag.operators.timed import constant
+from capstan.dag.signature import require_unchanged
 from capstan.state.errors import Misplaced, NotKeyed, NotWhole
 from capstan.state.keys import Proof
 from capstan.state.placement import HashPlacement
@@ -76,6 +76,7 @@ def rescaled(
     Raises:
         NotKeyed: A node has a state that is not kept by key, or timers that differ.
         NotWhole: The workers are not at one barrier, or not of this graph.
+        StateChanged: A state was kept by another operator; naming the node.
         Misplaced: A key was with another worker than its owner; or, which would be a defect, is
             so afterwards, or is lost.
     """
@@ -101,9 +102,12 @@ def together(dag: Dag, checkpoints: Checkpoints) -> dict[str, NodeCheckpoint]:
 
     Raises:
         NotWhole: They are not at one barrier, or not of this graph.
+        StateChanged: A state was kept by another operator; naming the node.
         NotKeyed: They have timers that differ.
     """
     _check_whole(dag, checkpoints)
+    for each in checkpoints.values():
+        require_unchanged(each.signatures, dag.signatures)
     found = {}
     for node in dag.nodes:
         known = [each.nodes[node.name] for each in checkpoints.values()]
@@ -123,19 +127,11 @@ def restore_all(executors: Mapping[int, DagExecutor], checkpoints: Checkpoints) 
     Raises:
         NotWhole: They are of other workers.
         RestoreFailed: A state cannot be read, or is of another version; naming the node.
+        StateChanged: A state was kept by another operator; naming the node.
     """
     if set(executors) != set(checkpoints):
         raise _not_whole(f"of workers {sorted(checkpoints)}, for workers {sorted(executors)}")
-    before: list[tuple[DagExecutor, DagCheckpoint]] = []
-    try:
-        for worker, executor in executors.items():
-            before.append((executor, executor.checkpoint()))
-            executor.restore(checkpoints[worker])
-    except RestoreFailed:
-        # The one that failed is as it was.
-        for executor, was in before[:-1]:
-            executor.restore(was)
-        raise
+    DagExecutor.restore_together([(each, checkpoints[w]) for w, each in executors.items()])
 
 
 def _check_whole(dag: Dag, checkpoints: Checkpoints) -> None:

@@ -19,6 +19,8 @@ import pyarrow.compute as pc
 
 from capstan.dag import DagCheckpoint, NodeCheckpoint, OperatorState, Stage, Timer
 from capstan.dag.arrow import table_from_bytes, table_to_bytes, tables_from_bytes, tables_to_bytes
+from capstan.dag.checkpoint import signatures_of
+from capstan.dag.signature import require_unchanged
 from capstan.state.errors import Misplaced, NotWhole, SnapshotCorrupt
 from capstan.state.placement import Modulo
 from capstan.state.tables import KeptTables, ports_of
@@ -114,7 +116,8 @@ class Head:
             name: [
                 known.watermark,
                 [[timer.time, timer.tag] for timer in known.timers],
-                known.state and [known.state.operator_id, known.state.version],
+                known.state
+                and [known.state.operator_id, known.state.version, known.state.signature],
             ]
             for name, known in self.nodes.items()
         }
@@ -123,11 +126,11 @@ class Head:
 
     @classmethod
     def from_json(cls, text: str) -> Head:
-        """The head that `to_json` wrote."""
+        """The head that `to_json` wrote; older ones have no signatures."""
         value = json.loads(text)
         nodes = {
             name: NodeCheckpoint(
-                state and OperatorState(state[0], state[1], b""),
+                state and OperatorState(state[0], state[1], b"", *state[2:]),
                 watermark,
                 tuple(Timer(time, tag) for time, tag in timers),
             )
@@ -174,6 +177,7 @@ def put_together(
 
     Raises:
         NotWhole: A chunk is missing, or there twice, or not of this graph.
+        StateChanged: A state was kept by another operator; naming the node.
         Misplaced: A key is there that another of the `peers` workers owns.
         SnapshotCorrupt: A chunk is not what was written.
     """
@@ -181,6 +185,7 @@ def put_together(
         here = ", ".join(node.name for node in stage.dag.nodes)
         text = f"a state of the nodes {', '.join(head.nodes)} does not fit {here}"
         raise NotWhole.of(text, reason="of another graph")
+    require_unchanged(signatures_of(head.nodes), stage.dag.signatures)
     found = _by_table(_once(stage, chunks))
     for place in sorted({*found, *head.totals}):
         total, wanted = total_of(found.get(place, ())), head.totals.get(place)

@@ -179,6 +179,17 @@ class KeyedOperator(Generic[State]):
             message.reply.give_snapshot(self.operator_id, self.store.snapshot(), self.epoch)
         self._put(message)
 
+    def remind(self, key: Hashable, epoch: int) -> None:
+        """Let the logic handle an epoch for one key, if that has a state, before all others."""
+        states = self.store.states
+        if key not in states or (self.epoch is not None and epoch <= self.epoch):
+            return
+        mine = {key: states[key]}
+        self._logic.on_epoch(epoch, mine, self)
+        if key not in mine:
+            del states[key]
+        states.update(mine)
+
     def schedule(self) -> None:
         """Let the logic do what does not depend on messages."""
         self._logic.on_schedule(self.store.states, self)

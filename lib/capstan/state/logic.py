@@ -24,7 +24,7 @@ class Output(Protocol[Put_contra]):
     """Where a logic puts out records."""
 
     def emit(self, key: Hashable, value: Put_contra, time: int | None) -> None:
-        """Put_contra a record out.
+        """Put a record out.
 
         Raises:
             KeyChanged: The key is not that of the record that is being handled.
@@ -62,9 +62,16 @@ class StatefulLogic(ABC, Generic[In, State, Out]):
     ) -> None:
         """Learn that nothing at or before `epoch` follows, before anybody downstream does.
 
+        Which epochs come depends on how records are cut into batches, and on which keys a worker
+        has. So what is done to a key has to follow from its own state and from comparing with the
+        epoch: as much must come of an epoch alone as of an earlier one and then that. `KeyedLogic`
+        sees to it that no record of a key comes before the epoch that is just before its time.
+
         Args:
-            epoch: The time; what is put out now may still be at or before it.
-            states: Of all keys; entries may be put in, changed and taken out.
+            epoch: The time; what is put out now may still be at or before it, but not at or
+                before the last epoch that all keys had.
+            states: Of all keys, or of those alone for which it is time; entries may be put in,
+                changed and taken out.
             output: Where to put records out.
         """
 

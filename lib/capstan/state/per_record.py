@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,7 +24,7 @@ from capstan.dag.operators.timed import (
 )
 from capstan.state.codec import Encoded
 from capstan.state.keyed import KeyedOperator
-from capstan.state.logic import SomeLogic
+from capstan.state.logic import SomeLogic, StatefulLogic
 from capstan.state.messages import Data, Epoch, Message
 
 CODEC: Final = "#codec"
@@ -42,9 +42,10 @@ class KeyedLogic:
     """Calls a logic for each row whose time is complete, in order of time.
 
     Rows at one time come in the order of the columns `ties`, then of all columns: never in the
-    order of arrival, so that batches and watermarks make no difference. After the rows before a
-    watermark `w` comes the epoch `w - 1`. `on_schedule` is never called: what a replay puts out may
-    not depend on the clock.
+    order of arrival. After the rows before a watermark `w` comes the epoch `w - 1`, and before the
+    rows of a key at `t` the epoch `t - 1`, for that key alone. So batches and watermarks make no
+    difference, if the logic keeps to what `StatefulLogic.on_epoch` asks of it. `on_schedule` is
+    never called: what a replay puts out may not depend on the clock.
 
     The key of a record is the value of its key column, or a tuple where there are several; its
     value is likewise that of `columns`. What the logic puts out has the columns `output`, again as
@@ -113,11 +114,16 @@ class _KeyedLogicOperator(Operator):
         self._timed = is_timed(schema)
         self._rows = RowBuffer(_used(schema, spec))
         self._keys = pa.schema([schema.field(name) for name in spec.by])
+        self._minds_epochs = type(spec.logic).on_epoch is not StatefulLogic.on_epoch
         self._made: list[Message] = []
         name = f"logic {type(spec.logic).__name__}"
         self._operator: KeyedOperator[object] = KeyedOperator(
             operator_id(name), spec.logic, self._made.append, name
         )
+
+    @property
+    def form(self) -> str:
+        return f"{self.version}, of the logic {self._spec.logic.version}"
 
     def process(self, batch: pa.RecordBatch, context: Context) -> None:
         rows = on_time(batch, context, 1)
@@ -131,13 +137,24 @@ class _KeyedLogicOperator(Operator):
             rows = ordered(rows, [(name, "ascending") for name in (TIME, *self._spec.ties)])
             keys, values = _records(rows, self._spec.by), _records(rows, self._spec.columns)
             times = rows.column(TIME).to_pylist()
-            for key, value, time in zip(keys, values, times, strict=True):
-                handle(Data(key, value, time))
+            records = map(Data, keys, values, times)
+            for record in self._reminded(records) if self._minds_epochs else records:
+                handle(record)
         handle(Epoch(END if watermark == END else watermark - 1))
         made = [message for message in self._made if isinstance(message, Data)]
         self._made.clear()
         if made:
             emit_timed(self._table(made), context, timed=self._timed)
+
+    def _reminded(self, records: Iterable[Data[object]]) -> Iterator[Data[object]]:
+        """The records; the first of a key at a time once the epoch before has come for the key."""
+        last: dict[Hashable, int | None] = {}
+        for record in records:
+            key, time = record.key, record.time
+            if time is not None and last.get(key) != time:
+                last[key] = time
+                self._operator.remind(key, time - 1)
+            yield record
 
     def checkpoint(self) -> bytes:
         states = self._operator.store.snapshot()

@@ -72,7 +72,7 @@ def _run(
             result.unlink(missing_ok=True)
         place = Place(Lake.at(options.lake), options.streams)
         work = prepare(_request(options), place)
-        answer = _carried_out(work, f"capstan {prepare.__name__}", start)
+        answer = _carried_out(work, f"capstan {prepare.__name__}", place, start)
         if result is not None:
             refused = answer.refusal.told() if answer.refusal is not None else {}
             _write(result, {**answer.value, **refused})
@@ -115,11 +115,14 @@ def _request(options: argparse.Namespace) -> Fields:
     return value
 
 
-def _carried_out(work: Work, name: str, start: Callable[[str], SparkSession] | None) -> Answer:
-    from capstan.session import build_session, marked
+def _carried_out(
+    work: Work, name: str, place: Place, start: Callable[[str], SparkSession] | None
+) -> Answer:
+    from capstan.session import build_session, marked, require_one_winner
 
     spark = (start or build_session)(name)
     try:
+        require_one_winner(spark, place.lake.root)
         with marked(spark):
             return work(spark)
     finally:

@@ -196,9 +196,12 @@ def append(
 
     Returns:
         The commit, or None if the table already has this transaction or a later one of its app.
+
+    Raises:
+        Held: `CAP-CONFLICT` when other writers changed its columns again and again.
     """
     options = {"mergeSchema": "true"} if merge_schema else {}
-    return _write(frame, path, "Append", options, txn, note, partitions)
+    return retrying(lambda: _write(frame, path, "Append", options, txn, note, partitions), path)
 
 
 def replace(

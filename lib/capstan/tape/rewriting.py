@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -91,7 +91,9 @@ def exchange(
     actions = [] if rows is None else _write(spark, log, transaction, rows, moved=moved)
     added = [each for each in actions if each.getClass().getSimpleName() == "AddFile"]
     if leaves_out is not None:
-        _require_rows(path, sum(gone.values()) - leaves_out, added)
+        counts = [each.numPhysicalRecords() for each in added]
+        written = [int(count.get()) for count in counts if count.isDefined()]
+        require_rows(path, sum(gone.values()) - leaves_out, written)
     if before_commit is not None:
         before_commit()
     now = int(time.time() * 1000)
@@ -122,9 +124,13 @@ def _write(
     return [actions.apply(index) for index in range(actions.size())]
 
 
-def _require_rows(path: str, expected: int, added: Collection[JavaObject]) -> None:
-    counts = [each.numPhysicalRecords() for each in added]
-    found = sum(int(count.get()) for count in counts if count.isDefined())
+def require_rows(path: str, expected: int, written: Iterable[int]) -> None:
+    """Check that the files that were written anew have as many rows as they should.
+
+    Raises:
+        Broken: `CAP-REWRITE` when they have not.
+    """
+    found = sum(written)
     if found != expected:
         raise Broken(
             "CAP-REWRITE",

@@ -27,7 +27,7 @@ from capstan.ledger.runs import read_histories
 from capstan.maintain.retire import retire
 from capstan.maintain.run import maintain
 from capstan.maintain.runs import Sizes
-from capstan.replay.approval import Decision
+from capstan.replay.approval import Decision, reject
 from capstan.replay.request import Request
 from capstan.replay.run import Outcome, publish, replay, rollback, unlock
 from capstan.tape import summary
@@ -47,17 +47,17 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
     Args:
         spark: The session.
         name: One of `capture`, `put-back`, `close`, `import`, `export-topics`, `import-topics`,
-            `recapture`, `replay`, `publish`, `rollback`, `maintain`, `retire`; `unlock`, of all
-            runs that hold something; `remount`, which gives a file system other options;
+            `recapture`, `replay`, `publish`, `reject`, `rollback`, `maintain`, `retire`; `unlock`,
+            of all runs that hold something; `remount`, which gives a file system other options;
             `contents`, what a sound tape and a table hold.
         arguments: `lake` and `source` are folders; `capture` takes `reseat`, `rescale`, how many
             `workers` by key there are, and whether the source is `idle`; those of topics take their
             place as `topics`; `import` takes the folder `recordings`, of timely's frames;
             `recapture` takes `into` and `peers`; `replay` takes the fields of a `Request` under
-            `request`; `publish` and `rollback` take `run`, else it is the newest one, and `publish`
-            takes `by`, who has approved it; `remount` takes `options`, of the file system that the
-            lake's folder is; `contents` a `table`; `maintain` takes the fields of `Sizes` under
-            `sizes`, and `retire` takes `before`.
+            `request`; `publish`, `reject` and `rollback` take `run`, else it is the newest one, and
+            the first two take `by`, who has decided; `remount` takes `options`, of the file system
+            that the lake's folder is; `contents` a `table`; `maintain` takes the fields of `Sizes`
+            under `sizes`, and `retire` takes `before`.
 
     Returns:
         What came of it, as JSON.
@@ -130,6 +130,10 @@ def _publish(work: _Work) -> dict[str, object]:
     return _outcome(publish(work.spark, work.lake, work.declared, work.run, decision))
 
 
+def _reject(work: _Work) -> dict[str, object]:
+    return {"step": str(reject(work.spark, work.lake, work.run, Decision(work.named("by"))).step)}
+
+
 def _rollback(work: _Work) -> dict[str, object]:
     return {"version": rollback(work.spark, work.lake, work.declared, work.run)}
 
@@ -197,6 +201,7 @@ _ACTIONS: dict[str, Callable[[_Work], dict[str, object]]] = {
     "recapture": _recapture,
     "replay": _replay,
     "publish": _publish,
+    "reject": _reject,
     "rollback": _rollback,
     "unlock": _unlock,
     "maintain": _maintain,

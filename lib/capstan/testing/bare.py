@@ -272,18 +272,31 @@ class Books:
         self.claimed(run, workers, region)
         self.stepped(run, "failed", {"error": "CAP-AUDIT"})
 
-    def claimed(self, run: str, workers: Sequence[int] | None, region: Region) -> None:
-        """A run of which there is but a claim."""
+    def claimed(
+        self,
+        run: str,
+        workers: Sequence[int] | None,
+        region: Region,
+        *,
+        attempt: int = 1,
+        lives: timedelta = timedelta(hours=12),
+    ) -> None:
+        """A run of which there is but a claim; the same attempt again renews it."""
         self._append(
             "claims",
             {
-                "claim": self._claims, "kind": "claim", "run": run, "attempt": 1,
+                "claim": self._claims, "kind": "claim", "run": run, "attempt": attempt,
                 "stream": self.stream, "target": self.target,
                 "workers": None if workers is None else list(workers),
-                "region": region_text(region), "expires": self._now + timedelta(hours=12),
+                "region": region_text(region), "expires": self._now + lives,
             },
         )  # fmt: skip
         self._claims += 1
+
+    def released(self, run: str, attempt: int = 1) -> None:
+        """An attempt of a run whose claim was given up, or unlocked."""
+        about = {"claim": -1, "kind": "release", "run": run, "attempt": attempt}
+        self._append("claims", about)
 
     def stepped(
         self,

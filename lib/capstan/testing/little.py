@@ -49,6 +49,7 @@ REQUESTS: dict[str, dict[str, object]] = {
     "direct": {**STAGED, "into": "direct", "direct": True},
     "follow": {"into": "followed", "follow": "nightly", "transform": "hourly"},
     "append": {**STAGED, "into": "appended", "mode": "append"},
+    "merge": {**STAGED, "into": "merged", "mode": "merge", "keys": ["id"]},
     "piped": {
         "into": "piped",
         "since": SINCE,
@@ -123,7 +124,11 @@ pipelines:
 
 
 def declarations(folder: Path) -> Declarations:
-    """What may be captured and replayed: the stream, a transform `hourly` of it, pipelines."""
+    """What may be captured and replayed: the stream, pipelines, and transforms of it.
+
+    The transform `hourly` is sound, and `wrong` passes no audit.
+    """
+    wrong = Transform(name="wrong", function="capstan.testing.streams:counting", time="event")
     hourly = Transform(
         name="hourly",
         sql=(
@@ -134,4 +139,4 @@ def declarations(folder: Path) -> Declarations:
         grain=HOUR,
         worker="_worker",
     )
-    return replace(declared(little_stream(folder), (hourly,)), pipelines=REFERENCES)
+    return replace(declared(little_stream(folder), (hourly, wrong)), pipelines=REFERENCES)

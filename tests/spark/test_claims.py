@@ -1,0 +1,356 @@
+"""Who may change a target: runs, rollbacks and publishes that lose their claim in the midst.
+
+Whatever another run does in the meantime is done while the first one waits at a point of its work.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from capstan import steps
+from capstan.capture.run import capture
+from capstan.declare import Declarations, Mode
+from capstan.errors import BadRequest, Fenced, Held
+from capstan.ledger import claims, runs
+from capstan.ledger.tables import read_rows
+from capstan.replay.request import Request
+from capstan.replay.run import Outcome, publish, replay, rollback, unlock
+from capstan.tape import delta
+from capstan.tape.lake import Lake
+from capstan.testing import contents
+from capstan.testing.streams import declared, lay, little_stream, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+# Half an hour apart, of workers a, b and c in turn.
+ROWS = rows(range(96))
+MORNING = {"since": "2024-05-01", "until": "2024-05-01T12:00:00"}
+NOON = {"since": "2024-05-01T06:00:00", "until": "2024-05-01T18:00:00"}
+MODES: dict[str, dict[str, object]] = {
+    "staged": {},
+    "direct": {"direct": True},
+    "append": {"mode": Mode.APPEND},
+    "merge": {"mode": Mode.MERGE, "keys": ("id",)},
+}
+
+
+class Play:
+    """The tape of this module, and short ways to work with its runs."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, declarations: Declarations) -> None:
+        self.spark, self.lake, self.declarations = spark, lake, declarations
+
+    def __call__(self, into: str, **request: object) -> Outcome:
+        asked = Request("little", into, **request)  # type: ignore[arg-type]
+        return replay(self.spark, self.lake, self.declarations, asked)
+
+    def run(self, into: str, **request: object) -> str:
+        return str(self(into, **request).certificate["run"])
+
+    def publish(self, run: str) -> Outcome:
+        return publish(self.spark, self.lake, self.declarations, run)
+
+    def rollback(self, run: str) -> int:
+        return rollback(self.spark, self.lake, self.declarations, run)
+
+    def unlock(self) -> None:
+        """Declare whoever holds something dead."""
+        for each in claims.alive(self.lake):
+            unlock(self.spark, self.lake, each.run)
+
+    def ids(self, into: str) -> list[int]:
+        found = delta.open_table(self.lake.table(into)).to_pyarrow_table(columns=["id"])
+        return sorted(found["id"].to_pylist())
+
+
+@pytest.fixture(scope="module")
+def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
+    folder: Path = tmp_path_factory.mktemp("claims")
+    lay(folder / "source", "0", ROWS)
+    stream = little_stream(folder / "source")
+    lake = Lake.at(folder / "lake")
+    capture(spark, lake, stream)
+    return Play(spark, lake, declared(stream))
+
+
+@contextmanager
+def meanwhile(point: str, do: Callable[[], object]) -> Iterator[None]:
+    """Do something when a point is reached for the first time."""
+    done: list[str] = []
+
+    def listen(reached: str, _facts: dict[str, object]) -> None:
+        if reached == point and not done:
+            done.append(reached)
+            do()
+
+    with steps.listening(listen):
+        yield
+    assert done == [point]
+
+
+def ids(first: int, after: int, places: str = "abc") -> list[int]:
+    return [n for n in range(first, after) if "abc"[n % 3] in places]
+
+
+@pytest.mark.parametrize(
+    ("how", "point"),
+    [("staged", "replay.audit"), *((how, "replay.holds") for how in MODES)],
+)
+def test_a_run_that_was_unlocked_while_it_lived_is_shut_out(
+    play: Play, how: str, point: str
+) -> None:
+    """Also where it had just seen that its claim stands: then the target itself refuses it."""
+    into = f"unlocked_{how}_{point[-5:]}"
+
+    def take() -> None:
+        play.unlock()
+        play(into, **NOON, workers=("a", "b"), **MODES[how])
+
+    with meanwhile(point, take), pytest.raises(Fenced, match="CAP-FENCED"):
+        play(into, **MORNING, **MODES[how])
+
+    assert play.ids(into) == ids(12, 36, "ab")
+    # The same again begins anew.
+    again = play.run(into, **MORNING, **MODES[how])
+    contents.require_published_once(play.lake, again)
+    twice = ids(12, 24, "ab") if how == "append" else []
+    assert play.ids(into) == sorted([*ids(0, 24), *ids(24, 36, "ab"), *twice])
+
+
+def test_a_claim_that_ran_out_lets_another_in(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = claims.LEASE
+    monkeypatch.setattr(claims, "LEASE", timedelta())
+
+    def take() -> None:
+        monkeypatch.setattr(claims, "LEASE", lease)
+        play("ran_out", **NOON)
+
+    with meanwhile("replay.audit", take), pytest.raises(Fenced, match="CAP-FENCED"):
+        play("ran_out", **MORNING)
+    assert play.ids("ran_out") == ids(12, 36)
+
+
+def test_a_claim_that_ran_out_is_claimed_anew_where_nobody_came(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = claims.LEASE
+    monkeypatch.setattr(claims, "LEASE", timedelta())
+
+    def renew() -> None:
+        monkeypatch.setattr(claims, "LEASE", lease)
+
+    def refused() -> None:
+        with pytest.raises(Held, match="CAP-HELD"):
+            play("renewed", **NOON)
+
+    with meanwhile("replay.audit", renew), meanwhile("replay.holds", refused):
+        run = play.run("renewed", **MORNING)
+    contents.require_published_once(play.lake, run)
+    mine = [row["attempt"] for row in read_rows(play.lake, "claims", run=run)]
+    # Before the intent, when it had run out at once, and before the publish.
+    assert mine == [1, 1, 1]
+
+
+def test_whoever_lost_its_range_while_its_claim_had_run_out_gives_way(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = claims.LEASE
+    monkeypatch.setattr(claims, "LEASE", timedelta())
+    ended: list[str] = []
+
+    def take() -> None:
+        monkeypatch.setattr(claims, "LEASE", lease)
+        with meanwhile("replay.claim", fenced):
+            ended.append(play.run("gave_way", **NOON))
+
+    def fenced() -> None:
+        # The other one holds the range by now, and has not even looked at the target.
+        (first,) = [row["run"] for row in read_rows(play.lake, "runs") if row["step"] == "intent"
+                    and str(row["target"]).endswith("gave_way")]  # fmt: skip
+        with pytest.raises(Fenced, match="holds no more"):
+            claims.hold(play.spark, play.lake, str(first), 1)
+
+    with meanwhile("replay.audit", take), pytest.raises(Fenced):
+        play("gave_way", **MORNING)
+    contents.require_published_once(play.lake, ended[0])
+    assert play.ids("gave_way") == ids(12, 36)
+
+
+def test_a_rollback_holds_its_range(play: Play) -> None:
+    play("taking_back", **MORNING, workers=("a",))
+    run = play.run("taking_back", **MORNING)
+
+    def refused() -> None:
+        with pytest.raises(Held, match=f"CAP-HELD.*{run}") as caught:
+            play("taking_back", **NOON)
+        assert caught.value.exit_code == 4
+
+    with meanwhile("rollback.claim", refused):
+        version = play.rollback(run)
+    assert play.ids("taking_back") == ids(0, 24, "a")
+    assert claims.alive(play.lake) == []
+    assert play.rollback(run) == version == delta.version_of(play.lake.table("taking_back"))
+
+
+@pytest.mark.parametrize("how", MODES)
+def test_a_rollback_that_was_unlocked_while_it_lived_is_shut_out(play: Play, how: str) -> None:
+    into = f"rollback_{how}"
+    run = play.run(into, **MORNING, **MODES[how])
+    later: list[str] = []
+
+    def take() -> None:
+        play.unlock()
+        later.append(play.run(into, **NOON, **MODES[how]))
+
+    with meanwhile("rollback.holds", take), pytest.raises(Fenced, match="CAP-FENCED"):
+        play.rollback(run)
+    before = play.ids(into)
+    assert sorted(set(before)) == ids(0, 36)
+    with pytest.raises(BadRequest, match=f"CAP-LATER.*{later[0]}"):
+        play.rollback(run)
+    play.rollback(later[0])
+    play.rollback(run)
+    assert play.ids(into) == []
+    assert claims.alive(play.lake) == []
+
+
+def test_a_rollback_knows_of_a_publish_that_no_ledger_tells_yet(play: Play) -> None:
+    run = play.run("untold", **MORNING)
+    later: list[str] = []
+
+    def unsaid() -> None:
+        (holder,) = claims.alive(play.lake)
+        later.append(holder.run)
+        play.unlock()
+        with pytest.raises(BadRequest, match=f"CAP-LATER.*{holder.run}"):
+            play.rollback(run)
+
+    with meanwhile("replay.publish", unsaid):
+        assert play.run("untold", **NOON) == later[-1]
+    contents.require_published_once(play.lake, later[0])
+
+
+def test_a_rollback_sees_what_was_published_just_before_it_claimed(play: Play) -> None:
+    run = play.run("just_before", **MORNING)
+    real = claims.claim
+
+    with pytest.MonkeyPatch.context() as patched:
+
+        def late(*arguments: object) -> int:
+            patched.setattr(claims, "claim", real)
+            play("just_before", **NOON)
+            return real(*arguments)  # type: ignore[arg-type]
+
+        patched.setattr(claims, "claim", late)
+        with pytest.raises(BadRequest, match="CAP-LATER"):
+            play.rollback(run)
+    assert play.ids("just_before") == ids(0, 36)
+    assert claims.alive(play.lake) == []
+
+
+class Cut(Exception):
+    """Where a process ends, as far as its ledgers can tell."""
+
+
+def cut() -> None:
+    raise Cut
+
+
+@pytest.mark.parametrize("how", ["append", "merge"])
+def test_a_rollback_that_no_ledger_tells_yet_is_written_down_by_the_next_command(
+    play: Play, how: str
+) -> None:
+    into = f"cut_{how}"
+    run = play.run(into, **MORNING, **MODES[how])
+    with meanwhile("rollback.publish", cut), pytest.raises(Cut):
+        play.rollback(run)
+    assert play.ids(into) == []
+
+    again = play(into, **MORNING, **MODES[how])
+
+    assert (again.stood, again.certificate["generation"]) == (False, 2)
+    assert play.ids(into) == ids(0, 24)
+    assert [row.step for row in runs.read_history(play.lake, run).rows][-1] == "rolled-back"
+    assert claims.alive(play.lake) == []
+
+
+def test_what_waits_is_published_by_a_new_attempt_once_its_claim_is_dead(play: Play) -> None:
+    run = play.run("waited", **MORNING, hold=True)
+    play.unlock()
+    other = play.run("waited", **NOON)
+    with pytest.raises(BadRequest, match=f"CAP-LATER.*{other}"):
+        play.publish(run)
+    play.rollback(other)
+    assert claims.alive(play.lake) == []
+
+    done = play.publish(run)
+
+    # What was played is the first attempt's, which the other run has shut out.
+    assert done.certificate["attempt"] == 1
+    assert runs.read_history(play.lake, run).last.attempt == 3
+    contents.require_published_once(play.lake, run)
+    assert play.ids("waited") == ids(0, 24)
+    assert play.publish(run).stood
+    play.rollback(run)
+    assert play.ids("waited") == []
+
+
+def test_what_waits_is_not_published_by_two(play: Play) -> None:
+    run = play.run("by_two", **MORNING, hold=True, mode=Mode.APPEND)
+    play.unlock()
+    with (
+        meanwhile("replay.holds", lambda: play.publish(run)),
+        pytest.raises(Fenced, match="CAP-FENCED"),
+    ):
+        play.publish(run)
+    assert play.ids("by_two") == ids(0, 24)
+    contents.require_published_once(play.lake, run)
+
+
+def test_a_publish_that_was_cut_off_under_its_new_attempt_is_finished(play: Play) -> None:
+    run = play.run("cut_publish", **MORNING, hold=True)
+    play.unlock()
+    with meanwhile("replay.publish", cut), pytest.raises(Cut):
+        play.publish(run)
+    done = play.publish(run)
+    assert (done.stood, done.certificate["attempt"]) == (False, 1)
+    assert play.ids("cut_publish") == ids(0, 24)
+    contents.require_published_once(play.lake, run)
+
+
+def test_what_waits_is_not_published_once_its_claim_is_gone_in_the_midst(play: Play) -> None:
+    run = play.run("midst", **MORNING, hold=True)
+
+    def take() -> None:
+        play.unlock()
+        play("midst", **NOON)
+
+    with meanwhile("replay.holds", take), pytest.raises(Fenced, match="CAP-FENCED"):
+        play.publish(run)
+    assert play.ids("midst") == ids(12, 36)
+
+
+def test_a_rollback_whose_rows_of_before_are_gone_is_refused(play: Play) -> None:
+    play("vacuumed", **MORNING, workers=("a",))
+    run = play.run("vacuumed", **MORNING)
+    check = "spark.databricks.delta.retentionDurationCheck.enabled"
+    play.spark.conf.set(check, "false")
+    try:
+        play.spark.sql(f"VACUUM delta.`{play.lake.table('vacuumed')}` RETAIN 0 HOURS")
+    finally:
+        play.spark.conf.unset(check)
+    version = delta.version_of(play.lake.table("vacuumed"))
+    with pytest.raises(BadRequest, match="CAP-GONE.*is no longer kept"):
+        play.rollback(run)
+    # Refused, it holds nothing, and what it published stands.
+    assert delta.version_of(play.lake.table("vacuumed")) == version
+    assert claims.alive(play.lake) == []
+    assert play("vacuumed", **MORNING).stood
