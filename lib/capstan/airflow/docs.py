@@ -109,6 +109,9 @@ published any more once it is as old as *Keep* says.
 No row changes, and captures and replays go on meanwhile. The same again changes nothing. What it
 did is on the page of **maintain**, under *Rendered Templates*. A batch whose records are not those
 that were captured stays as it is, and fails the run with `CAP-TAPE`.
+
+Where a stream declares `stalled_after`, **watch** looks whether its frontier moves, also while its
+captures fail or are paused; one that stands still fails it with `CAP-STALLED`.
 """
 
 TASKS = {
@@ -120,6 +123,7 @@ TASKS = {
     "approve": "Waits for a person's decision, where one is asked for; holds no slot meanwhile.",
     "publish": "Submits `spark_apps/publish.py`, as was decided; the XCom is the certificate.",
     "certificate": "Shows the certificate, under *Rendered Templates* and in the log.",
+    "watch": "Looks whether frontiers move, without Spark.",
     "maintain": "Submits `spark_apps/maintain.py`; the XCom has each table.",
     "rollback": "Submits `spark_apps/rollback.py`; the XCom says which version came of it.",
     "audits": "Lists what stands, without Spark.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -147,6 +147,12 @@ def require_moving(setting: Setting, stream: str) -> None:
     if declared is not None and declared.stalled_after is not None:
         tape = open_tape(Lake.at(setting.lake), stream)
         stalled.require_moving(declared, tape, datetime.now(UTC))
+
+
+def taped(setting: Setting, streams: Iterable[str]) -> list[str]:
+    """Those of the streams of which something is on tape, in their order."""
+    lake = Lake.at(setting.lake)
+    return [name for name in streams if is_table(lake.stream(name).events)]
 
 
 def labels_of(setting: Setting, stream: str) -> list[str]:
