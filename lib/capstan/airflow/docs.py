@@ -97,7 +97,11 @@ is now.
 
 **plan** lists what stands in every table, and in its log also what is left out where *Newest* asks
 for less. **audit** is one Spark app; what it found is on its page, under *Rendered Templates*. A
-difference fails the run; nothing is ever changed.
+difference fails the run; nothing is ever changed. A run that cannot be audited any more, since its
+code has changed or its version is gone, is named there, and with *Strict* fails the run as well.
+
+With a *Stream* the target is held against that, whoever has put its rows there: a table from before
+Capstan, with columns of its own for worker and time.
 """
 
 MAINTAIN = """

@@ -215,6 +215,28 @@ def auditable(
     return Auditable(tuple(audits), tuple(left_out))
 
 
+def against(setting: Setting, params: Mapping[str, object]) -> dict[str, object]:
+    """The request of an audit of a table against a stream, as a form asks for it.
+
+    Raises:
+        BadRequest: `CAP-REQUEST` where the form asks for runs as well, or names no table; see
+            `plan_against`.
+        NotComplete: `CAP-INCOMPLETE`.
+    """
+    # It loads Spark's packages, which nothing else here needs.
+    from capstan.replay.foreign import Against, plan_against
+
+    if params.get("runs") or not params.get("target"):
+        problem = "a stream is held against one table, and not against runs"
+        raise BadRequest("CAP-REQUEST", problem, "name the table as target, and no runs")
+    named = ("stream", "worker_column", "time_column")
+    request = {name: params[name] for name in named if params.get(name)}
+    request["table"] = params["target"]
+    asked = read_model(Against, request, "CAP-REQUEST")
+    plan_against(Lake.at(setting.lake), setting.declarations, asked)
+    return request
+
+
 def _audits_of(lake: Lake, path: str) -> dict[str, int | None]:
     """By run that stands in a target, the newest first, the version that is to be audited."""
     standing = coverage.standing(lake, path)

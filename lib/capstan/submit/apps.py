@@ -94,9 +94,15 @@ class RunAudit:
 
 @dataclass(frozen=True, slots=True)
 class RunAudits:
-    """What `spark_apps/audit.py` is asked of several runs, one after the other."""
+    """What `spark_apps/audit.py` is asked of several runs, one after the other.
+
+    Attributes:
+        audits: The runs.
+        strict: Whether one that cannot be audited any more is a refusal as well.
+    """
 
     audits: tuple[RunAudit, ...]
+    strict: bool = False
 
 
 def capture(fields: Fields, place: Place) -> Work:
@@ -236,7 +242,7 @@ def _audit_of_runs(fields: Fields, place: Place) -> Work:
     found = [(require_auditable(place.lake, a.run, a.version), a.version) for a in asked.audits]
 
     def work(spark: SparkSession) -> Answer:
-        return audit_all(spark, place.lake, declarations, found)
+        return audit_all(spark, place.lake, declarations, found, strict=asked.strict)
 
     return work
 
