@@ -10,6 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from capstan.backfill.proposing import Backfill
+from capstan.backfill.run import backfill
 from capstan.capture.run import capture, close, put_back
 from capstan.declare import ByKey, Declarations, EventTime, Stream
 from capstan.exchange import (
@@ -47,9 +49,9 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
     Args:
         spark: The session.
         name: One of `capture`, `put-back`, `close`, `import`, `export-topics`, `import-topics`,
-            `recapture`, `replay`, `publish`, `reject`, `rollback`, `maintain`, `retire`; `unlock`,
-            of all runs that hold something; `remount`, which gives a file system other options;
-            `contents`, what a sound tape and a table hold.
+            `recapture`, `replay`, `backfill`, `publish`, `reject`, `rollback`, `maintain`,
+            `retire`; `unlock`, of all runs that hold something; `remount`, which gives a file
+            system other options; `contents`, what a sound tape and a table hold.
         arguments: `lake` and `source` are folders; `capture` takes `reseat`, `rescale`, how many
             `workers` by key there are, and whether the source is `idle`; those of topics take their
             place as `topics`; `import` takes the folder `recordings`, of timely's frames;
@@ -123,6 +125,16 @@ def _recapture(work: _Work) -> dict[str, object]:
 def _replay(work: _Work) -> dict[str, object]:
     wanted = request_of(work.arguments)
     return _outcome(replay(work.spark, work.lake, work.declared, wanted))
+
+
+def _backfill(work: _Work) -> dict[str, object]:
+    asked = Backfill(little.BACKFILLED.name, every="2 hours", chunk=1)
+    replays = {little.BACKFILLED.name: little.BACKFILLED}
+    declared = replace(work.declared, replays=replays)
+    found = backfill(work.spark, work.lake, declared, asked)
+    if found.error is not None:
+        raise found.error
+    return found.as_json()
 
 
 def _publish(work: _Work) -> dict[str, object]:
@@ -200,6 +212,7 @@ _ACTIONS: dict[str, Callable[[_Work], dict[str, object]]] = {
     "import-topics": _import_topics,
     "recapture": _recapture,
     "replay": _replay,
+    "backfill": _backfill,
     "publish": _publish,
     "reject": _reject,
     "rollback": _rollback,
