@@ -165,7 +165,10 @@ def test_a_replay_stands_is_altered_mended_and_taken_back(run, spark, place, cap
     # The same from the submitted app.
     where = Place(Lake.at(str(place)), str(place / "streams.yaml"))
     request = {"stream": "bids", "into": "table", "workers": ["north"], "until": UNTIL}
-    assert submit.plan(request, where)(spark).value == plan
+    value = json.loads(json.dumps(submit.plan(request, where)(spark).value, default=str))
+    assert {**value, "diff": None} == {**plan, "diff": None}
+    assert {**value["diff"], "sample": None} == {**diff, "sample": None}
+    assert len(value["diff"]["sample"]) == 1
     mended = replay(run, "--workers", "north", "--until", UNTIL)
     assert (mended["stood"], mended["generation"]) == (False, 2)
     assert run("audit", mended["run"])[0] == 0
@@ -184,7 +187,7 @@ def test_a_replay_stands_is_altered_mended_and_taken_back(run, spark, place, cap
         "stream": "bids", "target": "table", "workers": ["north"],
         "until": "2013-03-01T03:00:00.000000Z", "stood": False,
     }  # fmt: skip
-    assert told["target_version"] == back["target_version"] + 1
+    assert told["target_version"] > back["target_version"]
     assert spark.read.format("delta").load(str(place / "tables" / "table")).count() == 0
     again = submit.rollback({"run": found["run"]}, where)(spark).value
     assert again == {**told, "stood": True}
