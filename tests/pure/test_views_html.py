@@ -197,6 +197,8 @@ def test_a_report_says_what_was_played_and_what_was_not(lake):
 
 def test_a_report_of_a_run_that_has_failed_at_once(lake):
     text = " ".join(Page(run_report(lake, NOTHING, "u-0b0b0b0b-1")).texts)
+    assert "It ended before they were counted." in text
+    assert "came late" not in text
     assert "It ended before it was known what it would do." in text
 
 

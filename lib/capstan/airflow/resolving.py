@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -165,6 +165,12 @@ def require_moving(setting: Setting, stream: str) -> None:
         stalled.require_moving(declared, tape, datetime.now(UTC))
 
 
+def taped(setting: Setting, streams: Iterable[str]) -> list[str]:
+    """Those of the streams of which something is on tape, in their order."""
+    lake = Lake.at(setting.lake)
+    return [name for name in streams if is_table(lake.stream(name).events)]
+
+
 def labels_of(setting: Setting, stream: str) -> list[str]:
     """The labels of a stream's workers, by number."""
     tape = open_tape(Lake.at(setting.lake), stream)
@@ -223,6 +229,28 @@ def auditable(
         audits += [{"run": run, "version": each[run]} for run in chosen[:newest]]
         left_out += chosen[newest:] if newest is not None else []
     return Auditable(tuple(audits), tuple(left_out))
+
+
+def against(setting: Setting, params: Mapping[str, object]) -> dict[str, object]:
+    """The request of an audit of a table against a stream, as a form asks for it.
+
+    Raises:
+        BadRequest: `CAP-REQUEST` where the form asks for runs as well, or names no table; see
+            `plan_against`.
+        NotComplete: `CAP-INCOMPLETE`.
+    """
+    # It loads Spark's packages, which nothing else here needs.
+    from capstan.replay.foreign import Against, plan_against
+
+    if params.get("runs") or not params.get("target"):
+        problem = "a stream is held against one table, and not against runs"
+        raise BadRequest("CAP-REQUEST", problem, "name the table as target, and no runs")
+    named = ("stream", "worker_column", "time_column")
+    request = {name: params[name] for name in named if params.get(name)}
+    request["table"] = params["target"]
+    asked = read_model(Against, request, "CAP-REQUEST")
+    plan_against(Lake.at(setting.lake), setting.declarations, asked)
+    return request
 
 
 def _audits_of(lake: Lake, path: str) -> dict[str, int | None]:

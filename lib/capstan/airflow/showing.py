@@ -9,6 +9,7 @@ from capstan.views.shown import (
     behind_text,
     covered_text,
     pipeline_text,
+    size,
     standing_text,
 )
 
@@ -29,7 +30,11 @@ def plan_markdown(plan: Mapping[str, object]) -> str:
         ("without a record", plan.get("silent")),
         ("never captured", plan.get("not_on_tape")),
         ("records", f"{plan.get('records')} at {plan.get('times')} times"),
-        ("to read", f"{plan.get('files')} of {plan.get('files_all')} files, {plan.get('bytes')} B"),
+        (
+            "to read",
+            f"{plan.get('files')} of {plan.get('files_all')} files, "
+            + size(int(str(plan.get("bytes") or 0))),
+        ),
         ("late, not played", plan.get("late")),
         ("transform", plan.get("transform")),
         ("pipeline", pipeline_text(plan.get("pipeline"))),
@@ -113,8 +118,8 @@ def _difference(difference: Mapping[str, object]) -> list[str]:
 
 
 def audits_markdown(result: Mapping[str, object]) -> str:
-    """The audits of several runs, as the app `audit` gives them."""
-    found = result.get("audits")
+    """The audits of several runs, or of one table, as the app `audit` gives them."""
+    found = result.get("audits", [result] if "kind" in result else [])
     audits = found if isinstance(found, list) else []
     lines = [
         "## Audits of what was published",

@@ -32,11 +32,13 @@ def plan_tables(plan: Mapping[str, object]) -> list[RenderableType]:
                 ("late, not played", plan["late"]),
                 ("transform", plan["transform"]),
                 ("pipeline", pipeline_text(plan["pipeline"])),
+                ("mode", plan["mode"]),
                 ("target", plan["target_path"]),
                 ("stands already", plan["stands"]),
                 ("of the records", standing_text(plan["standing"], cell)),
                 ("range is held by", plan["held_by"]),
                 ("checks", plan["checks"]),
+                ("approval", "a person decides before it is published" if plan["approve"] else ""),
                 ("", ""),
             ],
         )
