@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from capstan.airflow.resolving import foresee
 from capstan.airflow.setting import read_setting
 from capstan.airflow.sight import REPLAY_DAG, ROLLBACK_DAG, backfill_dag, capture_dag
 from capstan.replay.request import Request
+from capstan.tape import opened
 from capstan.tape.lake import Lake
 from capstan.testing.bare import Books, lay_tape
 from capstan.testing.recorded import START
@@ -43,8 +45,8 @@ DAY_US = 86_400_000_000
 RUN = "by_day-0a0a0a0a-1"
 ALL = (capture_dag("little"), REPLAY_DAG, "capstan_backfill__by_day")
 PAGES = (
-    "/", "/streams/little", "/replays/by_day", "/runs", f"/runs/{RUN}", f"/runs/{RUN}/report.html",
-    "/fill?stream=little&into=by_day",
+    "/", "/streams/little", "/replays/by_day", "/runs", "/tables", f"/runs/{RUN}",
+    f"/runs/{RUN}/report.html", "/fill?stream=little&into=by_day",
 )  # fmt: skip
 
 
@@ -98,10 +100,12 @@ def _empty(folder: Path) -> None:
 
 
 @pytest.fixture
-def client(lake: Lake, auth: Choosy, monkeypatch: pytest.MonkeyPatch) -> TestClient:
+def client(lake: Lake, auth: Choosy) -> Iterator[TestClient]:
     outer = Starlette()
     outer.mount(PREFIX, app)
-    return TestClient(outer, base_url="http://testserver")
+    opened.keep()
+    yield TestClient(outer, base_url="http://testserver")
+    opened.let_go()
 
 
 @pytest.fixture
@@ -165,7 +169,7 @@ def test_who_sees_the_dags_sees_the_pages(seeing: Callable[..., TestClient]) -> 
 @pytest.mark.parametrize(
     ("dags", "shown", "refused"),
     [
-        ((), (), PAGES[1:2] + PAGES[2:3] + PAGES[4:]),
+        ((), (), PAGES[1:3] + PAGES[5:]),
         ((REPLAY_DAG,), (), ("/streams/little", "/replays/by_day", f"/runs/{RUN}")),
         ((capture_dag("little"),), ("/streams/little",), ("/replays/by_day", f"/runs/{RUN}")),
         ((capture_dag("little"), REPLAY_DAG), (f"/runs/{RUN}",), ("/replays/by_day",)),
@@ -208,6 +212,69 @@ def test_whether_it_is_there_is_told_only_to_who_may_see_it(
     }  # fmt: skip
 
 
+HIDDEN = """
+  hidden_replay:
+    stream: secret
+    target: by_day
+    description: "of the hidden stream"
+"""
+
+
+def test_nothing_is_said_of_streams_that_the_user_may_not_see(
+    seeing: Callable[..., TestClient], place: Place, lake: Lake
+) -> None:
+    text = place.streams.read_text(encoding="utf-8")
+    begin, end = text.index("  little:"), text.index("transforms:")
+    secret = text[begin:end].replace("  little:", "  secret:").replace(
+        "{by: column, column: place}", "{by: column, column: place, labels: [xray]}"
+    )  # fmt: skip
+    place.streams.write_text(text[:end] + secret + text[end:] + HIDDEN[1:], encoding="utf-8")
+    day = int(START.timestamp()) * 1_000_000
+    lay_tape(lake, "secret", ["xray"], [(day,)], (day + 4 * DAY_US,))
+    over = Region(Box((day,), (day + DAY_US,)))
+    now = datetime.now(UTC)
+    kept = Books(lake, "secret", lake.table("by_day"), _claims=9, _version=9, _now=now)
+    kept.published("by_day-0c0c0c0c-1", None, over)
+    kept.claimed("by_day-0d0d0d0d-1", None, over)
+    table = lake.table("by_day")
+    pages = (
+        "/", "/runs", "/tables", f"/tables?target={table}", "/streams/little",
+        "/replays/by_day", f"/runs/{RUN}", "/fill",
+        "/fill?stream=little&into=by_day", "/fill?stream=little&into=by_day&replay=nothing",
+        "/fill?stream=nowhere&into=by_day",
+    )  # fmt: skip
+    words = ("secret", "hidden", "xray", "0c0c0c0c", "0d0d0d0d")
+    client = seeing(*ALL, capture_dag("nowhere"))
+    for path in pages:
+        answer = client.get(f"{PREFIX}{path}")
+        assert answer.status_code == 200, path
+        assert [word for word in words if word in answer.text] == [], path
+    plan = client.get(f"{PREFIX}/fill?stream=little&into=by_day").text
+    assert plan.count("a run that you may not see") == 2
+    # Who sees the stream sees all of it.
+    client = seeing(*ALL, capture_dag("secret"))
+    found = {word for path in pages for word in words if word in client.get(f"{PREFIX}{path}").text}
+    assert found == set(words)
+
+
+def test_runs_of_a_declared_replay_are_for_those_who_see_its_dag(
+    seeing: Callable[..., TestClient], lake: Lake
+) -> None:
+    own = "by_day-0e0e0e0e-1"
+    kept = Books(lake, "little", lake.table("by_day"))
+    kept.stepped(own, "intent", {"request": {"replay": "by_day"}, "certificate": {}})
+    little, backfill = ALL[0], ALL[2]
+    for dags, shown in (
+        ((little, REPLAY_DAG), {RUN}), ((little, backfill), {own}), (ALL, {RUN, own}),
+        ((REPLAY_DAG, backfill), set()),
+    ):  # fmt: skip
+        client = seeing(*dags)
+        listed = client.get(f"{PREFIX}/runs").text
+        assert {run for run in (RUN, own) if run in listed} == shown
+        codes = {run: client.get(f"{PREFIX}/runs/{run}").status_code for run in (RUN, own)}
+        assert codes == {run: 200 if run in shown else 404 for run in (RUN, own)}
+
+
 @pytest.mark.parametrize("name", ["..%2f..%2fetc", "a'b", "x;DROP", "X", "a" * 65, "%00", "a b"])
 def test_what_is_no_name_is_looked_up_nowhere(seeing: Callable[..., TestClient], name: str) -> None:
     client = seeing(*ALL, capture_dag("X"))
@@ -223,6 +290,38 @@ def test_what_is_no_name_is_looked_up_nowhere(seeing: Callable[..., TestClient],
         if answer.status_code == 200 and field != "keys":
             assert 'class="problem"' in answer.text, field
         assert "CAP-BROKEN" not in answer.text
+
+
+HOSTILE = (
+    "../../../../etc/passwd", "x' OR 1=1 --", "`; DROP TABLE x; --", "os:system",
+    "\"><script>alert(1)</script>{{ 7*1000007 }}", "\x00", "9" * 400,
+)  # fmt: skip
+
+
+def test_no_field_of_the_form_takes_what_cannot_be_meant(
+    seeing: Callable[..., TestClient], place: Place
+) -> None:
+    client, names = seeing(*ALL), list(place.bag().dags[REPLAY_DAG].params)
+    assert {"replay", "workers", "keys", "transform", "pipeline", "sink", "as_of"} <= set(names)
+    for index, name in enumerate((*names, "follow", "nothing")):
+        for value in (HOSTILE[index % len(HOSTILE)], HOSTILE[(index + 3) % len(HOSTILE)]):
+            given = {"stream": "little", "into": "by_day", name: value}
+            answer = client.get(f"{PREFIX}/fill", params=given)
+            assert answer.status_code in (200, 400, 403), (name, value, answer.text)
+            text = answer.text
+            assert "Traceback" not in text
+            assert "<script>alert" not in text
+            assert "7000049" not in text
+            assert "root:" not in text
+            # A switch is off, a path of a table may be any, and what is no field is left.
+            if (
+                name in ("into", "follow", "nothing", "dry_run", "diff")
+                or answer.status_code != 200
+            ):
+                continue
+            switch = f'name="{name}" data-kind="switch"' in text
+            assert switch or 'class="problem"' in text, (name, value)
+    assert {each.name for each in Path(place.lake).iterdir()} == {"streams", "ledger"}
 
 
 @pytest.mark.parametrize(

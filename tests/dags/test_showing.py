@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from html import unescape
+from io import StringIO
+
+from rich.console import Console
+
 from capstan.airflow.assets import certified, table_asset
 from capstan.airflow.showing import audits_markdown, certificate_markdown, plan_markdown
+from capstan.cli.planned import plan_tables
+from capstan.views.facts import plan_facts
+from capstan.views.rendering import render
 
 CERTIFICATE: dict[str, object] = {
     "run": "march-1", "stream": "flights", "cut": 30, "workers": ["EWR", "a|b\nc"],
@@ -42,8 +50,51 @@ def test_a_certificate_says_what_a_followed_pipeline_went_on_from_and_keeps() ->
 def test_what_a_plan_does_not_know_is_left_out() -> None:
     text = plan_markdown({"stream": "s", "target": "t", "covered": [{"run": "r"}], "cut": 3})
     assert "| covered already by | r |" in text
-    assert "| complete | no: times can still receive records |" in text
+    assert "| complete | no: times of it can still receive records |" in text
     assert "stands already" not in text
+    assert "None" not in text
+
+
+PLAN = {
+    "stream": "s", "target": "t", "cut": 1234, "workers": ["EWR", "JFK"], "left_out": ["LGA"],
+    "since": "2013-03-01T00:00:00.000000Z", "until": None, "complete": False,
+    "frontier": ["2013-03-02T00:00:00.000000Z"], "behind": {"JFK": ["2013-03-02"]},
+    "silent": ["JFK"], "not_on_tape": ["HPN"], "records": 123456, "times": 1000, "files": 1,
+    "files_all": 2, "bytes": 1234567, "late": {"late": 5}, "transform": "by_day",
+    "pipeline": {"name": "p", "sink": "s"}, "mode": "append", "target_path": "/lake/tables/t",
+    "covered": [{
+        "run": "r-1", "workers": ["EWR"], "since": None, "until": None, "transform": None,
+        "stale": True, "records": 4,
+    }],
+    "standing": {"current": 1, "stale": 2, "missing": 3000}, "stands": None, "held_by": ["h-1"],
+    "checks": ["fare >= 0"], "approve": True,
+}  # fmt: skip
+
+
+def test_a_plan_is_told_in_the_same_words_everywhere() -> None:
+    console = Console(width=200, file=StringIO())
+    for each in plan_tables(PLAN):
+        console.print(each)
+    shell = console.file.getvalue()  # type: ignore[attr-defined]
+    page = unescape(render(
+        "fill.html", base="", airflow="", here="", lake="/lake", replay="r", problem={}, plan=PLAN,
+        fields=[],
+    ))  # fmt: skip
+    markdown = plan_markdown(PLAN)
+    for name, _ in plan_facts(PLAN, str):
+        if name in ("stands already", "covered already by"):
+            continue
+        assert f"\n{name} " in shell
+        assert f"| {name} | " in markdown
+        assert f"<dt>{name.capitalize()}</dt>" in page
+    for text in (
+        "s, at commit 1,234", "123,456 at 1,000 times", "1 of 2 files, 1.2 MiB", "append",
+        "3,000 are not there", "a person decides before it is published", "h-1", "fare >= 0",
+        "no: times of it can still receive records", "5 late",
+    ):  # fmt: skip
+        assert text in shell, text
+        assert text in markdown, text
+        assert text in page, text
 
 
 def test_audits_say_what_differs_and_what_could_not_be_audited() -> None:

@@ -81,7 +81,7 @@ def view(kind, greatest, *held):
     lines = [Line(n, f"w{n}", 0, 9, 9, (), last) for n, last in enumerate(held)]
     progress = Progress((), tuple(lines), (), Scanned(0, 0, 0))
     cut = Cut(3, 3)
-    return StreamView("s", "", cut, (coordinate,), (), progress, greatest, {}, None, None, 1, 1)
+    return StreamView("s", "", cut, (coordinate,), progress, greatest, {}, None, (), None)
 
 
 def test_frontiers_that_are_days_are_told_in_seconds():

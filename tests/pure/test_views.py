@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import deltalake
 import pyarrow as pa
 import pytest
 
 from capstan.declare import Declarations, Replay
-from capstan.errors import BadRequest
-from capstan.tape import summary
+from capstan.errors import BadRequest, Broken
+from capstan.ledger.tables import read_rows
+from capstan.tape import delta, opened, summary
+from capstan.tape.delta import note_text
 from capstan.tape.lake import Lake
 from capstan.tape.tape import newest_cut, open_tape
 from capstan.testing.bare import Books, lay_tape
@@ -19,12 +22,21 @@ from capstan.testing.recorded import START, Recorded, write
 from capstan.testing.streams import little_stream
 from capstan.times import Box
 from capstan.times.region import Region
+from capstan.views.course import view_course
 from capstan.views.coverage import NoCoverage, view_coverage
 from capstan.views.progress import POINTS, read_progress
-from capstan.views.rendering import coverage_plot
+from capstan.views.rendering import coverage_plot, fill_query
 from capstan.views.runs import list_runs, view_run
 from capstan.views.scanning import COLUMNS
-from capstan.views.streams import NoView, StreamView, stream_names, view_stream, view_streams
+from capstan.views.streams import (
+    NoView,
+    StreamView,
+    stream_names,
+    view_payload,
+    view_stream,
+    view_streams,
+)
+from capstan.views.tables import view_tables
 
 HOUR = 3_600_000_000
 AT = datetime(2024, 6, 1, 12, tzinfo=UTC)
@@ -68,7 +80,8 @@ def test_a_stream_is_shown_as_its_tape_has_it(lake):
     assert list(view.late.items()) == [("ahead", 7), ("late", 3)]
     assert view.checked is not None
     assert (view.checked.commit, view.checked.at) == (2, AT)
-    assert view.columns == (("n", "int64"),)
+    payload = view_payload(lake, "s")
+    assert (payload.columns, payload.files, payload.bytes) == ((("n", "int64"),), 0, 0)
 
 
 def test_a_commit_that_comes_later_is_read_and_nothing_else_is_read_again(lake, monkeypatch):
@@ -84,6 +97,29 @@ def test_a_commit_that_comes_later_is_read_and_nothing_else_is_read_again(lake, 
     assert isinstance(third, StreamView)
     assert third.cut.commit == 1
     assert third.progress.events > second.progress.events
+
+
+def test_tables_that_stay_open_are_read_again_after_each_commit(lake):
+    opened.keep()
+    try:
+        Recorded("s", ["a"], commits=1).lay(lake)
+        path = lake.stream("s").events
+        first = delta.open_table(path)
+        assert delta.open_table(path) is first
+        kept = Books(lake, "s", lake.table("t"))
+        for number in (1, 2):
+            kept.stepped(f"t-0000000{number}-1", "failed", {"error": "x"})
+            assert len(read_rows(lake, "runs")) == len(read_rows(lake, "runs")) == number
+        write(path, Recorded("s", ["a"])._events(0, 1))
+        second = delta.open_table(path)
+        assert (first.version(), second.version()) == (1, 2)
+        Path(lake.root, "streams").rename(Path(lake.root, "gone"))
+        with pytest.raises(Broken) as refused:
+            delta.open_table(path)
+        assert refused.value.code == "CAP-TABLE"
+    finally:
+        opened.let_go()
+    assert delta.open_table(lake.ledger("runs")) is not delta.open_table(lake.ledger("runs"))
 
 
 def test_a_stream_of_the_same_name_made_anew_is_another_one(tmp_path):
@@ -122,6 +158,46 @@ def test_of_many_commits_a_bounded_number_is_drawn(lake, commits):
     assert progress.commits[-1] == commits - 1
     assert progress.newest[0].commit == commits - 1
     assert len(progress.newest) <= POINTS
+
+
+def test_moments_of_commits_are_those_of_their_files(lake):
+    Recorded("s", ["a", "b"], commits=3).lay(lake)
+    view = view_stream(lake, NOTHING, "s")
+    assert isinstance(view, StreamView)
+    course = view_course(lake, view)
+    files = pa.table(deltalake.DeltaTable(lake.stream("s").events).get_add_actions(flatten=True))
+    written = sorted(files["modification_time"].to_pylist())
+    assert [at and round(at.timestamp() * 1000) for at in course.moments] == written
+    assert course.greatest == tuple(
+        micros(Recorded("s", ["a"]).frontier(0, commit)) - HOUR for commit in range(3)
+    )
+
+
+def test_moments_of_commits_that_share_a_file_are_those_of_the_log(lake):
+    recorded = Recorded("s", ["a"], commits=1)
+    recorded.lay(lake)
+    path = lake.stream("s").events
+    for commit in (1, 2, 3):
+        note = deltalake.CommitProperties(
+            custom_metadata={"userMetadata": note_text({"commit": commit}, f"t{commit}")}
+        )
+        deltalake.write_deltalake(
+            path, recorded._events(0, commit), mode="append", commit_properties=note
+        )
+    deltalake.DeltaTable(path).optimize.compact()
+    view = view_stream(lake, NOTHING, "s")
+    assert isinstance(view, StreamView)
+    course = view_course(lake, view)
+    # The first commit was written by someone who leaves no note.
+    assert course.moments[0] is None
+    logged = [
+        entry["timestamp"] for entry in deltalake.DeltaTable(path).history()
+        if "userMetadata" in entry
+    ]  # fmt: skip
+    found = [round(at.timestamp() * 1000) for at in course.moments[1:] if at]
+    assert found == sorted(logged)
+    # Which records came by then is not to be told from one file of all.
+    assert course.greatest == (None, None, None, view.greatest)
 
 
 def test_a_worker_that_has_said_nothing_is_at_the_start(lake):
@@ -176,6 +252,38 @@ def test_a_tape_that_cannot_be_read_does_not_hide_the_others(lake):
     assert isinstance(newer, NoView)
     assert newer.error is not None
     assert newer.error.code == "CAP-FORMAT"
+
+
+def test_a_file_that_is_gone_is_told_by_its_name(lake):
+    Recorded("good", ["a"]).lay(lake)
+    Recorded("bad", ["a"]).lay(lake)
+    gone = next(Path(lake.stream("bad").events).glob("*.parquet"))
+    gone.unlink()
+    bad, good = view_streams(lake, NOTHING, ["bad", "good"])
+    assert isinstance(good, StreamView)
+    assert isinstance(bad, NoView)
+    assert bad.error is not None
+    assert bad.error.code == "CAP-DAMAGED"
+    assert gone.name in bad.error.message
+
+
+@pytest.mark.parametrize("folder", ["a lake", "läke#1"])
+def test_a_lake_may_have_any_place(tmp_path, folder):
+    lake = Lake.at(tmp_path / folder)
+    Recorded("s", ["a"], late={"late": 2}).lay(lake)
+    (view,) = view_streams(lake, NOTHING, ["s"])
+    assert isinstance(view, StreamView)
+    assert (view.progress.lines[0].label, view.late) == ("a", {"late": 2})
+
+
+def test_each_tape_has_what_was_found_sound_of_it_alone(lake):
+    for name, commit in (("one", 1), ("two", 3)):
+        Recorded(name, ["a"]).lay(lake)
+        Recorded(name, ["a"]).verified(lake, commit, AT)
+    Recorded("three", ["a"]).lay(lake)
+    views = view_streams(lake, NOTHING, ["one", "two", "three"])
+    found = [view.checked for view in views if isinstance(view, StreamView)]
+    assert [each and each.commit for each in found] == [1, 3, None]
 
 
 @pytest.mark.parametrize("name", ["../x", "a'b", "x;y", "", "X", "a" * 65])
@@ -319,8 +427,8 @@ def test_of_a_replay_that_appends_nothing_is_offered_that_stands(covered):
         cells = {cell.name: cell.fillable for cell in view.cells}
         replaces = mode == "replace"
         assert (offered["2024-05-03"], cells["2024-05-03"]) == (True, True)
-        # The stretch names the worker that is missing; the cell would play both.
-        assert (offered["2024-05-04"], cells["2024-05-04"]) == (True, replaces)
+        # Stretch and cell name the worker that is missing.
+        assert (offered["2024-05-04"], cells["2024-05-04"]) == (True, True)
         assert (offered["2024-05-05"], cells["2024-05-05"]) == (replaces, replaces)
         kept_links = coverage_plot(view, "/fill").count("/fill?")
         assert kept_links == sum(cells.values())
@@ -342,6 +450,25 @@ def test_hours_of_a_day_become_its_worst(covered):
     worst = {cell.name: cell.state for cell in view.cells}
     assert worst["2024-05-03"] == "failed"
     assert worst["2024-05-05"] == "gap"
+
+
+def test_a_cell_leads_to_what_is_missing_alone(covered):
+    kept = Books(covered, "little", covered.table("t"), _claims=5, _version=5)
+    noon = Region(
+        Box((micros(START) + 4 * DAY + 10 * HOUR,), (micros(START) + 4 * DAY + 12 * HOUR,))
+    )
+    # Of the fourth day worker 0 is written, of the fifth two hours of both.
+    kept.published("t-00000004-1", [0], days(4, 5))
+    kept.published("t-00000005-1", [0, 1], noon)
+    view = view_coverage(covered, declared(schedule="@hourly"), "r")
+    assert not isinstance(view, NoCoverage)
+    cells = {cell.name: cell for cell in view.cells}
+    fourth, fifth = cells["2024-05-04"], cells["2024-05-05"]
+    assert fourth.workers == ("b",)
+    assert parse_qs(fill_query(view, fourth))["workers"] == ["b"]
+    assert (fourth.since[:16], fourth.until[:16]) == ("2024-05-04T00:00", "2024-05-05T00:00")
+    assert fifth.workers == ("a", "b")
+    assert (fifth.since[:16], fifth.until[:16]) == ("2024-05-05T00:00", "2024-05-05T10:00")
 
 
 def test_the_year_that_is_asked_for_is_shown(covered):
@@ -370,6 +497,32 @@ def test_a_publish_shows_at_once(covered):
     view = view_coverage(covered, declared(), "r")
     assert not isinstance(view, NoCoverage)
     assert view.counts["gap"] == view.counts["failed"] == 0
+
+
+def test_of_each_table_is_told_what_stands_in_it_and_who_wrote_it(covered):
+    path = covered.table("t")
+    kept = Books(covered, "little", path, "by_day", "f00", _claims=5, _version=5)
+    kept.published("t-00000003-1", [1], days(2, 3))
+    kept.published("t-00000004-1", None, days(4, 5))
+    kept.published("t-00000005-1", None, days(5, 6))
+    kept.rolled_back("t-00000005-1", None, days(5, 6))
+    other = Books(covered, "gone", "/elsewhere/x", _claims=20)
+    other.published("x-00000006-1", [0, 3], days(1, 2))
+    runs = {run.run for run in list_runs(covered)}
+    far, near = view_tables(covered, runs)
+    assert (far.target, far.streams, near.target) == ("/elsewhere/x", ["gone"], path)
+    # Of a tape that is gone there are no labels.
+    assert far.written[0].workers == ("0", "3")
+    assert [(each.run, each.workers, each.over) for each in near.written] == [
+        ("t-00000004-1", None, False), ("t-00000003-1", ("b",), False),
+        ("t-00000001-1", ("a", "b"), True),
+    ]  # fmt: skip
+    assert [(each.transform, each.code) for each in near.written] == [
+        ("by_day", "f00"), ("by_day", "f00"), ("", ""),
+    ]  # fmt: skip
+    assert view_tables(covered, {"t-00000003-1"}, path)[0].written == near.written[1:2]
+    assert view_tables(covered, runs, "/elsewhere/y") == []
+    assert view_tables(covered, ()) == []
 
 
 def _table(path, row):

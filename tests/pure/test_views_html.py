@@ -4,30 +4,42 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
+import deltalake
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from capstan.cli import main
 from capstan.declare import Declarations
+from capstan.ledger.tables import as_text
 from capstan.tape.lake import Lake
 from capstan.testing.bare import Books
-from capstan.testing.recorded import Recorded
+from capstan.testing.recorded import Recorded, write
 from capstan.testing.strategies import coordinate_values
 from capstan.times import Coordinate, Kind
 from capstan.views import shown
 from capstan.views.axes import coordinate_axis, number_axis
 from capstan.views.calendars import calendar
+from capstan.views.course import Course, view_course
 from capstan.views.coverage import Cell
 from capstan.views.plots import KINDS, Series, bar_plot, spark, step_plot
-from capstan.views.rendering import STATIC, frontier_plot, furthest_behind, render, static
+from capstan.views.rendering import (
+    STATIC,
+    frontier_plot,
+    furthest_behind,
+    lag_plot,
+    render,
+    static,
+)
 from capstan.views.report import report_policy, run_report
 from capstan.views.runs import list_runs, view_run
-from capstan.views.streams import StreamView, view_stream, view_streams
+from capstan.views.streams import StreamView, view_payload, view_stream, view_streams
 
 HOSTILE = "\"'></text><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*1000007 }}"
 NOTHING = Declarations(Path("streams.yaml"), {}, {}, {}, {})
@@ -137,7 +149,15 @@ def pages(lake):
         streams=view_streams(lake, NOTHING, ["s"]), replays=[], runs=runs, more=0, **common,
     )  # fmt: skip
     yield render(
-        "stream.html", view=view, runs=runs, times=HOSTILE, shown_lines=KINDS, dag="d", **common
+        "stream.html",
+        view=view,
+        payload=view_payload(lake, "s"),
+        course=view_course(lake, view),
+        runs=runs,
+        times=HOSTILE,
+        shown_lines=KINDS,
+        dag="d",
+        **common,
     )
     yield render("runs.html", runs=runs, total=2, page=2, more=True, **common)
     for run in runs:
@@ -202,6 +222,60 @@ def test_a_report_of_a_run_that_has_failed_at_once(lake):
     assert "It ended before it was known what it would do." in text
 
 
+CHECKS = [
+    {"name": "paid", "rule": "fare >= 0", "failing": 0},
+    {"name": "known", "rule": "id is not null", "failing": 1203},
+]
+
+
+def said(lake, run):
+    """What the page and the report of a run say, without markup."""
+    common = {"base": "/capstan", "airflow": "", "here": "/", "lake": lake.root}
+    texts = render("run.html", view=view_run(lake, run), **common), run_report(lake, NOTHING, run)
+    return [" ".join(" ".join(Page(text).texts).split()) for text in texts]
+
+
+def test_checks_are_shown_by_name_whether_they_were_met_or_not(lake):
+    kept = Books(lake, "s", lake.table("v"), _now=datetime(2024, 1, 2, tzinfo=UTC))
+    passed = {"kind": "copy", "passed": True, "cells": 2, "differing": 0, "checks": CHECKS[:1]}
+    certificate = {**CERTIFICATE, "audit": passed}
+    kept.stepped("v-0d0d0d0d-1", "intent", {"request": {}, "certificate": certificate})
+    kept.stepped("v-0d0d0d0d-1", "done", certificate)
+    for text in said(lake, "v-0d0d0d0d-1"):
+        assert "Audit passed (copy, 2 cells) Checks paid (fare >= 0): met by all rows" in text
+        assert "paid fare >= 0 ✓ met by all rows" in text
+
+
+@pytest.mark.parametrize(
+    ("error", "audit"),
+    [
+        ({"error": "CAP-CHECK", "checks": CHECKS}, "check known not met by 1,203 rows"),
+        ({"error": "CAP-AUDIT", "cells": 9, "differing": 2}, "2 of 9 cells differ"),
+        ({"error": "CAP-FULL"}, "none: it ended before"),
+    ],
+)  # fmt: skip
+def test_of_a_run_that_has_failed_nothing_is_said_that_is_not_so(lake, error, audit):
+    kept = Books(lake, "s", lake.table("v"), _now=datetime(2024, 1, 2, tzinfo=UTC))
+    draft = {**CERTIFICATE, "complete": True, "late": {}, "not_covered": {}, "audit": None}
+    kept.stepped("v-0d0d0d0d-1", "intent", {"request": {}, "certificate": draft})
+    kept.stepped("v-0d0d0d0d-1", "failed", error)
+    for text in said(lake, "v-0d0d0d0d-1"):
+        assert audit in text
+        assert "There was none yet" not in text
+        assert "0 of" not in text
+        assert "Nothing: all workers" not in text
+        assert "Everything: it failed, and nothing of it stands." in text
+        assert ("known id is not null ✕ not met by 1,203 rows" in text) == ("checks" in error)
+
+
+def test_late_rows_that_nobody_has_counted_are_not_said_to_be_none(lake):
+    assert "It ended before they were counted." in said(lake, "u-0b0b0b0b-1")[1]
+    assert "No row of its workers" not in said(lake, "u-0b0b0b0b-1")[1]
+    kept = Books(lake, "s", lake.table("v"), _now=datetime(2024, 1, 2, tzinfo=UTC))
+    kept.stepped("v-0d0d0d0d-1", "done", {**CERTIFICATE, "late": {}})
+    assert "No row of its workers and times came late." in said(lake, "v-0d0d0d0d-1")[1]
+
+
 def test_a_report_outlives_its_tape(lake):
     (Path(lake.root) / "streams").rename(Path(lake.root) / "gone")
     text = " ".join(Page(run_report(lake, NOTHING, RUN)).texts)
@@ -209,11 +283,6 @@ def test_a_report_outlives_its_tape(lake):
 
 
 def test_findings_of_the_ledger_are_in_the_report(lake):
-    import pyarrow as pa
-
-    from capstan.ledger.tables import as_text
-    from capstan.testing.recorded import write
-
     row = {
         "run": RUN, "attempt": 1, "at": datetime(2024, 6, 1, tzinfo=UTC), "stream": "s", "cut": 0,
         "target": lake.table("t"), "target_version": 3, "audit": "copy", "kind": "changed",
@@ -231,9 +300,40 @@ def test_findings_of_the_ledger_are_in_the_report(lake):
     assert "n=1" in text
 
 
-def _arrow(name):
-    import pyarrow as pa
+def found_broken(lake, tape, total, at, worker=0):
+    """Have somebody find, or find gone, that a recording of `s` breaks a rule."""
+    told = {"tape": tape, "seq": 7, "rule": "message", "about": f"event 7: {HOSTILE}"}
+    row = {
+        "run": "", "attempt": 0, "at": at, "stream": "s", "cut": 2, "target": "",
+        "target_version": None, "audit": "verification", "kind": "violation",
+        "code": "CAP-VIOLATION", "check_name": None, "total": total, "worker": worker,
+        "time": None, "expected": None if total else as_text(told),
+        "actual": as_text(told) if total else None, "sample": None,
+    }  # fmt: skip
+    schema = pa.schema([(name, _arrow(name)) for name in row])
+    write(lake.ledger("findings"), pa.Table.from_pylist([row], schema=schema))
 
+
+def test_a_violation_is_shown_on_the_stream_until_it_is_gone(lake):
+    own = str(deltalake.DeltaTable(lake.stream("s").events).metadata().id)
+    day = datetime(2024, 6, 1, tzinfo=UTC)
+    found_broken(lake, own, 1, day)
+    found_broken(lake, own, 1, day, worker=3)
+    found_broken(lake, "another tape of that name", 1, day, worker=4)
+    texts = list(pages(lake))
+    for page in map(Page, texts):
+        page.require_harmless(scripts=1)
+    overview, stream = (" ".join(" ".join(Page(text).texts).split()) for text in texts[:2])
+    assert "✕ violation of 2 workers" in overview
+    assert stream.count("CAP-VIOLATION") == 2
+    assert "Worker w2 breaks message: event 7:" in stream
+    assert "Found at commit 2, 2024-06-01 00:00:00" in stream
+    found_broken(lake, own, 0, day + timedelta(days=1), worker=3)
+    found_broken(lake, own, 0, day + timedelta(days=1))
+    assert all("CAP-VIOLATION" not in text for text in list(pages(lake))[1:2])
+
+
+def _arrow(name):
     numbers = {"attempt": pa.int32(), "worker": pa.int32()}
     longs = dict.fromkeys(("cut", "target_version", "total"), pa.int64())
     return {**numbers, **longs, "at": pa.timestamp("us", "UTC")}.get(name, pa.string())
@@ -273,9 +373,41 @@ def test_of_many_workers_those_furthest_behind_are_drawn(lake):
     drawn = [line.worker for line in furthest_behind(view)]
     assert len(drawn) == KINDS
     assert {3, 5} <= set(drawn)
-    text = frontier_plot(view)
+    text = frontier_plot(view, view_course(lake, view))
     assert text.count('<path class="line') == KINDS
     Page(text).require_harmless()
+
+
+def test_frontiers_are_drawn_over_the_time_of_commits_and_lags_beside_them(lake):
+    view = view_stream(lake, NOTHING, "s")
+    assert isinstance(view, StreamView)
+    begin = datetime(2024, 5, 1, tzinfo=UTC)
+    known = Course(
+        (begin, begin + timedelta(hours=1), None, begin + timedelta(hours=9)), (9, 9, 9, 9)
+    )
+    text = frontier_plot(view, known)
+    assert "written (UTC)" in text
+    assert "commit 1, 2024-05-01 01:00:00" in text
+    assert "commit 2" not in text
+    # After an hour of nine the line goes up, not after a third of the way.
+    places = [float(x) for x in re.findall(r'class="band" x="([0-9.]+)"', text)]
+    assert places == pytest.approx([84, 84 + 540 / 9, 84 + 540])
+    unknown = Course((None,) * 4, (None,) * 4)
+    assert "commit 2" in frontier_plot(view, unknown)
+    assert lag_plot(view, unknown) == ""
+
+
+def test_lags_are_those_of_the_table_of_workers(lake):
+    view = view_stream(lake, NOTHING, "s")
+    assert isinstance(view, StreamView)
+    course = view_course(lake, view)
+    text = lag_plot(view, course)
+    Page(text).require_harmless()
+    last = re.findall(r"<title>commit 3, [^<]*", text)[0]
+    slow = next(line for line in view.progress.lines if line.worker == 5)
+    lag = shown.length_text(view.coordinate, view.lag(slow))
+    assert f"{slow.label}: {lag}" in unescape(last)
+    assert lag == "19 h"
 
 
 NAMES = st.text(max_size=12)
@@ -289,7 +421,7 @@ def test_plots_of_anything_are_well_formed_and_inside(lines, title):
         for name, values in lines
     ]
     same = [each for each in series if len(each.points) == len(series[0].points)] if series else []
-    text = step_plot(title, number_axis(title, 0, 70), number_axis("y", 0, 100), same)
+    text = step_plot(title, number_axis(title, 0, 70), number_axis("y", 0, 100), same, [title] * 70)
     Page(text).require_harmless()
     for x, y in re.findall(r"[ML]([0-9.-]+) ([0-9.-]+)", text):
         assert 0 <= float(x) <= 720

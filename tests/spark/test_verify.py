@@ -24,6 +24,7 @@ from capstan.tape.tape import Cut, append_events, create_tape, newest_cut
 from capstan.testing.strategies import any_events, recordings
 from capstan.times import Coordinate, Kind, Time, TimeType
 from capstan.verify import run, verify
+from capstan.verify.broken import known_violations
 
 pytestmark = pytest.mark.spark
 
@@ -681,6 +682,12 @@ def test_only_what_is_sound_is_remembered(spark, lake):
         "holdings": '[["1970-01-01T00:00:07.000000Z", 1]]',
         "valid": True,
     }
+    # What is not is told once, and an earlier cut takes nothing of it back.
+    assert verify(spark, lake, tape, cut=Cut(0, 0)).valid
+    assert pl.read_delta(lake.ledger("findings")).height == 1
+    (known,) = known_violations(lake)
+    assert (known.worker, known.cut, known.rule) == (1, 1, "seq")
+    assert known.about == verification.workers[1].violation.describe(tape.time_type)
 
 
 def test_events_of_unknown_workers_are_not_forgotten(spark, lake):
@@ -706,4 +713,7 @@ def test_another_tape_of_the_same_name_is_another_tape(spark, lake):
 def test_remembers_nothing_where_it_is_told_so(spark, lake):
     tape = two_workers(spark, lake)
     verify(spark, lake, tape, remember=False)
+    append(spark, tape, 1, [(1, row_of(5, Progress(())))])
+    assert not verify(spark, lake, tape, remember=False).valid
     assert not is_table(lake.ledger("verified"))
+    assert not is_table(lake.ledger("findings"))

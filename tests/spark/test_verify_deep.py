@@ -14,6 +14,7 @@ from capstan.tape.schema import updates_array
 from capstan.tape.tape import Cut, append_events, create_tape, newest_cut
 from capstan.times import Kind, Time, TimeType
 from capstan.verify import verify
+from capstan.verify.broken import known_violations
 
 pytestmark = pytest.mark.spark
 
@@ -229,6 +230,12 @@ def test_a_cut_sees_the_records_of_its_own_batches(spark, lake):
     assert verify(spark, lake, tape, cut=Cut(1, 1), deep=True).valid
     assert not verify(spark, lake, tape, cut=newest_cut(tape), deep=True).valid
     assert not verify(spark, lake, tape, workers=[LOST], deep=True).valid
+    # Only who reads the records again can say that they are there again.
+    append_records(spark, tape, [r for r in true_records() if r[:2] == (LOST, 2)])
+    assert verify(spark, lake, tape).valid
+    assert [(each.worker, each.rule) for each in known_violations(lake)] == [(LOST, "content")]
+    assert verify(spark, lake, tape, deep=True).valid
+    assert known_violations(lake) == []
 
 
 def test_a_broken_rule_is_named_before_broken_content(spark, lake):

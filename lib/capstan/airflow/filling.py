@@ -6,7 +6,7 @@ sends what stands in them to Airflow's API as the user who presses the button.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow.sdk import Param
@@ -16,6 +16,7 @@ from capstan.airflow.resolving import OWN_FIELDS, foresee, resolve
 from capstan.airflow.setting import Setting
 
 _LONGEST = 2_000
+_ANOTHER = "a run that you may not see"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,18 @@ def foreseen(setting: Setting, fields: Sequence[Field]) -> dict[str, object]:
     """
     asked = {field.name: _meant(field) for field in fields if field.name not in OWN_FIELDS}
     return foresee(setting, resolve(setting, asked)).as_json()
+
+
+def disclosed(plan: Mapping[str, object], seen: Collection[str]) -> dict[str, object]:
+    """A plan without the names of runs that are not among those `seen`."""
+    covered, held = plan.get("covered"), plan.get("held_by")
+    shown = [
+        each if each["run"] in seen else {"run": _ANOTHER, "stale": each.get("stale")}
+        for each in (covered if isinstance(covered, list) else [])
+    ]
+    held = held if isinstance(held, list) else []
+    holding = [each if each in seen else _ANOTHER for each in held]
+    return {**plan, "covered": shown, "held_by": holding}
 
 
 def _field(name: str, param: Param, given: Sequence[str] | None) -> Field:

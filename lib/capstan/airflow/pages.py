@@ -6,7 +6,7 @@ user may see it is asked before whether it is there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,28 +16,41 @@ from airflow.configuration import conf
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
-from capstan.airflow.filling import fields_of, foreseen
+from capstan.airflow.filling import disclosed, fields_of, foreseen
 from capstan.airflow.guard import guard, refuse
 from capstan.airflow.setting import Setting, read_setting
 from capstan.airflow.sight import Sight, backfill_dag, capture_dag
 from capstan.declare import check_name
 from capstan.errors import BadRequest, CapstanError
+from capstan.ledger import claims
+from capstan.replay.plan import target_path
+from capstan.tape import opened
 from capstan.tape.lake import Lake
-from capstan.views.coverage import view_coverage
+from capstan.views.course import view_course
+from capstan.views.coverage import require_tape, view_coverage, view_coverages
 from capstan.views.plots import KINDS
 from capstan.views.rendering import STATIC, render, static
 from capstan.views.report import report_policy, run_report
 from capstan.views.runs import RunView, list_runs, view_run
-from capstan.views.streams import StreamView, stream_names, view_stream, view_streams
+from capstan.views.streams import (
+    StreamView,
+    stream_names,
+    view_payload,
+    view_stream,
+    view_streams,
+)
+from capstan.views.tables import view_tables
 
 _NEWEST = 10
 _PER_PAGE = 50
+_PER_TABLE = 200
 
 router = APIRouter()
 
 
 def make_app() -> FastAPI:
     """The application: no route of it answers anybody who is not logged in."""
+    opened.keep()
     app = FastAPI(
         docs_url=None,
         redoc_url=None,
@@ -90,7 +103,7 @@ def overview(request: Request, where: Where, who: Who) -> Response:
         problems.append(error.told())
     names = stream_names(lake, declared)
     seen = who.streams(names)
-    runs = _runs(lake, who) if not problems else []
+    runs = _runs(lake, who, where) if not problems else []
     return _page(
         request,
         "overview.html",
@@ -98,10 +111,9 @@ def overview(request: Request, where: Where, who: Who) -> Response:
         "/",
         problems=problems,
         streams=view_streams(lake, declared, [name for name in names if name in seen]),
-        replays=[
-            view_coverage(lake, declared, each.name)
-            for each in who.replays(declared.replays.values())
-        ],
+        replays=view_coverages(
+            lake, declared, [each.name for each in who.replays(declared.replays.values())]
+        ),
         runs=runs[:_NEWEST],
         more=len(runs) if len(runs) > _NEWEST else 0,
     )
@@ -123,7 +135,9 @@ def stream(request: Request, name: str, where: Where, who: Who) -> Response:
         "stream.html",
         lake,
         view=view,
-        runs=_runs(lake, who, stream=name),
+        payload=view_payload(lake, name) if isinstance(view, StreamView) else None,
+        course=view_course(lake, view) if isinstance(view, StreamView) else None,
+        runs=_runs(lake, who, where, stream=name),
         times=", ".join(f"{each.name} {each.kind.value}" for each in coordinates),
         shown_lines=KINDS,
         dag=capture_dag(name),
@@ -152,8 +166,35 @@ def replay(
         "replay.html",
         lake,
         view=view,
+        seen=_seen_runs(lake, who, where),
         may_fill=who.may_replay(),
         dag=backfill_dag(found),
+    )
+
+
+@router.get("/tables")
+def tables(
+    request: Request,
+    where: Where,
+    who: Who,
+    target: Annotated[str | None, Query(min_length=1, max_length=2000)] = None,
+) -> Response:
+    """Tables that replays have written, or one of them with what stands in it."""
+    lake = Lake.at(where.lake)
+    replays: dict[str, list[str]] = {}
+    for each in who.replays(where.declarations.replays.values()):
+        path, _ = target_path(lake, where.declarations, each.target)
+        replays.setdefault(path, []).append(each.name)
+    return _page(
+        request,
+        "tables.html",
+        lake,
+        "" if target else "/tables",
+        # Looked for among paths of the ledger; as a path it is used nowhere.
+        tables=view_tables(lake, _seen_runs(lake, who, where), target),
+        target=target,
+        replays=replays,
+        shown=_PER_TABLE,
     )
 
 
@@ -163,7 +204,7 @@ def runs(
 ) -> Response:
     """All runs, the newest first."""
     lake = Lake.at(where.lake)
-    found = _runs(lake, who)
+    found = _runs(lake, who, where)
     begin = (page - 1) * _PER_PAGE
     return _page(
         request,
@@ -181,7 +222,7 @@ def runs(
 def run(request: Request, name: str, where: Where, who: Who) -> Response:
     """One run: its certificate, what it does not cover, its audits."""
     lake = Lake.at(where.lake)
-    view = _run(lake, who, name)
+    view = _run(lake, who, where, name)
     may_roll_back = view.state == "published" and who.may_roll_back()
     return _page(request, "run.html", lake, view=view, may_roll_back=may_roll_back)
 
@@ -190,7 +231,7 @@ def run(request: Request, name: str, where: Where, who: Who) -> Response:
 def report(name: str, where: Where, who: Who) -> Response:
     """The report of a run as one file."""
     lake = Lake.at(where.lake)
-    view = _run(lake, who, name)
+    view = _run(lake, who, where, name)
     return HTMLResponse(
         run_report(lake, where.declarations, view.run),
         headers={
@@ -204,20 +245,26 @@ def report(name: str, where: Where, who: Who) -> Response:
 def fill(request: Request, where: Where, who: Who) -> Response:
     """The form of `capstan_replay`, filled in, with the plan of what stands in it."""
     given = {name: request.query_params.getlist(name) for name in request.query_params}
-    fields = fields_of(where, given)
-    asked = next(str(field.value) for field in fields if field.name == "stream")
-    if not who.may_replay() or not who.stream(check_name("stream", asked)):
+    # What the form offers, and what a message lists, is what the user may see.
+    seen = replace(where, declarations=who.declared(where.declarations))
+    if not who.may_replay() or not seen.declarations.streams:
         raise refuse()
+    fields = fields_of(seen, given)
+    asked = next(str(field.value) for field in fields if field.name == "stream")
+    if not who.stream(check_name("stream", asked)):
+        raise refuse()
+    lake = Lake.at(where.lake)
     plan: dict[str, object] = {}
     problem: dict[str, object] = {}
     try:
-        plan = foreseen(where, fields)
+        require_tape(lake, asked)
+        plan = disclosed(foreseen(seen, fields), _seen_runs(lake, who, where))
     except CapstanError as error:
         problem = error.told()
     return _page(
         request,
         "fill.html",
-        Lake.at(where.lake),
+        lake,
         fields=fields,
         plan=plan,
         problem=problem,
@@ -234,29 +281,26 @@ def other(rest: str) -> Response:
     return Response(static(rest), media_type=STATIC[rest], headers=headers)
 
 
-def _runs(lake: Lake, who: Sight, **equal: object) -> list[RunView]:
-    """The runs that the user may see: who sees replays, those of the streams that they see."""
-    found = list_runs(lake, **equal) if who.runs() else []
-    seen = who.streams(_checked({each.stream for each in found}))
-    return [each for each in found if each.stream in seen]
+def _runs(lake: Lake, who: Sight, where: Setting, **equal: object) -> list[RunView]:
+    """The runs that the user may see, the newest first."""
+    return who.runs(list_runs(lake, **equal), where.declarations)
 
 
-def _run(lake: Lake, who: Sight, name: str) -> RunView:
-    if not who.runs():
-        raise refuse()
+def _seen_runs(lake: Lake, who: Sight, where: Setting) -> set[str]:
+    """Names of runs that the user may see; one that only holds a range yet is its stream's."""
+    listed = list_runs(lake)
+    known = {each.run for each in listed}
+    holding = [each for each in claims.alive(lake) if each.run not in known]
+    streams = who.streams({each.stream for each in holding})
+    seen = {each.run for each in who.runs(listed, where.declarations)}
+    return seen | {each.run for each in holding if each.stream in streams}
+
+
+def _run(lake: Lake, who: Sight, where: Setting, name: str) -> RunView:
     found = view_run(lake, name)
-    if not who.streams(_checked({found.stream})):
+    if not who.runs([found], where.declarations):
         # As if it were not there: names of runs are those of tables.
-        raise BadRequest("CAP-RUN", f"there is no run {name[:80]!r}", "see the runs")
-    return found
-
-
-def _checked(streams: Iterable[str]) -> set[str]:
-    """Names out of a ledger that may name a stream: nothing else is asked about."""
-    found = set()
-    for name in streams:
-        try:
-            found.add(check_name("stream", name))
-        except BadRequest:
-            continue
+        raise BadRequest(
+            "CAP-RUN", f"there is no run {name[:80]!r}", "see `capstan runs`", run=name
+        )
     return found

@@ -4,52 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from capstan.views.shown import (
-    approval_text,
-    behind_text,
-    covered_text,
-    pipeline_text,
-    size,
-    standing_text,
-)
+from capstan.views.facts import audit_text, bounds_text, checks_text, plan_facts
+from capstan.views.shown import approval_text, number, pipeline_text
 
 _LONGEST = 300
 
 
 def plan_markdown(plan: Mapping[str, object]) -> str:
     """A plan, as `Preview.as_json` gives it."""
-    complete = "yes" if plan.get("complete") else "no: times can still receive records"
-    rows = [
-        ("commit", plan.get("cut")),
-        ("workers", plan.get("workers")),
-        ("workers left out", plan.get("left_out")),
-        ("times", _times(plan)),
-        ("complete", complete),
-        ("frontier", plan.get("frontier") or "empty: closed"),
-        ("held back by", behind_text(plan.get("behind"), _text)),
-        ("without a record", plan.get("silent")),
-        ("never captured", plan.get("not_on_tape")),
-        ("records", f"{plan.get('records')} at {plan.get('times')} times"),
-        (
-            "to read",
-            f"{plan.get('files')} of {plan.get('files_all')} files, "
-            + size(int(str(plan.get("bytes") or 0))),
-        ),
-        ("late, not played", plan.get("late")),
-        ("transform", plan.get("transform")),
-        ("pipeline", pipeline_text(plan.get("pipeline"))),
-        ("mode", plan.get("mode")),
-        ("target", plan.get("target_path")),
-        ("stands already", plan.get("stands")),
-        ("of the records", standing_text(plan.get("standing"), str)),
-        ("range is held by", plan.get("held_by")),
-        ("checks", plan.get("checks")),
-        ("approval", "a person decides before it is published" if plan.get("approve") else None),
-    ]
-    covered = plan.get("covered")
-    if isinstance(covered, list) and covered:
-        rows.append(("covered already by", covered_text(covered)))
-    page = _page(f"Plan: {plan.get('stream')} into {plan.get('target')}", rows)
+    page = _page(f"Plan: {plan.get('stream')} into {plan.get('target')}", plan_facts(plan, _value))
     found = plan.get("diff")
     return "\n".join([page, "", *_difference(found)]) if isinstance(found, Mapping) else page
 
@@ -66,8 +29,11 @@ def certificate_markdown(certificate: Mapping[str, object]) -> str:
         ("stream", f"{certificate.get('stream')}, at commit {certificate.get('cut')}"),
         ("workers", certificate.get("workers")),
         ("workers left out", left_out.get("workers")),
-        ("times", _times(certificate)),
-        ("records", f"{certificate.get('records')} at {certificate.get('times')} times"),
+        ("times", bounds_text(certificate.get("since"), certificate.get("until"), _value)),
+        (
+            "records",
+            f"{_value(certificate.get('records'))} at {_value(certificate.get('times'))} times",
+        ),
         ("fingerprint", certificate.get("fingerprint")),
         ("complete", f"{complete}, frontier {frontier}"),
         ("late, not played", certificate.get("late")),
@@ -77,8 +43,8 @@ def certificate_markdown(certificate: Mapping[str, object]) -> str:
             "target",
             f"{certificate.get('target')}{'' if version is None else f', version {version}'}",
         ),
-        ("audit", _audit(certificate)),
-        ("checks", _checks(certificate)),
+        ("audit", audit_text(certificate.get("audit"), _value)),
+        ("checks", checks_text(certificate.get("audit"), _value)),
         ("approved", approval_text(certificate.get("approval"))),
         ("published", f"{'yes' if certificate.get('published') else 'no'}{stood}"),
         ("attempt", certificate.get("attempt")),
@@ -129,7 +95,7 @@ def audits_markdown(result: Mapping[str, object]) -> str:
     ]
     for each in audits:
         version = "newest" if each.get("version") is None else each["version"]
-        said = _audit({"audit": each}) if "kind" in each else f"not audited: {each.get('message')}"
+        said = audit_text(each, _value) if "kind" in each else f"not audited: {each.get('message')}"
         cells = (each.get("run"), each.get("target"), version, each.get("kind"), said)
         lines.append("| " + " | ".join(map(_text, cells)) + " |")
     return "\n".join(lines)
@@ -141,33 +107,11 @@ def rollback_markdown(result: Mapping[str, object]) -> str:
     rows = [
         ("stream", result.get("stream")),
         ("workers", result.get("workers")),
-        ("times", _times(result)),
+        ("times", bounds_text(result.get("since"), result.get("until"), _value)),
         ("target", f"{result.get('target')}: {version}"),
         ("taken back", "before; nothing was changed" if result.get("stood") else "now"),
     ]
     return _page(f"Rolled back: {result.get('run')}", rows)
-
-
-def _audit(certificate: Mapping[str, object]) -> str:
-    audit = certificate.get("audit")
-    if not isinstance(audit, Mapping):
-        return ""
-    if audit.get("passed"):
-        return f"passed ({audit.get('kind')}, {audit.get('cells')} cells)"
-    if not audit.get("differing"):
-        return f"failed ({audit.get('kind')}): {_checks(certificate)}"
-    differing, cells = audit.get("differing"), audit.get("cells")
-    return f"failed ({audit.get('kind')}): {differing} of {cells} cells differ"
-
-
-def _checks(certificate: Mapping[str, object]) -> str:
-    audit = certificate.get("audit")
-    checks = audit.get("checks") if isinstance(audit, Mapping) else None
-    return ", ".join(
-        f"{each['name']} ({each['rule']}): "
-        + (f"not met by {each['failing']} rows" if each["failing"] else "met by all rows")
-        for each in (checks if isinstance(checks, list) else [])
-    )
 
 
 def _row(value: object) -> str:
@@ -177,27 +121,24 @@ def _row(value: object) -> str:
     return _text(value)
 
 
-def _times(value: Mapping[str, object]) -> str:
-    since, until = value.get("since"), value.get("until")
-    start = "from the start" if since is None else f"from {since}"
-    return start + ("" if until is None else f" to before {until}")
-
-
 def _page(title: str, rows: Iterable[tuple[str, object]]) -> str:
     lines = [f"## {title}", "", "| what | found |", "| --- | --- |"]
     shown = [(name, _text(value)) for name, value in rows]
     return "\n".join(lines + [f"| {name} | {text} |" for name, text in shown if text])
 
 
+def _value(value: object) -> str:
+    """A value inside of a text: numbers with their thousands apart."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    if isinstance(value, Mapping):
+        return ", ".join(f"{number(count)} {name}" for name, count in value.items())
+    return number(value)
+
+
 def _text(value: object) -> str:
     """A value in a cell of a table: one line, with nothing in it that ends the cell."""
-    if value is None:
-        return ""
-    if isinstance(value, list | tuple):
-        text = ", ".join(map(str, value))
-    elif isinstance(value, Mapping):
-        text = ", ".join(f"{count} {name}" for name, count in value.items())
-    else:
-        text = str(value)
+    listed = isinstance(value, list | tuple | Mapping)
+    text = _value(value) if listed else "" if value is None else str(value)
     text = " ".join(text.split()).replace("|", "\\|")
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."

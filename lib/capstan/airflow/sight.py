@@ -1,22 +1,25 @@
 """Who may see what of a lake: whoever may see the DAGs that the data belongs to.
 
 What a tape holds belongs to the DAG that captures it, also where that DAG is not there: then it is
-for those alone whom Airflow lets see a DAG of that name. A replay belongs to the DAG that runs it,
-and to that of the stream that it plays.
+for those alone whom Airflow lets see a DAG of that name. A replay and its runs belong to the DAG
+that runs it, which is `capstan_replay` for runs of no declared replay, and to that of the stream
+that it plays.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.models.dag import DagModel
 
-from capstan.declare import Replay
+from capstan.declare import Declarations, Replay, check_name
+from capstan.errors import BadRequest
+from capstan.views.runs import RunView
 
 REPLAY_DAG = "capstan_replay"
 ROLLBACK_DAG = "capstan_rollback"
@@ -60,9 +63,22 @@ class Sight:
         seen = _readable({dag for dags in needed.values() for dag in dags}, self.user)
         return [replay for replay in listed if needed[replay.name] <= seen]
 
-    def runs(self) -> bool:
-        """Whether the user may see runs at all; of which streams is another question."""
-        return bool(_readable([REPLAY_DAG], self.user))
+    def declared(self, declarations: Declarations) -> Declarations:
+        """Of what is declared that which the user may see: all but other streams and replays."""
+        seen = self.streams(declarations.streams)
+        replays = {each.name: each for each in self.replays(declarations.replays.values())}
+        streams = {name: each for name, each in declarations.streams.items() if name in seen}
+        return replace(declarations, streams=streams, replays=replays)
+
+    def runs(self, runs: Iterable[RunView], declarations: Declarations) -> list[RunView]:
+        """Those of the runs that the user may see, in their order."""
+        needed = {
+            run.run: {capture_dag(run.stream), _run_dag(run, declarations)}
+            for run in runs
+            if _is_name(run.stream)
+        }
+        seen = _readable({dag for dags in needed.values() for dag in dags}, self.user)
+        return [run for run in runs if run.run in needed and needed[run.run] <= seen]
 
     def may_replay(self) -> bool:
         """Whether the user may trigger `capstan_replay`."""
@@ -79,6 +95,21 @@ class Sight:
             details=DagDetails(id=dag, team_name=_teams([dag]).get(dag)),
             user=self.user,
         )
+
+
+def _run_dag(run: RunView, declarations: Declarations) -> str:
+    name = run.request.get("replay")
+    replay = declarations.replays.get(name) if isinstance(name, str) else None
+    return REPLAY_DAG if replay is None else backfill_dag(replay)
+
+
+def _is_name(stream: str) -> bool:
+    """Whether a name out of a ledger may name a stream: nothing else is asked about."""
+    try:
+        check_name("stream", stream)
+    except BadRequest:
+        return False
+    return True
 
 
 def _readable(dags: Collection[str], user: BaseUser) -> set[str]:

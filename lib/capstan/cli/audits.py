@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import RenderableType
 
-from capstan.cli.certificate import audit_line, checks_line, finding_table
+from capstan.cli.certificate import finding_table
 from capstan.cli.options import AsOf, Since, Until, Workers, names
+from capstan.cli.output import cell
 from capstan.cli.progress import Work
 from capstan.cli.shell import Shell, shell_of
 from capstan.errors import BadRequest
+from capstan.views.facts import audit_text, checks_text
 
 if TYPE_CHECKING:
     from capstan.audit import Audit
@@ -101,9 +103,9 @@ def _audit_run(shell: Shell, run: str, version: int | None) -> int:
 
 def _audited(shell: Shell, about: dict[str, object], found: Audit, time_type: TimeType) -> int:
     value = found.as_json(time_type)
-    lines: list[RenderableType] = [f"{about['target']}: audit {audit_line(value)}"]
+    lines: list[RenderableType] = [f"{about['target']}: audit {audit_text(value, cell)}"]
     if found.checks:
-        lines.append(f"checks: {checks_line(value)}")
+        lines.append(f"checks: {checks_text(value, cell)}")
     if found.differing:
         counts = ", ".join(f"{count:,} {kind}" for kind, count in found.totals.items() if count)
         lines.append(f"rows: {counts}; the first at {found.first}")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from rich.table import Table
 
 from capstan.cli.output import cell, facts, table
+from capstan.views.facts import audit_text, bounds_text, checks_text
 from capstan.views.shown import approval_text, pipeline_text
 
 # Of a row in a table; the whole of it is in the JSON.
@@ -22,7 +23,7 @@ def certificate_facts(certificate: Mapping[str, object]) -> Table:
         [
             ("stream", f"{certificate.get('stream')}, at commit {certificate.get('cut')}"),
             ("workers", certificate.get("workers")),
-            ("times", time_range(certificate)),
+            ("times", bounds_text(certificate.get("since"), certificate.get("until"), cell)),
             ("records", _records(certificate)),
             ("fingerprint", certificate.get("fingerprint")),
             ("complete", _complete(certificate)),
@@ -31,34 +32,13 @@ def certificate_facts(certificate: Mapping[str, object]) -> Table:
             ("transform", certificate.get("transform")),
             ("pipeline", pipeline_text(certificate.get("pipeline"))),
             ("target", _target(certificate)),
-            ("audit", audit_line(certificate.get("audit"))),
-            ("checks", checks_line(certificate.get("audit"))),
+            ("audit", audit_text(certificate.get("audit"), cell)),
+            ("checks", checks_text(certificate.get("audit"), cell)),
             ("approved", approval_text(certificate.get("approval"))),
             ("published", certificate.get("published")),
             ("seconds", certificate.get("seconds")),
             ("", ""),
         ],
-    )
-
-
-def audit_line(audit: object) -> str:
-    """An audit in one line; empty where there was none."""
-    if not isinstance(audit, Mapping):
-        return ""
-    cells, differing = cell(audit.get("cells")), cell(audit.get("differing"))
-    if audit.get("passed"):
-        return f"passed ({audit.get('kind')}, {cells} cells)"
-    if not audit.get("differing"):
-        return f"failed ({audit.get('kind')}): rows do not meet a check"
-    return f"failed ({audit.get('kind')}): {differing} of {cells} cells differ"
-
-
-def checks_line(audit: object) -> str:
-    """The declared checks of an audit in one line: each with the rows that do not meet it."""
-    checks = audit.get("checks") if isinstance(audit, Mapping) else None
-    return ", ".join(
-        f"{each['name']} {'met' if not each['failing'] else 'not met by ' + cell(each['failing'])}"
-        for each in (checks if isinstance(checks, list) else [])
     )
 
 
@@ -93,13 +73,6 @@ def _row(row: object, names: list[str] | None) -> str:
         return ""
     text = ", ".join(f"{n}={row.get(n)}" for n in (row if names is None else names))
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
-
-
-def time_range(value: Mapping[str, object]) -> str:
-    """`since` and `until` in words."""
-    since, until = value.get("since"), value.get("until")
-    start = "from the start" if since is None else f"from {since}"
-    return start + ("" if until is None else f" to before {until}")
 
 
 def _records(certificate: Mapping[str, object]) -> str:

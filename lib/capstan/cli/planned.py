@@ -6,42 +6,17 @@ from collections.abc import Mapping
 
 from rich.console import RenderableType
 
-from capstan.cli.certificate import row_pair, time_range
+from capstan.cli.certificate import row_pair
 from capstan.cli.output import cell, facts, table
-from capstan.views.shown import behind_text, pipeline_text, size, standing_text
+from capstan.views.facts import plan_facts
 
 
 def plan_tables(plan: Mapping[str, object]) -> list[RenderableType]:
     """A plan, as `Preview.as_json` gives it."""
-    complete = "yes" if plan["complete"] else "no: times of the range can still receive records"
+    # What is covered has a table of its own.
+    told = [fact for fact in plan_facts(plan, cell) if fact[0] != "covered already by"]
     shown: list[RenderableType] = [
-        facts(
-            f"plan: {plan['stream']} into {plan['target']}",
-            [
-                ("commit", plan["cut"]),
-                ("workers", plan["workers"]),
-                ("workers left out", plan["left_out"]),
-                ("without a record", plan["silent"]),
-                ("never captured", plan["not_on_tape"]),
-                ("times", time_range(plan)),
-                ("complete", complete),
-                ("frontier", plan["frontier"] or "empty: closed"),
-                ("held back by", behind_text(plan["behind"], cell)),
-                ("records", f"{cell(plan['records'])} at {cell(plan['times'])} times"),
-                ("to read", f"{plan['files']} of {plan['files_all']} files, {_size(plan)}"),
-                ("late, not played", plan["late"]),
-                ("transform", plan["transform"]),
-                ("pipeline", pipeline_text(plan["pipeline"])),
-                ("mode", plan["mode"]),
-                ("target", plan["target_path"]),
-                ("stands already", plan["stands"]),
-                ("of the records", standing_text(plan["standing"], cell)),
-                ("range is held by", plan["held_by"]),
-                ("checks", plan["checks"]),
-                ("approval", "a person decides before it is published" if plan["approve"] else ""),
-                ("", ""),
-            ],
-        )
+        facts(f"plan: {plan['stream']} into {plan['target']}", [*told, ("", "")])
     ]
     covered = plan["covered"]
     if isinstance(covered, list) and covered:
@@ -76,7 +51,3 @@ def difference_tables(difference: Mapping[str, object]) -> list[RenderableType]:
         ]
         shown.append(table("", columns, rows))
     return shown
-
-
-def _size(plan: Mapping[str, object]) -> str:
-    return size(int(str(plan["bytes"])))

@@ -22,8 +22,10 @@ CODES = {
     "changed": "CAP-CHANGED",
     "check": "CAP-CHECK",
     "tape": "CAP-TAPE",
+    "violation": "CAP-VIOLATION",
 }
-"""The stable code of a finding, by its kind; `tape` where the tape's own records are wrong."""
+"""The stable code of a finding, by its kind; `tape` where the tape's own records are wrong,
+`violation` where a recording breaks a rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +33,14 @@ class Audited:
     """What was audited.
 
     Attributes:
-        run: The run; empty of a table that no run is asked about.
+        run: The run; empty of a table that no run is asked about, and of a tape.
         attempt: Its attempt; 0 without a run.
         stream: The stream that says what is right.
         cut: The tape's commit.
-        target: The path of the audited table.
+        target: The path of the audited table; empty of a tape.
         target_version: Its version; None of what is staged, or of the newest.
-        audit: The kind of the audit: `copy`, `shared-columns`, `transform`, `pipeline`.
+        audit: The kind of the audit: `copy`, `shared-columns`, `transform`, `pipeline`, or
+            `verification`.
     """
 
     run: str
@@ -54,8 +57,9 @@ class Noted:
     """A finding as the ledger keeps it.
 
     Attributes:
-        kind: `missing`, `extra`, `changed`, `check` or `tape`.
-        total: How many there are of this kind, or of this check, in the whole audit.
+        kind: `missing`, `extra`, `changed`, `check`, `tape` or `violation`.
+        total: How many there are of this kind, or of this check, in the whole audit; 0 of a
+            violation that is there no more.
         worker: The captured worker; None where the table does not keep it.
         time: The time as text; None where it is not kept, or nothing is shown.
         expected: The row that should be there, or on the tape the cell.

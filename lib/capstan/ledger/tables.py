@@ -21,6 +21,7 @@ from pyspark.sql.types import (
 
 from capstan.tape import delta
 from capstan.tape.lake import Lake, is_table
+from capstan.tape.opened import keeping, kept
 from capstan.tape.transaction import Txn
 
 if TYPE_CHECKING:
@@ -141,6 +142,8 @@ SCHEMAS = {
     ),
 }
 
+_MOST_BYTES = 64 << 20
+
 # Rows of these ledgers change what was said before with the same value of a column. They are read
 # by `at`, which therefore goes on where the clock jumps back, or is another machine's.
 _FOLLOWS = {"runs": "run", "snapshots": "pipeline", "retired": "stream"}
@@ -163,10 +166,20 @@ def read_rows(lake: Lake, ledger: str, **equal: object) -> list[dict[str, object
     for column, value in equal.items():
         part = dataset.field(column) == value
         condition = part if condition is None else condition & part
-    table = delta.open_table(path).to_pyarrow_dataset().to_table(filter=condition)
+    files = kept("rows", path, lambda: _rows(path))
+    table = files.to_table(filter=condition)
     order = "claim" if ledger == "claims" else "at"
     rows: list[dict[str, object]] = table.sort_by(order).to_pylist()
     return rows
+
+
+def _rows(path: str) -> dataset.Dataset:
+    """The rows of a ledger; in memory where pages are shown and they are not too many."""
+    files: dataset.Dataset = delta.open_table(path).to_pyarrow_dataset()
+    if not keeping():
+        return files
+    rows = files.to_table()
+    return dataset.dataset(rows) if rows.nbytes <= _MOST_BYTES else files
 
 
 def make_ledger(spark: SparkSession, lake: Lake, ledger: str) -> str:

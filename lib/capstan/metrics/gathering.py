@@ -125,12 +125,11 @@ def _table_samples(lake: Lake, view: StreamView) -> Iterator[Sample]:
         min(line.events, verified.get(line.worker, 0)) for line in view.progress.lines
     )
     yield Sample("unverified_events", unseen, (view.name,))
-    for name, table in (("events", events), ("late", delta.open_table(paths.late))):
-        sizes = pa.table(table.get_add_actions(flatten=True))["size_bytes"]
+    others = [(name, delta.open_table(getattr(paths, name))) for name in ("late", "records")]
+    for name, table in (("events", events), *others):
+        sizes = pa.table(table.get_add_actions())["size_bytes"]
         yield Sample("files", len(sizes), (view.name, name))
         yield Sample("bytes", pc.sum(sizes).as_py() or 0, (view.name, name))
-    yield Sample("files", view.files, (view.name, "records"))
-    yield Sample("bytes", view.bytes, (view.name, "records"))
 
 
 def events_per_second(commits: Sequence[Mapping[str, object]]) -> float | None:

@@ -26,6 +26,7 @@ from capstan import breakage
 from capstan.errors import AnswerIsNo, Broken
 from capstan.tape.conflicts import SAME_TXN, is_any, retrying
 from capstan.tape.lake import delete_folder, is_table, read_text
+from capstan.tape.opened import kept
 from capstan.tape.transaction import Txn, write_once
 
 if TYPE_CHECKING:
@@ -109,6 +110,8 @@ def open_table(path: str, version: int | None = None) -> deltalake.DeltaTable:
             `CAP-DAMAGED` or `CAP-NO-ACCESS` where the reason is known.
     """
     try:
+        if version is None:
+            return kept("table", path, lambda: deltalake.DeltaTable(path))
         return deltalake.DeltaTable(path, version=version)
     except TableNotFoundError as error:
         raise Broken(

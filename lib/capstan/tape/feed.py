@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import deltalake
 import pyarrow as pa
+import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
 from pyarrow import dataset
 from pyspark.errors import PySparkException
@@ -22,6 +23,7 @@ from pyspark.errors import PySparkException
 from capstan.errors import Fenced
 from capstan.tape import delta
 from capstan.tape.lake import is_table
+from capstan.tape.scan import read_columns
 from capstan.tape.schema import FEED
 from capstan.tape.tape import Cut, Tape
 from capstan.tape.transaction import Txn
@@ -175,9 +177,12 @@ class LateRows:
 
 def late_by_reason(tape: Tape, cut: Cut) -> tuple[LateRows, ...]:
     """Records that were fed up to a cut and are not on tape, the most frequent reason first."""
-    files = delta.open_table(tape.paths.late).to_pyarrow_dataset()
-    columns = ["reason", "worker", "batch"]
-    rows = pa.table(files.to_table(columns=columns, filter=kept_late(tape, cut)))
+    rows = read_columns(tape.paths.late, ["reason", "worker", "batch"])
+    if (pc.max(rows["batch"]).as_py() or 0) > cut.batch:
+        rows = rows.filter(dataset.field("batch") <= cut.batch)
+    if pc.any(pc.equal(rows["reason"], "late")).as_py():
+        # The feed, which says what was put back, grows with each batch: it is not read for nothing.
+        rows = rows.filter(kept_late(tape, cut))
     wanted = [("reason", "count"), ("worker", "distinct"), ("batch", "min"), ("batch", "max")]
     found = rows.group_by("reason").aggregate(wanted).to_pylist()
     return tuple(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyarrow import fs
+from pyarrow import NativeFile, fs
 
 from capstan.declare import check_name
 from capstan.errors import BadRequest, Broken
@@ -144,8 +145,27 @@ def is_table(path: str) -> bool:
 def children(path: str) -> list[str]:
     """Names of what lies directly in the folder `path`, sorted; none if it is not there."""
     filesystem, inside = _open(path)
+    if isinstance(filesystem, fs.LocalFileSystem):
+        # Names alone: of a log with many commits Arrow would look at each entry.
+        with suppress(FileNotFoundError):
+            return sorted(each.name for each in Path(inside).iterdir())
+        return []
     selector = fs.FileSelector(inside, allow_not_found=True)
     return sorted(info.base_name for info in filesystem.get_file_info(selector))
+
+
+def newest_entry(table: str) -> str:
+    """The newest entry of a table's log and its moment: another one after each commit.
+
+    Of a table that was deleted and made again it is another one too. Empty where there is none.
+    """
+    log = f"{table}/_delta_log"
+    name = max((name for name in children(log) if name[:1].isdecimal()), default="")
+    if not name:
+        return ""
+    filesystem, inside = _open(f"{log}/{name}")
+    (info,) = filesystem.get_file_info([inside])
+    return f"{name} {info.mtime_ns}"
 
 
 def size_of(path: str) -> int:
@@ -166,6 +186,16 @@ def sizes_of(paths: Sequence[str]) -> dict[str, int | None]:
         path: None if info.type == missing else info.size
         for path, info in zip(paths, infos, strict=True)
     }
+
+
+def open_file(path: str) -> NativeFile:
+    """Open the file at `path` to read any part of it.
+
+    Raises:
+        OSError: When it is not there, or may not be read.
+    """
+    filesystem, inside = _open(path)
+    return filesystem.open_input_file(inside)
 
 
 def read_text(path: str) -> str:

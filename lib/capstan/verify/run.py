@@ -18,6 +18,7 @@ from capstan.tape.summary import worker_labels
 from capstan.tape.tape import Cut, Tape, newest_cut, read_events
 from capstan.times import Antichain, Box, TimeType
 from capstan.verify import remembered
+from capstan.verify.broken import note_violations
 from capstan.verify.columns import NO_WORKER, Fingerprint
 from capstan.verify.content import findings
 from capstan.verify.damage import require_whole
@@ -69,7 +70,7 @@ def verify(
         workers: Only these; None for all, and for whatever else is on the tape.
         cut: What to verify; by default the newest cut.
         deep: Whether to compare the records with the counts and fingerprints of their events.
-        remember: Whether to write to the ledger what was found sound.
+        remember: Whether to write to the ledgers what was found sound, and what was not.
 
     Raises:
         BadRequest: `CAP-WORKER` for a chosen worker that the stream does not have.
@@ -93,7 +94,10 @@ def verify(
         _verdict(worker, plan.labels.get(worker, ""), outcome)
         for worker, outcome in sorted(outcomes.items())
     ]
-    return Verification(tape.name, cut, tuple(verdicts), retired)
+    found = Verification(tape.name, cut, tuple(verdicts), retired)
+    if remember:
+        note_violations(spark, lake, tape, found, deep=deep)
+    return found
 
 
 def events_to_judge(

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from capstan.times import Coordinate, Kind
+from capstan.views.shown import length_text
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DAY_US = 86_400_000_000
+_DAY_US, _MINUTE_US = 86_400_000_000, 60_000_000
 # Lengths between marks that people can add up, in microseconds.
 _STEPS = tuple(
     1_000_000 * seconds
@@ -61,6 +62,23 @@ def coordinate_axis(coordinate: Coordinate, low: int, high: int, *, marks: int =
     return Axis(f"{coordinate.name} (UTC)", low, high, ticks)
 
 
+def clock_axis(name: str, low: int, high: int, *, marks: int = 6) -> Axis:
+    """An axis of instants in UTC, in microseconds."""
+    return coordinate_axis(Coordinate.of(name, Kind.TIMESTAMP), low, high, marks=marks)
+
+
+def length_axis(name: str, coordinate: Coordinate, high: int, *, marks: int = 5) -> Axis:
+    """An axis of distances in a coordinate, from none to `high`."""
+    if coordinate.kind is Kind.BIGINT:
+        return number_axis(name, 0, high, marks=marks)
+    unit = _DAY_US if coordinate.kind is Kind.DATE else 1
+    wanted = high * unit / marks
+    days = _round_up(wanted / _DAY_US) * _DAY_US
+    step = max(next((each for each in _STEPS if each >= wanted), days), unit) // unit
+    ticks = tuple((value, length_text(coordinate, value)) for value in range(0, high + 1, step))
+    return Axis(name, 0, max(high, 1), ticks)
+
+
 def _round_up(value: float) -> int:
     """The least of 1, 2, 5, 10, 20, 50, ... that is not less than `value`."""
     power = 1
@@ -84,11 +102,10 @@ def _moments(low: int, high: int, marks: int) -> list[tuple[int, str]]:
     for step in _STEPS:
         if step >= wanted:
             first = -(-low // step) * step
-            day = step >= _DAY_US
-            return [
-                (at, _text(at, "%m-%d" if day else "%m-%d %H:%M"))
-                for at in range(first, high + 1, step)
-            ]
+            form = (
+                "%m-%d" if step >= _DAY_US else "%m-%d %H:%M" if step >= _MINUTE_US else "%H:%M:%S"
+            )
+            return [(at, _text(at, form)) for at in range(first, high + 1, step)]
     months = next((m for m in _MONTHS if m * 30 * _DAY_US >= wanted), _MONTHS[-1])
     return [(at, _text(at, "%Y-%m" if months < 12 else "%Y")) for at in _firsts(low, high, months)]
 

@@ -7,17 +7,18 @@ days of a calendar, or cells of a strip where times are numbers, and stretches t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date, timedelta
-from itertools import groupby
+from itertools import groupby, takewhile
 
 from capstan.backfill.gaps import Survey, bound_text, survey
 from capstan.backfill.interval import Interval, State
 from capstan.declare import Declarations, Mode, Replay
-from capstan.errors import CapstanError
-from capstan.tape.lake import Lake
+from capstan.errors import BadRequest, CapstanError
+from capstan.tape.lake import Lake, newest_entry
 from capstan.times import Kind, TimeType
-from capstan.views.kept import Kept, newest_entry
+from capstan.views.kept import Kept
 from capstan.views.shown import short_bound
 
 WORST = ("failed", "gap", "stale", "waiting", "retired", "incomplete", "covered")
@@ -26,6 +27,7 @@ WORST = ("failed", "gap", "stale", "waiting", "retired", "incomplete", "covered"
 FILLED = frozenset({"gap", "failed", "stale"})
 """States that a replay mends."""
 
+_AT_ONCE = 8
 _STRIP = 366
 _STRETCHES = 200
 
@@ -37,10 +39,11 @@ class Cell:
     Attributes:
         name: The day, or the interval's first time.
         state: The worst state of what lies in it.
-        since: Where its part of the first interval in this state begins.
-        until: Where the last one ends.
+        since: Where the first interval in this state begins.
+        until: Where the last of those ends that follow upon it, in this state for these workers.
         intervals: How many intervals meet it.
         day: The day itself, of a calendar.
+        workers: Labels of the workers that are missing there, or written by older code.
         doubles: Whether a replay over it would put in rows that stand there already.
     """
 
@@ -50,6 +53,7 @@ class Cell:
     until: str
     intervals: int
     day: date | None = None
+    workers: tuple[str, ...] = ()
     doubles: bool = False
 
     @property
@@ -179,6 +183,7 @@ def view_coverage(
     """
     declared = declarations.replay(replay)
     try:
+        require_tape(lake, declared.stream)
         found = _survey(lake, declarations, declared)
     except CapstanError as error:
         return NoCoverage(declared, error)
@@ -204,6 +209,24 @@ def view_coverage(
         not found.whole,
         time_type,
     )
+
+
+def view_coverages(
+    lake: Lake, declarations: Declarations, replays: Sequence[str]
+) -> list[Coverage | NoCoverage]:
+    """What a page shows of several declared replays, in their order; several are told at a time."""
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+        return list(pool.map(lambda name: view_coverage(lake, declarations, name), replays))
+
+
+def require_tape(lake: Lake, stream: str) -> None:
+    """Check that a stream is on tape, without a word of other streams.
+
+    Raises:
+        BadRequest: `CAP-STREAM`.
+    """
+    if not newest_entry(lake.stream(stream).events):
+        raise BadRequest("CAP-STREAM", f"stream {stream} is not on tape yet", "capture it first")
 
 
 def _survey(lake: Lake, declarations: Declarations, replay: Replay) -> Survey:
@@ -249,27 +272,37 @@ def _strip(intervals: Sequence[Interval], appends: bool) -> tuple[Cell, ...]:
 def _cell(name: str, intervals: Sequence[Interval], day: date | None, appends: bool) -> Cell:
     states = {str(each.state) for each in intervals}
     worst = next(state for state in WORST if state in states)
-    same = [each for each in intervals if each.state == worst]
-    since, until = same[0].since, same[-1].until
-    # Of a cell all workers are played, from its first interval in this state to its last one.
-    span = intervals[intervals.index(same[0]) : intervals.index(same[-1]) + 1]
-    doubles = appends and any(each.partly or each.missing != each.workers for each in span)
-    return Cell(name, worst, since, until, len(intervals), day, doubles)
+    # What is covered between two gaps is not to be played again: a link leads to one at a time.
+    first = next(n for n, each in enumerate(intervals) if each.state == worst)
+    workers = _concerned(intervals[first])
+    part = list(
+        takewhile(lambda e: e.state == worst and _concerned(e) == workers, intervals[first:])
+    )
+    bounds, doubles = (part[0].since, part[-1].until), appends and _doubles(part)
+    return Cell(name, worst, *bounds, len(intervals), day, workers, doubles)
 
 
 def _stretches(intervals: Iterable[Interval], appends: bool) -> list[Stretch]:
     found = []
     for (state, runs, workers), group in groupby(intervals, _said):
         part = list(group)
-        doubles = appends and (state == State.STALE or any(each.partly for each in part))
-        bounds = (part[0].since, part[-1].until)
+        bounds, doubles = (part[0].since, part[-1].until), appends and _doubles(part)
         found.append(Stretch(*bounds, state, runs, workers, len(part), doubles))
     return found
 
 
+def _doubles(part: Iterable[Interval]) -> bool:
+    """Whether to append what is said to be missing would double rows that stand there."""
+    return any(each.state is State.STALE or each.partly for each in part)
+
+
 def _said(each: Interval) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    workers = each.missing if each.state in ("gap", "failed") else each.stale
-    return str(each.state), each.runs, workers
+    return str(each.state), each.runs, _concerned(each)
+
+
+def _concerned(each: Interval) -> tuple[str, ...]:
+    """The workers that have to be played to mend an interval."""
+    return each.missing if each.state in ("gap", "failed") else each.stale
 
 
 def _kept(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:

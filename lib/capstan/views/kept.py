@@ -8,8 +8,6 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from capstan.tape.lake import children
-
 Found = TypeVar("Found")
 
 _MOST = 256
@@ -45,9 +43,3 @@ class Kept(Generic[Found]):
             while len(self._values) > _MOST:
                 self._values.popitem(last=False)
         return value
-
-
-def newest_entry(path: str) -> str:
-    """The name of the newest entry in a table's log: another one with every commit."""
-    names = (name for name in children(f"{path}/_delta_log") if name[:1].isdecimal())
-    return max(names, default="")

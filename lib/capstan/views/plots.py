@@ -20,6 +20,7 @@ _WIDTH, _HEIGHT = 720, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 96, 28, 44
 _BANDS = 60
 _LINE = 15
+_LEAST = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +38,17 @@ class Series:
     texts: tuple[str, ...]
 
 
-def step_plot(title: str, across: Axis, up: Axis, lines: Sequence[Series]) -> Markup:
+def step_plot(
+    title: str, across: Axis, up: Axis, lines: Sequence[Series], marks: Sequence[str]
+) -> Markup:
     """Lines that keep their value until the next point.
 
     Args:
         title: What it shows, in a sentence: for those who do not see it.
         across: The horizontal axis.
         up: The vertical one.
-        lines: At most as many as a person can tell apart.
+        lines: At most as many as a person can tell apart; all have points at the same places.
+        marks: What each of these places is called.
     """
     return _svg(
         title,
@@ -52,7 +56,7 @@ def step_plot(title: str, across: Axis, up: Axis, lines: Sequence[Series]) -> Ma
         _grid(across, up),
         *(_line(each, kind % KINDS, across, up) for kind, each in enumerate(lines)),
         _names(lines, up),
-        _bands(across, lines),
+        _bands(across, lines, marks),
     )
 
 
@@ -209,21 +213,22 @@ def _names(lines: Sequence[Series], up: Axis) -> Markup:
     return Markup("").join(parts)
 
 
-def _bands(across: Axis, lines: Sequence[Series]) -> Markup:
+def _bands(across: Axis, lines: Sequence[Series], marks: Sequence[str]) -> Markup:
     """Invisible bands over the points of the axis that tell what every line is there."""
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
     many = len(lines[0].points) if lines else 0
     every = -(-many // _BANDS) or 1
     parts = []
     for index in range(0, many, every):
-        value = lines[0].points[index][0]
-        x = across.place(value, _LEFT, right)
-        width = (right - _LEFT) / max(many - 1, 1) * every
+        x = across.place(lines[0].points[index][0], _LEFT, right)
+        # Up to the next band; the last one is as wide as can be seen, and not beyond the plot.
+        after = lines[0].points[min(index + every, many - 1)][0]
+        end = max(across.place(after, _LEFT, right), min(x + _LEAST, right))
         told = "\n".join(f"{each.name}: {each.texts[index]}" for each in lines)
         parts.append(
             Markup(
                 '<rect class="band" x="{:.1f}" y="{}" width="{:.1f}" height="{}">'
-                "<title>{} {:,.0f}\n{}</title></rect>"
-            ).format(x, _TOP, width, bottom - _TOP, across.name, value, told)
+                "<title>{}\n{}</title></rect>"
+            ).format(x, _TOP, end - x, bottom - _TOP, marks[index], told)
         )
     return Markup("").join(parts)

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.tape import delta
+from capstan.tape.scan import read_columns
 from capstan.tape.tape import Cut, Tape
 from capstan.views.scanning import Scanned, scan, summed
 
@@ -128,7 +129,7 @@ def read_progress(
 
 
 def _roster(tape: Tape, cut: Cut) -> dict[int, tuple[str, int]]:
-    rows = delta.open_table(tape.paths.workers).to_pyarrow_table().to_pylist()
+    rows = read_columns(tape.paths.workers, ["worker", "label", "opened_commit"]).to_pylist()
     return {
         int(row["worker"]): (str(row["label"]), int(row["opened_commit"]))
         for row in sorted(rows, key=lambda row: int(row["worker"]))

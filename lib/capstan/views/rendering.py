@@ -7,21 +7,26 @@ together in the same way. A page loads nothing from anywhere but its own server.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from importlib.resources import files
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from capstan.views import shown
-from capstan.views.axes import coordinate_axis, number_axis
+from capstan.views import facts, shown
+from capstan.views.axes import Axis, clock_axis, coordinate_axis, length_axis, number_axis
 from capstan.views.calendars import Link, calendar, strip
+from capstan.views.course import Course
 from capstan.views.coverage import Cell, Coverage, Stretch
 from capstan.views.plots import KINDS, Series, bar_plot, spark, step_plot
 from capstan.views.progress import Line
+from capstan.views.runs import UNCOVERED
 from capstan.views.streams import StreamView
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 STATIC = {
     "style.css": "text/css; charset=utf-8",
     "page.js": "text/javascript; charset=utf-8",
@@ -78,45 +83,110 @@ def _environment() -> Environment:
         coordinate=shown.coordinate_text,
         short_target=shown.short_target,
         frontier_plot=frontier_plot,
+        lag_plot=lag_plot,
         frontier_spark=frontier_spark,
         late_plot=late_plot,
         coverage_plot=coverage_plot,
         approval_text=shown.approval_text,
-        behind_text=lambda behind: shown.behind_text(behind, shown.value_text),
-        standing_text=lambda standing: shown.standing_text(standing, shown.number),
-        covered_text=shown.covered_text,
+        uncovered=UNCOVERED,
+        plan_facts=_plan_facts,
+        audit_text=lambda audit: facts.audit_text(audit, shown.value_text),
+        check_facts=lambda audit: facts.check_facts(audit, shown.value_text),
+        checks_text=lambda audit: facts.checks_text(audit, shown.value_text),
         fill_query=fill_query,
+        query=lambda **fields: urlencode(fields),
     )
     return made
 
 
-def frontier_plot(view: StreamView) -> Markup:
-    """The frontier of each worker over the commits of the tape; of many, those furthest behind.
+def _plan_facts(plan: Mapping[str, object]) -> list[facts.Fact]:
+    told = facts.plan_facts(plan, shown.value_text)
+    return [(name.capitalize(), value) for name, value in told]
 
-    Of one commit there is none: its frontiers stand in the table of workers.
+
+def frontier_plot(view: StreamView, course: Course) -> Markup:
+    """The frontier of each worker over time; of many, those furthest behind.
+
+    Over the commits of the tape where it is not known when these were made. Of one commit there is
+    none: its frontiers stand in the table of workers.
     """
-    if len(view.progress.commits) < 2:
-        return Markup("")
     drawn = furthest_behind(view)
-    values = [v for line in drawn for v in _drawable(view, line) if v is not None]
-    if not values:
-        return Markup("")
-    commits = view.progress.commits
-    series = [
-        Series(
+    rows = [
+        _Row(
             line.label,
-            tuple(zip(map(float, commits), _drawable(view, line), strict=True)),
-            tuple(shown.coordinate_text(view.coordinate, value) for value in line.frontier),
+            _drawable(view, line),
+            [shown.coordinate_text(view.coordinate, value) for value in line.frontier],
         )
         for line in drawn
     ]
     title = f"Frontier of {len(drawn)} of {len(view.progress.lines)} workers of {view.name}"
+    low, high = _span(rows)
+    return _plot(view, course, title, rows, coordinate_axis(view.coordinate, low, high))
+
+
+def lag_plot(view: StreamView, course: Course) -> Markup:
+    """How far the frontier of each worker was behind the greatest time on tape, over time."""
+    drawn, rows = furthest_behind(view), []
+    for line in drawn:
+        lags = [
+            None if held is None or most is None else max(0, most - held)
+            for held, most in zip(_drawable(view, line), course.greatest, strict=True)
+        ]
+        texts = [shown.length_text(view.coordinate, lag) or "not known" for lag in lags]
+        rows.append(_Row(line.label, lags, texts))
+    title = f"Lag of {len(drawn)} of {len(view.progress.lines)} workers of {view.name}"
+    up = length_axis("behind the last record", view.coordinate, _span(rows)[1])
+    return _plot(view, course, title, rows, up)
+
+
+class _Row(NamedTuple):
+    """A line of a plot: its name, and for each sampled commit a value and what it is called."""
+
+    name: str
+    values: Sequence[int | None]
+    texts: Sequence[str]
+
+
+def _plot(view: StreamView, course: Course, title: str, rows: Sequence[_Row], up: Axis) -> Markup:
+    """Lines over the moments of commits; over the commits where these are not known."""
+    commits = view.progress.commits
+    timed = [i for i, at in enumerate(course.moments) if at is not None]
+    clock = len({course.moments[i] for i in timed}) > 1
+    places = timed if clock else list(range(len(commits)))
+    if len(places) < 2 or all(row.values[i] is None for row in rows for i in places):
+        return Markup("")
+    at = [_micros(course.moments[i]) if clock else commits[i] for i in places]
+    across = (clock_axis("written", *_ends(at)) if clock
+              else number_axis("commit", *_ends(at), marks=8))  # fmt: skip
+    lines = [
+        Series(
+            row.name,
+            tuple((float(x), row.values[i]) for x, i in zip(at, places, strict=True)),
+            tuple(row.texts[i] for i in places),
+        )
+        for row in rows
+    ]
     return step_plot(
-        title,
-        number_axis("commit", commits[0], commits[-1], marks=8),
-        coordinate_axis(view.coordinate, min(values), max(values)),
-        series,
+        title, across, up, lines, [_mark(course.moments[i], commits[i]) for i in places]
     )
+
+
+def _span(rows: Sequence[_Row]) -> tuple[int, int]:
+    there = [value for row in rows for value in row.values if value is not None]
+    return min(there, default=0), max(there, default=0)
+
+
+def _ends(values: Sequence[int]) -> tuple[int, int]:
+    return values[0], values[-1]
+
+
+def _micros(at: datetime | None) -> int:
+    assert at is not None
+    return (at - _EPOCH) // timedelta(microseconds=1)
+
+
+def _mark(at: datetime | None, commit: int) -> str:
+    return f"commit {commit:,}" + (f", {shown.moment(at)}" if at else "")
 
 
 def furthest_behind(view: StreamView) -> list[Line]:
@@ -172,8 +242,7 @@ def _filler(view: Coverage, fill: str) -> Link:
 
 def fill_query(view: Coverage, part: Cell | Stretch) -> str:
     """The query by which the form is filled in for a part of a replay."""
-    workers: Sequence[str] = part.workers if isinstance(part, Stretch) else ()
-    fields = view.request(part.since, part.until, workers)
+    fields = view.request(part.since, part.until, part.workers)
     pairs = [
         (name, "true" if each is True else str(each))
         for name, value in fields.items()

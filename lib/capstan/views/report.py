@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from capstan.declare import Declarations
 from capstan.tape.lake import Lake
+from capstan.views.course import view_course
 from capstan.views.plots import bar_plot
 from capstan.views.rendering import render, static
 from capstan.views.runs import RunView, view_run
@@ -38,7 +39,8 @@ def run_report(lake: Lake, declarations: Declarations, run: str) -> str:
         "report.html",
         view=view,
         tape=tape if isinstance(tape, StreamView) else None,
-        range_late=late if isinstance(late, Mapping) else {},
+        course=view_course(lake, tape) if isinstance(tape, StreamView) else None,
+        range_late=late if isinstance(late, Mapping) else None,
         counts=_by_replay_worker(view),
         lake=lake.root,
         base="",

@@ -24,6 +24,18 @@ _STATES = {
     "failed": "failed",
     "rolled-back": "rolled back",
 }
+_AUDITS = frozenset({"CAP-AUDIT", "CAP-CHECK"})
+"""Codes of a failed audit; the facts of the error are what it found."""
+UNCOVERED = {
+    "begun": "Everything: it has not published yet.",
+    "audited": "Everything: it waits, and has not published yet.",
+    "approved": "Everything: it is approved, and has not published yet.",
+    "rejected": "Everything: it was rejected, and nothing of it stands.",
+    "failed": "Everything: it failed, and nothing of it stands.",
+    "rolled back": "Everything: what it had published was taken back.",
+}
+"""By the state of a run that covers nothing: that it does not, and why."""
+
 _DECIDED = frozenset({"approved", "rejected"})
 
 
@@ -184,7 +196,7 @@ def _audit(history: History, certificate: Mapping[str, object]) -> Mapping[str, 
     for row in reversed(history.rows):
         if row.step is Step.AUDITED:
             return _mapping(row.detail.get("audit"))
-        if row.step is Step.FAILED and "differing" in row.detail:
+        if row.step is Step.FAILED and row.detail.get("error") in _AUDITS:
             return {"passed": False, **row.detail}
     return {}
 

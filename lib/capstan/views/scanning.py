@@ -9,8 +9,8 @@ import deltalake
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import dataset
 
+from capstan.tape.scan import iter_columns
 from capstan.tape.tape import Cut, Tape
 from capstan.times import Kind
 
@@ -48,20 +48,23 @@ def scan(tape: Tape, cut: Cut, events: deltalake.DeltaTable) -> tuple[pa.Table, 
         Counts `n` of events and `r` of records by `worker` and `commit`; net changes `diff` of
         what is held by `worker`, `commit` and `time`, which is the last coordinate; what was read.
     """
-    files = events.to_pyarrow_dataset()
     counts: list[pa.Table] = [_no_counts()]
     changes: list[pa.Table] = [_no_changes()]
     rows = 0
-    scan = files.scanner(columns=list(COLUMNS), filter=dataset.field("commit") <= cut.commit)
-    for part in _portions(scan.to_batches()):
-        rows += part.num_rows
+    for portion in _portions(iter_columns(tape.paths.events, COLUMNS, events)):
+        rows += portion.num_rows
+        later = pc.greater(portion.column("commit"), cut.commit)
+        part = portion.filter(pc.invert(later)) if pc.any(later).as_py() else portion
         counts.append(_counted(part))
         changes.append(_changed(part, tape))
-    # The parts of different batches are parts of the same commits.
-    counted = summed(pa.concat_tables(counts), ["worker", "commit"], ["n", "r"])
-    changed = summed(pa.concat_tables(changes), ["worker", "commit", "time"], ["diff"])
+    counted, changed = pa.concat_tables(counts), pa.concat_tables(changes)
+    if len(counts) > 2:
+        # The parts of different portions are parts of the same commits.
+        counted = summed(counted, ["worker", "commit"], ["n", "r"])
+        changed = summed(changed, ["worker", "commit", "time"], ["diff"])
     # A tape that was taken as it was may have updates without a worker, a time or a count.
-    return counted, changed.drop_null(), Scanned(rows, len(COLUMNS), len(files.files))
+    read = Scanned(rows, len(COLUMNS), len(events.file_uris()))
+    return counted, changed.drop_null(), read
 
 
 def _portions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

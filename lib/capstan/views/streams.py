@@ -10,16 +10,17 @@ from datetime import UTC, datetime
 import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import dataset
 
 from capstan.declare import Declarations
 from capstan.errors import CapstanError
 from capstan.tape import delta
 from capstan.tape.feed import count_late
-from capstan.tape.lake import Lake, is_table
+from capstan.tape.lake import Lake, newest_entry
+from capstan.tape.scan import read_columns
 from capstan.tape.tape import Cut, Tape, open_tape
 from capstan.times import Coordinate, Kind
-from capstan.views.kept import Kept, newest_entry
+from capstan.verify.broken import Known, known_violations
+from capstan.views.kept import Kept
 from capstan.views.progress import Line, Progress, read_progress
 
 
@@ -47,28 +48,24 @@ class StreamView:
         description: What is declared of it; empty where nothing is.
         cut: The newest commit of its tape.
         coordinates: The coordinates of its times; lines and lags are of the last one.
-        columns: Its own columns with their types.
         progress: How its workers' frontiers moved.
         greatest: The greatest time of any record, in the last coordinate; None without records.
         late: Late rows by reason.
         checked: What was last found sound; None where some worker never was.
+        violations: Where recordings break a rule, as far as somebody has looked.
         written: When the newest file of the index was written.
-        files: Files of the payload.
-        bytes: Their size.
     """
 
     name: str
     description: str
     cut: Cut
     coordinates: tuple[Coordinate, ...]
-    columns: tuple[tuple[str, str], ...]
     progress: Progress
     greatest: int | None
     late: Mapping[str, int]
     checked: Checked | None
+    violations: tuple[Known, ...]
     written: datetime | None
-    files: int
-    bytes: int
 
     @property
     def coordinate(self) -> Coordinate:
@@ -86,6 +83,11 @@ class StreamView:
         return min(
             (line.last for line in self.progress.lines if line.last is not None), default=None
         )
+
+    def label(self, worker: int | None) -> str:
+        """What a worker stands for; its number where the tape has none of that number."""
+        labels = {line.worker: line.label for line in self.progress.lines}
+        return "none" if worker is None else labels.get(worker, str(worker))
 
     @property
     def behind(self) -> int | None:
@@ -106,6 +108,21 @@ class StreamView:
 
 
 @dataclass(frozen=True, slots=True)
+class Payload:
+    """What a page shows of the records of a stream.
+
+    Attributes:
+        columns: The stream's own columns with their types.
+        files: Files that they lie in.
+        bytes: The size of these.
+    """
+
+    columns: tuple[tuple[str, str], ...]
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class NoView:
     """A stream that there is no tape of, or none that can be read.
 
@@ -120,8 +137,14 @@ class NoView:
     error: CapstanError | None = None
 
 
-_AT_ONCE = 4
+_AT_ONCE = 8
 _KEPT: Kept[StreamView] = Kept()
+_Sound = dict[tuple[str, str], dict[int, tuple[int, datetime]]]
+"""By stream and tape, of each worker up to which commit it was found sound, and when."""
+_SOUND: Kept[_Sound] = Kept()
+_Broken = dict[tuple[str, str], tuple[Known, ...]]
+"""By stream and tape the violations that stand."""
+_BROKEN: Kept[_Broken] = Kept()
 
 
 def stream_names(lake: Lake, declarations: Declarations) -> list[str]:
@@ -138,13 +161,13 @@ def view_stream(lake: Lake, declarations: Declarations, name: str) -> StreamView
     paths = lake.stream(name)
     declared = declarations.streams.get(name)
     about = declared.description if declared else ""
-    if not is_table(paths.events):
+    newest = newest_entry(paths.events)
+    if not newest:
         return NoView(name, about)
     try:
-        others = (paths.records, paths.late, lake.ledger("verified"))
-        table = delta.open_table(paths.events)
-        state = (table.metadata().id, table.version(), about, *map(newest_entry, others))
-        return _KEPT.get((lake.root, name), state, lambda: _view(lake, name, about, table))
+        others = (paths.late, lake.ledger("verified"), lake.ledger("findings"))
+        state = (newest, about, *map(newest_entry, others))
+        return _KEPT.get((lake.root, name), state, lambda: _view(lake, name, about))
     except CapstanError as error:
         return NoView(name, about, error)
 
@@ -157,11 +180,20 @@ def view_streams(
         return list(pool.map(lambda name: view_stream(lake, declarations, name), names))
 
 
-def _view(lake: Lake, name: str, about: str, table: deltalake.DeltaTable) -> StreamView:
+def view_payload(lake: Lake, name: str) -> Payload:
+    """What a page shows of the records of a stream on tape, told from the log of their table."""
+    records = delta.open_table(lake.stream(name).records)
+    files = pa.table(records.get_add_actions())
+    schema: pa.Schema = pa.schema(records.schema().to_arrow())
+    data = schema.field("data").type
+    columns = tuple((data.field(i).name, str(data.field(i).type)) for i in range(data.num_fields))
+    return Payload(columns, files.num_rows, pc.sum(files["size_bytes"]).as_py() or 0)
+
+
+def _view(lake: Lake, name: str, about: str) -> StreamView:
+    table = delta.open_table(lake.stream(name).events)
     tape = open_tape(lake, name, table)
     files = pa.table(table.get_add_actions(flatten=True))
-    records = delta.open_table(tape.paths.records)
-    payload = pa.table(records.get_add_actions(flatten=True))
     commits, batches = delta.stat(files, "max.commit"), delta.stat(files, "max.batch")
     cut = Cut(max(commits, default=-1), max(batches, default=-1))
     progress = read_progress(tape, cut, events=table)
@@ -171,19 +203,24 @@ def _view(lake: Lake, name: str, about: str, table: deltalake.DeltaTable) -> Str
         description=about,
         cut=cut,
         coordinates=tape.time_type.coordinates,
-        columns=_columns(records),
         progress=progress,
         greatest=_greatest(files, last),
         late=count_late(tape, cut),
         checked=_checked(lake, tape, table, progress),
+        violations=_broken(lake).get((tape.name, str(table.metadata().id)), ()),
         written=_written(files),
-        files=payload.num_rows,
-        bytes=pc.sum(payload["size_bytes"]).as_py() or 0,
     )
 
 
 def _greatest(files: pa.Table, coordinate: Coordinate) -> int | None:
     """The greatest time of any messages event, by the bounds of files, to the millisecond."""
+    column = greatest_times(files, coordinate)
+    found = None if column is None else pc.max(column).as_py()
+    return None if found is None else int(found)
+
+
+def greatest_times(files: pa.Table, coordinate: Coordinate) -> pa.ChunkedArray | None:
+    """The greatest time of each file's messages events, as integers; None where none has bounds."""
     name = f"max.time.{coordinate.name}"
     if name not in files.column_names:
         return None
@@ -192,8 +229,7 @@ def _greatest(files: pa.Table, coordinate: Coordinate) -> int | None:
         column = column.cast(pa.timestamp("us", column.type.tz))
     elif coordinate.kind is Kind.DATE:
         column = column.cast(pa.int32())
-    found = pc.max(column.cast(pa.int64())).as_py()
-    return None if found is None else int(found)
+    return column.cast(pa.int64())
 
 
 def _written(files: pa.Table) -> datetime | None:
@@ -204,24 +240,40 @@ def _written(files: pa.Table) -> datetime | None:
 def _checked(
     lake: Lake, tape: Tape, table: deltalake.DeltaTable, progress: Progress
 ) -> Checked | None:
-    path = lake.ledger("verified")
-    if not is_table(path) or not progress.lines:
+    if not progress.lines:
         return None
-    wanted = (dataset.field("stream") == tape.name) & (
-        dataset.field("tape") == str(table.metadata().id)
-    )
-    found = delta.open_table(path).to_pyarrow_dataset()
-    rows = pa.table(found.to_table(columns=["worker", "commit", "at"], filter=wanted))
-    grouped = rows.group_by("worker").aggregate([("commit", "max"), ("at", "max")]).to_pylist()
-    known = {row["worker"]: row for row in grouped if row["worker"] is not None}
-    workers = {worker: int(row["commit_max"]) for worker, row in known.items()}
-    if any(line.worker not in workers for line in progress.lines):
+    known = _sound(lake).get((tape.name, str(table.metadata().id)), {})
+    if any(line.worker not in known for line in progress.lines):
         return None
-    return Checked(min(workers.values()), max(row["at_max"] for row in known.values()), workers)
+    workers = {worker: commit for worker, (commit, _) in known.items()}
+    return Checked(min(workers.values()), max(at for _, at in known.values()), workers)
 
 
-def _columns(records: deltalake.DeltaTable) -> tuple[tuple[str, str], ...]:
-    """The stream's own columns, each with the Arrow name of its type."""
-    schema: pa.Schema = records.to_pyarrow_dataset().schema
-    data = schema.field("data").type
-    return tuple((data.field(i).name, str(data.field(i).type)) for i in range(data.num_fields))
+def _sound(lake: Lake) -> _Sound:
+    newest = newest_entry(lake.ledger("verified"))
+    return _SOUND.get(lake.root, newest, lambda: _read_sound(lake) if newest else {})
+
+
+def _read_sound(lake: Lake) -> _Sound:
+    """What the ledger says of all tapes: a lake with many reads it once, and not once for each."""
+    rows = read_columns(lake.ledger("verified"), ["stream", "tape", "worker", "commit", "at"])
+    wanted = [("commit", "max"), ("at", "max")]
+    found: _Sound = {}
+    for row in rows.group_by(["stream", "tape", "worker"]).aggregate(wanted).to_pylist():
+        if row["worker"] is not None:
+            own = found.setdefault((row["stream"], row["tape"]), {})
+            own[row["worker"]] = int(row["commit_max"]), row["at_max"]
+    return found
+
+
+def _broken(lake: Lake) -> _Broken:
+    newest = newest_entry(lake.ledger("findings"))
+    return _BROKEN.get(lake.root, newest, lambda: _read_broken(lake))
+
+
+def _read_broken(lake: Lake) -> _Broken:
+    found: _Broken = {}
+    for each in known_violations(lake):
+        own = found.get((each.stream, each.tape), ())
+        found[each.stream, each.tape] = (*own, each)
+    return found

@@ -1,0 +1,68 @@
+"""Tables that stay open between two looks at them, in a process that shows pages.
+
+To open a table is to read its log, and one page asks the same few tables many times. What was read
+is of use as long as the newest entry of the log is the same; where it is not, all is read again.
+Other processes keep nothing: what they read lies there as they read it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TypeVar
+
+from capstan.tape.lake import newest_entry
+
+Found = TypeVar("Found")
+
+_MOST = 1024
+_LOCK = threading.Lock()
+_kept: OrderedDict[tuple[str, str], tuple[str, object]] | None = None
+
+
+def keep() -> None:
+    """From now on keep what is read of tables: the last 1,024."""
+    global _kept  # noqa: PLW0603  (of the process, as the tables are)
+    with _LOCK:
+        _kept = OrderedDict() if _kept is None else _kept
+
+
+def let_go() -> None:
+    """Keep nothing any more."""
+    global _kept  # noqa: PLW0603
+    with _LOCK:
+        _kept = None
+
+
+def keeping() -> bool:
+    """Whether what is read is kept."""
+    return _kept is not None
+
+
+def kept(what: str, table: str, read: Callable[[], Found]) -> Found:
+    """What is read of a table, or was, while its log has had no other newest entry.
+
+    Args:
+        what: What is read of it: another word for each reader.
+        table: Its path.
+        read: Reads it; what it raises is not kept.
+    """
+    store = _kept
+    if store is None:
+        return read()
+    key, newest = (what, table), newest_entry(table)
+    with _LOCK:
+        known = store.get(key)
+        if known is not None and known[0] == newest:
+            found: Found = known[1]  # type: ignore[assignment]
+            return found
+    # The log may have grown since: then this is newer than it says, and read once more.
+    value = read()
+    with _LOCK:
+        if newest:
+            store[key] = newest, value
+            store.move_to_end(key)
+        while len(store) > _MOST:
+            store.popitem(last=False)
+    return value

@@ -1,0 +1,75 @@
+"""Some columns of all rows of a Delta table, file by file, without a JVM.
+
+A dataset over a table goes through Python for every read, and keeps bounds of every file. Of many
+small files that costs several times what is in them; who wants all rows reads the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from urllib.parse import unquote
+
+import deltalake
+import pyarrow as pa
+from pyarrow import parquet
+
+from capstan import breakage
+from capstan.errors import Broken
+from capstan.tape import delta
+from capstan.tape.lake import open_file
+
+_PORTION = 1 << 18
+
+
+def iter_columns(
+    path: str, columns: Sequence[str], table: deltalake.DeltaTable | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Rows of a table in batches of at most 262,144, all of one schema; no order is promised.
+
+    Args:
+        path: The table, which is not partitioned.
+        columns: Those that are read; every file has them.
+        table: The table, where it is open already.
+
+    Raises:
+        Broken: `CAP-DAMAGED` for a file that is gone or cannot be read; `CAP-NO-ACCESS`.
+    """
+    table = table or delta.open_table(path)
+    schema = _schema(table, columns)
+    for uri in table.file_uris():
+        yield from _batches(unquote(uri), columns, schema)
+
+
+def read_columns(
+    path: str, columns: Sequence[str], table: deltalake.DeltaTable | None = None
+) -> pa.Table:
+    """The same in one piece."""
+    table = table or delta.open_table(path)
+    found = list(iter_columns(path, columns, table))
+    return pa.Table.from_batches(found, schema=_schema(table, columns))
+
+
+def _schema(table: deltalake.DeltaTable, columns: Sequence[str]) -> pa.Schema:
+    whole = pa.schema(table.schema().to_arrow())
+    return pa.schema([whole.field(name) for name in columns])
+
+
+def _batches(place: str, columns: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    try:
+        with open_file(place) as opened:
+            # Without threads: whoever reads many tables does that with several at a time.
+            file = parquet.ParquetFile(opened, pre_buffer=False)
+            for batch in file.iter_batches(_PORTION, columns=list(columns), use_threads=False):
+                # Files of other writers name the elements of lists otherwise.
+                same = batch.schema.equals(schema)
+                yield batch if same else batch.select(list(columns)).cast(schema)
+    except (OSError, pa.ArrowException) as error:
+        known = breakage.foreseen(error)
+        if known is not None:
+            raise known from error
+        raise Broken(
+            "CAP-DAMAGED",
+            f"a file cannot be read: {place}: {breakage.reason(error)}",
+            "put it back from a copy; `capstan verify STREAM --deep` names all that a tape lacks",
+            path=place,
+        ) from error
