@@ -59,9 +59,9 @@ test: setup classes
 	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder \
 	  --hypothesis-seed=$(SEED) $(ARGS)
 
-## Set up, then run the tests that take minutes each and show what others show, at full size.
+## Set up, then run the tests that take minutes each and show what others show, at full size; the benchmark in small.
 nightly: kafka broker classes
-	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -m nightly --hypothesis-seed=$(SEED) $(ARGS)
+	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -m "nightly or bench" --hypothesis-seed=$(SEED) $(ARGS)
 
 # How many kills, and the seed that chooses them: make chaos N=200 SEED=7
 N ?= 200

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from pathlib import Path
+from random import SystemRandom
 
 import pytest
 from hypothesis import settings
@@ -26,12 +28,33 @@ settings.register_profile("ci", deadline=None, print_blob=True)
 settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
+# Chosen here, so that it is in the header; processes of one run have one.
+os.environ.setdefault("CAPSTAN_STATE_SEED", str(SystemRandom().randrange(2**32)))
+
+
+def unpack(folder: Path) -> None:
+    """Large recordings are kept packed; tests find them beside that as they were made."""
+    for packed in folder.rglob("*.gz"):
+        path = packed.with_suffix("")
+        if not path.exists() or path.stat().st_mtime < packed.stat().st_mtime:
+            # Several processes may do it at once, and none may see half of it.
+            unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+            unfinished.write_bytes(gzip.decompress(packed.read_bytes()))
+            unfinished.replace(path)
+
+
+unpack(_HERE / "conformance")
+
 
 def pytest_report_header(config: pytest.Config) -> str:
     """The seeds of this run: with both, the same order and the same examples come again."""
     hashing = os.environ.get("PYTHONHASHSEED", "random")
     given = config.getoption("--hypothesis-seed", default=None)
-    return f"seeds: PYTHONHASHSEED={hashing}, --hypothesis-seed={given or 'random'}"
+    rescales = os.environ["CAPSTAN_STATE_SEED"]
+    return (
+        f"seeds: PYTHONHASHSEED={hashing}, --hypothesis-seed={given or 'random'}, "
+        f"CAPSTAN_STATE_SEED={rescales}"
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

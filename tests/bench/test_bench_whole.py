@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+BACKFILLS = {
+    "backfill, a run for each interval", "backfill, one run as they adjoin", "backfill, one app",
+}  # fmt: skip
 RATIOS = {"capture", "capture without read-back", "direct", "staged", "verify"}
 
 
@@ -27,6 +30,13 @@ def test_every_line_is_measured(tmp_path: Path) -> None:
         assert all(
             cost["cpu"] > 0 for side in lines[name]["costs"].values() for cost in side.values()
         )
+    for name in BACKFILLS:
+        assert lines[name]["value"] > 0
+    # Only what is really a run for each interval has the goal.
+    assert {name for name in BACKFILLS if lines[name]["goal"]} == {
+        "backfill, a run for each interval"
+    }
+    assert {name for name in lines if name.startswith("page")}
     assert lines["commits of a run"]["met"]
     assert lines["more files read by a follow"]["met"]
     assert 0 < lines["replay of 1 worker of 16: bytes read"]["value"] < 0.5

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from capstan.airflow.failing import TaskRefusedError
 from capstan.airflow.maintain import maintained_markdown
+from capstan.tape.lake import Lake
+from capstan.testing.bare import lay_tape
 
 if TYPE_CHECKING:
     from conftest import Place
@@ -25,17 +30,53 @@ def test_the_dag_submits_one_app_over_the_streams_that_are_chosen(
 ) -> None:
     submit.answers({"exit": 0, "result": RESULT})
     assert place.run("capstan_maintain").state == "success"
-    assert place.run("capstan_maintain", {"streams": ["little"]}).state == "success"
+    chosen = {"streams": ["little"], "keep": "2 days"}
+    assert place.run("capstan_maintain", chosen).state == "success"
     assert [call["request"] for call in submit.calls] == [
-        {"streams": None},
-        {"streams": ["little"]},
+        {"streams": None, "keep": "30 days"},
+        chosen,
     ]
+
+
+def test_how_long_what_is_staged_is_kept_is_a_setting(
+    place: Place, submit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CAPSTAN_KEEP", "90 days")
+    submit.answers({"exit": 0, "result": RESULT})
+    assert place.run("capstan_maintain").state == "success"
+    assert [call["request"]["keep"] for call in submit.calls] == ["90 days"]
 
 
 def test_damage_fails_the_run_without_a_retry(place: Place, submit: Any) -> None:
     refused = {**RESULT, "error": "CAP-TAPE", "message": "batches 3 to 5", "hint": "look"}
     submit.answers({"exit": 1, "result": refused})
     assert place.run("capstan_maintain").state == "failed"
+    assert len(submit.calls) == 1
+
+
+def test_frontiers_that_stand_still_are_told_without_a_capture(
+    place: Place, submit: Any, execute: Any, context: Any
+) -> None:
+    submit.answers({"exit": 0, "result": RESULT})
+    lake, text = Lake.at(place.lake), place.streams.read_text(encoding="utf-8")
+    one = text.split("streams:\n")[1].split("transforms:")[0]
+    for name in ("little", "other"):
+        lay_tape(lake, name, "ab", [(0,)], (1,))
+
+    def told(bound: str, *more: str) -> Any:
+        declared = one + f"    stalled_after: {bound}\n"
+        others = "".join(declared.replace("  little:", f"  {name}:", 1) for name in more)
+        place.streams.write_text(text.replace(one, declared + others), encoding="utf-8")
+        return place.bag().dags["capstan_maintain"].get_task("watch")
+
+    assert execute(told("9 days", "other", "unheard"), context()) == ["little", "other"]
+    with pytest.raises(TaskRefusedError, match="^CAP-STALLED: stream little: the frontier stands"):
+        execute(told("1 microsecond"), context())
+    several = told("1 microsecond", "other")
+    with pytest.raises(TaskRefusedError, match="^CAP-STALLED: 2 streams stand still: little, oth"):
+        execute(several, context())
+    assert place.run("capstan_maintain").state == "failed"
+    # What is maintained does not wait for it, nor does it for Spark.
     assert len(submit.calls) == 1
 
 

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import deltalake
+import pyarrow as pa
 import pytest
 
 from capstan.airflow.audit import ListAuditsOperator
+from capstan.airflow.failing import TaskRefusedError
 from capstan.airflow.resolving import auditable, read_request, resolve
 from capstan.airflow.setting import Setting, read_setting
 from capstan.errors import BadRequest
 from capstan.tape.lake import Lake
-from capstan.testing.bare import Books
+from capstan.testing.bare import Books, lay_tape
 from capstan.times import Box
 from capstan.times.region import Region
 
 if TYPE_CHECKING:
     from conftest import Place
 
+HOUR = 3_600_000_000
 DAGS = Path(__file__).parents[2] / "dags"
 MORE = """
   some: {stream: little, target: some, workers: [a, b], mode: merge, keys: [id], approve: true}
   hours: {stream: little, pipeline: places, sink: hours, target: place_hours}
+  pairs:
+    {stream: little, pipeline: places, sink: pairs, target: pairs, follow: f, since: 2024-05-01}
 """
 DAY = {"stream": "little", "into": "by_day", "since": "2024-05-01", "until": "2024-05-02"}
 SOME = {"stream": "little", "into": "some", "mode": "merge", "replay": "some"}
@@ -52,6 +59,20 @@ def test_a_declared_pipeline_is_what_is_played(setting: Setting) -> None:
         with pytest.raises(BadRequest) as caught:
             resolve(setting, {**asked, **more})
         assert (caught.value.code, caught.value.fields["key"]) == ("CAP-REQUEST", key)
+
+
+def test_a_run_without_times_of_a_replay_that_follows_does_so(setting: Setting) -> None:
+    asked = {"stream": "little", "into": "pairs", "replay": "pairs"}
+    found = resolve(setting, {**asked, "peers": 3})
+    assert (found.follow, found.peers, found.since) == ("f", 3, "2024-05-01T00:00:00+00:00")
+    assert (found.pipeline, found.sink, found.until) == ("places", "pairs", None)
+    assert resolve(setting, {**asked, "follow": "f"}) == resolve(setting, asked)
+    # A part is repaired as by any other replay.
+    part = resolve(setting, {**asked, "since": "2024-05-01", "until": "2024-05-02"})
+    assert (part.follow, part.since) == (None, "2024-05-01")
+    for name, other in ((asked, "g"), (DAY | {"replay": "by_day", "until": None}, "f")):
+        with pytest.raises(BadRequest, match=f"has follow (f|none), not {other}"):
+            resolve(setting, {**name, "follow": other})
 
 
 def test_without_a_declared_replay_nothing_is_added(setting: Setting) -> None:
@@ -84,6 +105,42 @@ def test_a_replay_that_is_not_declared(setting: Setting, name: str, code: str) -
     with pytest.raises(BadRequest) as caught:
         resolve(setting, {**DAY, "replay": name})
     assert caught.value.code == code
+
+
+@pytest.fixture
+def foreign(place: Place) -> Setting:
+    """A lake with the stream on tape, and a table `old` that no replay has made."""
+    lake = Lake.at(place.lake)
+    lay_tape(lake, "little", "ab", [(HOUR,)], (2 * HOUR,))
+    moment = datetime(1970, 1, 1, 1, tzinfo=UTC)
+    rows = pa.table(
+        {"id": [1], "house": ["a"], "at": pa.array([moment], pa.timestamp("us", "UTC"))}
+    )
+    deltalake.write_deltalake(lake.table("old"), rows)
+    return read_setting(DAGS / "any.py")
+
+
+def test_a_table_of_others_is_held_against_a_stream(
+    foreign: Setting, execute: Any, context: Any
+) -> None:
+    def listed(**params: object) -> Any:
+        asked = {"stream": "little", "target": "old", "runs": None, **params}
+        task = ListAuditsOperator(task_id="plan", setting=foreign)
+        return execute(task, {**context(), "params": asked})
+
+    columns = {"worker_column": "house", "time_column": "at"}
+    found = listed(**columns)
+    assert found["request"] == {"stream": "little", "table": "old", **columns}
+    for given, code in (
+        ({}, "CAP-AUDIT-COLUMNS"),
+        ({**columns, "target": None}, "CAP-REQUEST"),
+        ({**columns, "runs": ["a"]}, "CAP-REQUEST"),
+        ({**columns, "target": "older"}, "CAP-TABLE"),
+        ({**columns, "target": "x' OR 1"}, "CAP-"),
+        ({**columns, "time_column": "x`; DROP"}, "CAP-AUDIT-COLUMNS"),
+    ):
+        with pytest.raises(TaskRefusedError, match=f"^{code}"):
+            listed(**given)
 
 
 @pytest.fixture

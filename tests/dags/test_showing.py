@@ -107,6 +107,10 @@ def test_audits_say_what_differs_and_what_could_not_be_audited() -> None:
     assert lines[-2] == "| a | t | newest | copy | failed (copy): 2 of 7 cells differ |"
     assert lines[-1] == "| b | t | 3 |  | not audited: changed |"
     assert len(audits_markdown({}).splitlines()) == 4
+    one = {"stream": "s", "target": "t", "version": None, "kind": "shared-columns",
+           "passed": True, "cells": 7, "differing": 0}  # fmt: skip
+    last = audits_markdown(one).splitlines()[-1]
+    assert last == "|  | t | newest | shared-columns | passed (shared-columns, 7 cells) |"
 
 
 def test_events_carry_no_samples_of_rows() -> None:

@@ -278,6 +278,34 @@ def test_a_wrong_declaration_is_an_import_error_with_its_place(
         assert len(errors) == len(FILES) - 1
 
 
+FOLLOWS = """
+  pairs:
+    stream: little
+    pipeline: places
+    sink: pairs
+    target: pairs
+    follow: pairs
+"""
+
+
+@pytest.mark.parametrize("schedule", ["@daily", None])
+def test_a_replay_that_follows_has_a_dag_of_its_own(place: Place, schedule: str | None) -> None:
+    with place.streams.open("a", encoding="utf-8") as file:
+        file.write(FOLLOWS + (f'    schedule: "{schedule}"\n' if schedule else ""))
+    bag = place.bag()
+    assert bag.import_errors == {}
+    assert "capstan_backfill__pairs" not in bag.dags
+    dag = bag.dags["capstan_follow__pairs"]
+    tasks = [task.task_id for task in dag.topological_sort()]
+    assert tasks == ["plan", "replay", "approve", "publish", "certificate"]
+    wanted = CronTriggerTimetable("@daily", timezone="UTC") if schedule else None
+    assert (dag.timetable == wanted) if schedule else (dag.schedule is None)
+    # A run goes on from the one before.
+    assert (dag.max_active_runs, dag.catchup) == (1, False)
+    assert set(dag.params) == {"peers", "adopt", "direct", "dry_run", "diff"}
+    assert dag.params["peers"] is None
+
+
 def test_intervals_of_epochs_are_refused_with_their_place(place: Place) -> None:
     text = place.streams.read_text(encoding="utf-8")
     text = text.replace(

@@ -51,6 +51,15 @@ HOURS = """
     until: 2024-05-06
     schedule: "@daily"
 """
+PAIRS = """
+  pairs:
+    stream: little
+    pipeline: places
+    sink: pairs
+    target: pairs
+    since: 2024-05-01
+    follow: pairs
+"""
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 
@@ -358,6 +367,29 @@ def test_a_backfill_through_a_pipeline_asks_for_it(
     request = where["ti"].pushed["request"]
     assert (request["pipeline"], request["sink"]) == ("places", "hours")
     assert (request["transform"], request["replay"]) == (None, "hours")
+
+
+def test_a_replay_that_follows_goes_on_from_its_state(
+    taped: Place, execute: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = tmp_path / "streams.yaml"
+    declared.write_text(taped.streams.read_text(encoding="utf-8") + PAIRS, encoding="utf-8")
+    monkeypatch.setenv("CAPSTAN_STREAMS", str(declared))
+    first = taped.run("capstan_follow__pairs", {"peers": 2})
+    assert first.state == "success"
+    certificate = xcom(first, "replay")
+    state = certificate["pipeline"]["state"]
+    assert (certificate["follow"], certificate["peers"], state["peers"]) == ("pairs", 2, 2)
+    where = context()
+    where["params"] = {"peers": 3}
+    with pytest.raises(DownstreamTasksSkipped):
+        execute(taped.bag().dags["capstan_follow__pairs"].get_task("plan"), where)
+    request = where["ti"].pushed["request"]
+    assert (request["follow"], request["peers"], request["as_of"]) == ("pairs", 3, None)
+    assert (request["pipeline"], request["sink"], request["replay"]) == ("places", "pairs", "pairs")
+    plan = where["ti"].pushed["plan"]
+    assert (plan["peers"], plan["records"]) == (3, 0)
+    assert plan["pipeline"]["resumed"] == state["snapshot"]
 
 
 @pytest.fixture

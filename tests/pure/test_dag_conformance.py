@@ -393,6 +393,25 @@ COUNTS = {
 MINE = [case for case in CASES if case["kind"] in RUNNERS]
 
 
+# Scenarios that are in words only, each with the test that is about it.
+IN_WORDS = {
+    "Q02": "pure/test_state_live.py::test_the_end_waits_for_every_worker",
+    "Q04": "pure/test_state_live.py::test_a_part_of_a_sink_goes_on_numbering_its_lines",
+    "Q05": "pure/test_state_live.py::test_two_operators_of_one_name_are_refused",
+    "Q08": "pure/test_dag_builder.py::test_views_read_tables_and_each_other_in_any_order",
+    "Q09": "crash/test_state_killed.py::test_what_a_killed_attempt_has_kept_counts_for_nothing",
+    "Q10": "pure/test_state_live.py::test_a_key_that_comes_back_is_not_counted_twice",
+}
+
+
+def test_scenarios_in_words_have_tests_of_their_own():
+    assert {case["id"] for case in CASES if case["kind"] == "described"} == set(IN_WORDS)
+    for test in IN_WORDS.values():
+        path, _, name = test.partition("::")
+        text = (Path(__file__).parent.parent / path).read_text(encoding="utf-8")
+        assert f"\ndef {name}(" in text
+
+
 def test_no_scenario_is_left_out():
     found = Counter(case["kind"] for case in MINE)
     assert {kind: found[kind] >= count for kind, count in COUNTS.items()} == dict.fromkeys(

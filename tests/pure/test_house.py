@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 from importlinter.cli import lint_imports
 
+from capstan import errors
+from capstan.dag import errors as dag_errors
+from capstan.state import errors as state_errors
+
 ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "lib"
 MODULES = sorted((LIBRARY / "capstan").rglob("*.py"))
@@ -68,6 +72,29 @@ def test_modules_are_at_most_400_lines_long() -> None:
         name_of(module): len(module.read_text(encoding="utf-8").splitlines()) for module in MODULES
     }
     assert {name: lines for name, lines in lengths.items() if lines > 400} == {}
+
+
+ERRORS = {name for name, each in vars(errors).items() if hasattr(each, "exit_code")}
+
+
+def without_hint(module: Path) -> list[str]:
+    """Where a module makes an error that does not say what to do."""
+    calls = [
+        node
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ERRORS
+    ]
+    empty = [n for n in calls if not n.args[2:] or getattr(n.args[2], "value", "said") == ""]
+    return [f"{name_of(module)}:{node.lineno}" for node in empty]
+
+
+def test_every_error_says_what_to_do() -> None:
+    assert [place for module in MODULES for place in without_hint(module)] == []
+    rooms = [*vars(dag_errors).values(), *vars(state_errors).values()]
+    coded = {each for each in rooms if isinstance(each, type) and "CODE" in vars(each)}
+    # Of those that others are made from nothing is raised.
+    raised = coded - {base for each in coded for base in each.__bases__}
+    assert {each.__name__ for each in raised if not each.HINT} == set()
 
 
 def test_only_one_room_imports_airflow() -> None:

@@ -34,6 +34,7 @@ from capstan.interop import (
     source_of,
 )
 from capstan.protocol import Messages, Progress, check
+from capstan.testing.receivers import adjacent
 from capstan.times import Antichain, Time
 
 TYPES = EventTypes.of("u64", "u64")
@@ -548,6 +549,25 @@ def test_a_receiver_that_went_away_is_told():
         for _ in range(10_000):
             writer.push(Messages.of((0,), range(1000)))
     writer.close()
+
+
+def test_workers_are_heard_on_ports_that_follow_one_another_on_loopback():
+    """As timely's have them: worker i connects to the first port plus i."""
+    with adjacent(3) as free:
+        base = free[0].getsockname()[1]
+    with Listener(3, lambda worker: Frames(TYPES), base=base) as listener:
+        assert listener.ports == (base, base + 1, base + 2)
+        for worker in (2, 0, 1):
+            thread = sending(base + worker, Frames(TYPES), counting(worker))
+            with listener.accept(worker, PATIENCE) as reader:
+                records = [(n, 10 * worker + n) for n in range(10)]
+                assert [(t[0], each) for t, (each,) in extract(reader)] == records
+            thread.join()
+            # Another address of this machine, which one that listens on all of them has.
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.2", base + worker), PATIENCE)
+    with Listener(1, lambda worker: Frames(TYPES), host="0.0.0.0", base=base):
+        socket.create_connection(("127.0.0.2", base), PATIENCE).close()
 
 
 def test_ports_and_peers_that_are_not_there():

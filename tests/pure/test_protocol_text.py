@@ -31,6 +31,7 @@ from capstan.replay.approval import Decision
 from capstan.tape import delta, schema
 from capstan.tape.feed import Origin
 from capstan.tape.upgrade import STEPS
+from capstan.testing.hashes import GOLDEN
 from capstan.times import Kind, TimeType
 from capstan.verify.remembered import VERIFIED
 
@@ -334,20 +335,6 @@ def test_features_that_lock_readers_out_are_off() -> None:
 
 
 # The fingerprint, computed from the text alone: it must be enough for another implementation.
-
-Pair = tuple[int, int]
-_TEST = ROOT / "tests" / "spark" / "test_fingerprint.py"
-
-
-def _golden() -> dict[str, Pair]:
-    for node in ast.parse(_TEST.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "GOLDEN":
-            assert node.value is not None
-            return ast.literal_eval(node.value)  # type: ignore[no-any-return]
-    raise AssertionError("no golden values")
-
-
-GOLDEN = _golden()
 
 
 class Int(int):

@@ -10,9 +10,12 @@ from textwrap import indent
 import pytest
 import typer
 
-from capstan import errors
-from capstan.cli.app import app
+from capstan import errors, state
+from capstan.cli import main
+from capstan.cli.app import _INTERRUPTED, app
+from capstan.dag import operators
 from capstan.declare import load, models
+from capstan.interop import codec_of
 from capstan.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +49,8 @@ def test_every_option_that_is_named_exists() -> None:
     }
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*\b(?!-)", TEXT))
     docker = {"--build", "--detach", "--profile", "--rm", "--wait"}
-    assert named - known == {"--jars", "--request", "--result", "--help", *docker}
+    bench = {"--rows", "--longer"}
+    assert named - known == {"--jars", "--request", "--result", "--help", *docker, *bench}
 
 
 def test_every_option_of_a_replay_is_named() -> None:
@@ -54,10 +58,18 @@ def test_every_option_of_a_replay_is_named() -> None:
     assert {option for option in options if option not in TEXT} == set()
 
 
+def test_every_operator_is_listed() -> None:
+    every = {**vars(operators), **vars(state)}
+    specs = {name for name, found in every.items() if isinstance(found, type)}
+    specs = {name for name in specs if hasattr(every[name], "preserves")}
+    listed = {name for row in table("operator") for name in re.findall(r"`([A-Z]\w+)`", row[0])}
+    assert listed == specs
+
+
 def test_exit_codes_are_those_of_the_errors() -> None:
     classes = [c for c in vars(errors).values() if isinstance(c, type)]
     coded = {c.exit_code for c in classes if issubclass(c, errors.CapstanError)}
-    assert {int(row[0]) for row in table("exit code")} == {0, *coded}
+    assert {int(row[0]) for row in table("exit code")} == {0, _INTERRUPTED, *coded}
 
 
 def test_every_metric_is_listed() -> None:
@@ -113,9 +125,34 @@ def test_every_key_of_the_declarations_is_told() -> None:
 
 def test_its_programs_can_be_compiled() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 6
     for block in blocks:
         compile(block, "README.md", "exec")
+
+
+def test_its_example_of_recordings_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    section = TEXT.split("## Recordings of timely dataflow", 1)[1].split("\n## ", 1)[0]
+    (program,) = re.findall(r"^```python\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL)
+    exec(program, {})
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == "True"
+    assert {line for line in said if line.endswith("is at []")} == {
+        f"{n} is at []" for n in range(3)
+    }
+    assert sum("(" in line for line in said) == 50
+    types = ["--time-type", "u64", "--record-type", "u64"]
+    assert main(["check", str(tmp_path), *types]) == 0
+
+
+def test_types_that_it_names_are_known() -> None:
+    for row in table("type"):
+        names = re.findall(r"`([^`]+)`", row[0])
+        assert names
+        for name in names:
+            assert codec_of(name) is not None
 
 
 @pytest.mark.parametrize("document", ["README.md", "lib/PROTOCOL.md", "lib/decisions/README.md"])

@@ -403,6 +403,8 @@ def test_pipelines_are_declared_by_reference_and_not_imported(tmp_path: Path) ->
         ("pipeline: hourly", "pipeline: hurly", 12, "did you mean 'hourly'?"),
         ("    mode: merge", "    transform: daily", 9, "has a transform and a pipeline"),
         ("    pipeline: hourly\n", "", 9, "names a sink, and no pipeline"),
+        ("    mode: merge", "    follow: f\n    until: 2024-05-01", 9, "and so has no until"),
+        ("    mode: merge", "    follow: a b", 14, "cannot name a follow"),
     ],
 )
 def test_what_is_wrong_is_found_where_it_stands(

@@ -11,15 +11,20 @@ import pyarrow as pa
 import pytest
 
 from capstan.cli import main
+from capstan.dag.errors import StateChanged
+from capstan.dag.signature import Signatures
 from capstan.ledger.runs import read_histories
 from capstan.ledger.snapshots import Snapshot, parts_of, read_parts
+from capstan.pipeline.registry import Pipelines
 from capstan.replay.follow import find_cursor, last_published
+from capstan.replay.plan import make_plan
 from capstan.replay.request import Request
 from capstan.replay.snapshots import find_snapshot, list_taken
 from capstan.state.errors import NotWhole
 from capstan.tape.lake import Lake
 from capstan.testing.bare import Books, lay_tape
-from capstan.testing.streams import NAME
+from capstan.testing.piped import REFERENCES
+from capstan.testing.streams import NAME, declared, little_stream
 from capstan.times import Antichain, Time
 
 if TYPE_CHECKING:
@@ -38,13 +43,16 @@ class Followed:
         self.books = Books(self.lake, NAME, self.lake.table("t"))
         self.runs = 0
 
-    def publish(self, peers: int = 3) -> Snapshot:
+    def publish(self, peers: int = 3, signatures: Signatures | None = None) -> Snapshot:
         """Another run, with its snapshot."""
         self.runs += 1
         run, reached = f"t-id-{self.runs}", Antichain.of([Time((self.runs * HOUR_US,))])
         last = self.runs * HOUR_US
         held = {str(worker): {"op": 6 // peers} for worker in range(peers)}
-        made = Snapshot(f"{run}-1", "places", peers, reached, last, 4, 9, 1, 800, held)
+        name = f"{run}-1"
+        made = Snapshot(
+            name, "places", peers, reached, last, 4, 9, 1, 800, held, signatures=signatures
+        )
         asked = Request(NAME, "t", pipeline="places", sink="pairs", follow="f").as_json()
         intent = {"request": asked, "reached": [list(t) for t in reached.elements]}
         said = {"name": "places", "sink": "pairs", "state": made.as_json()}
@@ -181,3 +189,54 @@ def test_what_cannot_be_done_with_state_is_refused_without_a_jvm(state, words, c
     ended, error = state(*words)
     assert (ended, error["error"]) == (2, code)
     assert said in error["message"]
+
+
+def test_which_of_several_tables_is_rescaled_has_to_be_said(followed: Followed, state) -> None:
+    followed.publish()
+    elsewhere = Followed.__new__(Followed)
+    elsewhere.lake, elsewhere.runs = followed.lake, 1
+    elsewhere.books = Books(followed.lake, NAME, followed.lake.table("u"))
+    elsewhere.publish()
+    ended, error = state("places", "rescale", "4")
+    assert (ended, error["error"]) == (2, "CAP-STATE")
+    assert error["targets"] == [followed.lake.table("t"), followed.lake.table("u")]
+    assert "--into" in error["hint"]
+    ended, error = state("places", "rescale", "4", "--into", "v", "--into", "w")
+    assert (ended, error["message"]) == (
+        2, "pipeline places has no snapshot that a run could go on from"
+    )  # fmt: skip
+    assert len(state("places", "--into", "t", "--into", "u")[1]["snapshots"]) == 2
+    assert len(state("places", "--into", "u")[1]["snapshots"]) == 1
+
+
+def test_a_changed_pipeline_is_refused_before_spark_starts(
+    followed: Followed, tmp_path: Path
+) -> None:
+    declarations = replace(declared(little_stream(tmp_path)), pipelines=REFERENCES)
+    kept = Pipelines(references=REFERENCES).get("places").signatures("pairs")
+    request = Request(NAME, "t", pipeline="places", sink="pairs", follow="f")
+
+    def resumed() -> str | None:
+        cursor = find_cursor(followed.lake, request, read_histories(followed.lake).values())
+        plan = make_plan(followed.lake, declarations, request, cursor=cursor)
+        assert plan.piped is not None
+        return plan.piped.resumed and plan.piped.resumed.name
+
+    first = followed.publish(signatures=kept)
+    assert resumed() == first.name
+    changed = {name: dict(each) for name, each in kept.items()}
+    changed["visits"]["gap"] = "7"
+    followed.publish(signatures=changed)
+    with pytest.raises(StateChanged, match="visits is not as it was") as caught:
+        resumed()
+    assert caught.value.exit_code == 2
+    assert caught.value.fields == {"node": "visits", "reason": "gap was 7, and is 7200000000"}
+    followed.step("t-id-2", "rolled-back", {})
+    assert resumed() == first.name
+    # Of what was taken before there were signatures nothing is known.
+    third = followed.publish()
+    assert resumed() == third.name
+    del changed["odd"]
+    followed.publish(signatures=changed | {"visits": kept["visits"]})
+    with pytest.raises(StateChanged, match="odd is not as it was .* it was not there"):
+        resumed()

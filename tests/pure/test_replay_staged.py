@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from capstan.cli import main
 from capstan.ledger.claims import LEASE
 from capstan.ledger.runs import History, Row, Step
+from capstan.maintain.clearing import clear_staging
 from capstan.replay import staged
 from capstan.replay.approval import waiting
 from capstan.replay.staged import KEEP, Why, clear_staged, list_staged
@@ -85,6 +86,14 @@ def test_what_is_over_is_cleared_away_once(lake: Lake) -> None:
     assert clear_staged(lake, list_staged(lake, LATER), LATER, KEEP) == over
     assert set(children(lake.staging(""))) == before - set(over)
     assert clear_staged(lake, list_staged(lake, LATER), LATER, KEEP) == []
+
+
+def test_maintenance_keeps_it_as_long_as_it_is_told(lake: Lake) -> None:
+    assert clear_staging(lake, LATER, KEEP + timedelta(days=2)) == []
+    early = WROTE + timedelta(days=3)
+    assert clear_staging(lake, early) == []
+    over = sorted(f"{RUNS[name]}-1" for name in ("rejected", "failed", "begun"))
+    assert clear_staging(lake, early, timedelta(days=2)) == over
 
 
 def test_an_attempt_that_was_taken_over_waits_no_more(lake: Lake) -> None:

@@ -183,6 +183,7 @@ def message_of(words):
         "barrier": AbsBarrier,
         "suspend": SuspendMarker,
         "collect": lambda: Collect(rest[0]),
+        "interrogate": lambda: Interrogate(PREDICATES[rest[0]], Reply([])),
         "rescale": lambda: Rescale(tuple(rest[0]), rest[1]),
     }[kind]()
 

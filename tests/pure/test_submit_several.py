@@ -27,13 +27,13 @@ def audit(monkeypatch: pytest.MonkeyPatch) -> Any:
     answers: dict[str, object] = {}
     monkeypatch.setattr(several, "audit_run", of_run)
 
-    def all_of(**given: object) -> Any:
+    def all_of(strict: bool = False, **given: object) -> Any:
         answers.update(given)
         asked: Any = [
             (Some(last=Some(run=run, stream="s", target="t")), number)
             for number, run in enumerate(given)
         ]
-        return several.audit_all(Any, Any, Any, asked)  # type: ignore[arg-type]
+        return several.audit_all(Any, Any, Any, asked, strict=strict)  # type: ignore[arg-type]
 
     return all_of
 
@@ -66,6 +66,15 @@ def test_what_cannot_be_audited_stops_no_other(audit: Any) -> None:
     assert (second["error"], second["version"]) == ("CAP-GONE", 1)
     assert "\n" not in second["message"]
     assert third["passed"] is True
+
+
+def test_what_cannot_be_audited_is_refused_where_that_is_asked(audit: Any) -> None:
+    changed = BadRequest("CAP-CODE", "changed since", "replay")
+    answer = audit(a=changed, b=True, strict=True)
+    assert str(answer.refusal) == "CAP-AUDIT: 1 of 2 runs cannot be audited any more: a"
+    # One that differs comes first.
+    assert "what the tape promises: b" in str(audit(a=changed, b=False, strict=True).refusal)
+    assert audit(a=True, strict=True).refusal is None
 
 
 def test_what_nobody_foresaw_is_not_passed_over(audit: Any) -> None:

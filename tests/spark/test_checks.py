@@ -25,6 +25,7 @@ from capstan.replay.foreign import Against, audit_against, audit_run, plan_again
 from capstan.replay.request import Request
 from capstan.replay.run import Outcome, replay
 from capstan.tape.lake import Lake, children
+from capstan.testing import contents
 from capstan.testing.streams import SUM_BY_DAY, declared, lay, little_stream, rows
 
 if TYPE_CHECKING:
@@ -251,7 +252,8 @@ def test_an_audit_tells_differences_and_failed_checks_at_once(play: Play) -> Non
     assert json.loads(str(changed["sample"]))["amount"][1] == 1000
     assert list(json.loads(str(changed["sample"]))) == ["amount"]
     assert len({row["at"] for row in found}) == 1
-    # Any Delta reader reads it, and nothing is ever changed in it.
+    assert "ledger/findings" in contents.read_by_others(play.lake)
+    # Nothing is ever changed in it.
     ledger = deltalake.DeltaTable(play.lake.ledger("findings"))
     assert ledger.metadata().configuration["delta.appendOnly"] == "true"
 

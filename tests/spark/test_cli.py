@@ -9,10 +9,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import functions as F
 
+from capstan import submit
 from capstan.cli import main
 from capstan.ledger import claims
 from capstan.ledger.claims import Scope
 from capstan.ledger.identity import RunId
+from capstan.submit import Place
 from capstan.tape.lake import Lake
 from capstan.times import Box
 from capstan.times.region import Region
@@ -150,6 +152,23 @@ def test_a_replay_stands_is_altered_mended_and_taken_back(run, spark, place, cap
     version = str(found["target_version"])
     assert run("audit", found["run"], "--version", version)[0] == 0
 
+    asked = ("plan", "bids", "--into", "table", "--workers", "north", "--until", UNTIL, "--diff")
+    code, plan = run(*asked)
+    diff = plan["diff"]
+    assert (code, plan["stands"], plan["complete"]) == (0, found["run"], True)
+    assert (diff["added"], diff["removed"], diff["changed"], diff["differing"]) == (0, 0, 1, 1)
+    [row] = diff["sample"]
+    assert (row["kind"], row["worker"], row["before"]["price"]) == ("changed", 0, 7)
+    assert main([*asked]) == 0
+    shown = capsys.readouterr().out
+    assert all(text in shown for text in ("rows changed", "1 of 3 change", "price=110", "mode"))
+    # The same from the submitted app.
+    where = Place(Lake.at(str(place)), str(place / "streams.yaml"))
+    request = {"stream": "bids", "into": "table", "workers": ["north"], "until": UNTIL}
+    value = json.loads(json.dumps(submit.plan(request, where)(spark).value, default=str))
+    assert {**value, "diff": None} == {**plan, "diff": None}
+    assert {**value["diff"], "sample": None} == {**diff, "sample": None}
+    assert len(value["diff"]["sample"]) == 1
     mended = replay(run, "--workers", "north", "--until", UNTIL)
     assert (mended["stood"], mended["generation"]) == (False, 2)
     assert run("audit", mended["run"])[0] == 0
@@ -162,6 +181,16 @@ def test_a_replay_stands_is_altered_mended_and_taken_back(run, spark, place, cap
     states = {row["run"]: row["state"] for row in listed["runs"]}
     assert states == {found["run"]: "published", mended["run"]: "rolled back"}
     assert run("runs", "--limit", "1")[1]["total"] == 2
+
+    told = submit.rollback({"run": found["run"]}, where)(spark).value
+    assert {name: told[name] for name in ("stream", "target", "workers", "until", "stood")} == {
+        "stream": "bids", "target": "table", "workers": ["north"],
+        "until": "2013-03-01T03:00:00.000000Z", "stood": False,
+    }  # fmt: skip
+    assert told["target_version"] > back["target_version"]
+    assert spark.read.format("delta").load(str(place / "tables" / "table")).count() == 0
+    again = submit.rollback({"run": found["run"]}, where)(spark).value
+    assert again == {**told, "stood": True}
 
 
 def test_a_run_is_held_and_published(run):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -127,3 +128,30 @@ def test_put_back_it_is_as_before(spark, damaged, source, tmp_path) -> None:
     # The attempt that broke holds nothing against the next one.
     assert not replay(spark, damaged, source)["stood"]
     assert contents.rows(damaged.table("staged"))
+
+
+def test_a_source_file_that_is_cut_short_is_named_and_nothing_of_it_is_taken(
+    spark, captured, source, tmp_path
+) -> None:
+    shutil.copytree(source, tmp_path / "source")
+    lake = Lake.at(tmp_path / "lake")
+    file = tmp_path / "source" / "part-2.parquet"
+    whole, at = file.read_bytes(), file.stat().st_mtime
+    given = {"lake": lake.root, "source": str(tmp_path / "source")}
+    # The last one lacks the end, where the footer is; the other ends amid its rows, and has one.
+    for short in (whole[: len(whole) // 2], whole[:400] + whole[500:]):
+        file.write_bytes(short)
+        os.utime(file, (at, at))
+        found = error_of(lambda: act(spark, "capture", given))
+        assert isinstance(found, Broken)
+        assert (found.code, found.fields["path"]) == ("CAP-DAMAGED", str(file))
+        assert "of the source" in found.message
+        assert "run the same again" in found.hint
+        taken = contents.tape(lake)
+        assert {json.loads(row)["batch"] for row in taken["records"] + taken["events"]} == {0, 1}
+        assert deeply(spark, lake).valid
+
+    file.write_bytes(whole)
+    os.utime(file, (at, at))
+    act(spark, "capture", given)
+    assert contents.tape(lake) == contents.tape(captured)

@@ -22,7 +22,8 @@ from capstan.exchange import Form, export_recordings, import_recordings, reading
 from capstan.exchange.columns import payload_type, payload_values
 from capstan.exchange.exporting import form_of
 from capstan.exchange.form import Format, find_recordings
-from capstan.interop import Emitted, Replayer, open_recording
+from capstan.interop import Emitted, EventTypes, Replayer, encode_event, open_recording
+from capstan.protocol import Messages, Progress
 from capstan.replay.certificate import draft
 from capstan.replay.plan import make_plan
 from capstan.replay.play import played_rows
@@ -31,6 +32,7 @@ from capstan.replay.run import replay
 from capstan.tape import summary
 from capstan.tape.tape import newest_cut, open_tape
 from capstan.testing.streams import declared, lay_in, little_stream, rows
+from capstan.testing.typed import register_complex
 from capstan.times import complete
 from capstan.verify import verify
 
@@ -277,6 +279,28 @@ def test_mutants_break_on_a_tape_where_they_break_in_the_file(
         found = verdict.as_json(tape.time_type)
         for key in ("valid", "events", "records", "holdings", "frontier", "closed"):
             assert (mutant["file"], found[key]) == (mutant["file"], told[key])
+
+
+def test_a_type_that_a_program_registered_goes_on_a_tape_and_off_it(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    register_complex()
+    folder = tmp_path / "waves"
+    folder.mkdir()
+    types = EventTypes.of("u64", "(complex, string)")
+    events = [Messages.of((3,), [(1 + 2j, "a"), (0j, "b")]), Progress.of([((0,), -1)])]
+    data = b"".join(encode_event(types, event) for event in events)
+    (folder / "worker-0.bin").write_bytes(data)
+    given = Form.of(folder, Format.TIMELY, time_type="u64", record_type="(Complex, string)")
+    found = find_recordings(folder, Format.TIMELY)
+    assert import_recordings(spark, lake, "waves", found, given).as_json()["records"] == 2
+    tape = open_tape(lake, "waves")
+    assert verify(spark, lake, tape, deep=True).valid
+    stored = pl.read_delta(tape.paths.records)["data"].struct.field("f0").to_list()
+    assert sorted(stored) == ["[0.0,0.0]", "[1.0,2.0]"]
+    out = tmp_path / "out"
+    export_recordings(spark, lake, tape, out, form_of(tape, Format.TIMELY), workers=[0])
+    assert (out / "worker-0.bin").read_bytes() == data
 
 
 def test_a_captured_stream_can_be_taken_elsewhere(

@@ -2,50 +2,27 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import CalendarIntervalType, StructField, StructType
 
 from capstan.errors import BadRequest
+from capstan.state import Modulo, Rendezvous, key_hashes
 from capstan.tape.fingerprint import fingerprint, row_hashes, sum_mod64
+from capstan.testing.hashes import GOLDEN, Pair
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-Pair = tuple[int, int]
-
-# Committed once: a value here that changes makes every tape there is unreadable.
-GOLDEN: dict[str, Pair] = {
-    "1": (6895112574479753909, 1939602143084073197),
-    "CAST(NULL AS INT), 1": (2917320710956379866, 6365961362429270599),
-    "1, CAST(NULL AS INT)": (6895112574479753909, 1939602143084073197),
-    "true, CAST(2 AS TINYINT), -3L": (5632977950192156717, -2763472138614955720),
-    "1.5D, CAST('NaN' AS DOUBLE), -0.0D": (-7547325800413386221, -5922277432571765913),
-    "'EWR', '', 'Zürich'": (-6849399296263733553, -2960035827320399948),
-    "X'00FF'": (-3711674255097279055, -3955892471570961878),
-    "CAST(12.50 AS DECIMAL(10, 2)), CAST(-1 AS DECIMAL(38, 0))": (
-        4479005817361628405,
-        -9073199180815151842,
-    ),
-    "DATE '2013-03-01', TIMESTAMP '2013-03-01 06:30:00.000001Z'": (
-        -1180701561887859491,
-        3254414188661448465,
-    ),
-    "TIMESTAMP_NTZ '2013-03-01 06:30:00'": (-8616451732833429454, 7873319074507652941),
-    "array(1, NULL), array('a', 'b')": (-2012456717766013274, -8421090128814047238),
-    "named_struct('x', 1, 'y', CAST(NULL AS STRING))": (4745044495909926160, 6625967540209765088),
-    "map('b', 1, 'a', CAST(NULL AS INT))": (5857988262245624448, 4506823478851325027),
-    "array(named_struct('x', array(1), 'y', map(1, 2.0D)))": (
-        5228312984794035381,
-        -3779702269318963601,
-    ),
-}
+    from pyspark.sql import SparkSession
 
 few = settings(max_examples=8)
+WORKERS = (0, 1, 2, 5)
 
 
 def hashes(frame: DataFrame) -> list[Pair]:
@@ -73,6 +50,40 @@ def whole(frame: DataFrame) -> Pair:
 @pytest.mark.parametrize("row", GOLDEN)
 def test_golden(spark: SparkSession, row: str) -> None:
     assert one(spark, row) == GOLDEN[row]
+
+
+KEYS = (
+    "CAST(id % 7 - 3 AS INT)", "id * 7919 - 9000", "concat('k', id)", "id % 2 = 0",
+    "CAST(concat('b', id) AS BINARY)", "date_add(DATE '1969-12-01', CAST(id AS INT))",
+    "timestamp_micros(id * 1000003 - 500000)", "CAST(id AS DECIMAL(20, 3)) / 8",
+    "IF(id % 3 = 0, NULL, id)",
+)  # fmt: skip
+
+
+def test_owners_are_the_same_in_sql_and_in_python(spark: SparkSession) -> None:
+    frame = spark.range(400).selectExpr("id", *[f"{k} AS k{n}" for n, k in enumerate(KEYS)])
+    every = [(field.name,) for field in frame.schema.fields[1:]]
+    keys = [*every, ("k8", "k2"), ("k0", "k3", "k6", "k7")]
+    placed = []
+    for number, names in enumerate(keys):
+        h = row_hashes([frame.schema[name] for name in names])[0]
+        hashed = frame.select(F.lit(number).alias("number"), "id", h.alias("h"))
+        hashed = hashed.withColumn("ws", F.array(*map(F.lit, WORKERS)))
+        placed.append(hashed.selectExpr("*", f"{Modulo.sql} AS m", f"{Rendezvous.sql} AS r"))
+    found = (
+        reduce(DataFrame.unionAll, placed)
+        .toArrow()
+        .sort_by([("number", "ascending"), ("id", "ascending")])
+    )
+    rows = frame.toArrow().sort_by("id")
+    for number, names in enumerate(keys):
+        mine = found.filter(pc.equal(found["number"], number))
+        hashed = key_hashes([rows[name].combine_chunks() for name in names])
+        assert mine["h"].to_pylist() == hashed.to_pylist(), names
+        for column, placement in (("m", Modulo()), ("r", Rendezvous())):
+            owners = placement.owners(hashed, WORKERS).to_pylist()
+            assert mine[column].to_pylist() == owners, (names, placement)
+    assert set(found["r"].to_pylist()) == set(found["m"].to_pylist()) == set(WORKERS)
 
 
 @pytest.mark.parametrize(

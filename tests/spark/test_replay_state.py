@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
 
 from capstan.capture.run import capture
+from capstan.dag.errors import StateChanged
+from capstan.dag.operators import Deduplicate
 from capstan.errors import AnswerIsNo
 from capstan.ledger import claims
 from capstan.ledger.claims import Scope
 from capstan.ledger.identity import RunId, short_name
 from capstan.ledger.snapshots import parts_of, read_parts, write_parts
 from capstan.maintain.clearing import clear_snapshots
+from capstan.pipeline import definition
 from capstan.replay import resuming
 from capstan.replay.foreign import audit_run, require_auditable
 from capstan.replay.request import Request
@@ -27,10 +31,10 @@ from capstan.state.errors import NotWhole, SnapshotCorrupt
 from capstan.steps import listening
 from capstan.tape import delta
 from capstan.tape.lake import Lake
-from capstan.testing import contents
+from capstan.testing import contents, piped
 from capstan.testing.bare import EVENT
 from capstan.testing.piped import REFERENCES
-from capstan.testing.streams import declared, lay, little_stream, rows
+from capstan.testing.streams import HOUR, declared, lay, little_stream, rows
 from capstan.times import Box
 from capstan.times.region import Region
 
@@ -206,6 +210,27 @@ def test_a_state_that_cannot_be_read_back_stops_the_run(followed: Followed) -> N
     assert followed.rows("broken") == followed.rows("unbroken") != before
 
 
+def test_no_run_goes_on_from_the_state_of_a_pipeline_that_was_changed(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"pipeline": "firsts", "sink": None}
+    kept = state_of(followed.run("kept", **asked))["snapshot"]
+    followed.grow()
+    before = followed.rows("kept")
+    (taken,) = list_taken(followed.lake, "firsts", target=followed.lake.table("kept"))
+    with monkeypatch.context() as changed:
+        graph = partial(piped._one, Deduplicate(("place",), within=HOUR))
+        other = update_wrapper(graph, piped.firsts)
+        changed.setitem(definition._registered, f"{piped.__name__}:firsts", other)
+        with pytest.raises(StateChanged, match="op is not as .* within was None, and is 36000000"):
+            followed.run("kept", **asked)
+        with pytest.raises(StateChanged, match="op is not as it was"):
+            rescale_state(followed.spark, followed.lake, followed.declarations, taken, 2)
+    assert followed.rows("kept") == before
+    done = followed.run("kept", **asked)
+    assert done["pipeline"]["resumed"] == kept  # type: ignore[index]
+
+
 def test_snapshots_that_no_run_goes_on_from_are_cleared(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +252,8 @@ def test_snapshots_that_no_run_goes_on_from_are_cleared(
     assert done["pipeline"]["resumed"] is None  # type: ignore[index]
     followed.run("many_through", peers=2)
     assert followed.rows("many") == followed.rows("many_through")
+    others = contents.read_by_others(followed.lake)
+    assert others >= {"state/places", "ledger/snapshots", "aside/places", "ledger/metrics"}
 
 
 def test_a_pipeline_with_no_end_reads_each_record_once(followed: Followed) -> None:

@@ -104,6 +104,10 @@ def test_a_second_time_changes_nothing(retired: Sixteen) -> None:
     assert (row.records, row.done) == (GONE, True)
 
 
+def test_other_readers_read_what_is_left(retired: Sixteen) -> None:
+    assert {"ledger/retired", "ledger/runs", "tables/copy"} <= contents.read_by_others(retired.lake)
+
+
 def test_what_remains_is_valid_from_where_it_was_and_from_the_beginning(
     retired: Sixteen, spark: SparkSession
 ) -> None:

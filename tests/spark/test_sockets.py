@@ -5,9 +5,7 @@ from __future__ import annotations
 import queue
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +16,11 @@ from capstan import steps
 from capstan.errors import AnswerIsNo, BadRequest, Broken, Held
 from capstan.exchange.form import Form, Format
 from capstan.exchange.listening import Listened, ListenRequest, listen
-from capstan.exchange.receiving import Inbox, Received, Receiver
 from capstan.exchange.serving import Address, interleaved, serve
-from capstan.interop import Listener, connect
 from capstan.protocol import Judge, Messages, Progress
 from capstan.tape import summary
 from capstan.tape.tape import newest_cut, open_tape
+from capstan.testing.receivers import adjacent, receivers
 from capstan.verify import verify
 
 if TYPE_CHECKING:
@@ -108,51 +105,14 @@ def serve_files(
     """What receivers get of a stream."""
     tape = open_tape(lake, stream)
     cut = newest_cut(tape)
-    got: list[bytes] = [b""] * count
-
-    def receive(taken: socket.socket, place: int) -> None:
-        connection, _ = taken.accept()
-        with connection:
-            while data := connection.recv(2**16):
-                got[place] += data
-
-    with adjacent(count) as sockets:
-        threads = [
-            threading.Thread(target=receive, args=(taken, place), daemon=True)
-            for place, taken in enumerate(sockets)
-        ]
-        for thread in threads:
-            thread.start()
-        port = sockets[0].getsockname()[1]
+    with receivers(count) as (port, got):
         form = form_of(CASE)
         workers = tuple(summary.worker_labels(tape, cut))
         found = serve(
             spark, lake, tape, form, Address("127.0.0.1", port), workers=workers, peers=peers
         )
-        for thread in threads:
-            thread.join(PATIENCE)
     assert [to for to, _, _ in found.peers] == [f"127.0.0.1:{port + n}" for n in range(count)]
-    return got
-
-
-@contextmanager
-def adjacent(count: int) -> Iterator[list[socket.socket]]:
-    """Sockets that listen on ports that follow one another."""
-    for base in range(20_000, 60_000, count):
-        taken: list[socket.socket] = []
-        try:
-            taken += [socket.create_server(("127.0.0.1", base + n)) for n in range(count)]
-        except OSError:
-            for each in taken:
-                each.close()
-            continue
-        try:
-            yield taken
-        finally:
-            for each in taken:
-                each.close()
-        return
-    raise AssertionError("no ports are free")
+    return [bytes(each) for each in got]
 
 
 def test_what_is_sent_is_on_tape_as_it_was(
@@ -314,51 +274,6 @@ def test_a_peer_that_is_not_there_is_told(
             workers=(0,),
             timeout=1.0,
         )
-
-
-def test_an_inbox_that_is_full_makes_senders_wait() -> None:
-    inbox = Inbox(limit=3)
-    one = Received(0, 0, Messages.of((0,), ["a", "b"]))
-    assert inbox.put(one)
-    done: list[bool] = []
-    thread = threading.Thread(target=lambda: done.append(inbox.put(one)), daemon=True)
-    thread.start()
-    time.sleep(0.1)
-    assert done == []
-    assert inbox.take(0) == [one]
-    thread.join(PATIENCE)
-    assert done == [True]
-    inbox.end()
-    assert not inbox.put(one)
-    assert inbox.take(PATIENCE) == [one]
-
-
-def test_an_inbox_is_full_by_bytes_too() -> None:
-    inbox = Inbox(heavy=3 * 2**20)
-    large = [Received(0, n, Messages.of((0,), ["x" * 2**21]), 2**21) for n in range(3)]
-    assert [inbox.put(each) for each in large[:2]] == [True, True]
-    thread = threading.Thread(target=inbox.put, args=(large[2],), daemon=True)
-    thread.start()
-    # Full, so what is there is given at once.
-    assert inbox.take(PATIENCE) == large[:2]
-    thread.join(PATIENCE)
-    assert inbox.take(0) == large[2:]
-
-
-def test_what_is_received_is_weighed_by_its_bytes() -> None:
-    form = Form.given(Format.TIMELY, time_type="u64", record_type="string")
-    sent = [Messages.of((n,), ["x" * 1_000]) for n in range(3)]
-    inbox = Inbox()
-    with Listener(1, form.encoding) as listener:
-        receiver = Receiver(0, Judge((0,)), form, listener, inbox, lambda: False)
-        with connect("127.0.0.1", listener.ports[0], form.encoding(0)) as sender:
-            for event in (*sent, Progress.of([((0,), -1)])):
-                sender.push(event)
-        receiver.run()
-    found = inbox.take(0)
-    sizes = [len(form.encoding(0).encode(each.event, each.seq)) for each in found]
-    assert [each.size for each in found] == sizes
-    assert len(sizes) == 4
 
 
 def test_events_of_many_senders_are_bounded_together() -> None:

@@ -198,6 +198,32 @@ def test_records_are_held_against_their_events(spark, lake):
             assert verdict.violation.held == reference.violation.held
 
 
+def test_a_message_event_that_is_gone_with_its_number_leaves_its_records(spark, lake):
+    """The loss that breaks no rule: the numbers are closed up, and the counts alone tell of it.
+
+    Where its records are gone as well, nothing on the tape is left that could: `verify --source`
+    holds the tape against what was fed, and an import against the files.
+    """
+    tape = sound_tape(spark, lake)
+    gone = f"worker IN ({LOST}, {DROPPED}) AND kind = 'messages' AND batch = 1"
+    events = f"delta.`{tape.paths.events}`"
+    spark.sql(f"ALTER TABLE {events} SET TBLPROPERTIES ('delta.appendOnly' = 'false')")
+    spark.sql(f"DELETE FROM {events} WHERE {gone}")
+    spark.sql(f"UPDATE {events} SET seq = seq - 1 WHERE worker IN ({LOST}, {DROPPED}) AND seq > 2")
+    change(spark, tape, f"DELETE FROM {{records}} WHERE worker = {DROPPED} AND batch = 1")
+
+    plain = verify(spark, lake, tape)
+    assert plain.valid
+    assert [(v.events, v.records) for v in plain.workers if v.worker in (LOST, DROPPED)] == [
+        (5, 4)
+    ] * 2
+    found = {v.worker: v.violation for v in verify(spark, lake, tape, deep=True).workers}
+    assert {worker for worker, violation in found.items() if violation} == {LOST}
+    violation = found[LOST]
+    assert (violation.rule, violation.time) == (Rule.CONTENT, Time.of(1))
+    assert violation.detail == "2 records of batch 1 without an event"
+
+
 def test_a_cut_sees_the_records_of_its_own_batches(spark, lake):
     tape = sound_tape(spark, lake)
     change(spark, tape, f"DELETE FROM {{records}} WHERE worker = {LOST} AND batch = 2")

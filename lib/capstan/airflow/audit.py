@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow import docs, schedules
 from capstan.airflow.failing import as_task, say_last
+from capstan.airflow.form import switch
 from capstan.airflow.notify import on_failure
 from capstan.airflow.setting import Setting
 from capstan.airflow.showing import audits_markdown
@@ -18,10 +19,13 @@ from capstan.airflow.submit import CapstanSubmitOperator
 DAG_ID = "capstan_audit"
 RETRIES = 2
 RETRY_DELAY = timedelta(seconds=30)
+_AGAINST = "Against a stream"
 
 
 class ListAuditsOperator(BaseOperator):
     """Lists what replays have published and still stands; skips all that follows if nothing does.
+
+    Where a stream is named, what is audited is the target, whoever has put its rows there.
 
     It leaves XComs: `request`, for the app `audit`, `count`, how many audits that is, and
     `left_out`, the runs that stand and are not among them.
@@ -38,10 +42,12 @@ class ListAuditsOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, object]:
         """List what stands; the request of the app."""
-        from capstan.airflow.resolving import auditable
+        from capstan.airflow.resolving import against, auditable
 
         params = context["params"]
         with as_task():
+            if params.get("stream"):
+                return {"request": against(self._setting, params), "count": 1, "left_out": []}
             found = auditable(
                 self._setting, params.get("target"), params.get("runs"), params.get("newest")
             )
@@ -54,7 +60,7 @@ class ListAuditsOperator(BaseOperator):
             said = "%d more stand, and are left out by `newest`: %s"
             self.log.warning(said, len(found.left_out), ", ".join(found.left_out))
         return {
-            "request": {"audits": list(found.audits)},
+            "request": {"audits": list(found.audits), "strict": bool(params.get("strict"))},
             "count": len(found.audits),
             "left_out": list(found.left_out),
         }
@@ -96,6 +102,16 @@ def audit_dags(setting: Setting) -> Iterator[DAG]:
     yield dag
 
 
+def _column(title: str, what: str) -> Param:
+    return Param(
+        None,
+        type=["string", "null"],
+        title=title,
+        section=_AGAINST,
+        description_md=f"The target's column of the {what}; empty for the declared one.",
+    )
+
+
 def _form(setting: Setting) -> Mapping[str, Param]:
     declared = setting.declarations
     targets = {**declared.targets, **{each.target: each for each in declared.replays.values()}}
@@ -121,4 +137,15 @@ def _form(setting: Setting) -> Mapping[str, Param]:
             title="Newest",
             description_md="At most so many runs of each table, the newest; empty for all.",
         ),
+        "strict": switch("Strict", "Fail also where a run cannot be audited any more.", None),
+        "stream": Param(
+            None,
+            type=["string", "null"],
+            enum=[None, *declared.streams],
+            title="Stream",
+            section=_AGAINST,
+            description_md="The stream whose rows the target has to have, whoever put them there.",
+        ),
+        "worker_column": _column("Worker's column", "worker"),
+        "time_column": _column("Time's column", "time"),
     }

@@ -24,7 +24,7 @@ _OWN = ("adopt", "direct", "dry_run", "diff")
 
 
 def backfill_dags(setting: Setting) -> Iterator[DAG]:
-    """A DAG for each declared replay that has a schedule.
+    """A DAG for each declared replay that has a schedule, and does not follow.
 
     A replay that is bounded is backfilled between its bounds, and never starts by itself once they
     are past.
@@ -34,7 +34,7 @@ def backfill_dags(setting: Setting) -> Iterator[DAG]:
             moments.
     """
     for replay in setting.declarations.replays.values():
-        if replay.schedule is not None:
+        if replay.schedule is not None and replay.follow is None:
             yield _dag(setting, replay, replay.schedule)
 
 

@@ -80,6 +80,18 @@ REST), several intervals at a time. To do one again, clear its run, or backfill 
 Declared are intervals from {bounds}; a run outside of that has no tasks.
 """
 
+FOLLOW = """
+Plays into **{target}** what became complete of stream **{stream}** since its last run.
+{description}
+
+**plan** shows what will be read and written, **replay** is one Spark app, **certificate** shows
+what was done. Where nothing became complete, nothing is written. A run that was missed is made up
+for by the next, and one that is taken back is played again.
+
+A pipeline goes on from the state of its last run. With *Peers* that is dealt to so many replay
+workers, now and for the runs that follow; the certificate says how many keys each of them holds.
+"""
+
 ROLLBACK = """
 Takes back what a run has published: the rows of before come back in a new version of the table, and
 rows that others wrote since stay. The same again changes nothing.
@@ -97,17 +109,25 @@ is now.
 
 **plan** lists what stands in every table, and in its log also what is left out where *Newest* asks
 for less. **audit** is one Spark app; what it found is on its page, under *Rendered Templates*. A
-difference fails the run; nothing is ever changed.
+difference fails the run; nothing is ever changed. A run that cannot be audited any more, since its
+code has changed or its version is gone, is named there, and with *Strict* fails the run as well.
+
+With a *Stream* the target is held against that, whoever has put its rows there: a table from before
+Capstan, with columns of its own for worker and time.
 """
 
 MAINTAIN = """
 Keeps tapes quick and bounded: small files of times that are complete become larger ones, each
 worker's records together and in order of time; logs get checkpoints; files that no kept version
-has, staged output and snapshots that nobody goes on from are deleted.
+has, staged output and snapshots that nobody goes on from are deleted: what was staged and cannot be
+published any more once it is as old as *Keep* says.
 
 No row changes, and captures and replays go on meanwhile. The same again changes nothing. What it
 did is on the page of **maintain**, under *Rendered Templates*. A batch whose records are not those
 that were captured stays as it is, and fails the run with `CAP-TAPE`.
+
+Where a stream declares `stalled_after`, **watch** looks whether its frontier moves, also while its
+captures fail or are paused; one that stands still fails it with `CAP-STALLED`.
 """
 
 TASKS = {
@@ -119,6 +139,7 @@ TASKS = {
     "approve": "Waits for a person's decision, where one is asked for; holds no slot meanwhile.",
     "publish": "Submits `spark_apps/publish.py`, as was decided; the XCom is the certificate.",
     "certificate": "Shows the certificate, under *Rendered Templates* and in the log.",
+    "watch": "Looks whether frontiers move, without Spark.",
     "maintain": "Submits `spark_apps/maintain.py`; the XCom has each table.",
     "rollback": "Submits `spark_apps/rollback.py`; the XCom says which version came of it.",
     "audits": "Lists what stands, without Spark.",

@@ -51,6 +51,16 @@ def switch(title: str, description: str, section: str | None = HOW) -> Param:
     return Param(False, type="boolean", title=title, description_md=description, section=section)
 
 
+def peers_field(section: str | None = None) -> Param:
+    """The field that says how many replay workers there are."""
+    return _number(
+        "Peers",
+        "Replay workers; one per chosen worker, or as many as there were where a state goes on.",
+        section,
+        minimum=1,
+    )
+
+
 def _what(setting: Setting) -> dict[str, Param]:
     streams = setting.declarations.streams
     shown = {name: f"{name}: {stream.description}".rstrip(": ") for name, stream in streams.items()}
@@ -164,7 +174,13 @@ def _how() -> dict[str, Param]:
         "partial": switch("Partial", "Play what is complete of a range that is not."),
         "direct": switch("Direct", "Write to the table at once, audit it there: half the writing."),
         "as_of": _number("As of", "A commit of the tape; the newest where it is empty.", HOW),
-        "peers": _number("Peers", "Replay workers; one per chosen worker.", HOW, minimum=1),
+        "follow": _text(
+            "Follow",
+            "A name: play what became complete since the last run of that name. A pipeline goes on "
+            "from its state, on as many replay workers as *Peers* says.",
+            HOW,
+        ),
+        "peers": peers_field(HOW),
     }
 
 
@@ -174,7 +190,7 @@ def _text(title: str, description: str, section: str) -> Param:
     )
 
 
-def _number(title: str, description: str, section: str, minimum: int = 0) -> Param:
+def _number(title: str, description: str, section: str | None, minimum: int = 0) -> Param:
     return Param(
         None,
         type=["integer", "null"],

@@ -205,7 +205,9 @@ def _chosen(setting: Setting, names: list[str] | None) -> list[Replay]:
     return [
         replay
         for replay in declared.replays.values()
-        if replay.since is not None or replay.until is not None or replay.schedule is not None
+        # What follows plays each time once it is complete: it has no intervals to be missing.
+        if replay.follow is None
+        and (replay.since is not None or replay.until is not None or replay.schedule is not None)
     ]
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
-from airflow.sdk import DAG, Context, Param
+from airflow.sdk import DAG, BaseOperator, Context, Param
 
 from capstan.airflow import docs, schedules
+from capstan.airflow.failing import as_task, say_last
 from capstan.airflow.notify import on_failure
 from capstan.airflow.setting import Setting
 from capstan.airflow.submit import CapstanSubmitOperator
+from capstan.errors import AnswerIsNo
 
 DAG_ID = "capstan_maintain"
 RETRIES = 2
@@ -32,8 +34,57 @@ class MaintainOperator(CapstanSubmitOperator):
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
         """Maintain; what was done."""
-        self.request = {"streams": context["params"].get("streams") or None}
+        params = context["params"]
+        self.request = {
+            "streams": params.get("streams") or None,
+            "keep": params.get("keep") or self._setting.keep,
+        }
         return super().execute(context)
+
+
+class WatchOperator(BaseOperator):
+    """Looks whether the frontiers of streams move that declare `stalled_after`, without Spark.
+
+    A capture looks after itself; this one speaks also where captures fail, or are paused. It fails
+    with `CAP-STALLED`, without a retry.
+    """
+
+    ui_color = "#f3ecd2"
+
+    def __init__(self, *, setting: Setting, **rest: object) -> None:
+        """Prepare a task that looks at all declared streams of which something is on tape."""
+        rest.setdefault("on_failure_callback", say_last)
+        super().__init__(**rest)  # type: ignore[arg-type]
+        self._setting = setting
+
+    def execute(self, context: Context) -> list[str]:
+        """Look; the streams whose frontier moves."""
+        from capstan.airflow.resolving import require_moving, taped
+
+        moving: list[str] = []
+        standing: list[AnswerIsNo] = []
+        with as_task():
+            for stream in taped(self._setting, watched(self._setting)):
+                try:
+                    require_moving(self._setting, stream)
+                except AnswerIsNo as error:
+                    self.log.warning("%s", error.message)
+                    standing.append(error)
+                else:
+                    moving.append(stream)
+            if len(standing) == 1:
+                raise standing[0]
+            if standing:
+                names = [str(each.fields["stream"]) for each in standing]
+                said = f"{len(names)} streams stand still: {', '.join(names)}"
+                raise AnswerIsNo("CAP-STALLED", said, standing[0].hint, streams=names)
+        return moving
+
+
+def watched(setting: Setting) -> list[str]:
+    """The declared streams whose frontier may stand still only so long."""
+    streams = setting.declarations.streams.values()
+    return [stream.name for stream in streams if stream.stalled_after is not None]
 
 
 def maintain_dags(setting: Setting) -> Iterator[DAG]:
@@ -58,6 +109,15 @@ def maintain_dags(setting: Setting) -> Iterator[DAG]:
             retries=RETRIES,
             retry_delay=RETRY_DELAY,
         )
+        if watched(setting):
+            WatchOperator(
+                task_id="watch",
+                setting=setting,
+                on_failure_callback=on_failure(setting),
+                doc_md=docs.TASKS["watch"],
+                retries=RETRIES,
+                retry_delay=RETRY_DELAY,
+            )
     yield dag
 
 
@@ -92,5 +152,12 @@ def _form(setting: Setting) -> Mapping[str, Param]:
             examples=list(setting.declarations.streams),
             title="Streams",
             description_md="Streams whose tapes are kept up; empty for all that are on tape.",
+        ),
+        "keep": Param(
+            setting.keep,
+            type="string",
+            minLength=1,
+            title="Keep",
+            description_md="How long what was rejected, has failed or was killed stays in staging.",
         ),
     }

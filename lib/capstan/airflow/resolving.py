@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from capstan.airflow.setting import Setting
 from capstan.capture import stalled
+from capstan.declare import Replay
 from capstan.declare.names import did_you_mean, one_of
 from capstan.declare.reading import read_model
 from capstan.errors import BadRequest
@@ -48,7 +49,8 @@ def resolve(setting: Setting, fields: Mapping[str, object]) -> Request:
     """The request that a form or a schedule makes; of a declared replay, as that is declared.
 
     What a run of a declared replay leaves empty of workers, transform, pipeline, sink and keys is
-    the replay's own, and where the replay has to be approved, so has each of its runs.
+    the replay's own, and where the replay has to be approved, so has each of its runs. Where it
+    follows, so does a run that asks for no times of its own; others repair a part.
 
     Raises:
         BadRequest: As `read_request`; `CAP-REPLAY` for a replay that is not declared;
@@ -67,9 +69,13 @@ def resolve(setting: Setting, fields: Mapping[str, object]) -> Request:
         keys=asked.keys or declared.keys,
         approve=asked.approve or declared.approve,
     )
+    times = (asked.since, asked.until, asked.known_at, asked.as_of)
+    if declared.follow is not None and all(each is None for each in times) and not asked.partial:
+        request = replace(request, follow=asked.follow or declared.follow, since=since_of(declared))
     own = {"stream": declared.stream, "into": declared.target, "transform": declared.transform,
            "pipeline": declared.pipeline, "sink": declared.sink, "mode": declared.mode,
-           "keys": declared.keys}  # fmt: skip
+           "keys": declared.keys,
+           "follow": declared.follow if request.follow else None}  # fmt: skip
     for name, value in own.items():
         given = getattr(request, name)
         if given != value:
@@ -80,6 +86,16 @@ def resolve(setting: Setting, fields: Mapping[str, object]) -> Request:
                 key=name,
             )
     return request
+
+
+def since_of(replay: Replay) -> str | None:
+    """The first time that a declared replay plays, as a request says it."""
+    since = replay.since
+    return since.isoformat() if isinstance(since, datetime) else _text(since)
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
 
 
 def _told(value: object) -> str:
@@ -149,6 +165,12 @@ def require_moving(setting: Setting, stream: str) -> None:
         stalled.require_moving(declared, tape, datetime.now(UTC))
 
 
+def taped(setting: Setting, streams: Iterable[str]) -> list[str]:
+    """Those of the streams of which something is on tape, in their order."""
+    lake = Lake.at(setting.lake)
+    return [name for name in streams if is_table(lake.stream(name).events)]
+
+
 def labels_of(setting: Setting, stream: str) -> list[str]:
     """The labels of a stream's workers, by number."""
     tape = open_tape(Lake.at(setting.lake), stream)
@@ -207,6 +229,28 @@ def auditable(
         audits += [{"run": run, "version": each[run]} for run in chosen[:newest]]
         left_out += chosen[newest:] if newest is not None else []
     return Auditable(tuple(audits), tuple(left_out))
+
+
+def against(setting: Setting, params: Mapping[str, object]) -> dict[str, object]:
+    """The request of an audit of a table against a stream, as a form asks for it.
+
+    Raises:
+        BadRequest: `CAP-REQUEST` where the form asks for runs as well, or names no table; see
+            `plan_against`.
+        NotComplete: `CAP-INCOMPLETE`.
+    """
+    # It loads Spark's packages, which nothing else here needs.
+    from capstan.replay.foreign import Against, plan_against
+
+    if params.get("runs") or not params.get("target"):
+        problem = "a stream is held against one table, and not against runs"
+        raise BadRequest("CAP-REQUEST", problem, "name the table as target, and no runs")
+    named = ("stream", "worker_column", "time_column")
+    request = {name: params[name] for name in named if params.get(name)}
+    request["table"] = params["target"]
+    asked = read_model(Against, request, "CAP-REQUEST")
+    plan_against(Lake.at(setting.lake), setting.declarations, asked)
+    return request
 
 
 def _audits_of(lake: Lake, path: str) -> dict[str, int | None]:

@@ -7,6 +7,7 @@
 | `CAPSTAN_WORK` | requests and results of tries | `capstan` in `AIRFLOW_HOME` |
 | `CAPSTAN_POOL` | the pool of tasks that start Spark | Airflow's default pool |
 | `CAPSTAN_CONNECTION` | the connection that says where Spark is | `spark_default` |
+| `CAPSTAN_KEEP` | how long what was staged and not published is kept | `30 days` |
 | `CAPSTAN_NOTIFY` | who is told of failed tasks: `package.module:name`, by commas | nobody |
 """
 
@@ -22,6 +23,9 @@ from capstan.declare.document import read_document
 from capstan.errors import BadRequest
 from capstan.runtime.home import project_home
 
+KEEP = "30 days"
+"""Without a variable that says otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -35,6 +39,7 @@ class Setting:
         pool: The pool of tasks that start Spark.
         connection: The Airflow connection that says where Spark is.
         notify: Notifiers, or other callbacks, that are told of every task that fails.
+        keep: How long what was staged and nobody can publish any more is kept.
     """
 
     lake: str
@@ -44,6 +49,7 @@ class Setting:
     pool: str
     connection: str
     notify: tuple[str, ...] = ()
+    keep: str = KEEP
 
     @property
     def apps(self) -> Path:
@@ -78,4 +84,5 @@ def read_setting(dag_file: str | Path) -> Setting:
         os.environ.get("CAPSTAN_POOL") or "default_pool",
         os.environ.get("CAPSTAN_CONNECTION") or "spark_default",
         tuple(filter(None, map(str.strip, os.environ.get("CAPSTAN_NOTIFY", "").split(",")))),
+        os.environ.get("CAPSTAN_KEEP") or KEEP,
     )

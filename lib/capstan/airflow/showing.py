@@ -84,8 +84,8 @@ def _difference(difference: Mapping[str, object]) -> list[str]:
 
 
 def audits_markdown(result: Mapping[str, object]) -> str:
-    """The audits of several runs, as the app `audit` gives them."""
-    found = result.get("audits")
+    """The audits of several runs, or of one table, as the app `audit` gives them."""
+    found = result.get("audits", [result] if "kind" in result else [])
     audits = found if isinstance(found, list) else []
     lines = [
         "## Audits of what was published",

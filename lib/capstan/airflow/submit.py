@@ -26,6 +26,7 @@ Show = Callable[[Mapping[str, object]], str]
 
 _APP_SAID = frozenset({1, 2, 3, 4, 5})
 _MANY = 1_000_000
+_OBJECT = "give a JSON object with the keys of the app's request, as the task `plan` makes it"
 
 
 class CapstanSubmitOperator(SparkSubmitOperator):
@@ -138,9 +139,9 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         try:
             found = json.loads(asked) if isinstance(asked, str) else asked
         except ValueError as error:
-            raise BadRequest("CAP-REQUEST", f"the request is not JSON: {error}") from error
+            raise BadRequest("CAP-REQUEST", f"the request is not JSON: {error}", _OBJECT) from error
         if not isinstance(found, Mapping):
-            raise BadRequest("CAP-REQUEST", "the request is not a JSON object")
+            raise BadRequest("CAP-REQUEST", "the request is not a JSON object", _OBJECT)
         return found
 
     def _prepare(self, folder: TryFolder) -> None:

@@ -67,7 +67,10 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path | None]:
     )
     parser.add_argument("--rounds", type=int, default=3, help="how often each side is measured")
     parser.add_argument(
-        "--longer", type=int, default=10, help="how many times as long the longer tape is"
+        "--longer",
+        type=int,
+        default=10,
+        help="how many times as long the longer tape is; 100 in full",
     )
     parser.add_argument(
         "--only", action="append", choices=NAMES, default=[], help="only this line; repeatable"

@@ -1,4 +1,4 @@
-"""How many events are judged in a second: by the pure judge, and on Spark."""
+"""How many events are judged in a second: by the reference, by the pure judge, and on Spark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from capstan.bench.clock import Cost
 from capstan.bench.inputs import WORKERS, Bench
 from capstan.bench.lines import Line, rate
-from capstan.protocol import Judge
+from capstan.protocol import Judge, Progress, check
 from capstan.tape.lake import Lake
 from capstan.testing.long import PRODUCT, TOTAL, long_tape
 from capstan.times import TimeType
@@ -18,16 +18,21 @@ from capstan.verify import verify
 
 _TIMES: Final = 10
 """As many events as ten times the rows of the smaller size: ten million."""
+_TENTH: Final = 10
+"""The reference states the rules one by one, and is given a tenth of the smaller size."""
 _ORDERS: Final = {"total order": TOTAL, "product order": PRODUCT}
 
 
 def judging(bench: Bench) -> list[Line]:
-    """The lines `events judged`, of either order; each by the pure judge and by Spark."""
+    """The lines `events judged`, of either order; by the reference, the pure judge and Spark."""
     lines = []
     for order, time_type in _ORDERS.items():
         count = bench.options.small
+        few = count // _TENTH
+        reference = [_reference(bench, time_type, few) for _ in range(bench.options.rounds)]
         pure = [_pure(bench, time_type, count) for _ in range(bench.options.rounds)]
         spark = _on_spark(bench, time_type)
+        lines.append(rate(f"judge, reference, {order}", "events/s", few, reference))
         lines.append(rate(f"judge, {order}", "events/s", count, pure))
         lines.append(rate(f"judge on Spark, {order}", "events/s", _TIMES * count, spark))
     return lines
@@ -60,6 +65,15 @@ def _pure(bench: Bench, time_type: TimeType, events: int) -> Cost:
     def work() -> None:
         for move in moves:
             assert judge.progress(move) is None
+
+    return bench.clock.measure(work)
+
+
+def _reference(bench: Bench, time_type: TimeType, events: int) -> Cost:
+    items = [Progress.of(move) for move in _moves(time_type, events)]
+
+    def work() -> None:
+        assert check(items, time_type.minimum).valid
 
     return bench.clock.measure(work)
 

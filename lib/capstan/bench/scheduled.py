@@ -81,7 +81,8 @@ def _run(rest: Rest, request: Fields) -> tuple[float, list[Fields]]:
     run = rest.trigger(_DAG, request)
     state = rest.wait(_DAG, run)
     if state != "success":
-        raise Broken("CAP-BENCH", f"the run {run} of {_DAG} is {state}")
+        hint = "--workdir keeps the logs of its tasks; look there"
+        raise Broken("CAP-BENCH", f"the run {run} of {_DAG} is {state}", hint)
     ran = {str(task["task_id"]): task for task in rest.tasks(_DAG, run)}
     tasks = [ran[name] for name in TASKS]
     return _moment(tasks[-1]["end_date"]) - began, tasks

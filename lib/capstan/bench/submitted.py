@@ -53,7 +53,8 @@ def submitted(
     )
     if ended.returncode:
         last = ended.stdout.strip().rpartition("\n")[2]
-        raise Broken("CAP-BENCH", f"the app {app} ended with {ended.returncode}: {last}")
+        said = f"the app {app} ended with {ended.returncode}: {last}"
+        raise Broken("CAP-BENCH", said, "give the same request to the app by hand, and see its log")
     after = os.times()
     cpu = (after.children_user + after.children_system) - (
         before.children_user + before.children_system

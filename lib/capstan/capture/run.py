@@ -16,7 +16,7 @@ from capstan.capture.batch import BatchResult, MicroBatch
 from capstan.capture.consumed import consumed
 from capstan.capture.put_back import PutBack
 from capstan.capture.settings import keep_settings, settings_of
-from capstan.capture.source import broker_gone, read_source
+from capstan.capture.source import broker_gone, file_damaged, read_source
 from capstan.capture.statements import CLOSING, Statement, progress_events
 from capstan.capture.workers import Roster
 from capstan.declare import Stream
@@ -193,7 +193,8 @@ def _run(
             raise state.failure from None
         if "CONCURRENT_STREAM_LOG_UPDATE" in str(error):
             raise fenced(tape, state.roster.commit) from None
-        raise (broker_gone(stream.name, error) or error) from None
+        gone = broker_gone(stream.name, error)
+        raise (gone or file_damaged(stream.name, tape.paths.root, error) or error) from None
     finally:
         query.stop()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capstan import breakage
 from capstan.declare import Stream
 from capstan.errors import BadRequest, Broken, CapstanError
 from capstan.runtime.jars import kafka_jars
@@ -70,4 +71,25 @@ def broker_gone(stream: str, error: Exception) -> Broken | None:
         f"stream {stream}: the broker does not answer: {reason}",
         "see whether it runs, and source.options in streams.yaml; then run the same again",
         stream=stream,
+    )
+
+
+def file_damaged(stream: str, tape: str, error: Exception) -> Broken | None:
+    """The error for a file of the source that is gone or cut short; None for any other error.
+
+    Args:
+        stream: The stream.
+        tape: The folder of its tape, whose own files are no source.
+        error: What the query ended with.
+    """
+    found = breakage.foreseen(error)
+    path = str(found.fields.get("path", "")) if found is not None else ""
+    if found is None or found.code != "CAP-DAMAGED" or not path or path.startswith(tape):
+        return None
+    return Broken(
+        found.code,
+        f"stream {stream}: a file of the source cannot be read: {path}",
+        "put it back whole, under the same name; then run the same again",
+        stream=stream,
+        path=path,
     )

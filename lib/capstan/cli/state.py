@@ -30,13 +30,17 @@ def state(
         typer.Argument(metavar="N", help="To so many replay workers.", min=1, max=10_000),
     ] = None,
     into: Annotated[
-        str | None, typer.Option(help="Only of what is followed into this table.", metavar="TABLE")
+        list[str] | None,
+        typer.Option(
+            help="Only of what is followed into this table; again for more.", metavar="TABLE"
+        ),
     ] = None,
 ) -> int:
     """Show the snapshots of a followed pipeline: workers, keys, sizes; or rescale the newest.
 
     Each run of a followed pipeline goes on from the snapshot of the one before. A rescaled one is
-    proved to have the same keys, each with the worker that owns it, before it counts.
+    proved to have the same keys, each with the worker that owns it, before it counts. Of a pipeline
+    that is followed into several tables --into says for which the state is rescaled.
     """
     from capstan.replay.snapshots import list_taken
 
@@ -46,11 +50,11 @@ def state(
     if (action, peers) != (None, None) and (action != "rescale" or peers is None):
         raise BadRequest("CAP-USAGE", f"not a thing to do with state: {action}", _USAGE)
     found = list_taken(shell.lake, name)
-    if into is not None:
-        path = _path(shell, into)
-        found = [each for each in found if each.history.last.target == path]
+    if into:
+        paths = {_path(shell, table) for table in into}
+        found = [each for each in found if each.history.last.target in paths]
     if peers is not None:
-        return _rescale(shell, name, found, peers)
+        return _rescale(shell, name, found, peers, named=bool(into))
     rows = [_row(shell, each) for each in found]
     columns = ("snapshot", "run that", "replay workers", "keys", "rows", "bytes", "read up to")
     shown = ("snapshot", "is", "peers", "keys", "rows", "bytes", "frontier")
@@ -66,9 +70,7 @@ def state(
     return 0
 
 
-def _rescale(shell: Shell, name: str, found: list[Taken], peers: int) -> int:
-    from capstan.replay.resuming import rescale_state
-
+def _rescale(shell: Shell, name: str, found: list[Taken], peers: int, *, named: bool) -> int:
     newest = {each.history.last.target: each for each in found if each.standing}
     if not newest:
         raise BadRequest(
@@ -77,6 +79,16 @@ def _rescale(shell: Shell, name: str, found: list[Taken], peers: int) -> int:
             "follow it first: capstan replay STREAM --pipeline PIPELINE --follow NAME",
             pipeline=name,
         )
+    if len(newest) > 1 and not named:
+        raise BadRequest(
+            "CAP-STATE",
+            f"pipeline {name} is followed into {len(newest)} tables: {', '.join(sorted(newest))}",
+            "say with --into TABLE for which its state is to be rescaled; again for more",
+            pipeline=name,
+            targets=sorted(newest),
+        )
+    from capstan.replay.resuming import rescale_state
+
     with shell.spark(Work(f"rescale {name}")) as spark:
         made = [
             rescale_state(spark, shell.lake, shell.declarations(), each, peers)

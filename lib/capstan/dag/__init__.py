@@ -24,6 +24,7 @@ from capstan.dag.operator import (
     check_version,
 )
 from capstan.dag.recording import Recorded, SinkRecorder, watermark_of
+from capstan.dag.replaying import IntoExecutors, SinkCapture
 from capstan.dag.stages import Plan, Stage, StageInput, plan_stages
 from capstan.dag.views import View, from_views
 from capstan.dag.watermarks import WatermarkTracker
@@ -51,6 +52,7 @@ __all__ = [
     "Edge",
     "Event",
     "FanOut",
+    "IntoExecutors",
     "Key",
     "MulticastBuffer",
     "Node",
@@ -66,6 +68,7 @@ __all__ = [
     "OutputKind",
     "Plan",
     "Recorded",
+    "SinkCapture",
     "SinkRecorder",
     "Stage",
     "StageInput",

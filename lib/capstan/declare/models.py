@@ -314,7 +314,10 @@ class Replay(Declared):
         sink: The sink of the pipeline whose rows the target gets; None where it has but one.
         mode: How the target is changed.
         keys: Columns that `merge` matches rows by; those of the transform or sink when empty.
-        schedule: When Airflow runs it over data intervals; None by hand only.
+        schedule: When Airflow runs it: over data intervals, or, where it follows, with what became
+            complete since its last run; None by hand only.
+        follow: The name of its cursor, where each of its runs plays what became complete since the
+            one before; a pipeline goes on from its state then.
         checks: What every row must meet that it puts out, besides the checks of its target.
         approve: Whether a person decides, between audit and publish.
         notify: Whom Airflow tells of failures: notifiers, or other callbacks of a failed task.
@@ -333,6 +336,7 @@ class Replay(Declared):
     mode: Mode = Mode.REPLACE
     keys: Columns = field(default=())
     schedule: Schedule | None = None
+    follow: Annotated[str, name_of("follow")] | None = None
     checks: Checks = field(default=())
     approve: bool = False
     notify: References = field(default=())
@@ -344,4 +348,6 @@ class Replay(Declared):
             raise ValueError("has a transform and a pipeline; choose one of them")
         if self.sink is not None and self.pipeline is None:
             raise ValueError("names a sink, and no pipeline that has it")
+        if self.follow is not None and self.until is not None:
+            raise ValueError("follows what becomes complete, and so has no until")
         return self

@@ -37,7 +37,8 @@ def read_model(model: type[Model], fields: Mapping[str, object], code: str) -> M
         place, problem = _first(error)
         key = ".".join(str(part) for part in place)
         what = f"{model.__name__.lower()} {fields.get('name', '')}".strip()
-        raise BadRequest(code, f"{what}: {key + ': ' if key else ''}{problem}") from None
+        said = f"{what}: {key + ': ' if key else ''}{problem}"
+        raise BadRequest(code, said, "say it in the way that is named") from None
 
 
 def read_declared(model: type[Model], document: Document, place: Place, data: object) -> Model:

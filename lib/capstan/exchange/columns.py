@@ -9,6 +9,7 @@
 | `Vec`, arrays | ARRAY |
 | `Option` | the type, nullable |
 | `()` | BOOLEAN, always null |
+| types that a program registered, of a shape of their own | STRING: their JSON |
 | any JSON | STRING: its text |
 
 A tuple's fields are the stream's columns; any other type is one column, `value`; `json` where the
@@ -91,6 +92,7 @@ _PLAIN: Final = {
     Shape.TEXT: pa.string(),
     Shape.BYTES: pa.binary(),
     Shape.NONE: pa.bool_(),
+    Shape.OTHER: pa.string(),
 }
 
 
@@ -136,6 +138,9 @@ def _array(codec: Codec, values: Sequence[object]) -> pa.Array:
         return pa.StructArray.from_arrays(fields, names, mask=absent)
     if codec.shape is Shape.LIST:
         return _list(codec.parts[0], values)
+    if codec.shape is Shape.OTHER:
+        texts = [None if value is None else _text(codec.to_json(value)) for value in values]
+        return pa.array(texts, pa.string())
     return pa.array(values, _type(codec))
 
 
@@ -160,4 +165,6 @@ def _value(codec: Codec, value: object) -> object:
         return tuple(_value(part, value[f"f{i}"]) for i, part in enumerate(codec.parts))
     if codec.shape is Shape.LIST and isinstance(value, list):
         return tuple(_value(codec.parts[0], each) for each in value)
+    if codec.shape is Shape.OTHER:
+        return codec.from_json(json.loads(str(value)))
     return value

@@ -272,7 +272,10 @@ def _parts(recording: Recording, form: Form) -> Iterator[tuple[int, Messages, in
     """The messages of a file that have records: position, event, bytes; long ones in parts."""
     for position, (item, size) in enumerate(_sized(recording, form)):
         event = _event(item)
-        if not isinstance(event, Messages):
+        if not isinstance(event, Messages) or not event.records:
+            continue
+        if event.records <= _FULL:
+            yield position, event, size
             continue
         data = event.data or ()
         for start in range(0, len(data), _FULL):

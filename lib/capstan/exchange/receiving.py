@@ -17,6 +17,9 @@ from capstan.protocol import Event, Judge
 from capstan.steps import reached
 
 _TICK: Final = 0.2
+# A sender whose machine is gone says no more, and nothing tells it from one that has nothing to say
+# but that it connects again.
+_SILENT: Final = 30.0
 FULL: Final = 100_000
 """So many events, updates and records wait to be written, at the most; then senders wait."""
 
@@ -105,14 +108,15 @@ class Receiver:
     """Receives one worker's recording on its port, connection after connection, until it is closed.
 
     A sender that goes away leaves its recording as far as it was whole; the next one goes on there.
-    One that sends what is no event, or breaks a rule, is shut out, and so is its worker until the
-    next time; others are not touched.
+    One that has said nothing for long gives way to the next. One that sends what is no event, or
+    breaks a rule, is shut out, and so is its worker until the next time; others are not touched.
 
     Attributes:
         worker: The worker.
         judge: What it holds; goes on from the tape.
         faults: Why senders were shut out, and what they left unfinished, in words.
         refused: Whether the worker's last sender broke a rule.
+        silent: After so many seconds without an event a sender gives way to one that waits.
     """
 
     worker: int
@@ -124,6 +128,7 @@ class Receiver:
     last: float = field(default_factory=time.monotonic)
     faults: list[str] = field(default_factory=list)
     refused: bool = False
+    silent: float = _SILENT
 
     @property
     def done(self) -> bool:
@@ -144,7 +149,11 @@ class Receiver:
             reached("listen.disconnected", worker=self.worker, peer=reader.name)
 
     def _receive(self, reader: EventReader) -> None:
+        # Of each connection anew: what came before it is not its silence.
+        self.last = time.monotonic()
         while not self.done and not self.stopping():
+            # Before it is read: what it sent until then still counts.
+            gives_way = self._gives_way()
             start = reader.offset
             try:
                 event = reader.poll()
@@ -158,6 +167,14 @@ class Receiver:
                 if torn is not None:
                     self.faults.append(f"worker {self.worker}, {reader.name}: {torn.about}")
                 return
+            elif gives_way:
+                said = f"silent for {self.silent:g} s when another one connected"
+                self.faults.append(f"worker {self.worker}, {reader.name}: {said}")
+                return
+
+    def _gives_way(self) -> bool:
+        silent = time.monotonic() - self.last > self.silent
+        return silent and self.listener.waits(self.worker)
 
     def _take(self, event: Event, size: int, peer: str) -> None:
         self.last = time.monotonic()

@@ -8,6 +8,7 @@ its counts say.
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -118,6 +119,11 @@ class Listener(Closing):
         return EventReader(
             _Receiving(connection), self._encoding(worker), _address(address), _RECEIVED
         )
+
+    def waits(self, worker: int) -> bool:
+        """Whether somebody has connected to the port of `worker` who was not accepted yet."""
+        found, _, _ = select.select([self._sockets[worker]], [], [], 0)
+        return bool(found)
 
     def close(self) -> None:
         """Stops to listen; connections that were taken stay open."""

@@ -80,7 +80,8 @@ class Component:
                     start_new_session=True,
                 )
         except OSError as error:
-            raise Broken("CAP-AIRFLOW", f"{self.name} cannot be started: {error}") from error
+            said = f"{self.name} cannot be started: {error}"
+            raise Broken("CAP-AIRFLOW", said, "run `make setup`, then the same again") from error
         self._process = processes.find(self._running.pid)
 
     def has_ended(self) -> bool:

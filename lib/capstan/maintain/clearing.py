@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from capstan.ledger.runs import read_histories
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def clear_staging(lake: Lake, now: datetime) -> list[str]:
-    """Clear away what was rejected, has failed or was killed long enough ago; the names of it.
+def clear_staging(lake: Lake, now: datetime, keep: timedelta = KEEP) -> list[str]:
+    """Clear away what was rejected, has failed or was killed `keep` ago or before; the names of it.
 
     What waits to be published is never touched.
     """
-    over = clear_staged(lake, list_staged(lake, now), now, KEEP)
+    over = clear_staged(lake, list_staged(lake, now), now, keep)
     if over:
         reached("maintain.staging", cleared=len(over))
     return over

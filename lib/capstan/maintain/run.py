@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from capstan.breakage import at
@@ -21,6 +21,7 @@ from capstan.maintain.retire import finish
 from capstan.maintain.runs import Sizes
 from capstan.maintain.tables import index_tables, ledger_tables
 from capstan.maintain.upkeep import checkpoint, vacuum
+from capstan.replay.staged import KEEP
 from capstan.tape.lake import Lake
 from capstan.tape.summary import worker_states
 from capstan.tape.tape import Tape, newest_cut, open_tape
@@ -123,6 +124,7 @@ def maintain(
     *,
     sizes: Sizes | None = None,
     now: datetime | None = None,
+    keep: timedelta = KEEP,
 ) -> Maintained:
     """Keep up the tapes of streams, and what all streams of the lake share; idempotent.
 
@@ -132,6 +134,7 @@ def maintain(
         streams: The streams.
         sizes: When records are worth to be written anew; the usual ones by default.
         now: The present moment, by which what is staged is old.
+        keep: How long what nobody can publish any more stays in staging.
 
     Raises:
         BadRequest: `CAP-STREAM` for a stream that is not on tape.
@@ -143,7 +146,7 @@ def maintain(
         for tape in tapes:
             done.tables[tape.name] = _tape(spark, lake, tape, sizes or Sizes(), done)
         done.tables[""] = _shared(spark, lake, done)
-        done.staging = clear_staging(lake, now or moment())
+        done.staging = clear_staging(lake, now or moment(), keep)
     return done
 
 

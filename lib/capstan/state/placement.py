@@ -1,12 +1,7 @@
 """Which worker a key belongs to: a pure function of the key and the workers.
 
 Both placements go by the stable hash `h` of the key (`capstan.state.hashing`), and are the same in
-Spark SQL:
-
-| placement | in SQL, over an array `ws` of workers in ascending order |
-| --- | --- |
-| `Modulo` | `element_at(ws, cast(pmod(h, size(ws)) AS INT) + 1)` |
-| `Rendezvous` | `array_max(transform(ws, w -> struct(xxhash64(h, cast(w AS BIGINT)), w))).w` |
+Spark SQL: their `sql` is an expression over `h` and an array `ws` of workers in ascending order.
 
 Follows Malstrom's `index_select` and `rendezvous_select`, whose hash changes with releases.
 """
@@ -14,7 +9,7 @@ Follows Malstrom's `index_select` and `rendezvous_select`, whose hash changes wi
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +41,9 @@ class Rendezvous:
     """
 
     __slots__ = ()
+    sql: ClassVar = (
+        "array_max(transform(ws, w -> struct(xxhash64(h, cast(w AS BIGINT)) AS weight, w AS w))).w"
+    )
 
     def owner(self, key: Hashable, workers: Sequence[int]) -> int:
         """The worker that owns `key`.
@@ -81,6 +79,7 @@ class Modulo:
     """
 
     __slots__ = ()
+    sql: ClassVar = "element_at(ws, cast(pmod(h, size(ws)) AS INT) + 1)"
 
     def owner(self, key: Hashable, workers: Sequence[int]) -> int:
         """The worker that owns `key`.

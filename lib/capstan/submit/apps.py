@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from capstan.backfill.proposing import Backfill
 from capstan.backfill.run import prepare
+from capstan.declare import format_duration, parse_duration
 from capstan.declare.names import did_you_mean, one_of
 from capstan.declare.reading import read_model
 from capstan.errors import AnswerIsNo, BadRequest, CapstanError
@@ -22,6 +24,7 @@ from capstan.replay.foreign import (
 from capstan.replay.plan import make_plan
 from capstan.replay.request import Request
 from capstan.replay.run import replay as carry_out_replay
+from capstan.replay.staged import KEEP
 from capstan.submit.deciding import PublishRequest, decide, require_decidable
 from capstan.submit.filling import fill, fill_all
 from capstan.submit.several import audit_all
@@ -58,9 +61,27 @@ class VerifyRequest:
 
 @dataclass(frozen=True, slots=True)
 class MaintainRequest:
-    """What `spark_apps/maintain.py` is asked: which streams, None for all that are on tape."""
+    """What `spark_apps/maintain.py` is asked.
+
+    Attributes:
+        streams: Which streams; None for all that are on tape.
+        keep: How long what was staged and nobody can publish any more is kept, such as `30 days`.
+    """
 
     streams: tuple[str, ...] | None = None
+    keep: str = format_duration(KEEP)
+
+    @property
+    def kept(self) -> timedelta:
+        """The length of time that `keep` says.
+
+        Raises:
+            BadRequest: `CAP-REQUEST` when it says none.
+        """
+        try:
+            return parse_duration(self.keep)
+        except ValueError as error:
+            raise BadRequest("CAP-REQUEST", f"keep: {error}", "such as '30 days'") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +94,15 @@ class RunAudit:
 
 @dataclass(frozen=True, slots=True)
 class RunAudits:
-    """What `spark_apps/audit.py` is asked of several runs, one after the other."""
+    """What `spark_apps/audit.py` is asked of several runs, one after the other.
+
+    Attributes:
+        audits: The runs.
+        strict: Whether one that cannot be audited any more is a refusal as well.
+    """
 
     audits: tuple[RunAudit, ...]
+    strict: bool = False
 
 
 def capture(fields: Fields, place: Place) -> Work:
@@ -143,6 +170,7 @@ def maintain(fields: Fields, place: Place) -> Work:
     from capstan.tape.tape import open_tape
 
     asked = _read(MaintainRequest, fields)
+    kept = asked.kept
     place.lake.require()
     streams = place.lake.streams() if asked.streams is None else list(asked.streams)
     for stream in streams:
@@ -151,7 +179,7 @@ def maintain(fields: Fields, place: Place) -> Work:
     def work(spark: SparkSession) -> Answer:
         from capstan.maintain.run import maintain as carry_out
 
-        found = carry_out(spark, place.lake, streams)
+        found = carry_out(spark, place.lake, streams, keep=kept)
         return Answer(found.as_json(), found.refusal)
 
     return work
@@ -214,7 +242,7 @@ def _audit_of_runs(fields: Fields, place: Place) -> Work:
     found = [(require_auditable(place.lake, a.run, a.version), a.version) for a in asked.audits]
 
     def work(spark: SparkSession) -> Answer:
-        return audit_all(spark, place.lake, declarations, found)
+        return audit_all(spark, place.lake, declarations, found, strict=asked.strict)
 
     return work
 

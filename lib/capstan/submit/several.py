@@ -23,11 +23,20 @@ def audit_all(
     lake: Lake,
     declarations: Declarations,
     asked: Sequence[tuple[History, int | None]],
+    *,
+    strict: bool = False,
 ) -> Answer:
     """Audit what runs have published, each at a version of its target, or as it is now.
 
     A run whose transform or pipeline has changed since, or whose version is no longer kept, cannot
     be audited: its entry has `error`, `message` and `hint` in place of an audit.
+
+    Args:
+        spark: The session.
+        lake: The lake.
+        declarations: What is declared.
+        asked: The runs, each with a version of its target, or None for the newest.
+        strict: Whether one that cannot be audited is a refusal as well.
 
     Returns:
         `audits`, `passed` (whether none differs) and `not_audited` (runs); with a refusal if one
@@ -44,6 +53,14 @@ def audit_all(
             + ", ".join(wrong),
             "`capstan audit RUN` shows the rows; roll the run back, or replay it",
             runs=wrong,
+        )
+    elif missing and strict:
+        refusal = AnswerIsNo(
+            "CAP-AUDIT",
+            f"{len(missing)} of {len(audits)} runs cannot be audited any more: "
+            + ", ".join(map(str, missing)),
+            "replay them, or leave out `strict`",
+            runs=missing,
         )
     return Answer({"audits": audits, "passed": not wrong, "not_audited": missing}, refusal)
 
@@ -67,6 +84,7 @@ def _audited(
         return {**about, **error.told()}
     except PySparkException as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        gone = BadRequest("CAP-GONE", f"it cannot be read any more: {reason}")
+        hint = "replay it again, or audit what stands there now with --against"
+        gone = BadRequest("CAP-GONE", f"it cannot be read any more: {reason}", hint)
         return {**about, **gone.told()}
     return {**about, "cut": plan.cut.commit, **found.as_json(plan.tape.time_type)}

@@ -114,10 +114,16 @@ def open_table(path: str, version: int | None = None) -> deltalake.DeltaTable:
             return kept("table", path, lambda: deltalake.DeltaTable(path))
         return deltalake.DeltaTable(path, version=version)
     except TableNotFoundError as error:
-        raise Broken("CAP-TABLE", f"there is no Delta table at {path}", path=path) from error
+        raise Broken(
+            "CAP-TABLE",
+            f"there is no Delta table at {path}",
+            "check the lake and the name; `capstan streams` tells what is on tape",
+            path=path,
+        ) from error
     except (DeltaError, OSError) as error:
         known = breakage.foreseen(error)
-        code, hint = ("CAP-TABLE", "") if known is None else (known.code, known.hint)
+        lacking = "see whether its _delta_log is there and whole; put back from a copy what is not"
+        code, hint = ("CAP-TABLE", lacking) if known is None else (known.code, known.hint)
         said = f"cannot read the Delta table at {path}: {breakage.reason(error)}"
         raise Broken(code, said, hint, path=path) from error
 

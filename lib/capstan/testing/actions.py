@@ -130,16 +130,12 @@ def _replay(work: _Work) -> dict[str, object]:
 
 
 def _backfill(work: _Work) -> dict[str, object]:
-    found = backfill(
-        work.spark,
-        work.lake,
-        work.declared,
-        Backfill(work.named("replay"), every=work.named("every"), chunk=1),
-    )
-    failed = [each.error for each in found.ran if each.error is not None]
-    if failed:
-        raise failed[0]
-    return {"runs": len(found.ran)}
+    name = str(work.arguments.get("replay", little.BACKFILLED.name))
+    asked = Backfill(name, every=str(work.arguments.get("every", "2 hours")), chunk=1)
+    found = backfill(work.spark, work.lake, work.declared, asked)
+    if found.error is not None:
+        raise found.error
+    return found.as_json()
 
 
 def _publish(work: _Work) -> dict[str, object]:

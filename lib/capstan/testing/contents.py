@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import duckdb
+import polars as pl
 
 from capstan.dag.arrow import table_from_bytes
 from capstan.ledger import claims, coverage, runs
@@ -25,8 +29,28 @@ def rows(path: str) -> Rows:
     """The rows of a Delta table as sorted JSON texts: equal where two tables hold the same."""
     if not is_table(path):
         return []
-    found = delta.open_table(path).to_pyarrow_table().to_pylist()
+    return _as_text(delta.open_table(path).to_pyarrow_table().to_pylist())
+
+
+def _as_text(found: list[dict[str, object]]) -> Rows:
     return sorted(json.dumps(row, sort_keys=True, default=str) for row in found)
+
+
+def read_by_others(lake: Lake) -> set[str]:
+    """Check that Polars and DuckDB read in every table of a lake what deltalake reads.
+
+    Returns:
+        The tables, by their places in the lake: `ledger/runs`.
+    """
+    root = Path(lake.root)
+    names = {str(log.parent.relative_to(root)) for log in root.rglob("_delta_log")}
+    for name in names:
+        path = f"{root}/{name}"
+        read = rows(path)
+        assert _as_text(pl.read_delta(path).to_dicts()) == read, name
+        dataset = delta.open_table(path).to_pyarrow_dataset()
+        assert duckdb.from_arrow(dataset).count("*").fetchall() == [(len(read),)], name
+    return names
 
 
 def tape(lake: Lake, name: str = little.NAME) -> dict[str, Rows]:

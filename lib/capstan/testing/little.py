@@ -15,6 +15,7 @@ from capstan.testing.piped import REFERENCES
 from capstan.testing.streams import HOUR, NAME, Row, declared, lay, little_stream
 
 __all__ = [
+    "BACKFILLED",
     "BEFORE",
     "FILES",
     "NAME",
@@ -59,6 +60,16 @@ REQUESTS: dict[str, dict[str, object]] = {
     },
 }
 """Replays of the stream, by name: fields of `capstan.replay.request.Request`."""
+
+BACKFILLED = Replay(
+    name="hours",
+    stream=NAME,
+    target="backfilled",
+    workers=("north", "west"),
+    since=datetime(2024, 3, 1, 3, tzinfo=UTC),
+    until=datetime(2024, 3, 1, 9, tzinfo=UTC),
+)
+"""A declared replay of the rows of `STAGED`."""
 
 _START = datetime(2024, 3, 1, tzinfo=UTC)
 _SITES = ("north", "south", "west")
@@ -145,5 +156,5 @@ def declarations(folder: Path) -> Declarations:
     return replace(
         declared(little_stream(folder), (hourly, wrong)),
         pipelines=REFERENCES,
-        replays={filled.name: filled},
+        replays={each.name: each for each in (filled, BACKFILLED)},
     )

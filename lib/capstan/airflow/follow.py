@@ -1,0 +1,74 @@
+"""DAGs `capstan_follow__<replay>`: a declared replay that plays what became complete since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from airflow.sdk import DAG, Context
+
+from capstan.airflow import docs, schedules
+from capstan.airflow.assets import table_asset
+from capstan.airflow.form import DIFFERENCES, peers_field, switch
+from capstan.airflow.replay import replay_tasks
+from capstan.airflow.setting import Setting
+from capstan.declare import Replay
+
+_OWN = ("adopt", "direct", "dry_run", "diff")
+
+
+def follow_dags(setting: Setting) -> Iterator[DAG]:
+    """A DAG for each declared replay that follows; one without a schedule is triggered by hand.
+
+    Raises:
+        BadRequest: `CAP-DECLARE` when a schedule names no moment.
+    """
+    for replay in setting.declarations.replays.values():
+        if replay.follow is not None:
+            yield _dag(setting, replay)
+
+
+def _dag(setting: Setting, replay: Replay) -> DAG:
+    timetable = None
+    if replay.schedule is not None:
+        place = ("replays", replay.name, "schedule")
+        timetable = schedules.moments(setting, place, replay.schedule)
+    about = docs.FOLLOW.format(
+        stream=replay.stream, target=replay.target, description=replay.description
+    )
+    with DAG(
+        f"capstan_follow__{replay.name}",
+        description=f"Follow {replay.stream}: {replay.description or replay.target}",
+        doc_md=about + docs.FAILURES,
+        schedule=timetable,
+        start_date=schedules.BEGINNING,
+        catchup=False,
+        # Each run goes on from the one before.
+        max_active_runs=1,
+        params={
+            "peers": peers_field(),
+            "adopt": switch("Adopt", "Also replace rows that no replay has put there.", None),
+            "direct": switch("Direct", "Write to the table at once, and audit it there.", None),
+            "dry_run": switch("Dry run", "Stop after the plan.", None),
+            "diff": switch("Differences", DIFFERENCES, None),
+        },
+        tags=["capstan", "follow"],
+    ) as dag:
+        replay_tasks(setting, _asked_of(replay), table_asset(replay.target), replay)
+    return dag
+
+
+def _asked_of(replay: Replay) -> Callable[[Context], Mapping[str, object]]:
+    def asked(context: Context) -> Mapping[str, object]:
+        """The request of a run: the declared replay, which says all but how many workers play."""
+        params = context["params"]
+        return {
+            "stream": replay.stream,
+            "into": replay.target,
+            "mode": str(replay.mode),
+            "follow": replay.follow,
+            "replay": replay.name,
+            "peers": params.get("peers"),
+            **{name: bool(params.get(name)) for name in _OWN},
+        }
+
+    return asked

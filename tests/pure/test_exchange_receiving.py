@@ -1,0 +1,87 @@
+"""Receiving recordings: what waits is bounded, and a sender that is gone makes room."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from capstan.exchange.form import Form, Format
+from capstan.exchange.receiving import Inbox, Received, Receiver
+from capstan.interop import Listener, connect
+from capstan.protocol import Judge, Messages, Progress
+
+PATIENCE = 60.0
+
+
+def test_an_inbox_that_is_full_makes_senders_wait():
+    inbox = Inbox(limit=3)
+    one = Received(0, 0, Messages.of((0,), ["a", "b"]))
+    assert inbox.put(one)
+    done = []
+    thread = threading.Thread(target=lambda: done.append(inbox.put(one)), daemon=True)
+    thread.start()
+    time.sleep(0.1)
+    assert done == []
+    assert inbox.take(0) == [one]
+    thread.join(PATIENCE)
+    assert done == [True]
+    inbox.end()
+    assert not inbox.put(one)
+    assert inbox.take(PATIENCE) == [one]
+
+
+def test_an_inbox_is_full_by_bytes_too():
+    inbox = Inbox(heavy=3 * 2**20)
+    large = [Received(0, n, Messages.of((0,), ["x" * 2**21]), 2**21) for n in range(3)]
+    assert [inbox.put(each) for each in large[:2]] == [True, True]
+    thread = threading.Thread(target=inbox.put, args=(large[2],), daemon=True)
+    thread.start()
+    # Full, so what is there is given at once.
+    assert inbox.take(PATIENCE) == large[:2]
+    thread.join(PATIENCE)
+    assert inbox.take(0) == large[2:]
+
+
+def test_what_is_received_is_weighed_by_its_bytes():
+    form = Form.given(Format.TIMELY, time_type="u64", record_type="string")
+    sent = [Messages.of((n,), ["x" * 1_000]) for n in range(3)]
+    inbox = Inbox()
+    with Listener(1, form.encoding) as listener:
+        receiver = Receiver(0, Judge((0,)), form, listener, inbox, lambda: False)
+        with connect("127.0.0.1", listener.ports[0], form.encoding(0)) as sender:
+            for event in (*sent, Progress.of([((0,), -1)])):
+                sender.push(event)
+        receiver.run()
+    found = inbox.take(0)
+    sizes = [len(form.encoding(0).encode(each.event, each.seq)) for each in found]
+    assert [each.size for each in found] == sizes
+    assert len(sizes) == 4
+
+
+def test_a_sender_that_is_silent_gives_way_to_one_that_connects():
+    form = Form.given(Format.TIMELY, time_type="u64", record_type="u64")
+    inbox = Inbox()
+    with Listener(1, form.encoding) as listener:
+        port = listener.ports[0]
+        receiver = Receiver(0, Judge((0,)), form, listener, inbox, lambda: False, silent=0.5)
+        thread = threading.Thread(target=receiver.run, daemon=True)
+        thread.start()
+        with connect("127.0.0.1", port, form.encoding(0)) as gone:
+            gone.push(Messages.of((0,), [1]))
+            gone.flush()
+            # Silent for as long as it likes, while nobody else comes.
+            time.sleep(1.0)
+            gone.push(Messages.of((0,), [2]))
+            gone.flush()
+            with connect("127.0.0.1", port, form.encoding(0)) as again:
+                again.push(Messages.of((0,), [3]))
+                again.push(Progress.of([((0,), -1)]))
+                again.flush()
+                thread.join(PATIENCE)
+                assert not thread.is_alive()
+    found = inbox.take(0)
+    assert [each.seq for each in found] == [0, 1, 2, 3]
+    assert [getattr(each.event, "data", None) for each in found] == [(1,), (2,), (3,), None]
+    (said,) = receiver.faults
+    assert "silent for 0.5 s when another one connected" in said
+    assert not receiver.refused

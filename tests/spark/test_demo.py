@@ -1,0 +1,97 @@
+"""The main job as a newcomer runs it: what it says is what the README says, and it is done once."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from capstan.tape.lake import Lake
+
+pytestmark = [pytest.mark.spark, pytest.mark.nightly, pytest.mark.timeout(3600)]
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+CAPSTAN = Path(sys.executable).with_name("capstan")
+
+
+def program(folder: Path, *words: object) -> str:
+    """What a program says that runs in a folder, as anybody would start it there."""
+    done = subprocess.run(
+        [str(word) for word in words], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def promised() -> list[str]:
+    """The certificate that the README shows, line by line, without the name of the run."""
+    block = re.search(r"^    certificate of .*?\n\n", README, flags=re.MULTILINE | re.DOTALL)
+    assert block is not None
+    return [nameless(line[4:]) for line in block[0].strip("\n").splitlines()]
+
+
+def nameless(line: str) -> str:
+    return re.sub(r"-[0-9a-f]{8}-1$", "", line.rstrip())
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A folder with the lake of the main job, and the lines that it ended with."""
+    folder = tmp_path_factory.mktemp("demo")
+    text = program(folder, CAPSTAN, "demo")
+    return folder, [nameless(line) for line in text.splitlines()]
+
+
+def test_it_ends_with_the_certificate_of_the_readme(said: tuple[Path, list[str]]) -> None:
+    _, lines = said
+    wanted = promised()
+    start = lines.index(wanted[0])
+    assert lines[start : start + len(wanted)] == wanted
+
+
+def test_its_figures_are_those_of_the_readme(said: tuple[Path, list[str]]) -> None:
+    folder, _ = said
+    lake = Lake.at(folder / "lake")
+    records = pl.read_delta(lake.stream("flights").records)["data"].struct
+    late = pl.read_delta(lake.stream("flights").late)
+    fed, on_tape = len(records.field("origin")) + len(late), len(records.field("origin"))
+    cancelled = records.field("cancelled").sum()
+    text = " ".join(README.split())
+    for figure in (
+        f"takes the {fed:,} departures of 2013",
+        f"and {len(late)} departures that were more than three hours late",
+        f"not on tape. The other {on_tape:,} are.",
+        f"The {cancelled:,} cancelled flights are events too",
+    ):
+        assert figure in text
+    assert late["reason"].unique().to_list() == ["late"]
+
+
+def test_a_second_time_changes_nothing(said: tuple[Path, list[str]]) -> None:
+    folder, _ = said
+
+    def files() -> dict[str, int]:
+        found = sorted((folder / "lake").rglob("*"))
+        return {str(path): path.stat().st_mtime_ns for path in found if path.is_file()}
+
+    before = files()
+    again = json.loads(program(folder, CAPSTAN, "demo", "--json"))
+    assert not again["changed"]
+    assert len(again["steps"]) == 6
+    assert [step["step"] for step in again["steps"] if step["changed"]] == []
+    assert files() == before
+
+
+def test_where_the_readme_looks_further_there_is_something(said: tuple[Path, list[str]]) -> None:
+    folder, _ = said
+    blocks = re.findall(r"^```python\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+    looking = [block for block in blocks if "lake/tables" in block]
+    assert len(looking) == 2
+    plain, spark = (program(folder, sys.executable, "-c", block) for block in looking)
+    assert all(word in plain for word in ("EWR", "LGA", "late"))
+    assert "mean_delay_minutes" in spark
