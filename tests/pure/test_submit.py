@@ -17,7 +17,17 @@ from capstan.submit import Answer, Fields, Place, Work, main
 from capstan.tape.lake import Lake
 
 APPS = Path(__file__).parents[2] / "spark_apps"
-NAMES = ("audit", "backfill", "capture", "maintain", "plan", "publish", "replay", "verify")
+NAMES = (
+    "audit",
+    "backfill",
+    "capture",
+    "maintain",
+    "plan",
+    "publish",
+    "replay",
+    "rollback",
+    "verify",
+)
 
 
 class FakeSession:

@@ -19,6 +19,7 @@ from capstan.ledger.claims import Scope
 from capstan.ledger.identity import RunId
 from capstan.replay.request import Request
 from capstan.replay.run import Outcome, publish, replay, rollback, unlock
+from capstan.steps import listening
 from capstan.tape import delta
 from capstan.tape.lake import Lake, exists
 from capstan.testing.streams import SUM_BY_DAY, declared, lay, little_stream, rows
@@ -172,6 +173,24 @@ def test_a_clock_that_jumps_back_changes_nothing(
     assert {each.run for each in coverage.standing(play.lake, play.lake.table("back"))} == {
         run_of(again)
     }
+
+
+def test_what_a_run_has_published_is_known_though_it_could_not_say_so(play: Play) -> None:
+    def cut_off(point: str, _facts: object) -> None:
+        if point == "replay.publish":
+            raise RuntimeError("cut off")
+
+    with listening(cut_off), pytest.raises(RuntimeError, match="cut off"):
+        play("unsaid", since=DAY2, until=DAY4)
+    (unsaid,) = runs.read_histories(play.lake, target=play.lake.table("unsaid"))
+    assert not runs.read_history(play.lake, unsaid).published
+
+    wider = play("unsaid", since=DAY2, until="2024-05-05")
+
+    assert play.ids("unsaid") == between(48, 192)
+    assert runs.read_history(play.lake, unsaid).published
+    standing = coverage.standing(play.lake, play.lake.table("unsaid"))
+    assert [each.run for each in standing] == [unsaid, run_of(wider)]
 
 
 DAMAGES = {

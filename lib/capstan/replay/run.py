@@ -65,6 +65,7 @@ def replay(
     plan.require_complete()
     identity = plan.identity
     last = settle.complete_ledger(spark, lake, declarations, _last(lake, identity))
+    settle.complete_others(spark, lake, declarations, plan)
     run = RunId(identity, 1 if last is None else last.last.generation, short_name(plan.target))
     job = Job(spark, lake, plan, run, started)
     if request.follow is not None and nothing_new(plan):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from capstan.declare import Declarations, Mode
-from capstan.ledger import coverage, runs
+from capstan.errors import BadRequest
+from capstan.ledger import claims, coverage, runs
 from capstan.ledger.coverage import Covered
 from capstan.ledger.identity import RunId, short_name
 from capstan.ledger.regions import parse_region
@@ -16,12 +18,12 @@ from capstan.replay import target
 from capstan.replay.approval import waiting
 from capstan.replay.findings import note_findings
 from capstan.replay.job import Job, draft_of, require_intent, restore
-from capstan.replay.plan import with_region
+from capstan.replay.plan import Plan, with_region
 from capstan.replay.rollback import take_back
 from capstan.replay.standing import appended
 from capstan.steps import reached
 from capstan.tape import delta, summary
-from capstan.tape.lake import Lake
+from capstan.tape.lake import Lake, is_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,6 +44,29 @@ def complete_ledger(
     commit, note = found
     complete(restore(spark, lake, declarations, history), commit.version, note)
     return runs.read_history(lake, history.last.run)
+
+
+def complete_others(
+    spark: SparkSession, lake: Lake, declarations: Declarations, plan: Plan
+) -> None:
+    """Write what crashes of other runs into the same target have left out.
+
+    Of those that hold nothing any more: that they have published, the target alone knows. One whose
+    code has changed since stays unsaid; its rows are then unknown ones.
+    """
+    if not is_table(plan.target):
+        return
+    changes = delta.open_table(plan.target)
+    alive = {claim.run for claim in claims.alive(lake, plan.target)}
+    for name, history in runs.read_histories(lake, target=plan.target).items():
+        intent = history.first_intent
+        if name in alive or intent is None or history.published or history.rolled_back:
+            continue
+        run = RunId(intent.identity, intent.generation, short_name(plan.target))
+        newest = changes.transaction_version(run.app)
+        if newest is not None and newest >= run.change(intent.attempt).version:
+            with suppress(BadRequest):
+                complete_ledger(spark, lake, declarations, history)
 
 
 def _complete_rollback(

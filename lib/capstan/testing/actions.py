@@ -10,6 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from capstan.backfill.proposing import Backfill
+from capstan.backfill.run import backfill
 from capstan.capture.run import capture, close, put_back
 from capstan.declare import ByKey, Declarations, EventTime, Stream
 from capstan.exchange import (
@@ -47,17 +49,19 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
     Args:
         spark: The session.
         name: One of `capture`, `put-back`, `close`, `import`, `export-topics`, `import-topics`,
-            `recapture`, `replay`, `publish`, `reject`, `rollback`, `maintain`, `retire`; `unlock`,
-            of all runs that hold something; `remount`, which gives a file system other options;
-            `contents`, what a sound tape and a table hold.
+            `recapture`, `replay`, `backfill`, `publish`, `reject`, `rollback`, `maintain`,
+            `retire`; `unlock`, of all runs that hold something; `remount`, which gives a file
+            system other options; `contents`, what a sound tape and a table hold.
         arguments: `lake` and `source` are folders; `capture` takes `reseat`, `rescale`, how many
             `workers` by key there are, and whether the source is `idle`; those of topics take their
             place as `topics`; `import` takes the folder `recordings`, of timely's frames;
             `recapture` takes `into` and `peers`; `replay` takes the fields of a `Request` under
-            `request`; `publish`, `reject` and `rollback` take `run`, else it is the newest one, and
-            the first two take `by`, who has decided; `remount` takes `options`, of the file system
-            that the lake's folder is; `contents` a `table`; `maintain` takes the fields of `Sizes`
-            under `sizes`, and `retire` takes `before`.
+            `request`; `backfill` takes the name of a `replay`, whose gaps it fills with a run for
+            each interval, and how long they are as `every`; `publish`, `reject` and `rollback` take
+            `run`, else it is the newest one, and the first two take `by`, who has decided;
+            `remount` takes `options`, of the file system that the lake's folder is; `contents` a
+            `table`; `maintain` takes the fields of `Sizes` under `sizes`, and `retire` takes
+            `before`.
 
     Returns:
         What came of it, as JSON.
@@ -123,6 +127,19 @@ def _recapture(work: _Work) -> dict[str, object]:
 def _replay(work: _Work) -> dict[str, object]:
     wanted = request_of(work.arguments)
     return _outcome(replay(work.spark, work.lake, work.declared, wanted))
+
+
+def _backfill(work: _Work) -> dict[str, object]:
+    found = backfill(
+        work.spark,
+        work.lake,
+        work.declared,
+        Backfill(work.named("replay"), every=work.named("every"), chunk=1),
+    )
+    failed = [each.error for each in found.ran if each.error is not None]
+    if failed:
+        raise failed[0]
+    return {"runs": len(found.ran)}
 
 
 def _publish(work: _Work) -> dict[str, object]:
@@ -200,6 +217,7 @@ _ACTIONS: dict[str, Callable[[_Work], dict[str, object]]] = {
     "import-topics": _import_topics,
     "recapture": _recapture,
     "replay": _replay,
+    "backfill": _backfill,
     "publish": _publish,
     "reject": _reject,
     "rollback": _rollback,

@@ -3,11 +3,12 @@
     python -m capstan.testing.chaos --kills 200 --seed 7 --folder ./chaos
 
 Some lakes grow in rounds. In each a file comes, and a driver captures it, follows it into tables,
-replays a range and keeps the lake up, until it is killed: for each lake at a named point of
-`capstan.steps` that the seed chooses, or all at once at a moment that it chooses. The next round
-goes on from what was left. In the end everything is done once more, undisturbed, and looked at:
-what was fed is on tape or late, once; every tape is sound, down to its records; what was followed
-piece by piece is what one run through gives; and every published run passes its audit.
+replays a range, fills gaps and keeps the lake up, until it is killed: for each lake with two pieces
+of work at once, each stopped at a named point of `capstan.steps` that the seed chooses; or all at a
+moment that it chooses. The next round goes on from what was left. In the end everything is done
+once more, undisturbed, and looked at: what was fed is on tape or late, once; every tape is sound,
+down to its records; what was followed or filled piece by piece is what one run through gives; and
+every published run passes its audit.
 
 What is done is noted in the folder, so that the same command goes on where it was stopped.
 """
@@ -47,6 +48,7 @@ _LATE = 4
 _SIZES = {"file": 2**20, "full": 10, "share": 1, "least": 1, "many": 2}
 _FOLLOWED = {"into": "followed", "follow": "followed", "transform": "hourly"}
 _PIPED = {"into": "piped", "follow": "piped", "pipeline": "places", "sink": "hours"}
+_FILLED: dict[str, object] = {"replay": "filled", "every": "6 hours"}
 _SINCE, _UNTIL = "2024-05-01", "2024-05-01T06:00:00Z"
 _COPIED = {"into": "copied", "since": _SINCE, "until": _UNTIL}
 _REPLAYED = ("intent", "staging", "publish", "coverage", "certificate")
@@ -56,11 +58,20 @@ _WORK: dict[str, tuple[str, dict[str, object], tuple[str, ...]]] = {
     "capture": (
         "capture",
         {},
-        ("capture.claim", "capture.records", "capture.late", "capture.events", "capture.workers"),
+        (
+            "capture.begin",
+            "capture.claim",
+            "capture.records",
+            "capture.late",
+            "capture.events",
+            "capture.workers",
+        ),
     ),
     "follow": ("replay", {"request": _FOLLOWED}, tuple(f"replay.{each}" for each in _REPLAYED)),
     "pipe": ("replay", {"request": _PIPED}, ("replay.aside", "replay.state", "replay.publish")),
     "copy": ("replay", {"request": _COPIED}, ("replay.claim", "replay.audit", "replay.coverage")),
+    # The second run: what it was killed in, and what was done, are told apart by the next.
+    "fill": ("backfill", _FILLED, ("replay.publish:2", "replay.coverage:2", "backfill.run")),
     "maintain": ("maintain", {"sizes": _SIZES}, ("maintain.written", "maintain.compacted")),
 }
 
@@ -121,7 +132,7 @@ class Chaos:
         for number in range(LAKES):
             place = f"seed {self.progress.seed}, {self._lake(number)}"
             self._act(spark, number, "unlock", {})
-            for name in ("capture", "follow", "pipe", "copy", "maintain"):
+            for name in ("capture", "follow", "pipe", "copy", "fill", "maintain"):
                 self._act(spark, number, *_WORK[name][:2])
             _require_whole(self._fed(number), Lake.at(self._lake(number)), place)
             contents.require_sound(spark, Lake.at(self._lake(number)))
@@ -134,8 +145,9 @@ class Chaos:
         child = children.start(log, list(self._script(chance, at_once=at_once)))
         if at_once:
             child.wait_for(log / "script.json.begun")
-            child.kill_after(chance.uniform(0.5, 12))
-            self.progress.kills += 1
+            killed = child.kill_after(chance.uniform(0, 40))
+            self.progress.kills += killed
+            self.progress.whole += not killed
             return
         killed = child.was_killed()
         assert killed or child.process.returncode == 0, child.printed()
@@ -145,19 +157,14 @@ class Chaos:
     def _script(self, chance: random.Random, *, at_once: bool) -> Iterator[Step]:
         for number in range(LAKES):
             chosen = chance.sample(sorted(_WORK), k=2)
-            if "capture" not in chosen[:1]:
-                chosen.insert(0, "capture")
             # Whoever worked here before is dead, and somebody has seen that.
             yield Step("unlock", self._arguments(number, {}))
-            for name in chosen[:-1]:
-                yield self._step(number, name)
-            action, more, points = _WORK[chosen[-1]]
-            point = "" if at_once else chance.choice(points)
-            yield Step(action, self._arguments(number, more), point, may_end=True)
-
-    def _step(self, number: int, name: str) -> Step:
-        action, more, _ = _WORK[name]
-        return Step(action, self._arguments(number, more))
+            if at_once or "capture" not in chosen:
+                yield Step("capture", self._arguments(number, {}))
+            for name in chosen:
+                action, more, points = _WORK[name]
+                point = "" if at_once else chance.choice(points)
+                yield Step(action, self._arguments(number, more), point, may_end=True)
 
     def _arguments(self, number: int, more: dict[str, object]) -> dict[str, object]:
         return {"lake": self._lake(number), "source": str(self._source(number)), **more}
@@ -186,10 +193,20 @@ class Chaos:
             self._act(spark, number, "replay", {"request": through})
             pieces, whole = (contents.rows(lake.table(str(r["into"]))) for r in (asked, through))
             assert pieces == whole != [], f"{place}: {asked['into']} is not what one run gives"
+        straight = {"into": "filled_through", "follow": "through"}
+        done = self._act(spark, number, "replay", {"request": straight})["certificate"]
+        assert isinstance(done, dict)
+        # Intervals are filled once they are complete.
+        end = pl.lit(str(done["frontier"][0])).str.to_datetime(time_zone="UTC").dt.truncate("6h")
+        found, wanted = (
+            pl.read_delta(lake.table(name)).filter(pl.col("_time").struct["event"] < end)
+            for name in ("filled", "filled_through")
+        )
+        assert sorted(found["id"]) == sorted(wanted["id"]) != [], f"{place}: filled"
 
     def _require_audits(self, spark: SparkSession, number: int) -> None:
         lake, declared = Lake.at(self._lake(number)), little.declarations(self._source(number))
-        for target in ("followed", "piped", "copied"):
+        for target in ("followed", "piped", "copied", "filled"):
             standing = {each.run for each in coverage.standing(lake, lake.table(target))}
             # One that was cut off once it had published has been overtaken: it has no certificate.
             done = [run for run in standing if read_history(lake, run).published]

@@ -48,10 +48,18 @@ class Child:
             self.end()
         return code == -signal.SIGKILL
 
-    def kill_after(self, seconds: float) -> None:
-        """Kill it and all that it started after so many seconds, wherever it is then."""
+    def kill_after(self, seconds: float) -> bool:
+        """Kill it and all that it started after so many seconds, wherever it is then.
+
+        Returns:
+            Whether it was still at work; else it had done all it was to do.
+        """
         time.sleep(seconds)
+        ended = self.process.poll()
         self.end()
+        if ended not in {None, 0}:
+            raise AssertionError(f"it has ended with {ended} by itself:\n{self.printed()}")
+        return ended is None
 
     def wait_for(self, file: Path) -> None:
         """Wait until it has made a file."""

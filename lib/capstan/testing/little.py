@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from capstan.declare import Declarations, Transform
+from capstan.declare import Declarations, Replay, Transform
 from capstan.testing.piped import REFERENCES
 from capstan.testing.streams import HOUR, NAME, Row, declared, lay, little_stream
 
@@ -107,7 +107,7 @@ def _row(number: int, i: int, site: str | None, minute: int | None) -> Row:
 
 
 def declaration_text(folder: Path) -> str:
-    """The same stream and pipelines as a file of declarations has them."""
+    """The same stream, pipelines and replay as a file of declarations has them."""
     return f"""
 streams:
   {NAME}:
@@ -120,13 +120,15 @@ streams:
     time: {{domain: event, column: at, every: 1 hour, lateness: 2 hours}}
 pipelines:
   places: {REFERENCES["places"]}
+replays:
+  filled: {{stream: {NAME}, target: filled}}
 """
 
 
 def declarations(folder: Path) -> Declarations:
-    """What may be captured and replayed: the stream, pipelines, and transforms of it.
+    """What may be captured and replayed: the stream, its pipelines and transforms, a replay of it.
 
-    The transform `hourly` is sound, and `wrong` passes no audit.
+    The transform `hourly` is sound, and `wrong` passes no audit; gaps of `filled` can be filled.
     """
     wrong = Transform(name="wrong", function="capstan.testing.streams:counting", time="event")
     hourly = Transform(
@@ -139,4 +141,9 @@ def declarations(folder: Path) -> Declarations:
         grain=HOUR,
         worker="_worker",
     )
-    return replace(declared(little_stream(folder), (hourly, wrong)), pipelines=REFERENCES)
+    filled = Replay(name="filled", stream=NAME, target="filled")
+    return replace(
+        declared(little_stream(folder), (hourly, wrong)),
+        pipelines=REFERENCES,
+        replays={filled.name: filled},
+    )
