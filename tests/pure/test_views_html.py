@@ -324,7 +324,7 @@ def test_a_violation_is_shown_on_the_stream_until_it_is_gone(lake):
     for page in map(Page, texts):
         page.require_harmless(scripts=1)
     overview, stream = (" ".join(" ".join(Page(text).texts).split()) for text in texts[:2])
-    assert "✕ violation of 2 workers" in overview
+    assert re.search(r"✕ violation .*, w2\b", overview)
     assert stream.count("CAP-VIOLATION") == 2
     assert "Worker w2 breaks message: event 7:" in stream
     assert "Found at commit 2, 2024-06-01 00:00:00" in stream

@@ -60,9 +60,9 @@ def _batches(place: str, columns: Sequence[str], schema: pa.Schema) -> Iterator[
             # Without threads: whoever reads many tables does that with several at a time.
             file = parquet.ParquetFile(opened, pre_buffer=False)
             for batch in file.iter_batches(_PORTION, columns=list(columns), use_threads=False):
+                part = batch.select(list(columns))
                 # Files of other writers name the elements of lists otherwise.
-                same = batch.schema.equals(schema)
-                yield batch if same else batch.select(list(columns)).cast(schema)
+                yield part if part.schema.equals(schema) else part.cast(schema)
     except (OSError, pa.ArrowException) as error:
         known = breakage.foreseen(error)
         if known is not None:

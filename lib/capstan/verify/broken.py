@@ -55,12 +55,16 @@ class Known:
 
 
 def known_violations(lake: Lake, **equal: object) -> list[Known]:
-    """Violations that stand, of rows of the ledger with these column values; without a JVM."""
+    """Violations that stand, by worker, of rows of the ledger with these column values.
+
+    No JVM is needed.
+    """
     newest: dict[tuple[str, str, object], Known | None] = {}
     for row in read_findings(lake, audit=AUDIT, **equal):
         known = _known(row)
         newest[known.stream, known.tape, known.worker] = known if row["total"] else None
-    return [each for each in newest.values() if each is not None]
+    standing = [each for each in newest.values() if each is not None]
+    return sorted(standing, key=lambda e: (e.stream, e.tape, -1 if e.worker is None else e.worker))
 
 
 def note_violations(
