@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from capstan.declare import Declarations, Mode
-from capstan.errors import BadRequest
+from capstan.errors import AnswerIsNo, BadRequest, Fenced, Held
 from capstan.ledger import claims, coverage, runs
 from capstan.ledger.coverage import Covered
 from capstan.ledger.identity import RunId, short_name
@@ -65,7 +65,8 @@ def complete_others(
         run = RunId(intent.identity, intent.generation, short_name(plan.target))
         newest = changes.transaction_version(run.app)
         if newest is not None and newest >= run.change(intent.attempt).version:
-            with suppress(BadRequest):
+            # What that run has to be told, or that another one holds its range, is not this one's.
+            with suppress(AnswerIsNo, BadRequest, Fenced, Held):
                 complete_ledger(spark, lake, declarations, history)
 
 
