@@ -59,10 +59,12 @@ def _batches(place: str, columns: Sequence[str], schema: pa.Schema) -> Iterator[
         with open_file(place) as opened:
             # Without threads: whoever reads many tables does that with several at a time.
             file = parquet.ParquetFile(opened, pre_buffer=False)
-            for batch in file.iter_batches(_PORTION, columns=list(columns), use_threads=False):
-                part = batch.select(list(columns))
+            for number in range(file.num_row_groups):
+                group = file.read_row_group(number, list(columns), use_threads=False)
+                part = group.select(list(columns))
                 # Files of other writers name the elements of lists otherwise.
-                yield part if part.schema.equals(schema) else part.cast(schema)
+                same = part if part.schema.equals(schema) else part.cast(schema)
+                yield from same.to_batches(_PORTION)
     except (OSError, pa.ArrowException) as error:
         known = breakage.foreseen(error)
         if known is not None:
