@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 TIMELY = Path(__file__).parent.parent / "conformance" / "timely"
 CASES = sorted(path.parent.name for path in TIMELY.glob("*/case.json"))
+OTHERS_SHOW = ("a0", "b0", "b1", "d0", "e0", "f2")
 NOTHING = declared(little_stream(Path("nowhere")))
 MUTANTS = json.loads((TIMELY / "mutants" / "expected.json").read_text(encoding="utf-8"))["mutants"]
 
@@ -78,11 +79,12 @@ def time_json(time: dict) -> object:
 
 
 def forms() -> Iterator[ParameterSet]:
-    """Every case as frames and two as transcripts; nightly what is large, and all transcripts."""
+    """Every case in both forms; nightly what is large, and what shows no more than another does."""
     for case in CASES:
         small = sum(path.stat().st_size for path in (TIMELY / case).glob("*.bin")) < 300_000
         for form in Format:
-            now = small and (form is Format.TIMELY or case.startswith(("d1", "f0")))
+            shown = case.startswith(OTHERS_SHOW) or (form is Format.JSONL) != case.startswith("f0")
+            now = small and not shown
             marks = () if now else pytest.mark.nightly
             yield pytest.param(case, form, marks=marks, id=f"{case}-{form}")
 
