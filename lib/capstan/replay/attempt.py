@@ -87,6 +87,8 @@ def _attempt(job: Job) -> Outcome:
     if done is not None:
         return Outcome(done)
     if plan.request.follow is not None:
+        # One that was taken over is told so, rather than how far its successor has got.
+        job.hold()
         chain = runs.read_histories(job.lake, identity=job.run.identity).values()
         require_cursor(plan, chain)
     with playing(job.spark, plan, expected) as output:
