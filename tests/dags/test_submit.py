@@ -283,8 +283,8 @@ def test_a_kill_ends_all_that_was_started(
     family = [process, *process.children(recursive=True)]
     assert len(family) == 2
     task.on_kill()
-    _, alive = psutil.wait_procs(family, timeout=10)
-    thread.join(10)
+    _, alive = psutil.wait_procs(family, timeout=60)
+    thread.join(60)
     assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
     assert len(ended) == 1
     assert "spark-submit ended with -9" in ended[0]
