@@ -298,7 +298,7 @@ def test_a_source_that_gives_other_rows_when_it_is_read_again(
     def change(point: str, _facts: dict[str, object]) -> None:
         if point == "capture.records":
             # As long as before: the row without a place has one when late rows are read.
-            (source / "0.json").write_text(text.replace("null", '"ab"'), encoding="utf-8")
+            (source / "0.json").write_text(text.replace("null", '"a" '), encoding="utf-8")
 
     with listening(change), pytest.raises(Broken, match="4 rows were fed, and 3 are stored") as got:
         capture(spark, lake, fickle)
