@@ -42,7 +42,12 @@ def complete_ledger(
     if found is None:
         return history
     commit, note = found
-    complete(restore(spark, lake, declarations, history), commit.version, note)
+    job = restore(spark, lake, declarations, history)
+    if target.find_rollback(job.plan.target, job.run.name, commit.version) is None:
+        complete(job, commit.version, note)
+    else:
+        # It was found wrong, and is gone: another audit could only say otherwise of rows of before.
+        take_back(job, commit.version)
     return runs.read_history(lake, history.last.run)
 
 

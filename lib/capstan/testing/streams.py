@@ -122,10 +122,11 @@ def declared(
     )
 
 
-_calls = itertools.count()
+# Another process gives other results, too.
+_calls = itertools.count(os.getpid() << 20)
 
 
 def counting(records: DataFrame) -> DataFrame:
     """A transform that is wrong on purpose: each time it is used it gives another result."""
-    number = F.lit(next(_calls)).alias("number")
+    number = F.lit(next(_calls)).cast("bigint").alias("number")
     return records.select(F.col("_time.event").alias("event"), "id", number)
