@@ -1,0 +1,158 @@
+"""A tape of nested times whose frontier has several elements: played, followed, recorded again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from capstan.errors import NotComplete
+from capstan.exchange import Form, RecaptureRequest, reading, recapture
+from capstan.exchange.form import Format, find_recordings
+from capstan.exchange.importing import counted_events
+from capstan.exchange.onto import enrol, form_tape
+from capstan.interop import open_recording
+from capstan.protocol import Messages, check
+from capstan.replay.request import Request
+from capstan.replay.run import replay
+from capstan.tape import delta, summary
+from capstan.tape.tape import append_events, newest_cut, open_tape
+from capstan.testing.streams import declared, little_stream
+from capstan.times import MutableAntichain, complete
+from capstan.verify import verify
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from capstan.protocol import Event
+    from capstan.tape.lake import Lake
+    from capstan.tape.tape import Tape
+    from capstan.times import Antichain
+
+CASE = Path(__file__).parent.parent / "conformance" / "timely" / "d1_product_w2"
+FORM = Form.of(CASE, Format.TIMELY)
+NOTHING = declared(little_stream(Path("nowhere")))
+Recorded = dict[int, list["Event"]]
+Line = tuple[int, int, int]
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Recorded:
+    """The events of each worker."""
+    return {
+        each.worker: list(open_recording(Path(each.path), FORM.encoding(None)))
+        for each in find_recordings(CASE, Format.TIMELY)
+    }
+
+
+def half(recorded: Recorded) -> Recorded:
+    return {worker: events[: len(events) // 2] for worker, events in recorded.items()}
+
+
+def frontier_of(recorded: Recorded) -> Antichain:
+    """Where recordings stand together, as the reference says."""
+    held = MutableAntichain()
+    for events in recorded.values():
+        held.update_batch(check(events, FORM.time_type.minimum).holdings)
+    return held.frontier
+
+
+def records_of(recorded: Recorded, frontier: Antichain) -> list[Line]:
+    """The records whose times are complete, each with its time."""
+    return sorted(
+        (*event.time, record)
+        for events in recorded.values()
+        for event in events
+        if isinstance(event, Messages) and complete(frontier, event.time)
+        for record in event.data or ()
+    )
+
+
+def played(lake: Lake, table: str) -> list[Line]:
+    """The rows of a target, as `records_of` has them."""
+    rows = pl.read_delta(lake.table(table)).select(pl.col("_time").struct.unnest(), "value")
+    return sorted(rows.rows())
+
+
+def lay(spark: SparkSession, tape: Tape, commit: int, after: Recorded, recorded: Recorded) -> None:
+    """Put events on tape in one commit, as a listener does; those of `after` are there."""
+    first = sum(map(len, after.values()))
+    placed = [
+        (worker, seq, first + place, event)
+        for place, (worker, seq, event) in enumerate(
+            (worker, seq, event)
+            for worker, events in recorded.items()
+            for seq, event in enumerate(events)
+            if seq >= len(after.get(worker, ()))
+        )
+    ]
+    schema = reading.record_schema(FORM)
+    batches = [
+        reading.record_batch(
+            schema, FORM, worker, 0,
+            [(b, e) for w, _, b, e in placed if w == worker and isinstance(e, Messages)],
+        )
+        for worker in recorded
+    ]  # fmt: skip
+    delta.append(spark.createDataFrame(pa.Table.from_batches(batches)), tape.paths.records)
+    index = spark.createDataFrame(
+        pa.Table.from_batches([reading.event_batch(FORM.time_type, placed)])
+    )
+    records = delta.load(spark, tape.paths.records).where(f"batch >= {first}")
+    append_events(tape, counted_events(index, records, commit).coalesce(1), commit, {})
+
+
+def test_what_is_complete_under_an_antichain_is_played_followed_and_recorded_again(
+    spark: SparkSession, lake: Lake, recorded: Recorded
+) -> None:
+    begun = half(recorded)
+    frontier = frontier_of(begun)
+    assert len(frontier) > 5
+    tape = form_tape(spark, lake, "loops", FORM, {}, ValueError())  # type: ignore[arg-type]
+    enrol(spark, tape, recorded)
+    lay(spark, tape, 0, {}, begun)
+    assert verify(spark, lake, tape, deep=True).valid
+    told = [list(time) for time in frontier]
+    first = records_of(begun, frontier)
+    # More is on tape than may be played.
+    assert 0 < len(first) < len(records_of(begun, frontier_of({})))
+
+    # A range that reaches beyond is not complete; what is complete of it can be had.
+    asked = Request("loops", "part", until="t1=40")
+    with pytest.raises(NotComplete) as early:
+        replay(spark, lake, NOTHING, asked)
+    assert early.value.fields["frontier"] == told
+    partial = Request("loops", "part", until="t1=40", partial=True)
+    found = replay(spark, lake, NOTHING, partial).as_json()
+    assert (found["complete"], found["frontier"]) == (False, told)
+    assert played(lake, "part") == [record for record in first if record[1] < 40]
+
+    followed = Request("loops", "all", follow="nightly")
+    assert replay(spark, lake, NOTHING, followed).as_json()["records"] == len(first)
+    assert played(lake, "all") == first
+    copied = RecaptureRequest("loops", "copy", peers=3)
+    done = recapture(spark, lake, copied)
+    assert (done.records, done.frontier) == (len(first), told)
+    assert recapture(spark, lake, copied).stood
+    copy = open_tape(lake, "copy")
+    states = summary.worker_states(copy, newest_cut(copy))
+    assert [state.frontier for state in states] == [frontier] * 3
+
+    lay(spark, tape, 1, begun, recorded)
+    everything = records_of(recorded, frontier_of(recorded))
+    rest = replay(spark, lake, NOTHING, followed).as_json()
+    assert rest["records"] == len(everything) - len(first)
+    assert played(lake, "all") == everything
+    assert replay(spark, lake, NOTHING, followed).stood
+    last = recapture(spark, lake, copied)
+    assert (last.records, last.frontier) == (len(everything) - len(first), [])
+    verification = verify(spark, lake, copy, deep=True)
+    assert verification.valid
+    assert all(verdict.closed for verdict in verification.workers)
+    copied_rows = pl.read_delta(copy.paths.records).select(
+        pl.col("time").struct.unnest(), pl.col("data").struct.field("value")
+    )
+    assert sorted(copied_rows.rows()) == everything
