@@ -59,13 +59,17 @@ def complete_others(
     Of those that hold nothing any more: that they have published, the target alone knows. One whose
     code has changed since stays unsaid; its rows are then unknown ones.
     """
-    if not is_table(plan.target):
+    unsaid = [
+        (name, history, history.first_intent)
+        for name, history in runs.read_histories(lake, target=plan.target).items()
+        if not history.published and not history.rolled_back
+    ]
+    if not unsaid or not is_table(plan.target):
         return
     changes = delta.open_table(plan.target)
     alive = {claim.run for claim in claims.alive(lake, plan.target)}
-    for name, history in runs.read_histories(lake, target=plan.target).items():
-        intent = history.first_intent
-        if name in alive or intent is None or history.published or history.rolled_back:
+    for name, history, intent in unsaid:
+        if name in alive or intent is None:
             continue
         run = RunId(intent.identity, intent.generation, short_name(plan.target))
         newest = changes.transaction_version(run.app)
