@@ -335,7 +335,7 @@ def test_a_dag_run_retries_what_can_change(
     state: str,
     tries: int,
 ) -> None:
-    monkeypatch.setattr("capstan.airflow.capture.RETRY_DELAY", timedelta(0))
+    monkeypatch.setattr("capstan.airflow.tries.RETRY_DELAY", timedelta(0))
     submit.answers(*answers)
     assert place.run(CAPTURE).state == state
     assert len(submit.calls) == tries

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from airflow.sdk import Asset, AssetAlias
+from airflow.sdk import Asset, AssetAlias, Context
 
 REPLAYED = AssetAlias("capstan/replayed")
 """What `capstan_replay` changes; which table that is, is known when it runs."""
@@ -26,6 +28,22 @@ def table_asset(target: str) -> Asset:
     """The asset of a target: `capstan://tables/<name>`, `capstan://tables/path/<path or URI>`."""
     name = target if "/" not in target else f"path/{target.strip('/').replace('://', '/')}"
     return Asset(name=f"capstan/tables/{name}", uri=f"capstan://tables/{name}", group="capstan")
+
+
+def tell_tables(
+    context: Context, outlets: Iterable[object], target: object, extra: Mapping[str, object]
+) -> Asset:
+    """Tell the asset of a table that a task has changed, where it is one only by an alias."""
+    asset = table_asset(str(target))
+    for outlet in outlets:
+        if isinstance(outlet, AssetAlias):
+            context["outlet_events"][outlet].add(asset, extra=plain(extra))
+    return asset
+
+
+def plain(value: Mapping[str, object]) -> dict[str, Any]:
+    """The same as an event can carry it: of what JSON has, text for all else."""
+    return dict(json.loads(json.dumps(dict(value), default=str)))
 
 
 def captured(result: Mapping[str, object]) -> dict[str, object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 
 from airflow.sdk import DAG, BaseOperator, Context, Param, XComArg
 from airflow.sdk.exceptions import AirflowSkipException
@@ -11,14 +10,12 @@ from airflow.sdk.exceptions import AirflowSkipException
 from capstan.airflow import docs, schedules
 from capstan.airflow.failing import as_task, say_last
 from capstan.airflow.form import switch
-from capstan.airflow.notify import on_failure
 from capstan.airflow.setting import Setting
 from capstan.airflow.showing import audits_markdown
 from capstan.airflow.submit import CapstanSubmitOperator
+from capstan.airflow.tries import tried
 
 DAG_ID = "capstan_audit"
-RETRIES = 2
-RETRY_DELAY = timedelta(seconds=30)
 _AGAINST = "Against a stream"
 
 
@@ -83,9 +80,7 @@ def audit_dags(setting: Setting) -> Iterator[DAG]:
             task_id="plan",
             setting=setting,
             doc_md=docs.TASKS["audits"],
-            on_failure_callback=on_failure(setting),
-            retries=RETRIES,
-            retry_delay=RETRY_DELAY,
+            **tried(setting),
         )
         audit = CapstanSubmitOperator(
             task_id="audit",
@@ -93,10 +88,8 @@ def audit_dags(setting: Setting) -> Iterator[DAG]:
             setting=setting,
             request=XComArg(audits, "request"),
             show=audits_markdown,
-            on_failure_callback=on_failure(setting),
             doc_md=docs.TASKS["audit"],
-            retries=RETRIES,
-            retry_delay=RETRY_DELAY,
+            **tried(setting),
         )
         audits >> audit
     yield dag

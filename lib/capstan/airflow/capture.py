@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 
 from airflow.sdk import DAG, Context
 
@@ -11,13 +10,10 @@ from capstan.airflow import docs, schedules
 from capstan.airflow.assets import captured, stream_asset
 from capstan.airflow.choices import remember_labels
 from capstan.airflow.failing import TaskRefusedError, as_task
-from capstan.airflow.notify import on_failure
 from capstan.airflow.setting import Setting
 from capstan.airflow.submit import CapstanSubmitOperator
+from capstan.airflow.tries import tried
 from capstan.declare import Stream
-
-RETRIES = 2
-RETRY_DELAY = timedelta(seconds=30)
 
 
 class CaptureOperator(CapstanSubmitOperator):
@@ -87,10 +83,6 @@ def _dag(setting: Setting, stream: Stream) -> DAG:
             setting=setting,
             stream=stream.name,
             doc_md=docs.TASKS["capture"],
-            on_failure_callback=on_failure(
-                setting, stream.notify, ("streams", stream.name, "notify")
-            ),
-            retries=RETRIES,
-            retry_delay=RETRY_DELAY,
+            **tried(setting, stream.notify, ("streams", stream.name, "notify")),
         )
     return dag

@@ -5,29 +5,25 @@ It reports once a day, and fills only where its parameter `fill` says so: then i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG, BaseOperator, Context, Param, XComArg
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from capstan.airflow import docs, schedules
-from capstan.airflow.assets import REPLAYED, certified, table_asset
+from capstan.airflow.assets import REPLAYED, certified, tell_tables
 from capstan.airflow.failing import as_task, say_last
 from capstan.airflow.form import switch
-from capstan.airflow.notify import on_failure
 from capstan.airflow.setting import Setting
 from capstan.airflow.submit import CapstanSubmitOperator
+from capstan.airflow.tries import tried
 from capstan.declare import Replay
 
 if TYPE_CHECKING:
     from capstan.backfill.gaps import Survey
 
 DAG_ID = "capstan_gaps"
-RETRIES = 2
-RETRY_DELAY = timedelta(seconds=30)
 _SHOWN = 100
 
 ABOUT = """
@@ -87,9 +83,7 @@ class FillOperator(CapstanSubmitOperator):
         """Tell the targets' assets what was played into them."""
         for run in _runs(result):
             if run.get("published") and not run.get("stood"):
-                asset = table_asset(str(run.get("target")))
-                extra = json.loads(json.dumps(certified(run), default=str))
-                context["outlet_events"][REPLAYED].add(asset, extra=extra)
+                tell_tables(context, self.outlets, run.get("target"), certified(run))
 
 
 def gaps_dags(setting: Setting) -> Iterator[DAG]:
@@ -111,9 +105,7 @@ def gaps_dags(setting: Setting) -> Iterator[DAG]:
             task_id="gaps",
             setting=setting,
             doc_md="Looks for gaps, without Spark. What it found is under *Rendered Templates*.",
-            on_failure_callback=on_failure(setting),
-            retries=RETRIES,
-            retry_delay=RETRY_DELAY,
+            **tried(setting),
         )
         fill = FillOperator(
             task_id="fill",
@@ -123,9 +115,7 @@ def gaps_dags(setting: Setting) -> Iterator[DAG]:
             show=backfills_markdown,
             outlets=[REPLAYED],
             doc_md="Submits `spark_apps/backfill.py`; the XCom has each run.",
-            on_failure_callback=on_failure(setting),
-            retries=RETRIES,
-            retry_delay=RETRY_DELAY,
+            **tried(setting),
         )
         gaps >> fill
     yield dag

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 
 from airflow.sdk import DAG, BaseOperator, Context, Param
 
 from capstan.airflow import docs, schedules
 from capstan.airflow.failing import as_task, say_last
-from capstan.airflow.notify import on_failure
 from capstan.airflow.setting import Setting
 from capstan.airflow.submit import CapstanSubmitOperator
+from capstan.airflow.tries import tried
 from capstan.errors import AnswerIsNo
 
 DAG_ID = "capstan_maintain"
-RETRIES = 2
-RETRY_DELAY = timedelta(seconds=30)
 
 
 class MaintainOperator(CapstanSubmitOperator):
@@ -104,19 +101,15 @@ def maintain_dags(setting: Setting) -> Iterator[DAG]:
         MaintainOperator(
             task_id="maintain",
             setting=setting,
-            on_failure_callback=on_failure(setting),
             doc_md=docs.TASKS["maintain"],
-            retries=RETRIES,
-            retry_delay=RETRY_DELAY,
+            **tried(setting),
         )
         if watched(setting):
             WatchOperator(
                 task_id="watch",
                 setting=setting,
-                on_failure_callback=on_failure(setting),
                 doc_md=docs.TASKS["watch"],
-                retries=RETRIES,
-                retry_delay=RETRY_DELAY,
+                **tried(setting),
             )
     yield dag
 

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
-from datetime import timedelta
-from typing import Any
 
 from airflow.sdk import DAG, Asset, AssetAlias, Context, TriggerRule, XComArg
 
 from capstan.airflow import docs, schedules
 from capstan.airflow.approve import ApproveOperator
-from capstan.airflow.assets import REPLAYED, certified, table_asset
+from capstan.airflow.assets import REPLAYED, certified, tell_tables
 from capstan.airflow.certify import CertificateOperator
 from capstan.airflow.form import replay_form
 from capstan.airflow.links import CertificateLink, TargetLink
-from capstan.airflow.notify import of_chosen, on_failure
+from capstan.airflow.notify import of_chosen
 from capstan.airflow.plan import PlanReplayOperator
 from capstan.airflow.setting import Setting
 from capstan.airflow.submit import CapstanSubmitOperator
+from capstan.airflow.tries import tried
 from capstan.declare import Replay
 
 DAG_ID = "capstan_replay"
-RETRIES = 2
-RETRY_DELAY = timedelta(seconds=30)
 
 
 class ReplayOperator(CapstanSubmitOperator):
@@ -43,12 +39,8 @@ class ReplayOperator(CapstanSubmitOperator):
             self.outlets = []
             return
         super().tell_assets(context, result)
-        asset = table_asset(str(result.get("target")))
+        asset = tell_tables(context, self.outlets, result.get("target"), certified(result))
         self.asset_name = asset.name
-        extra = json.loads(json.dumps(certified(result), default=str))
-        for outlet in self.outlets:
-            if isinstance(outlet, AssetAlias):
-                context["outlet_events"][outlet].add(asset, extra=extra)
 
 
 class PublishOperator(ReplayOperator):
@@ -79,15 +71,10 @@ def replay_tasks(
         replay: The declared replay, which says whom to tell of failures.
     """
     place = ("replays", replay.name, "notify") if replay is not None else ()
-    callbacks = on_failure(setting, replay.notify if replay else (), place)
+    usual = tried(setting, replay.notify if replay else (), place)
     if replay is None:
         # Whose run it is, is known when it runs; the error's own line stays the last.
-        callbacks.insert(-1, of_chosen(setting))
-    usual: dict[str, Any] = {
-        "on_failure_callback": callbacks,
-        "retries": RETRIES,
-        "retry_delay": RETRY_DELAY,
-    }
+        usual["on_failure_callback"].insert(-1, of_chosen(setting))
     plan = PlanReplayOperator(
         task_id="plan", setting=setting, asked=asked, doc_md=docs.TASKS["plan"], **usual
     )

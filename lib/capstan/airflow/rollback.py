@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 
-from airflow.sdk import DAG, AssetAlias, Context, Param
+from airflow.sdk import DAG, Context, Param
 
 from capstan.airflow import docs, schedules
-from capstan.airflow.assets import REPLAYED, table_asset
+from capstan.airflow.assets import REPLAYED, tell_tables
 from capstan.airflow.failing import as_task
-from capstan.airflow.notify import on_failure
 from capstan.airflow.setting import Setting
 from capstan.airflow.showing import rollback_markdown
 from capstan.airflow.submit import CapstanSubmitOperator
+from capstan.airflow.tries import tried
 
 DAG_ID = "capstan_rollback"
-RETRIES = 2
-RETRY_DELAY = timedelta(seconds=30)
 
 
 class RollbackOperator(CapstanSubmitOperator):
@@ -55,11 +51,7 @@ class RollbackOperator(CapstanSubmitOperator):
         if result.get("stood"):
             self.outlets = []
             return
-        asset = table_asset(str(result.get("target")))
-        for outlet in self.outlets:
-            if isinstance(outlet, AssetAlias):
-                extra = json.loads(json.dumps(dict(result), default=str))
-                context["outlet_events"][outlet].add(asset, extra=extra)
+        tell_tables(context, self.outlets, result.get("target"), result)
 
 
 def rollback_dags(setting: Setting) -> Iterator[DAG]:
@@ -89,9 +81,7 @@ def rollback_dags(setting: Setting) -> Iterator[DAG]:
         RollbackOperator(
             task_id="rollback",
             setting=setting,
-            on_failure_callback=on_failure(setting),
             doc_md=docs.TASKS["rollback"],
-            retries=RETRIES,
-            retry_delay=RETRY_DELAY,
+            **tried(setting),
         )
     yield dag

@@ -12,6 +12,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import Asset, Context, XComArg, timezone
 from airflow.sdk.exceptions import AirflowException
 
+from capstan.airflow.assets import plain
 from capstan.airflow.connection import spark_master
 from capstan.airflow.failing import TaskBrokenError, as_task, come_back, failure, say_last
 from capstan.airflow.folders import TryFolder, try_folder
@@ -124,7 +125,7 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         events = context["outlet_events"]
         for outlet in self.outlets:
             if isinstance(outlet, Asset):
-                events[outlet].extra = json.loads(json.dumps(self._told(result), default=str))
+                events[outlet].extra = plain(self._told(result))
 
     def on_kill(self) -> None:
         """End the app: `spark-submit`, the driver's JVM, its Python, and all that these started."""

@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -98,8 +98,8 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path | None]:
     return options, given.output, given.workdir
 
 
-def measured(bench: Bench) -> list[Line]:
-    """All lines that are wanted."""
+def measured(bench: Bench) -> Iterator[list[Line]]:
+    """The lines that are wanted, part by part."""
     wanted = bench.options.only or frozenset(NAMES)
     parts: list[tuple[frozenset[str], Callable[[], list[Line]]]] = [
         (frozenset({"capture"}), lambda: captures(bench)),
@@ -116,7 +116,7 @@ def measured(bench: Bench) -> list[Line]:
         (frozenset({"state"}), lambda: [*states(bench), *rescales(bench)]),
         (frozenset({"airflow"}), lambda: scheduled(bench)),
     ]
-    return [line for names, part in parts if names & wanted for line in part()]
+    return (part() for names, part in parts if names & wanted)
 
 
 def run(options: Options, output: Path, folder: Path) -> None:
@@ -131,11 +131,14 @@ def run(options: Options, output: Path, folder: Path) -> None:
     spark = build_session("capstan-bench")
     try:
         bench = Bench(spark, Clock.of(spark), folder, options, say)
-        lines = measured(bench)
-        found = report.as_json(bench, lines, before, time.monotonic() - started)
+        lines: list[Line] = []
+        for part in measured(bench):
+            lines += part
+            # After each part, so that one that breaks does not take those before it along.
+            found = report.as_json(bench, lines, before, time.monotonic() - started)
+            report.write(output, json.dumps(found, indent=1))
     finally:
         spark.stop()
-    report.write(output, json.dumps(found, indent=1))
     answers = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 160)
     for table in (report.costs(lines), report.table(lines)):
         if table.row_count:
