@@ -81,12 +81,17 @@ def test_frontiers_that_stand_still_are_told_without_a_capture(
 
 
 def test_what_was_done_is_shown() -> None:
-    lines = maintained_markdown({**RESULT, "error": "CAP-TAPE", "message": "m"}).splitlines()
+    broken = {"error": "CAP-VIOLATION", "message": "worker 3 breaks seq", "hint": ""}
+    found = {**RESULT, "violations": [broken], "error": "CAP-TAPE", "message": "m"}
+    lines = maintained_markdown(found).splitlines()
     assert lines[4:] == [
         "| little | records | 40 | 3 | 70 | 90 | 2 | 3 to 5 |",
         "|  | ledger runs | 40 | 3 | 70 | 90 | 2 |  |",
         "",
         "passed over: others were faster",
         "",
+        "**CAP-VIOLATION**: worker 3 breaks seq",
+        "",
         "**CAP-TAPE**: m",
     ]
+    assert maintained_markdown({**RESULT, "violations": [broken], **broken}).count("seq") == 1

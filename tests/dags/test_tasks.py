@@ -33,6 +33,7 @@ from capstan.ledger.identity import short_name
 from capstan.ledger.regions import region_text
 from capstan.tape.lake import Lake
 from capstan.testing.streams import START
+from capstan.verify.broken import known_violations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +60,9 @@ PAIRS = """
     target: pairs
     since: 2024-05-01
     follow: pairs
+"""
+FILLED = """
+  filled: {stream: little, target: filled, since: 2024-05-01, until: 2024-05-05}
 """
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -125,6 +129,51 @@ def test_a_day_is_backfilled_and_an_audit_tells_what_was_changed_since(taped: Pl
     assert answer["error"] == "CAP-AUDIT"
     [audit] = answer["audits"]
     assert audit["findings"][0]["kind"] == "changed"
+
+
+def test_what_is_missing_is_filled_by_a_run_for_each_interval(
+    taped: Place, execute: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = tmp_path / "streams.yaml"
+    declared.write_text(taped.streams.read_text(encoding="utf-8") + FILLED, encoding="utf-8")
+    monkeypatch.setenv("CAPSTAN_STREAMS", str(declared))
+    asked = {"fill": True, "replays": ["filled"], "chunk": 1}
+    filled = taped.run("capstan_gaps", asked)
+    assert filled.state == "success"
+    [backfill] = xcom(filled, "fill")["backfills"]
+    became = [(run["since"][:10], run["records"], run["published"]) for run in backfill["runs"]]
+    assert became == [("2024-05-01", 48, True), ("2024-05-02", 48, True)]
+    found = deltalake.DeltaTable(str(taped.lake / "tables" / "filled")).to_pyarrow_table()
+    assert sorted(found["id"].to_pylist()) == list(range(96))
+    assert extra("capstan://tables/filled")["run"] == backfill["runs"][-1]["run"]
+    # And then there is nothing to fill.
+    task, where = taped.bag().dags["capstan_gaps"].get_task("gaps"), context()
+    where |= {"params": asked, "task": task}
+    with pytest.raises(DownstreamTasksSkipped):
+        execute(task, where)
+    [told] = where["ti"].pushed["return_value"]["replays"]
+    assert (told["counts"]["covered"], told["counts"]["gap"]) == (2, 0)
+
+
+@pytest.mark.nightly
+def test_a_recording_that_breaks_a_rule_fails_the_maintenance(
+    taped: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(taped.lake, tmp_path / "lake")
+    monkeypatch.setenv("CAPSTAN_LAKE", str(tmp_path / "lake"))
+    lake = Lake.at(tmp_path / "lake")
+    assert taped.run("capstan_maintain").state == "success"
+    path = lake.stream("little").events
+    events = deltalake.DeltaTable(path).to_pyarrow_table().sort_by("commit")
+    last = events.slice(events.num_rows - 1).to_pylist()[0]
+    stray = {**last, "kind": "progress", "seq": 99, "updates": [], "commit": last["commit"] + 1}
+    stray |= dict.fromkeys(("time", "records", "fingerprint"))
+    rows = pa.Table.from_pylist([stray], schema=events.schema)
+    deltalake.write_deltalake(path, rows, mode="append")
+    refused = taped.run("capstan_maintain", {"streams": ["little"]})
+    assert refused.state == "failed"
+    assert xcom(refused, "maintain")["error"] == "CAP-VIOLATION"
+    assert [known.rule for known in known_violations(lake)] == ["seq"]
 
 
 def fields(**more: object) -> dict[str, object]:

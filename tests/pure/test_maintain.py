@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capstan.errors import Broken
+from capstan.errors import AnswerIsNo, Broken, Held
+from capstan.maintain.run import Maintained, Table
 from capstan.maintain.runs import File, Run, Sizes, runs_of, worth_writing
 from capstan.maintain.seats import deal
 from capstan.tape.rewriting import require_rows
@@ -160,3 +161,21 @@ def test_what_was_written_anew_must_be_as_many_rows_as_before() -> None:
         with pytest.raises(Broken, match="5 rows of /t were to be written anew") as caught:
             require_rows("/t", 5, written)
         assert caught.value.code == "CAP-REWRITE"
+
+
+def test_it_ends_with_damage_before_a_violation_and_with_either_before_what_was_passed_over() -> (
+    None
+):
+    done = Maintained(["a", "b"], busy=[Held("CAP-HELD", "others were faster")])
+    assert done.refusal is done.busy[0]
+    for stream in done.streams:
+        said = f"stream {stream}, worker 0 breaks seq"
+        done.violations.append(AnswerIsNo("CAP-VIOLATION", said, "", stream=stream))
+        assert done.refusal is not None
+        assert (done.refusal.code, done.refusal.exit_code) == ("CAP-VIOLATION", 1)
+    assert done.refusal.message == "recordings of 2 streams break a rule: a, b"
+    done.violations.pop()
+    assert done.refusal is done.violations[0]
+    done.tables["b"] = [Table("records", damaged=[(3, 5)])]
+    assert done.refusal.code == "CAP-TAPE"
+    assert [each["error"] for each in done.as_json()["violations"]] == ["CAP-VIOLATION"]  # type: ignore[attr-defined]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from capstan import steps
 from capstan.bench.counters import Scan, Watch, commits
@@ -28,9 +29,12 @@ from capstan.maintain.runs import INDEX
 from capstan.maintain.tables import files_of, index_tables, ledger_tables
 from capstan.tape import delta
 from capstan.tape.feed import Claim, Origin, claim, inserted
+from capstan.tape.tape import newest_cut
 from capstan.testing import contents
 from capstan.testing.sixteen import KIB, NAME, ROWS, SIZES, Sixteen, make
 from capstan.verify import verify
+from capstan.verify.broken import known_violations
+from capstan.verify.remembered import recall
 
 BATCHES = 6
 DAY = 86_400
@@ -238,6 +242,30 @@ def test_damaged_records_are_named_and_left_as_they_are(unkept: Sixteen, tmp_pat
     assert len(commits(path) - known) == 2
     # All else was kept up.
     assert any(table.checkpoint for table in done.tables[NAME])
+
+
+def test_a_recording_that_breaks_a_rule_is_told_though_nobody_replays_it(
+    unkept: Sixteen, tmp_path: Path
+) -> None:
+    made, spark = unkept.copied(tmp_path), unkept.spark
+    events = spark.read.format("delta").load(made.tape.paths.events)
+    last = events.where("worker = 3 AND kind = 'progress'").orderBy(F.desc("seq")).limit(1)
+    # It moves nothing, and has not the number that is next.
+    none = F.filter("updates", lambda _: F.lit(False))
+    stray = last.withColumn("seq", F.col("seq") + 5).withColumn("updates", none)
+    stray.write.format("delta").mode("append").save(made.tape.paths.events)
+
+    done = maintain(spark, made.lake, [NAME], sizes=SIZES)
+
+    refusal = done.refusal
+    assert refusal is not None
+    assert (refusal.code, refusal.exit_code, refusal.fields["worker"]) == ("CAP-VIOLATION", 1, 3)
+    assert [each["error"] for each in done.as_json()["violations"]] == ["CAP-VIOLATION"]  # type: ignore[attr-defined]
+    (known,) = known_violations(made.lake)
+    assert (known.stream, known.worker, known.rule) == (NAME, 3, "seq")
+    # What is sound is verified for good, and all else was kept up.
+    assert set(recall(made.lake, made.tape, newest_cut(made.tape)).starts) == {*range(16)} - {3}
+    assert done.tables[NAME][0].rewritten > 0
 
 
 def test_what_nobody_needs_is_deleted_and_nothing_else(

@@ -126,6 +126,9 @@ No row changes, and captures and replays go on meanwhile. The same again changes
 did is on the page of **maintain**, under *Rendered Templates*. A batch whose records are not those
 that were captured stays as it is, and fails the run with `CAP-TAPE`.
 
+What of each recording nobody has verified yet is verified, from the index alone. One that breaks a
+rule fails the run with `CAP-VIOLATION`, each time until it is mended, and is on the stream's page.
+
 Where a stream declares `stalled_after`, **watch** looks whether its frontier moves, also while its
 captures fail or are paused; one that stands still fails it with `CAP-STALLED`.
 """

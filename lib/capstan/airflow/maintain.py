@@ -131,7 +131,10 @@ def maintained_markdown(found: Mapping[str, object]) -> str:
     busy = found.get("busy")
     for each in busy if isinstance(busy, list) else ():
         lines += ["", f"passed over: {each['message']}"]
-    if "message" in found:
+    violations = found.get("violations")
+    for each in violations if isinstance(violations, list) else ():
+        lines += ["", f"**{each['error']}**: {each['message']}"]
+    if "message" in found and found.get("error") != "CAP-VIOLATION":
         lines += ["", f"**{found['error']}**: {found['message']}"]
     return "\n".join(lines)
 

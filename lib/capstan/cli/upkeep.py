@@ -30,7 +30,7 @@ def maintain(
     """Compact and clean up a stream's tape, and what all streams of the lake share.
 
     Small files of times that are complete become larger ones, by worker and time; no row changes.
-    The same again changes nothing.
+    Recordings are verified from where that was last done. The same again changes nothing.
     """
     from capstan.tape.tape import open_tape
 
@@ -124,11 +124,14 @@ def _tables(value: dict[str, object]) -> Table:
 
 def _done(value: dict[str, object]) -> str:
     staging, snapshots, busy = value["staging"], value["snapshots"], value["busy"]
+    violations = value["violations"]
     assert isinstance(staging, list)
     assert isinstance(snapshots, list)
     assert isinstance(busy, list)
+    assert isinstance(violations, list)
     parts = [f"{value['rewritten']:,} bytes written anew", f"{value['vacuumed']:,} files deleted"]
     parts += [f"{len(staging)} staged outputs cleared away"] if staging else []
     parts += [f"{len(snapshots)} snapshots cleared away"] if snapshots else []
     parts += [f"passed over: {each['message']}" for each in busy]
+    parts += [each["message"] for each in violations]
     return "; ".join(parts)

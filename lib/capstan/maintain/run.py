@@ -2,6 +2,8 @@
 
 It may be ended anywhere and begun again: what was not committed counts for nothing. A table that
 others keep taking files of is passed over; so is a range whose records are not what they were.
+Recordings are verified from where that was last done: nobody else may ever read a stream that
+nothing replays.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from capstan.replay.staged import KEEP
 from capstan.tape.lake import Lake
 from capstan.tape.summary import worker_states
 from capstan.tape.tape import Tape, newest_cut, open_tape
+from capstan.verify import verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,6 +71,7 @@ class Maintained:
         staging: What was cleared away of what replays have staged.
         snapshots: What was cleared away of the state of followed pipelines.
         retired: By stream, the records whose deletion was finished.
+        violations: Of each stream whose recording breaks a rule, what it breaks.
         busy: What was passed over, and why.
     """
 
@@ -76,6 +80,7 @@ class Maintained:
     staging: list[str] = field(default_factory=list)
     snapshots: list[str] = field(default_factory=list)
     retired: dict[str, int] = field(default_factory=dict)
+    violations: list[CapstanError] = field(default_factory=list)
     busy: list[CapstanError] = field(default_factory=list)
 
     def as_json(self) -> dict[str, object]:
@@ -93,12 +98,13 @@ class Maintained:
             "staging": self.staging,
             "snapshots": self.snapshots,
             "retired": self.retired,
+            "violations": [error.told() for error in self.violations],
             "busy": [error.told() for error in self.busy],
         }
 
     @property
     def refusal(self) -> CapstanError | None:
-        """The error to end with, where something was passed over; damage before all else."""
+        """The error to end with: damage before a violation, then what was passed over."""
         damaged = [
             (stream, batches)
             for stream, tables in self.tables.items()
@@ -114,7 +120,15 @@ class Maintained:
                 f"`capstan verify {stream} --deep` names the events",
                 stream=stream,
             )
-        return self.busy[0] if self.busy else None
+        if len(self.violations) > 1:
+            names = [str(each.fields["stream"]) for each in self.violations]
+            return AnswerIsNo(
+                "CAP-VIOLATION",
+                f"recordings of {len(names)} streams break a rule: {', '.join(names)}",
+                "`capstan verify` says of each which worker and event",
+                streams=names,
+            )
+        return next(iter((*self.violations, *self.busy)), None)
 
 
 def maintain(
@@ -169,6 +183,11 @@ def _tape(
             done,
         )
         found.append(_kept_up(spark, compacted, table.path))
+    # Last: a lake that cannot be written has ended it before.
+    try:
+        verify(spark, lake, tape).require_valid(tape)
+    except AnswerIsNo as violation:
+        done.violations.append(violation)
     return found
 
 
