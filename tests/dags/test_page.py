@@ -321,6 +321,11 @@ def test_no_field_of_the_form_takes_what_cannot_be_meant(
                 continue
             switch = f'name="{name}" data-kind="switch"' in text
             assert switch or 'class="problem"' in text, (name, value)
+    for value in HOSTILE:
+        answer = client.get(f"{PREFIX}/tables", params={"target": value})
+        assert answer.status_code == 200, (value, answer.text)
+        assert RUN not in answer.text
+        assert "<script>alert" not in answer.text
     assert {each.name for each in Path(place.lake).iterdir()} == {"streams", "ledger"}
 
 
