@@ -227,13 +227,10 @@ def test_capture_follow_and_maintain_at_once(spark: SparkSession, tmp_path: Path
     assert verify(spark, made.lake, made.tape, deep=True).valid
 
 
-def test_what_is_wrong_with_a_tape_is_named_and_left_as_it_is(
-    unkept: Sixteen, tmp_path: Path
-) -> None:
+def test_damaged_records_are_named_and_left_as_they_are(unkept: Sixteen, tmp_path: Path) -> None:
     made, spark = unkept.copied(tmp_path), unkept.spark
     path = made.tape.paths.records
     spark.sql(f"UPDATE delta.`{path}` SET data.text = 'x' WHERE batch = 1 AND data.id = 7")
-    stray(made, 3)
     damaged = contents.rows(path)
     known = commits(path)
     done = maintain(spark, made.lake, [NAME], sizes=SIZES)
@@ -245,23 +242,30 @@ def test_what_is_wrong_with_a_tape_is_named_and_left_as_it_is(
     assert len(commits(path) - known) == 2
     # All else was kept up.
     assert any(table.checkpoint for table in done.tables[NAME])
-    # Nobody replays it, and that a recording breaks a rule is told all the same.
-    (violation,) = done.violations
-    assert (violation.code, violation.fields["worker"]) == ("CAP-VIOLATION", 3)
-    assert [(each.worker, each.rule) for each in known_violations(made.lake)] == [(3, "seq")]
-    # The others are not read again.
-    sound = recall(made.lake, made.tape, newest_cut(made.tape)).starts
-    assert set(sound) == {*range(16)} - {3}
 
 
-def stray(made: Sixteen, worker: int) -> None:
-    """Put an event on tape that moves nothing, and whose number is not the next of its worker."""
-    path = made.tape.paths.events
-    events = made.spark.read.format("delta").load(path)
-    last = events.where(f"worker = {worker} AND kind = 'progress'").orderBy(F.desc("seq")).limit(1)
+def test_a_recording_that_breaks_a_rule_is_told_though_nobody_replays_it(
+    unkept: Sixteen, tmp_path: Path
+) -> None:
+    made, spark = unkept.copied(tmp_path), unkept.spark
+    events = spark.read.format("delta").load(made.tape.paths.events)
+    last = events.where("worker = 3 AND kind = 'progress'").orderBy(F.desc("seq")).limit(1)
+    # It moves nothing, and has not the number that is next.
     none = F.filter("updates", lambda _: F.lit(False))
-    found = last.withColumn("seq", F.col("seq") + 5).withColumn("updates", none)
-    found.write.format("delta").mode("append").save(path)
+    stray = last.withColumn("seq", F.col("seq") + 5).withColumn("updates", none)
+    stray.write.format("delta").mode("append").save(made.tape.paths.events)
+
+    done = maintain(spark, made.lake, [NAME], sizes=SIZES)
+
+    refusal = done.refusal
+    assert refusal is not None
+    assert (refusal.code, refusal.exit_code, refusal.fields["worker"]) == ("CAP-VIOLATION", 1, 3)
+    assert [each["error"] for each in done.as_json()["violations"]] == ["CAP-VIOLATION"]  # type: ignore[attr-defined]
+    (known,) = known_violations(made.lake)
+    assert (known.stream, known.worker, known.rule) == (NAME, 3, "seq")
+    # What is sound is verified for good, and all else was kept up.
+    assert set(recall(made.lake, made.tape, newest_cut(made.tape)).starts) == {*range(16)} - {3}
+    assert done.tables[NAME][0].rewritten > 0
 
 
 def test_what_nobody_needs_is_deleted_and_nothing_else(
