@@ -43,7 +43,7 @@ from capstan.tape.lake import Lake
 from capstan.testing.bare import lay_tape
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from conftest import FakeSubmit, Place
 
@@ -271,12 +271,14 @@ def test_a_run_without_approval_starts_one_app_and_no_task_for_it(
     assert len(events("capstan://tables/plain")) == 1
 
 
-def respond(choice: str) -> threading.Thread:
-    """A person who answers as soon as they are asked, as the UI and REST do."""
+def respond(
+    choice: str, *, look: Callable[[], None] = lambda: None, seconds: float = 230
+) -> threading.Thread:
+    """A person who looks, then answers as soon as they are asked, as the UI and REST do."""
 
     def wait() -> None:
         # On a busy machine the first task alone takes minutes, and nobody else ends the wait.
-        end = time.monotonic() + 230
+        end = time.monotonic() + seconds
         asked = None
         while time.monotonic() < end:
             # SQLite lets one write at a time, and gives up on others after a while.
@@ -287,6 +289,7 @@ def respond(choice: str) -> threading.Thread:
                 ).first()  # fmt: skip
                 if detail is not None:
                     asked = detail.ti_id
+                    look()
                     _answer(session, detail, choice)
                 # `dag.test` may write down that the task waits after it was answered, and so
                 # would wait for ever: who answers stays until it has gone on.
@@ -342,6 +345,52 @@ def test_a_run_waits_for_a_person_and_goes_on_as_they_say(
     assert (ended["approve"], ended["publish"]) == ("success", "failed")
     assert ended["certificate"] == "upstream_failed"
     assert events(f"capstan://tables/{into}") == []
+
+
+ASKED = """
+  asked:
+    stream: little
+    target: asked
+    since: 2024-05-01
+    until: 2024-05-06
+    schedule: "@daily"
+    approve: true
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(900)
+def test_a_day_of_a_declared_replay_is_published_once_a_person_has_said_so(
+    taped: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = tmp_path / "streams.yaml"
+    declared.write_text(taped.streams.read_text(encoding="utf-8") + ASKED, encoding="utf-8")
+    monkeypatch.setenv("CAPSTAN_STREAMS", str(declared))
+    table, seen = str(taped.lake / "tables" / "asked"), []
+
+    def rows() -> int:
+        there = deltalake.DeltaTable.is_deltatable(table)
+        return deltalake.DeltaTable(table).to_pyarrow_dataset().count_rows() if there else 0
+
+    person = respond(
+        "Approve",
+        look=lambda: seen.append(rows()),
+        seconds=600,
+    )
+    day = datetime(2024, 5, 2, tzinfo=UTC)
+    run = taped.run("capstan_backfill__asked", date=day)
+    person.join(10)
+    assert run.state == "success"
+    assert set(states(run).values()) == {"success"}
+    # Nobody can read a row of it before.
+    assert seen
+    assert not any(seen)
+    found = deltalake.DeltaTable(table).to_pyarrow_table()
+    assert sorted(found["id"].to_pylist()) == list(range(48))
+    [certificate] = events("capstan://tables/asked")
+    assert (certificate["approval"]["by"], certificate["records"]) == ("ann", 48)
 
 
 ALERTS = '''
