@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
 
 from capstan.testing.rest import Refused, until
+from capstan.workloads.flights import feed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from conftest import World
 
+CAPTURE = "capstan_capture__flights"
 BACKFILL = "capstan_backfill__flights_by_day"
 FIRST, SECOND, LAST, NEXT = (f"2013-01-0{day}T00:00:00Z" for day in (1, 2, 6, 7))
 FOLLOWS = "example_follow_flights"
@@ -27,7 +30,9 @@ def by_shell(world: World, *arguments: str) -> None:
     """Begin a backfill as README says for a shell."""
     home = str(world.launched.home.folder)
     command = [sys.executable, "-m", "airflow", "backfill", "create", "--dag-id", BACKFILL]
-    environment = {**os.environ, "AIRFLOW_HOME": home}
+    # All that Airflow is told stands in the file of its home.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    environment = {**kept, "AIRFLOW_HOME": home}
     subprocess.run([*command, *arguments], env=environment, check=True, timeout=240)
 
 
@@ -117,20 +122,39 @@ def follows_the_table(world: World) -> None:
     assert until(followed, 240) <= played
 
 
-def test_a_day_that_is_not_complete_waits_without_a_slot(captured: World) -> None:
-    captured.rest.wait_for_dag(BACKFILL)
-    captured.rest.unpause(BACKFILL)
-    day = "2013-01-20T00:00:00+00:00"
-    body = {"logical_date": day, "conf": {}}
-    run = str(captured.rest.call("POST", f"/dags/{BACKFILL}/dagRuns", body)["dag_run_id"])
+def waiting(world: World, day: str, **parameters: object) -> str:
+    """Have a day run that is not complete, until it waits; the run."""
+    world.rest.wait_for_dag(BACKFILL)
+    world.rest.unpause(BACKFILL)
+    body = {"logical_date": f"{day}T00:00:00+00:00", "conf": parameters}
+    run = str(world.rest.call("POST", f"/dags/{BACKFILL}/dagRuns", body)["dag_run_id"])
 
     def waits() -> bool | None:
-        return captured.rest.task(BACKFILL, run, "complete")["state"] == "up_for_reschedule" or None
+        return world.rest.task(BACKFILL, run, "complete")["state"] == "up_for_reschedule" or None
 
     until(waits, 240)
+    return run
+
+
+def test_a_day_that_is_not_complete_waits_without_a_slot(captured: World) -> None:
+    run = waiting(captured, "2013-01-20")
     assert captured.rest.call("GET", "/pools/default_pool")["running_slots"] == 0
     assert "not complete yet" in captured.rest.log(BACKFILL, run, "complete")
     captured.rest.call("PATCH", f"/dags/{BACKFILL}/dagRuns/{quote(run)}", {"state": "failed"})
+
+
+@pytest.mark.nightly
+def test_a_day_that_waits_goes_on_once_it_is_captured(captured: World) -> None:
+    source = Path(captured.lake.root) / "sources" / "flights"
+    days = len(list(source.glob("*.parquet")))
+    run = waiting(captured, f"2013-01-{days:02}", dry_run=True)
+    feed(source, days=range(days + 2))
+    captured.rest.run(CAPTURE)
+    captured.rest.require(BACKFILL, run)
+    assert captured.rest.task(BACKFILL, run, "complete")["try_number"] == 1
+    planned = captured.rest.xcom(BACKFILL, run, "plan")
+    assert isinstance(planned, dict)
+    assert planned["plan"]["complete"]
 
 
 def test_backfills_that_cannot_be_meant_are_refused(captured: World) -> None:

@@ -106,7 +106,8 @@ def certified(world: World, page: Page, pictures: Path, run: str) -> None:
     # The run's own state, and those of its tasks.
     page.get_by_text("Success", exact=True).nth(3).wait_for()
     page.screenshot(path=pictures / "run.png")
-    page.goto(f"{place}/tasks/certificate/rendered_templates")
+    page.goto(f"{place}/tasks/replay/details")
+    page.get_by_role("link", name="Certificate", exact=True).click()
     page.get_by_text(f"Certificate of {ASKED['into']}").first.scroll_into_view_if_needed()
     page.screenshot(path=pictures / "certificate.png")
     certificate: Any = world.rest.xcom(REPLAY, run, "replay")

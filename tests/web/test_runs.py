@@ -143,8 +143,8 @@ def test_a_declaration_that_is_wrong_is_an_import_error_with_its_place(captured:
     try:
         [error] = until(lambda: captured.rest.import_errors() or None, 240)
         assert str(error["filename"]).endswith("wrong.py")
-        [said] = [row for row in str(error["stack_trace"]).splitlines() if "CAP-DECLARE" in row]
-        assert f"{wrong}:{line}: streams.flights.wrokers" in said
+        said = str(error["stack_trace"]).strip().splitlines()[-1]
+        assert f"CAP-DECLARE: {wrong}:{line}: streams.flights.wrokers: " in said
     finally:
         file.unlink()
     until(lambda: captured.rest.import_errors() == [] or None, 240)
