@@ -105,7 +105,7 @@ class World:
     def last_line(self, dag: str, run: str, task: str, attempt: int | None = None) -> str:
         """The last line of a task's log that Airflow's page shows as one."""
         said = self.rest.log(dag, run, task, attempt).strip().splitlines()
-        return [line for line in said if not line.startswith("::")][-1]
+        return [line for line in said if line.strip() and not line.startswith("::")][-1]
 
     def rows(self, table: str) -> list[str]:
         return contents.rows(self.lake.table(table))
