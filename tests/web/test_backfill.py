@@ -147,7 +147,8 @@ def test_a_day_that_is_not_complete_waits_without_a_slot(captured: World) -> Non
 def test_a_day_that_waits_goes_on_once_it_is_captured(captured: World) -> None:
     source = Path(captured.lake.root) / "sources" / "flights"
     days = len(list(source.glob("*.parquet")))
-    run = waiting(captured, f"2013-01-{days:02}", dry_run=True)
+    # A run by hand is of the interval that ends with its date.
+    run = waiting(captured, f"2013-01-{days + 1:02}", dry_run=True)
     feed(source, days=range(days + 2))
     captured.rest.run(CAPTURE)
     captured.rest.require(BACKFILL, run)
