@@ -27,9 +27,11 @@ import os
 
 os.environ["CAPSTAN_STREAMS"] = {streams!r}
 
+from capstan.airflow.replay import replay_dags
 from capstan.airflow.setting import read_setting
 
-read_setting(__file__)
+for dag in replay_dags(read_setting(__file__)):
+    globals()[dag.dag_id] = dag
 """
 """A DAG file over declarations of its own; each file is read in a process of its own."""
 
