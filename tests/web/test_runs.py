@@ -135,21 +135,21 @@ def test_what_only_the_app_can_tell_is_the_last_line_of_its_log(
     assert captured.versions()["tables/foreign"] == before
 
 
-def test_a_declaration_that_is_wrong_is_an_import_error_with_its_place(captured: World) -> None:
+def test_a_declaration_that_is_wrong_is_an_import_error_with_its_place(world: World) -> None:
     declared = (ROOT / "dags" / "streams.yaml").read_text(encoding="utf-8")
-    wrong = captured.folder / "wrong.yaml"
+    wrong = world.folder / "wrong.yaml"
     wrong.write_text(declared.replace("\n    workers:", "\n    wrokers:", 1), encoding="utf-8")
     line = wrong.read_text(encoding="utf-8").split("wrokers:")[0].count("\n") + 1
-    file = captured.folder / "dags" / "wrong.py"
+    file = world.folder / "dags" / "wrong.py"
     file.write_text(WRONG.format(streams=str(wrong)), encoding="utf-8")
     try:
-        [error] = until(lambda: captured.rest.import_errors() or None, 240)
+        [error] = until(lambda: world.rest.import_errors() or None, 240)
         assert str(error["filename"]).endswith("wrong.py")
         said = str(error["stack_trace"]).strip().splitlines()[-1]
         assert f"CAP-DECLARE: {wrong}:{line}: streams.flights.wrokers: " in said
     finally:
         file.unlink()
-    until(lambda: captured.rest.import_errors() == [] or None, 240)
+    until(lambda: world.rest.import_errors() == [] or None, 240)
 
 
 def test_a_dry_run_shows_the_plan_and_starts_no_spark(captured: World) -> None:
