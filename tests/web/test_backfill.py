@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
 
 from capstan.testing.rest import Refused, until
-from capstan.workloads.flights import feed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from conftest import World
 
-CAPTURE = "capstan_capture__flights"
 BACKFILL = "capstan_backfill__flights_by_day"
 FIRST, SECOND, LAST, NEXT = (f"2013-01-0{day}T00:00:00Z" for day in (1, 2, 6, 7))
 FOLLOWS = "example_follow_flights"
@@ -141,21 +138,6 @@ def test_a_day_that_is_not_complete_waits_without_a_slot(captured: World) -> Non
     assert captured.rest.call("GET", "/pools/default_pool")["running_slots"] == 0
     assert "not complete yet" in captured.rest.log(BACKFILL, run, "complete")
     captured.rest.call("PATCH", f"/dags/{BACKFILL}/dagRuns/{quote(run)}", {"state": "failed"})
-
-
-@pytest.mark.nightly
-def test_a_day_that_waits_goes_on_once_it_is_captured(captured: World) -> None:
-    source = Path(captured.lake.root) / "sources" / "flights"
-    days = len(list(source.glob("*.parquet")))
-    # A run by hand is of the interval that ends with its date.
-    run = waiting(captured, f"2013-01-{days + 1:02}", dry_run=True)
-    feed(source, days=range(days + 2))
-    captured.rest.run(CAPTURE)
-    captured.rest.require(BACKFILL, run)
-    assert captured.rest.task(BACKFILL, run, "complete")["try_number"] == 1
-    planned = captured.rest.xcom(BACKFILL, run, "plan")
-    assert isinstance(planned, dict)
-    assert planned["plan"]["complete"]
 
 
 def test_backfills_that_cannot_be_meant_are_refused(captured: World) -> None:

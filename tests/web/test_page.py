@@ -14,15 +14,13 @@ from capstan.testing.browser import ask_for_decision, log_in, new_page, rests
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from playwright.sync_api import Browser, FloatRect, FrameLocator, Page
+    from playwright.sync_api import Browser, FrameLocator, Page
 
     from conftest import World
 
 REPLAY = "capstan_replay"
 COVERAGE = "flights_by_day"
 ROLLBACK = "capstan_rollback"
-UPPER: FloatRect = {"x": 0, "y": 0, "width": 1440, "height": 700}
-"""What is below the table of gaps is empty."""
 
 
 def framed(page: Page) -> FrameLocator:
@@ -87,7 +85,7 @@ def filled_in(world: World, page: Page, pictures: Path) -> tuple[str, str]:
     """From a gap to the form, its plan, and the run: its name, and the day that it plays."""
     inner = look(page, world, COVERAGE)
     inner.get_by_role("heading", name="Coverage").wait_for()
-    page.screenshot(path=pictures / "page-coverage.png", clip=UPPER)
+    page.screenshot(path=pictures / "page-coverage.png")
     gap = inner.get_by_role("row").filter(has_text="gap").first
     day = gap.get_by_role("cell").first.inner_text()
     gap.get_by_role("link", name="Fill").click()
