@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,6 +102,11 @@ class World:
         assert isinstance(told, dict)
         return told
 
+    def last_line(self, dag: str, run: str, task: str, attempt: int | None = None) -> str:
+        """The last line of a task's log that Airflow's page shows as one."""
+        said = self.rest.log(dag, run, task, attempt).strip().splitlines()
+        return [line for line in said if line.strip() and not line.startswith("::")][-1]
+
     def rows(self, table: str) -> list[str]:
         return contents.rows(self.lake.table(table))
 
@@ -132,7 +138,10 @@ def _launch(folder: Path, lake: Lake, output: str) -> Launched:
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """An Airflow over a lake with a source and nothing on tape; nothing is left when it ends."""
+    """An Airflow over a lake with a source and nothing on tape.
+
+    It ends as by Ctrl-C, while a Spark app runs, and nothing is left.
+    """
     folder = tmp_path_factory.mktemp("airflow").resolve()
     shutil.copytree(ROOT / "dags", folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "dags" / "sleeper.py").write_text(SLEEPER, encoding="utf-8")
@@ -141,12 +150,21 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     made = World(folder, lake, _launch(folder, lake, "launcher.log"))
     try:
         yield made
-        assert made.launched.stop() < 30
+        begin_app(made)
+        assert made.launched.stop(signal.SIGINT) < 30
         require_nothing_left(made.launched)
     finally:
         processes.end(made.launched.home.left)
         if made.launched.process.poll() is None:
             made.launched.kill()
+
+
+def begin_app(world: World) -> None:
+    """Have a Spark app run: nobody waits for its end."""
+    world.rest.wait_for_dag(CAPTURE)
+    world.rest.unpause(CAPTURE)
+    world.rest.trigger(CAPTURE)
+    until(lambda: world.launched.spark() or None, 240)
 
 
 def require_nothing_left(launched: Launched) -> None:
