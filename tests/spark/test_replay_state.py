@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from capstan.capture.run import capture
+from capstan.cli import main
 from capstan.dag.errors import StateChanged
 from capstan.dag.operators import Deduplicate
 from capstan.errors import AnswerIsNo
@@ -229,6 +230,27 @@ def test_no_run_goes_on_from_the_state_of_a_pipeline_that_was_changed(
     assert followed.rows("kept") == before
     done = followed.run("kept", **asked)
     assert done["pipeline"]["resumed"] == kept  # type: ignore[index]
+
+
+def test_the_state_of_one_of_several_tables_is_rescaled_by_the_command(
+    followed: Followed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = {"pipeline": "firsts", "sink": None, "peers": 2}
+    for into in ("one", "other"):
+        followed.run(into, **asked)
+    declared = tmp_path / "streams.yaml"
+    declared.write_text(f"pipelines: {{firsts: {REFERENCES['firsts']!r}}}", encoding="utf-8")
+    words = ["--lake", followed.lake.root, "--streams", str(declared), "--json", "state", "firsts"]
+    assert main([*words, "rescale", "3"]) == 2
+    capsys.readouterr()
+    assert main([*words, "rescale", "3", "--into", "other"]) == 0
+    [made] = json.loads(capsys.readouterr().out)["rescaled"]
+    assert (made["before"], made["peers"], made["keys"]) == (2, 3, {"op": 3})
+    peers = {
+        into: list_taken(followed.lake, "firsts", target=followed.lake.table(into))[-1].newest
+        for into in ("one", "other")
+    }
+    assert peers == {"one": 2, "other": 3}
 
 
 def test_snapshots_that_no_run_goes_on_from_are_cleared(
