@@ -9,11 +9,12 @@ from functools import partial, update_wrapper
 from typing import TYPE_CHECKING
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from capstan.capture.run import capture
 from capstan.cli import main
-from capstan.dag.errors import StateChanged
+from capstan.dag.errors import OperatorFailed, StateChanged
 from capstan.dag.operators import Deduplicate
 from capstan.errors import AnswerIsNo
 from capstan.ledger import claims
@@ -28,6 +29,7 @@ from capstan.replay.request import Request
 from capstan.replay.resuming import rescale_state
 from capstan.replay.run import replay, rollback
 from capstan.replay.snapshots import Taken, list_taken
+from capstan.state import KeyedLogic, stateful_map
 from capstan.state.errors import NotWhole, SnapshotCorrupt
 from capstan.steps import listening
 from capstan.tape import delta
@@ -209,6 +211,20 @@ def test_a_state_that_cannot_be_read_back_stops_the_run(followed: Followed) -> N
     followed.run("broken", peers=3)
     followed.run("unbroken")
     assert followed.rows("broken") == followed.rows("unbroken") != before
+
+
+def test_a_state_that_cannot_be_written_stops_the_run(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    amounts = pa.schema([("amount", pa.int32())])
+    unkept = KeyedLogic(stateful_map(piped.unkept), ("place",), ("amount",), amounts)
+    graph = update_wrapper(partial(piped._one, unkept), piped.firsts)
+    monkeypatch.setitem(definition._registered, f"{piped.__name__}:firsts", graph)
+    with pytest.raises(OperatorFailed, match="StateLost"):
+        followed.run("unkept", pipeline="firsts", sink=None)
+    path = followed.lake.table("unkept")
+    assert contents.rows(path) == []
+    assert list_taken(followed.lake, "firsts", target=path) == []
 
 
 def test_no_run_goes_on_from_the_state_of_a_pipeline_that_was_changed(
