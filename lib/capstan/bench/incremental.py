@@ -116,7 +116,9 @@ def _stream(bench: Bench, rows: pa.Table, folder: Path, checkpoint: Path, gap: i
         .parquet(str(folder))
     )
     if gap is not None:
-        numbers = numbers.withColumn("at", F.timestamp_millis("_time")).withWatermark("at", "0 s")
+        numbers = numbers.withColumn("at", F.timestamp_millis("_time")).withWatermark(
+            "at", "0 seconds"
+        )
     sums = numbers.groupBy("key").transformWithState(
         _Sum() if gap is None else _Sessions(gap),
         _OUT,
