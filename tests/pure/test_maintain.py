@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from capstan.errors import AnswerIsNo, Broken, Held
-from capstan.maintain.run import Maintained, Table
+from capstan.maintain.run import Maintained, Table, _is_import
 from capstan.maintain.runs import File, Run, Sizes, runs_of, worth_writing
 from capstan.maintain.seats import deal
 from capstan.tape.rewriting import require_rows
@@ -179,3 +180,11 @@ def test_it_ends_with_damage_before_a_violation_and_with_either_before_what_was_
     done.tables["b"] = [Table("records", damaged=[(3, 5)])]
     assert done.refusal.code == "CAP-TAPE"
     assert [each["error"] for each in done.as_json()["violations"]] == ["CAP-VIOLATION"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("domain", "imported"), [("import", True), ("listen", False)])
+def test_what_was_imported_with_its_faults_is_not_verified_again(
+    domain: str, imported: bool
+) -> None:
+    tape = SimpleNamespace(settings={"fixed": {"domain": domain}})
+    assert _is_import(tape) is imported  # type: ignore[arg-type]
