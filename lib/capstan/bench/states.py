@@ -110,7 +110,7 @@ def _line(
     pairs = _pairs(rows.slice(0, _FEWER.get(operator, _OTHERS)))
     others = _per_row(bench, lambda: _run_bytewax(operator, pairs), len(pairs))
     ratios = [ratio(mine, other) for mine, other in zip(ours, others, strict=True)]
-    detail["bytewax rows/s"] = 1 / median(others)
+    detail |= {"bytewax rows": len(pairs), "bytewax rows/s": 1 / median(others)}
     return Line(
         name,
         f"bytewax {operator}",
