@@ -19,6 +19,7 @@ from capstan.errors import BadRequest, Broken
 from capstan.replay.request import Request
 from capstan.replay.run import replay
 from capstan.tape import delta, feed, schema, summary
+from capstan.tape.lake import Lake
 from capstan.tape.tape import format_of, newest_cut, open_tape
 from capstan.testing import contents
 from capstan.testing.streams import HOUR, START, declared, lay, little_stream, rows
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from capstan.declare import Stream
-    from capstan.tape.lake import Lake
 
 FORMATS = Path(__file__).parents[1] / "formats"
 LATE = [
