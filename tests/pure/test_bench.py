@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from capstan.bench import backfills
 from capstan.bench.__main__ import main, parse
-from capstan.bench.clock import Cost, _Process, descendants
+from capstan.bench.clock import Clock, Cost, _Process, descendants
 from capstan.bench.counters import commits, count_in, size_in
 from capstan.bench.lines import Line, Sample, compared, interleave, rate
 from capstan.declare import load
@@ -85,6 +85,15 @@ def test_processes_of_processes_are_counted() -> None:
     tree = {1: _Process(0, 0), 2: _Process(1, 0), 3: _Process(2, 0), 4: _Process(9, 0)}
     assert sorted(descendants(tree, 1)) == [2, 3]
     assert descendants(tree, 4) == []
+
+
+def test_a_worker_that_has_ended_counts_on() -> None:
+    clock = Clock(1)
+    daemon, worker = _Process(1, 0.5), _Process(2, 30.0, started=7)
+    before = clock._of_workers({1: _Process(0, 9.0), 2: daemon, 3: worker})
+    another = _Process(2, 1.0, started=8)
+    after = clock._of_workers({1: _Process(0, 9.0), 2: daemon, 3: another})
+    assert (before, after) == (30.5, 31.5)
 
 
 @pytest.mark.parametrize(

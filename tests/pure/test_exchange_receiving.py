@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 
@@ -84,4 +85,26 @@ def test_a_sender_that_is_silent_gives_way_to_one_that_connects():
     assert [getattr(each.event, "data", None) for each in found] == [(1,), (2,), (3,), None]
     (said,) = receiver.faults
     assert "silent for 0.5 s when another one connected" in said
+    assert not receiver.refused
+
+
+def test_a_sender_of_lines_that_dies_in_one_leaves_its_worker_open():
+    form = Form.given(Format.JSONL, time_type="u64", record_type="u64")
+    inbox = Inbox()
+    with Listener(1, form.encoding) as listener:
+        port = listener.ports[0]
+        receiver = Receiver(0, Judge((0,)), form, listener, inbox, lambda: False)
+        thread = threading.Thread(target=receiver.run, daemon=True)
+        thread.start()
+        line = form.encoding(0).encode(Messages.of((0,), [1]), 0)
+        with socket.create_connection(("127.0.0.1", port)) as dying:
+            dying.sendall(line + line[:20])
+        with connect("127.0.0.1", port, form.encoding(0)) as again:
+            again.push(Messages.of((0,), [2]))
+            again.push(Progress.of([((0,), -1)]))
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert [getattr(each.event, "data", None) for each in inbox.take(0)] == [(1,), (2,), None]
+    (said,) = receiver.faults
+    assert "torn at byte" in said
     assert not receiver.refused

@@ -6,6 +6,7 @@ import io
 import os
 import struct
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 
@@ -242,6 +243,35 @@ def test_a_last_line_without_its_newline_counts(piece):
     assert (reader.offset, reader.ended) == (len(line), True)
     torn = EventReader(io.BytesIO(line[:-5]), Lines(0), piece=piece)
     assert [type(item) for item in torn.items()] == [Fault]
+
+
+@pytest.mark.parametrize("piece", [1, 1000])
+def test_every_cut_of_a_connection_keeps_the_lines_that_are_whole(piece):
+    line = b'{"worker":0,"seq":%d,"event":"messages","time":0,"data":["a{"]}\n'
+    data = line % 0 + line % 1
+    for cut in range(len(data) + 1):
+        reader = EventReader(io.BytesIO(data[:cut]), Lines(0), piece=piece, connected=True)
+        # A last line without its newline is whole already.
+        whole = (cut >= len(line) - 2) + (cut == len(data) or cut == len(data) - 1)
+        assert list(reader) == [Messages.of((0,), ["a{"])] * whole
+        begun = cut - (len(line) - 1 if cut >= len(line) - 1 else 0)
+        if 0 < begun < len(line) - 2:
+            assert reader.torn.offset + reader.torn.bytes == cut
+        else:
+            assert reader.torn is None
+
+
+@pytest.mark.parametrize("encoding", [Frames(TYPES, 43), Lines.of(TYPES)])
+def test_what_could_not_be_read_back_is_not_written(encoding):
+    if isinstance(encoding, Lines):
+        encoding = replace(encoding, max_line=len(encoding.encode(EVENTS[1], 0)) - 1)
+    sink = io.BytesIO()
+    writer = EventWriter(sink, encoding)
+    with pytest.raises(BadRequest, match="CAP-FRAME-LENGTH: event 0 cannot be written"):
+        writer.push(EVENTS[1])
+    writer.push(EVENTS[0])
+    writer.close()
+    assert list(EventReader(io.BytesIO(sink.getvalue()), encoding)) == [EVENTS[0]]
 
 
 def test_after_a_fault_in_a_transcript_the_next_line_counts():

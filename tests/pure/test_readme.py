@@ -152,7 +152,7 @@ def test_types_that_it_names_are_known() -> None:
         names = re.findall(r"`([^`]+)`", row[0])
         assert names
         for name in names:
-            assert codec_of(name) is not None
+            codec_of(name)  # Refused, were it not known.
 
 
 @pytest.mark.parametrize("document", ["README.md", "lib/PROTOCOL.md", "lib/decisions/README.md"])

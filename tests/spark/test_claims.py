@@ -125,6 +125,25 @@ def test_a_run_that_was_unlocked_while_it_lived_is_shut_out(
     assert claims.alive(play.lake) == []
 
 
+def test_what_an_interrupted_run_was_about_to_commit_comes_too_late(play: Play) -> None:
+    def interrupt(point: str, _facts: dict[str, object]) -> None:
+        if point == "replay.holds":
+            raise KeyboardInterrupt
+
+    with steps.listening(interrupt), pytest.raises(KeyboardInterrupt):
+        play("interrupted", **MORNING, **MODES["append"])
+    assert claims.alive(play.lake) == []
+    target = play.lake.table("interrupted")
+    row = read_rows(play.lake, "runs", target=target)[-1]
+    run = RunId(str(row["identity"]), int(str(row["generation"])), "interrupted")
+
+    play("interrupted", **NOON)
+    # What Spark was still at when its driver was interrupted.
+    orphan = play.spark.read.format("delta").load(target)
+    assert delta.append(orphan, target, txn=run.change(1)) is None
+    assert play.ids("interrupted") == ids(12, 36)
+
+
 def test_a_claim_that_ran_out_lets_another_in(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = claims.LEASE
     monkeypatch.setattr(claims, "LEASE", timedelta())

@@ -13,7 +13,7 @@ import pytest
 
 from capstan.tape.lake import Lake
 
-pytestmark = [pytest.mark.spark, pytest.mark.nightly, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.timeout(3600)
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 CAPSTAN = Path(sys.executable).with_name("capstan")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
+from deltalake import DeltaTable
 
 from capstan.capture.run import capture, close
 from capstan.errors import BadRequest
@@ -114,6 +115,10 @@ def test_what_was_cut_off_is_finished_at_the_cut_that_it_played(
         recapture(spark, lake, asked)
     lay(source, "1", rows(range(40, 60)))
     capture(spark, lake, stream)
+    if point == "recapture.records":
+        # What maintenance commits to the copy is not taken for what the re-capture has written.
+        records = DeltaTable(open_tape(lake, "copy").paths.records)
+        records.alter.set_table_properties({"made.by": "another"}, raise_if_not_exists=False)
 
     while not recapture(spark, lake, asked).stood:
         pass

@@ -22,6 +22,7 @@ from capstan.replay.run import Outcome, publish, replay, rollback, unlock
 from capstan.steps import listening
 from capstan.tape import delta
 from capstan.tape.lake import Lake, exists
+from capstan.tape.tape import open_tape
 from capstan.testing.streams import SUM_BY_DAY, declared, lay, little_stream, rows
 from capstan.times import Box
 from capstan.times.region import Region
@@ -113,7 +114,11 @@ def test_the_same_rows_on_any_number_of_replay_workers(play: Play, peers: int | 
     assert [len(worker["sequences"]) for worker in dealt] == [
         len(range(seat, 3, peers or 3)) for seat in range(peers or 3)
     ]
-    assert all(worker["starts_holding"] for worker in dealt if worker["sequences"])
+    start = open_tape(play.lake, "little").time_type
+    assert [worker["starts_holding"] for worker in dealt] == [
+        [[start.render(start.minimum), len(worker["sequences"])]] if worker["sequences"] else []
+        for worker in dealt
+    ]
     json.dumps(certificate)
 
 

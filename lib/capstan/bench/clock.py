@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,6 +63,7 @@ class _Process:
 
     parent: int
     cpu: float
+    started: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class Clock:
     """
 
     jvm: int
+    _workers: dict[tuple[int, int], float] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, spark: SparkSession) -> Clock:
@@ -95,10 +97,21 @@ class Clock:
     def read(self) -> Cost:
         """What the run has cost since its processes began; differences of two are what counts."""
         processes = dict(_processes())
-        workers = sum(processes[pid].cpu for pid in descendants(processes, self.jvm))
         own = os.times()
-        jvm = processes[self.jvm].cpu
-        return Cost(jvm, own.user + own.system + workers, time.monotonic())
+        workers = self._of_workers(processes)
+        return Cost(processes[self.jvm].cpu, own.user + own.system + workers, time.monotonic())
+
+    def _of_workers(self, processes: dict[int, _Process]) -> float:
+        """What Python workers have cost, those included that have ended since they were seen.
+
+        Spark ends those that were idle for a minute, and their parent, which ignores that they
+        have, does not take over what they cost, as the JVM does of its own children.
+        """
+        mine = descendants(processes, self.jvm)
+        children = [pid for pid in mine if processes[pid].parent == self.jvm]
+        for pid in set(mine).difference(children):
+            self._workers[pid, processes[pid].started] = processes[pid].cpu
+        return sum(processes[pid].cpu for pid in children) + sum(self._workers.values())
 
     def measure(self, work: Callable[[], object]) -> Cost:
         """What `work` costs."""
@@ -144,4 +157,4 @@ def _processes() -> Iterator[tuple[int, _Process]]:
             # The name, in brackets, may hold anything; what follows it does not.
             fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
             cpu = sum(int(field) for field in fields[11:15]) / tick
-            yield int(folder.name), _Process(int(fields[1]), cpu)
+            yield int(folder.name), _Process(int(fields[1]), cpu, int(fields[19]))

@@ -1,4 +1,4 @@
-"""Imports and exports of timely's files, beside Spark reading or writing the same bytes."""
+"""Imports of timely's files beside Spark reading their bytes; exports beside a write as Parquet."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def _nexmark(bench: Bench) -> list[Line]:
                 detail={**line.detail, "bytewax": ratio(table.num_rows, middle)},
             )  # fmt: skip
         lines.append(line)
-        beside = f"; bytewax takes {line.total} of its time" if line.total is not None else ""
+        beside = f"; {line.total:.3g} of bytewax's time" if line.total is not None else ""
         bench.say(f"{line.name}: {line.value or 0:,.0f} bids/s{beside}")
     return lines
 

@@ -11,7 +11,7 @@ import typer
 from capstan.cli.check import minimum_of
 from capstan.cli.options import AsOf, Stream, Workers, names
 from capstan.cli.output import table
-from capstan.cli.progress import Work
+from capstan.cli.progress import Work, import_work
 from capstan.cli.shell import Shell, shell_of
 from capstan.errors import BadRequest
 from capstan.views.shown import size
@@ -79,7 +79,7 @@ def import_(
     # What can be refused is refused before a JVM starts.
     _ = read.time_type
     recordings = find_recordings(folder, format_)
-    with shell.spark(Work(f"import {stream}")) as spark:
+    with shell.spark(import_work(f"import {stream}")) as spark:
         from capstan.exchange import import_recordings
 
         found = import_recordings(spark, shell.lake, stream, recordings, read, unchecked=unchecked)

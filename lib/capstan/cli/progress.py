@@ -39,6 +39,7 @@ class Work:
 _REPLAY = ("verify", "claim", "intent", "staging", "audit", "publish", "coverage", "certificate")
 _DIRECT = ("verify", "claim", "intent", "publish", "audit", "coverage", "certificate")
 _HELD = ("verify", "claim", "intent", "staging", "audit", "audited")
+_IMPORT = ("import.survey", "import.records", "import.workers", "import.events")
 _ROLLBACK = ("rollback.publish", "rollback.coverage", "rollback.ledger")
 
 # What was done when a point is reached; points that are not here are too small to be shown.
@@ -69,6 +70,22 @@ _DONE: Mapping[str, Callable[[Facts], str]] = {
     "retire.done": lambda _: "written down",
     "backfill.run": lambda facts: f"run {facts.get('number')} of {facts.get('of')} {_ended(facts)}",
     "capture.close": lambda _: "closed",
+    "idle.events": lambda facts: f"the clock has moved {facts.get('workers')} idle workers",
+    "rescale.events": lambda facts: f"{facts.get('workers')} new workers are open",
+    "put-back.records": lambda _: "records put on tape",
+    "put-back.events": lambda facts: f"{facts.get('records', 0):,} records put back",
+    "source.compared": lambda facts: f"{facts.get('batches', 0):,} batches held against the source",
+    "tape.upgrade": lambda facts: f"{facts.get('stream')} brought to format {facts.get('format')}",
+    "import.survey": lambda facts: f"{facts.get('files')} files, {facts.get('events'):,} events",
+    "import.records": lambda _: "records written",
+    "import.events": lambda _: "events written",
+    "export.files": lambda facts: f"{facts.get('files')} files written",
+    "export.topics": lambda facts: f"{facts.get('events', 0):,} events sent",
+    "topics.records": lambda _: "records written",
+    "topics.events": lambda _: "events written",
+    "recapture.records": lambda _: "records written",
+    "recapture.events": lambda facts: f"commit {facts.get('commit')}: events written",
+    "state.rescaled": lambda facts: f"state dealt to {facts.get('peers')} replay workers",
     "listen.ready": lambda facts: f"listening on {_ports(facts)}; Ctrl-C ends it",
     "listen.connected": lambda facts: f"worker {facts.get('worker')} is {facts.get('peer')}",
     "listen.disconnected": lambda facts: f"worker {facts.get('worker')} has gone",
@@ -112,6 +129,11 @@ def replay_work(title: str, *, direct: bool = False, hold: bool = False) -> Work
     """The work of a replay; a total that holds unless an earlier run stands."""
     steps = _DIRECT if direct else _HELD if hold else _REPLAY
     return Work(title, tuple(f"replay.{step}" for step in steps))
+
+
+def import_work(title: str) -> Work:
+    """The work of an import of files; a total that holds unless they are on tape already."""
+    return Work(title, _IMPORT)
 
 
 def rollback_work(title: str) -> Work:

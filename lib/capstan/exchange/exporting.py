@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -103,7 +103,8 @@ def export_recordings(
 
     Raises:
         BadRequest: `CAP-EXISTS`, the folder has something in it; `CAP-TYPE`, the stream's columns
-            are not of the record type that was given; `CAP-RETIRED`, records were deleted.
+            are not of the record type that was given; `CAP-RETIRED`, records were deleted;
+            `CAP-FRAME-LENGTH`, `CAP-VALUE`, an event cannot be written. No file is left then.
         AnswerIsNo: `CAP-VIOLATION`, a row of the tape is no event, or a number is missing; other
             rules may be broken, and are in the files as on the tape.
     """
@@ -116,8 +117,15 @@ def export_recordings(
     require_new_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     writer = partial(writing.write, folder=str(folder.absolute()), form=form)
-    found = rows.mapInArrow(writer, "worker int, written string").collect()
-    written = {row["worker"]: writing.Written.from_text(row["written"]) for row in found}
+    found = rows.mapInArrow(writer, "worker int, written string, refused string").collect()
+    written = {
+        row["worker"]: writing.Written.from_text(row["written"]) for row in found if row["written"]
+    }
+    for row in found:
+        if row["refused"]:
+            for each in written.values():
+                (folder / each.file).unlink()
+            raise _refused(row["worker"], json.loads(row["refused"]))
     for worker in chosen:
         if worker not in written:
             # It has no event yet, and an empty recording says so.
@@ -136,6 +144,11 @@ def _require_events(verification: Verification, tape: Tape) -> None:
         if verdict.violation is not None and verdict.violation.rule in (Rule.SHAPE, Rule.SEQ)
     ]
     replace(verification, workers=tuple(unwritten)).require_valid(tape)
+
+
+def _refused(worker: int, told: Mapping[str, object]) -> BadRequest:
+    code, message, hint = (str(told[name]) for name in ("error", "message", "hint"))
+    return BadRequest(code, f"worker {worker}, {message}", hint, worker=worker)
 
 
 def require_new_folder(folder: Path) -> None:

@@ -216,8 +216,9 @@ def _pinned(copy: Tape, commit: int, cut: Cut, tape: Tape) -> Cut:
     table = delta.open_table(copy.paths.records)
     if table.transaction_version(_transaction(copy, commit).app) != commit:
         return cut
-    note = delta.note_of(table.history(1)[0])
-    return summary.find_cut(tape, int(str(note["cut"])))
+    # Not the newest: what maintenance has written since has a note of its own.
+    notes = map(delta.note_of, delta.history(copy.paths.records))
+    return summary.find_cut(tape, next(int(str(note["cut"])) for note in notes if "cut" in note))
 
 
 def _dealt(records: DataFrame, commit: int, count: int) -> DataFrame:

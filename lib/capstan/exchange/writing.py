@@ -11,6 +11,7 @@ from typing import TypedDict
 
 import pyarrow as pa
 
+from capstan.errors import BadRequest
 from capstan.exchange.columns import payload_values
 from capstan.exchange.form import Form
 from capstan.interop import EventWriter
@@ -52,7 +53,7 @@ class _Recording:
 
     def __init__(self, folder: str, form: Form, worker: int) -> None:
         self._form = form
-        self._worker = worker
+        self.worker = worker
         self._path = Path(folder) / f"worker-{worker}{form.format.suffix}"
         self._unfinished = self._path.with_name(f".{self._path.name}.unfinished")
         self._file: BufferedWriter = self._unfinished.open("wb")
@@ -73,13 +74,17 @@ class _Recording:
         self._waiting[1].append(value)
         self._records += 1
 
+    def give_up(self) -> None:
+        self._file.close()
+        self._unfinished.unlink()
+
     def close(self) -> Written:
         self._finish_messages()
         self._writer.flush()
         self._file.close()
         self._unfinished.replace(self._path)
         found = (self._writer.seq, self._records, self._writer.size)
-        return Written(self._worker, self._path.name, *found)
+        return Written(self.worker, self._path.name, *found)
 
     def _finish_messages(self) -> None:
         if self._waiting is not None:
@@ -89,24 +94,40 @@ class _Recording:
 
 
 def write(batches: Iterable[pa.RecordBatch], folder: str, form: Form) -> Iterator[pa.RecordBatch]:
-    """Write rows as `exporting` sorts them; `worker INT, written STRING`, a row per file."""
-    at: int | None = None
-    recording: _Recording | None = None
+    """Write rows as `exporting` sorts them; a row per file.
+
+    Yields:
+        `worker INT, written STRING, refused STRING`: as `Written.to_text` has it; or the error,
+        where an event cannot be written. After that nothing more is.
+    """
+    recordings: list[_Recording] = []
+    try:
+        for written in _written(batches, folder, form, recordings):
+            yield _told(written.worker, written.to_text(), None)
+    except BadRequest as error:
+        recordings[-1].give_up()
+        yield _told(recordings[-1].worker, None, json.dumps(error.as_json()))
+
+
+def _written(
+    batches: Iterable[pa.RecordBatch], folder: str, form: Form, recordings: list[_Recording]
+) -> Iterator[Written]:
+    """Each file as it is whole; the last of `recordings` is the one at work."""
     for batch in batches:
         data = iter(_values(batch, form))
         columns = [batch.column(name).to_pylist() for name in ("worker", "kind", "time", "updates")]
         for worker, kind, time, updates in zip(*columns, strict=True):
             value = next(data)
-            if worker != at or recording is None:
-                if recording is not None:
-                    yield _told(recording.close())
-                recording, at = _Recording(folder, form, worker), worker
+            if not recordings or worker != recordings[-1].worker:
+                if recordings:
+                    yield recordings[-1].close()
+                recordings[:] = [_Recording(folder, form, worker)]
             if kind is None:
-                recording.record(value)
+                recordings[-1].record(value)
             else:
-                recording.event(time, updates)
-    if recording is not None:
-        yield _told(recording.close())
+                recordings[-1].event(time, updates)
+    if recordings:
+        yield recordings[-1].close()
 
 
 def write_empty(folder: str, form: Form, worker: int) -> Written:
@@ -122,6 +143,8 @@ def _values(batch: pa.RecordBatch, form: Form) -> list[object]:
     return payload_values(form.types.record, column)
 
 
-def _told(written: Written) -> pa.RecordBatch:
-    columns = [pa.array([written.worker], pa.int32()), pa.array([written.to_text()], pa.string())]
-    return pa.RecordBatch.from_arrays(columns, ["worker", "written"])
+def _told(worker: int, written: str | None, refused: str | None) -> pa.RecordBatch:
+    texts = (pa.array([text], pa.string()) for text in (written, refused))
+    return pa.RecordBatch.from_arrays(
+        [pa.array([worker], pa.int32()), *texts], ["worker", "written", "refused"]
+    )

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from capstan.errors import BadRequest
 from capstan.interop.codec import MisfitError
 from capstan.interop.event_types import EventTypes
-from capstan.interop.frames import MAX_FRAME, FrameDecoder, Torn, encode_event
+from capstan.interop.frames import MAX_FRAME, PREFIX, FrameDecoder, Torn, encode_event
 from capstan.interop.lines import LineDecoder
 from capstan.protocol import Event, Item, transcript_line
 
@@ -57,11 +57,16 @@ class Encoding(Protocol):
             seq: Its position in the recording.
 
         Raises:
-            BadRequest: `CAP-VALUE`, something in it is not of its type.
+            BadRequest: `CAP-VALUE`, something in it is not of its type; `CAP-FRAME-LENGTH`, it is
+                longer than what is read.
         """
 
-    def decoder(self) -> Decoder:
-        """What reads a recording from its beginning."""
+    def decoder(self, *, connected: bool = False) -> Decoder:
+        """What reads a recording from its beginning.
+
+        Args:
+            connected: Whether it comes over a connection, which can end anywhere.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +89,13 @@ class Frames:
     def encode(self, event: Event, seq: int) -> bytes:
         """The frame of an event; the bytes do not say its number."""
         try:
-            return encode_event(self.types, event)
+            frame = encode_event(self.types, event)
         except MisfitError as error:
             raise _not_encoded(seq, error) from error
+        return _readable(frame, len(frame) - PREFIX, self.max_frame, seq)
 
-    def decoder(self) -> FrameDecoder:
-        """What reads frames from the first one."""
+    def decoder(self, *, connected: bool = False) -> FrameDecoder:
+        """What reads frames from the first one; files and connections alike may be cut off."""
         return FrameDecoder(self.types, self.max_frame)
 
 
@@ -126,11 +132,14 @@ class Lines:
             written = event if self.types is None else self.types.to_transcript(event)
         except MisfitError as error:
             raise _not_encoded(seq, error) from error
-        return transcript_line(written, self.worker or 0, seq, self.minimum)
+        line = transcript_line(written, self.worker or 0, seq, self.minimum)
+        return _readable(line, len(line), self.max_line, seq)
 
-    def decoder(self) -> LineDecoder:
+    def decoder(self, *, connected: bool = False) -> LineDecoder:
         """What reads a transcript from its first line."""
-        return LineDecoder(self.minimum, self.types, self.worker, self.max_line)
+        return LineDecoder(
+            self.minimum, self.types, self.worker, self.max_line, connected=connected
+        )
 
 
 FRAMES_SUFFIX: Final = ".bin"
@@ -144,3 +153,17 @@ def _not_encoded(seq: int, error: MisfitError) -> BadRequest:
         "Records and times have to be of the types that were named.",
         seq=seq,
     )
+
+
+def _readable(data: bytes, size: int, most: int, seq: int) -> bytes:
+    """The bytes of an event that a reader takes: what is written can be read back."""
+    if size > most:
+        raise BadRequest(
+            "CAP-FRAME-LENGTH",
+            f"event {seq} cannot be written: it takes {size:,} bytes, and readers take at most "
+            f"{most:,}",
+            "Deal its records to more workers: a replay into another stream does, with "
+            "--into-stream and --peers.",
+            seq=seq,
+        )
+    return data

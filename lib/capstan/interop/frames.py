@@ -26,6 +26,9 @@ MAX_FRAME: Final = 64 * 2**20
 """The longest frame that is read, in bytes: timely's own are a thousandth of it."""
 
 _LENGTH: Final = struct.Struct("<Q")
+PREFIX: Final = _LENGTH.size
+"""The bytes before a frame that say how long it is."""
+
 _TAG: Final = struct.Struct("<I")
 _DIFF: Final = struct.Struct("<q")
 _PROGRESS, _MESSAGES = 0, 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,18 +16,20 @@ from capstan.protocol import Fault, Item, Rule, read_transcript, transcript_mini
 class LineDecoder:
     """Takes bytes as they come, and gives the event of each whole line; does no reading itself.
 
-    A last line without its newline counts as it is, so no transcript has a torn tail: what is no
-    event is a fault of shape. At most a line and one piece of input are held.
+    A last line without its newline counts as it is: of a file, what is no event is a fault of
+    shape; of a connection, a line that stops in the middle is a torn tail, and what is whole
+    counts. At most a line and one piece of input are held.
 
     Attributes:
         offset: Where the next line starts, in bytes.
         seq: How many events and faults were given.
-        torn: Always None.
+        torn: The unfinished last line of a connection, once `next` has come to it.
         over: Whether nothing more will be given.
     """
 
     __slots__ = (
-        "_ended", "_items", "_lines", "_most", "_rest", "_types", "offset", "over", "seq", "torn",
+        "_connected", "_ended", "_items", "_lines", "_most", "_rest", "_types",
+        "offset", "over", "seq", "torn",
     )  # fmt: skip
 
     def __init__(
@@ -35,6 +38,8 @@ class LineDecoder:
         types: EventTypes | None = None,
         worker: int | None = None,
         max_line: int = MAX_FRAME,
+        *,
+        connected: bool = False,
     ) -> None:
         """Starts at the beginning of a transcript.
 
@@ -44,11 +49,13 @@ class LineDecoder:
                 default any JSON will do, and stays as it is.
             worker: Whose recording it is; by default the first line says.
             max_line: The longest line that is read, in bytes.
+            connected: Whether it comes over a connection, which can end anywhere.
 
         Raises:
             BadRequest: `CAP-TIME`, `minimum` is not a time.
         """
         transcript_minimum(minimum)
+        self._connected = connected
         self._types = types
         self._most = max_line
         self._lines: deque[bytes] = deque()
@@ -92,6 +99,11 @@ class LineDecoder:
             self.over = self._ended
             return None
         size = len(self._lines[0])
+        if self._connected and _stops(self._lines[0]):
+            self.over = True
+            about = f"torn at byte {self.offset + size}, in a line: its end is missing"
+            self.torn = Torn(self.offset, size, None, about)
+            return None
         item = self._typed(next(self._items))
         self.offset += size
         self.seq += 1
@@ -111,3 +123,14 @@ class LineDecoder:
             return replace(item, found=typed) if isinstance(item, Fault) else typed
         except MisfitError as error:
             return Fault(Rule.SHAPE, str(error))
+
+
+def _stops(line: bytes) -> bool:
+    """Whether a line stops in the middle: it has no newline, and is no JSON yet."""
+    if line.endswith(b"\n"):
+        return False
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return True
+    return False

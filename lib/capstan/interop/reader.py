@@ -34,7 +34,13 @@ class EventReader(Closing):
     """
 
     def __init__(
-        self, source: ByteSource, encoding: Encoding, name: str = "", piece: int = _PIECE
+        self,
+        source: ByteSource,
+        encoding: Encoding,
+        name: str = "",
+        piece: int = _PIECE,
+        *,
+        connected: bool = False,
     ) -> None:
         """Starts at the beginning of a recording.
 
@@ -43,12 +49,13 @@ class EventReader(Closing):
             encoding: The form in which they come.
             name: What it is called in errors.
             piece: How many bytes are read at once, at most.
+            connected: Whether the source is a connection, which can end in the middle of an event.
         """
         self.name = name
         # A buffered file's `read` waits until all bytes that were asked for are there.
         self._source = source
         self._read = getattr(source, "read1", source.read)
-        self._decoder: Decoder = encoding.decoder()
+        self._decoder: Decoder = encoding.decoder(connected=connected)
         self._piece = piece
         self.ended = False
         self.failure = ""

@@ -116,9 +116,8 @@ class Listener(Closing):
                 port=self.ports[worker],
             ) from error
         connection.settimeout(timeout)
-        return EventReader(
-            _Receiving(connection), self._encoding(worker), _address(address), _RECEIVED
-        )
+        source, encoding = _Receiving(connection), self._encoding(worker)
+        return EventReader(source, encoding, _address(address), _RECEIVED, connected=True)
 
     def waits(self, worker: int) -> bool:
         """Whether somebody has connected to the port of `worker` who was not accepted yet."""

@@ -62,11 +62,12 @@ def carry_out(job: Job) -> Outcome:
     reached("replay.claim", run=job.run.name, attempt=job.attempt)
     try:
         return _attempt(job)
-    except Fenced:
-        # Not written down as its end: a later attempt may be at work, or wait.
+    except (Fenced, KeyboardInterrupt):
+        # Not written down as its end: a later attempt may be at work, or wait; and of one that is
+        # interrupted Spark may be about to commit something, so whoever comes next shuts it out.
         claims.give_up(job.spark, job.lake, job.run.name, job.attempt)
         raise
-    except (Exception, KeyboardInterrupt) as error:
+    except Exception as error:
         # Said before it is over, so that the claim does not outlive the attempt.
         detail = error.as_json() if isinstance(error, CapstanError) else {"error": str(error)}
         job.write(Step.FAILED, detail)

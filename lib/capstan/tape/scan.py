@@ -6,7 +6,7 @@ small files that costs several times what is in them; who wants all rows reads t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import unquote
 
 import deltalake
@@ -47,6 +47,27 @@ def read_columns(
     table = table or delta.open_table(path)
     found = list(iter_columns(path, columns, table))
     return pa.Table.from_batches(found, schema=_schema(table, columns))
+
+
+def in_portions(
+    batches: Iterable[pa.RecordBatch], rows: int = _PORTION
+) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of many: a tape has many small files, and each sum costs a call.
+
+    Args:
+        batches: Of one schema.
+        rows: How many rows a batch has at the least, but for the last; of `batches` none is cut.
+    """
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        waiting.append(batch)
+        count += batch.num_rows
+        if count >= rows:
+            yield pa.concat_batches(waiting)
+            waiting, count = [], 0
+    if count:
+        yield pa.concat_batches(waiting)
 
 
 def _schema(table: deltalake.DeltaTable, columns: Sequence[str]) -> pa.Schema:

@@ -18,6 +18,7 @@ from pyarrow import dataset
 
 from capstan.errors import BadRequest
 from capstan.tape import delta
+from capstan.tape.scan import in_portions, iter_columns, read_columns
 from capstan.tape.tape import Cut, Tape, newest_cut
 from capstan.times import Antichain, ChangeBatch, Time, TimeType
 from capstan.times.region import Region
@@ -125,7 +126,7 @@ def is_closed(tape: Tape, cut: Cut) -> bool:
 
 def worker_labels(tape: Tape, cut: Cut) -> dict[int, str]:
     """Labels by worker number, of the workers that were opened up to the cut."""
-    rows = delta.open_table(tape.paths.workers).to_pyarrow_table().to_pylist()
+    rows = read_columns(tape.paths.workers, ["worker", "label", "opened_commit"]).to_pylist()
     return {
         row["worker"]: row["label"]
         for row in sorted(rows, key=lambda row: row["worker"])
@@ -237,12 +238,16 @@ def _scan(
 ) -> Iterator[pa.RecordBatch]:
     """Events of a cut; with a region, only from files that can have a time of it."""
     table = delta.open_table(tape.paths.events)
+    if region is None:
+        for batch in in_portions(iter_columns(tape.paths.events, [*columns, "commit"], table)):
+            there = pc.less_equal(batch.column("commit"), cut.commit)
+            yield (batch if pc.all(there).as_py() else batch.filter(there)).select(columns)
+        return
     files = table.to_pyarrow_dataset()
-    if region is not None:
-        chosen = _files_of(table, tape.time_type, region)
-        fragments = [each for each in files.get_fragments() if each.path.lstrip("/") in chosen]
-        files = dataset.FileSystemDataset(fragments, files.schema, files.format, files.filesystem)
-    return files.scanner(  # type: ignore[no-any-return]
+    chosen = _files_of(table, tape.time_type, region)
+    fragments = [each for each in files.get_fragments() if each.path.lstrip("/") in chosen]
+    files = dataset.FileSystemDataset(fragments, files.schema, files.format, files.filesystem)
+    yield from files.scanner(
         columns=columns, filter=dataset.field("commit") <= cut.commit
     ).to_batches()
 
@@ -276,7 +281,7 @@ def bound_integer(bound: object) -> int | None:
 def _sums(batch: pa.RecordBatch, keys: list[str], values: list[str]) -> list[dict[str, int]]:
     table = pa.table(batch).select([*keys, *values])
     wanted = [*((value, "sum") for value in values), (keys[0], "count")]
-    return table.group_by(keys).aggregate(wanted).to_pylist()  # type: ignore[no-any-return]
+    return table.group_by(keys, use_threads=False).aggregate(wanted).to_pylist()  # type: ignore[no-any-return]
 
 
 def _net_updates(batch: pa.RecordBatch, time_type: TimeType) -> Iterator[tuple[int, Time, int]]:
@@ -289,6 +294,10 @@ def _net_updates(batch: pa.RecordBatch, time_type: TimeType) -> Iterator[tuple[i
     fields = [_integers(pc.struct_field(times, i)) for i in range(len(names))]
     diffs = pc.struct_field(flat, "diff")
     table = pa.table([owners, *fields, diffs], names=["worker", *names, "diff"])
-    for row in table.group_by(["worker", *names]).aggregate([("diff", "sum")]).to_pylist():
+    for row in (
+        table.group_by(["worker", *names], use_threads=False)
+        .aggregate([("diff", "sum")])
+        .to_pylist()
+    ):
         if row["diff_sum"]:
             yield row["worker"], Time(row[name] for name in names), row["diff_sum"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import deltalake
@@ -10,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.tape.scan import iter_columns
+from capstan.tape.scan import in_portions, iter_columns
 from capstan.tape.tape import Cut, Tape
 from capstan.times import Kind
 
@@ -51,7 +50,7 @@ def scan(tape: Tape, cut: Cut, events: deltalake.DeltaTable) -> tuple[pa.Table, 
     counts: list[pa.Table] = [_no_counts()]
     changes: list[pa.Table] = [_no_changes()]
     rows = 0
-    for portion in _portions(iter_columns(tape.paths.events, COLUMNS, events)):
+    for portion in in_portions(iter_columns(tape.paths.events, COLUMNS, events)):
         rows += portion.num_rows
         later = pc.greater(portion.column("commit"), cut.commit)
         part = portion.filter(pc.invert(later)) if pc.any(later).as_py() else portion
@@ -65,18 +64,6 @@ def scan(tape: Tape, cut: Cut, events: deltalake.DeltaTable) -> tuple[pa.Table, 
     # A tape that was taken as it was may have updates without a worker, a time or a count.
     read = Scanned(rows, len(COLUMNS), len(events.file_uris()))
     return counted, changed.drop_null(), read
-
-
-def _portions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of many: a tape has many small files, and each sum costs a call."""
-    waiting: list[pa.RecordBatch] = []
-    for batch in batches:
-        waiting.append(batch)
-        if sum(each.num_rows for each in waiting) >= _PORTION:
-            yield pa.concat_batches(waiting)
-            waiting = []
-    if waiting:
-        yield pa.concat_batches(waiting)
 
 
 def _counted(batch: pa.RecordBatch) -> pa.Table:

@@ -1,0 +1,59 @@
+"""Batches of rows as files: each is there whole, or not at all."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pyarrow as pa
+import pytest
+
+from capstan.exchange import writing
+from capstan.exchange.form import Form, Format
+from capstan.interop import Lines
+
+FORM = Form.given(Format.JSONL, time_type="u64", record_type="string")
+SCHEMA = pa.schema(
+    [
+        ("worker", pa.int32()),
+        ("kind", pa.string()),
+        ("time", pa.list_(pa.int64())),
+        ("updates", pa.list_(pa.struct([("time", pa.list_(pa.int64())), ("diff", pa.int64())]))),
+        ("data", pa.struct([("value", pa.string())])),
+    ]
+)
+
+
+def rows(worker, *texts):
+    """The rows of a worker that sends a text at each time."""
+    for time, text in enumerate(texts):
+        yield {"worker": worker, "kind": "messages", "time": [time], "updates": None, "data": None}
+        yield {"worker": worker, "kind": None, "time": None, "updates": None,
+               "data": {"value": text}}  # fmt: skip
+
+
+def told(tmp_path, *given):
+    batches = [pa.RecordBatch.from_pylist([row], SCHEMA) for each in given for row in each]
+    found = writing.write(batches, str(tmp_path), FORM)
+    return [row for batch in found for row in batch.to_pylist()]
+
+
+def test_each_worker_has_a_file(tmp_path):
+    found = told(tmp_path, rows(1, "a", "b"), rows(4, "c"))
+    assert [(row["worker"], row["refused"]) for row in found] == [(1, None), (4, None)]
+    first = writing.Written.from_text(found[0]["written"])
+    assert (first.file, first.events, first.records) == ("worker-1.jsonl", 2, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["worker-1.jsonl", "worker-4.jsonl"]
+
+
+def test_an_event_that_nobody_could_read_is_told_and_leaves_no_file(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+):
+    short = partial(Lines, FORM.minimum, FORM.types, max_line=100)
+    monkeypatch.setattr(Form, "encoding", lambda _, worker: short(worker=worker))
+    found = told(tmp_path, rows(1, "a"), rows(2, "b", "x" * 100), rows(3, "c"))
+    assert [row["worker"] for row in found] == [1, 2]
+    refused = json.loads(found[1]["refused"])
+    assert refused["error"] == "CAP-FRAME-LENGTH"
+    assert "event 1 cannot be written" in refused["message"]
+    assert [path.name for path in tmp_path.iterdir()] == ["worker-1.jsonl"]
