@@ -99,6 +99,14 @@ def test_a_run_is_few_hops_and_one_spark_app(dags: dict[str, DAG]) -> None:
         assert len(dag.tasks) <= 6
 
 
+def test_a_plan_starts_spark_only_where_that_is_asked_for(dags: dict[str, DAG]) -> None:
+    plans = [
+        task for dag in dags.values() for task in dag.tasks if isinstance(task, PlanReplayOperator)
+    ]
+    assert {task.dag.dag_id for task in plans} == {"capstan_replay", "capstan_backfill__by_day"}
+    assert not any(task.dag.params["diff"] for task in plans)
+
+
 def test_the_bench_knows_the_tasks_of_a_replay(dags: dict[str, DAG]) -> None:
     tasks = {task.task_id for task in dags["capstan_replay"].tasks}
     assert set(TASKS) == tasks - {"approve", "publish"}

@@ -50,7 +50,9 @@ def test_every_option_that_is_named_exists() -> None:
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*\b(?!-)", TEXT))
     docker = {"--build", "--detach", "--profile", "--rm", "--wait"}
     bench = {"--rows", "--longer"}
-    assert named - known == {"--jars", "--request", "--result", "--help", *docker, *bench}
+    airflow = {"--dag-id", "--from-date", "--to-date", "--max-active-runs"}
+    spark = {"--jars", "--request", "--result"}
+    assert named - known == {"--help", *spark, *docker, *bench, *airflow}
 
 
 def test_every_option_of_a_replay_is_named() -> None:

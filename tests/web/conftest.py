@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -114,6 +115,11 @@ class World:
         assert isinstance(told, dict)
         return told
 
+    def last_line(self, dag: str, run: str, task: str, attempt: int | None = None) -> str:
+        """The last line of a task's log that Airflow's page shows as one."""
+        said = self.rest.log(dag, run, task, attempt).strip().splitlines()
+        return [line for line in said if line.strip() and not line.startswith("::")][-1]
+
     def rows(self, table: str) -> list[str]:
         return contents.rows(self.lake.table(table))
 
@@ -143,6 +149,7 @@ def _launch(folder: Path, lake: Lake, output: str, database: str | None) -> Laun
 
 @contextmanager
 def _world(folder: Path, database: str | None) -> Iterator[World]:
+    """See `world`; over a PostgreSQL that is there already, or else the launcher's own."""
     folder.mkdir(exist_ok=True)
     shutil.copytree(ROOT / "dags", folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "dags" / "sleeper.py").write_text(SLEEPER, encoding="utf-8")
@@ -151,7 +158,8 @@ def _world(folder: Path, database: str | None) -> Iterator[World]:
     made = World(folder, lake, _launch(folder, lake, "launcher.log", database), database)
     try:
         yield made
-        assert made.launched.stop() < 30
+        begin_app(made)
+        assert made.launched.stop(signal.SIGINT) < 30
         require_nothing_left(made.launched)
     finally:
         processes.end(made.launched.home.left)
@@ -161,7 +169,10 @@ def _world(folder: Path, database: str | None) -> Iterator[World]:
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """An Airflow over a lake with a source and nothing on tape; nothing is left when it ends."""
+    """An Airflow over a lake with a source and nothing on tape.
+
+    It ends as by Ctrl-C, while a Spark app runs, and nothing is left.
+    """
     # An empty database of a server that is there already, for all these tests.
     database = os.environ.get("CAPSTAN_TEST_DATABASE")
     with _world(tmp_path_factory.mktemp("airflow").resolve(), database) as made:
@@ -179,6 +190,14 @@ def on_postgres(tmp_path: Path) -> Iterator[World]:
         pytest.skip(message)
     with server(programs) as database, _world(tmp_path.resolve() / "airflow", database) as made:
         yield made
+
+
+def begin_app(world: World) -> None:
+    """Have a Spark app run: nobody waits for its end."""
+    world.rest.wait_for_dag(CAPTURE)
+    world.rest.unpause(CAPTURE)
+    world.rest.trigger(CAPTURE)
+    until(lambda: world.launched.spark() or None, 240)
 
 
 def require_nothing_left(launched: Launched) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -10,31 +13,44 @@ import pytest
 from capstan.testing.rest import Refused, until
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from conftest import World
 
 BACKFILL = "capstan_backfill__flights_by_day"
-FIRST, SECOND, LAST = (f"2013-01-0{day}T00:00:00Z" for day in (1, 2, 6))
+FIRST, SECOND, LAST, NEXT = (f"2013-01-0{day}T00:00:00Z" for day in (1, 2, 6, 7))
 FOLLOWS = "example_follow_flights"
 ENDED = {"success", "failed"}
 
 
-def backfill(world: World, last: str, **more: object) -> int:
-    """Backfill days from the first on, and wait for their end; how many ran at once at most."""
-    begun = world.rest.backfill(BACKFILL, FIRST, last, max_active_runs=2, **more)
+def by_shell(world: World, *arguments: str) -> None:
+    """Begin a backfill as README says for a shell."""
+    home = str(world.launched.home.folder)
+    command = [sys.executable, "-m", "airflow", "backfill", "create", "--dag-id", BACKFILL]
+    # All that Airflow is told stands in the file of its home.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    environment = {**kept, "AIRFLOW_HOME": home}
+    subprocess.run([*command, *arguments], env=environment, check=True, timeout=240)
+
+
+def ended(world: World, days: int) -> int:
+    """Wait until so many days have succeeded; how many ran at once at most."""
     at_once = 0
 
-    def ended() -> bool | None:
+    def done() -> bool | None:
         nonlocal at_once
         states = [str(run["state"]) for run in world.rest.runs(BACKFILL)]
         at_once = max(at_once, states.count("running"))
-        return (len(states) >= 6 and set(states) <= ENDED) or None
+        return (len(states) >= days and set(states) <= ENDED) or None
 
-    until(ended, 1000)
+    until(done, 1000)
     for run in world.rest.runs(BACKFILL):
         world.rest.require(BACKFILL, str(run["dag_run_id"]))
     # Airflow takes note of its end now and then; until it has, or is told, it allows no other.
+    begun = world.rest.call("GET", f"/backfills?dag_id={BACKFILL}")["backfills"]
+    assert isinstance(begun, list)
     try:
-        world.rest.call("PUT", f"/backfills/{begun}/cancel")
+        world.rest.call("PUT", f"/backfills/{max(each['id'] for each in begun)}/cancel")
     except Refused as refused:
         assert refused.status == 409
     return at_once
@@ -47,55 +63,78 @@ def test_six_days_two_at_a_time_are_one_replay_over_all_and_again_nothing(
 ) -> None:
     captured.rest.wait_for_dag(BACKFILL)
     captured.rest.unpause(BACKFILL)
-    assert backfill(captured, LAST) == 2
+    captured.rest.backfill(BACKFILL, FIRST, LAST, max_active_runs=2)
+    assert ended(captured, 6) == 2
     runs = captured.rest.runs(BACKFILL)
     assert [str(run["data_interval_start"])[:10] for run in runs] == [
         f"2013-01-0{day}" for day in range(1, 7)
     ]
     assert captured.rows("flights_by_day") == captured.rows("whole") != []
+    follows_the_table(captured)
 
     before = captured.versions()
     assert before["tables/flights_by_day"] >= 6
-    backfill(captured, SECOND, reprocess_behavior="completed")
+    again = ("--max-active-runs", "2", "--reprocess-behavior", "completed")
+    by_shell(captured, "--from-date", FIRST, "--to-date", SECOND, *again)
+    ended(captured, 6)
     assert captured.versions() == before
     assert len(captured.rest.runs(BACKFILL)) == 6
     for run in captured.rest.runs(BACKFILL)[:2]:
         name = str(run["dag_run_id"])
-        certificate = captured.rest.xcom(BACKFILL, name, "replay")
-        assert isinstance(certificate, dict)
-        assert certificate["stood"]
+        assert certificate(captured, run)["stood"]
         assert int(str(captured.rest.task(BACKFILL, name, "replay")["try_number"])) == 2
-    follows_the_table(captured)
+
+    parameters = {"workers": ["EWR"], "dry_run": True}
+    captured.rest.backfill(BACKFILL, NEXT, NEXT, dag_run_conf=parameters)
+    ended(captured, 7)
+    name = str(captured.rest.runs(BACKFILL)[6]["dag_run_id"])
+    planned = captured.rest.xcom(BACKFILL, name, "plan")
+    assert isinstance(planned, dict)
+    assert (planned["plan"]["workers"], planned["plan"]["complete"]) == (["EWR"], True)
+    assert captured.rest.task(BACKFILL, name, "replay")["state"] == "skipped"
+    assert captured.versions() == before
+
+
+def certificate(world: World, run: Mapping[str, object]) -> dict[str, object]:
+    """What a run of the backfill has done."""
+    told = world.rest.xcom(BACKFILL, str(run["dag_run_id"]), "replay")
+    assert isinstance(told, dict)
+    return told
 
 
 def follows_the_table(world: World) -> None:
-    """The example that follows the table has run for what was replayed."""
+    """The example that follows the table finds, of what was replayed, each run with its day."""
+    told = [certificate(world, run) for run in world.rest.runs(BACKFILL)]
+    played = {(each["run"], str(each["since"])[:10]) for each in told}
 
-    def followed() -> bool | None:
-        return any(run["state"] == "success" for run in world.rest.runs(FOLLOWS)) or None
+    def followed() -> set[tuple[object, str]] | None:
+        found = [
+            world.rest.xcom(FOLLOWS, str(run["dag_run_id"]), "worst_day")
+            for run in world.rest.runs(FOLLOWS)
+            if run["state"] == "success"
+        ]
+        rows = [row for each in found if isinstance(each, list) for row in each]
+        return {(row["run"], str(row["day"])) for row in rows} or None
 
-    until(followed, 240)
-    found = [
-        world.rest.xcom(FOLLOWS, str(run["dag_run_id"]), "worst_day")
-        for run in world.rest.runs(FOLLOWS)
-        if run["state"] == "success"
-    ]
-    days = {str(row["day"]) for rows in found if isinstance(rows, list) for row in rows}
-    assert days
-    assert days <= {f"2013-01-0{day}" for day in range(1, 7)}
+    assert until(followed, 240) <= played
+
+
+def waiting(world: World, day: str, **parameters: object) -> str:
+    """Have a day run that is not complete, until it waits; the run."""
+    world.rest.wait_for_dag(BACKFILL)
+    world.rest.unpause(BACKFILL)
+    body = {"logical_date": f"{day}T00:00:00+00:00", "conf": parameters}
+    run = str(world.rest.call("POST", f"/dags/{BACKFILL}/dagRuns", body)["dag_run_id"])
+
+    def waits() -> bool | None:
+        return world.rest.task(BACKFILL, run, "complete")["state"] == "up_for_reschedule" or None
+
+    until(waits, 240)
+    return run
 
 
 def test_a_day_that_is_not_complete_waits_without_a_slot(captured: World) -> None:
-    captured.rest.wait_for_dag(BACKFILL)
-    captured.rest.unpause(BACKFILL)
-    day = "2013-01-20T00:00:00+00:00"
-    body = {"logical_date": day, "conf": {}}
-    run = str(captured.rest.call("POST", f"/dags/{BACKFILL}/dagRuns", body)["dag_run_id"])
-
-    def waits() -> bool | None:
-        return captured.rest.task(BACKFILL, run, "complete")["state"] == "up_for_reschedule" or None
-
-    until(waits, 240)
+    run = waiting(captured, "2013-01-20")
     assert captured.rest.call("GET", "/pools/default_pool")["running_slots"] == 0
     assert "not complete yet" in captured.rest.log(BACKFILL, run, "complete")
     captured.rest.call("PATCH", f"/dags/{BACKFILL}/dagRuns/{quote(run)}", {"state": "failed"})

@@ -75,6 +75,36 @@ def test_a_replay_killed_again_and_again_is_published_once(
     assert not staged()
 
 
+@pytest.mark.nightly
+@pytest.mark.timeout(2400)
+def test_a_replay_whose_app_was_killed_is_tried_again_by_itself(
+    captured: World, whole: dict[str, object]
+) -> None:
+    asked = {key: whole[key] for key in ("transform", "since", "until")}
+    run = captured.rest.trigger(REPLAY, {**asked, "into": "tried"})
+
+    def staged() -> bool:
+        return any(Path(captured.lake.staging("")).glob("tried-*/**/*.parquet"))
+
+    def waits() -> bool | None:
+        return captured.rest.task(REPLAY, run, "replay")["state"] == "up_for_retry" or None
+
+    with frozen(captured, staged):
+        for app in captured.launched.spark():
+            send(app, signal.SIGKILL)
+        until(waits, 240, every=0.1)
+    assert captured.last_line(REPLAY, run, "replay", 1).startswith("CAP-SUBMIT: ")
+    assert captured.rows("tried") == []
+    captured.rest.require(REPLAY, run)
+
+    assert captured.rest.task(REPLAY, run, "replay")["try_number"] == 2
+    certificate = captured.rest.xcom(REPLAY, run, "replay")
+    assert isinstance(certificate, dict)
+    assert (certificate["published"], certificate["attempt"]) == (True, 2)
+    assert captured.rows("tried") == captured.rows("whole") != []
+    contents.require_published_once(captured.lake, str(certificate["run"]))
+
+
 @pytest.mark.slow
 def test_a_capture_cleared_between_its_commits(captured: World) -> None:
     tape = captured.lake.stream("flights")

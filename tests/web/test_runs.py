@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from capstan.tape.tape import open_tape
-from capstan.testing.rest import Refused
+from capstan.testing.rest import Refused, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +19,21 @@ if TYPE_CHECKING:
 REPLAY = "capstan_replay"
 CAPTURE = "capstan_capture__flights"
 AUDIT = "capstan_audit"
+MAINTAIN = "capstan_maintain"
+ROOT = Path(__file__).parents[2]
+
+WRONG = """
+import os
+
+os.environ["CAPSTAN_STREAMS"] = {streams!r}
+
+from capstan.airflow.replay import replay_dags
+from capstan.airflow.setting import read_setting
+
+for dag in replay_dags(read_setting(__file__)):
+    globals()[dag.dag_id] = dag
+"""
+"""A DAG file over declarations of its own; each file is read in a process of its own."""
 
 
 def asset_events(world: World, name: str) -> list[dict[str, object]]:
@@ -96,11 +113,43 @@ def test_what_cannot_be_meant_is_refused_before_spark_starts(captured: World) ->
         assert tasks["plan"]["state"] == "failed"
         assert tasks["plan"]["try_number"] == 1
         assert tasks["replay"]["state"] == "upstream_failed"
-        said = captured.rest.log(REPLAY, run, "plan").strip().splitlines()
-        last = [line for line in said if not line.startswith("::")][-1]
-        assert last.startswith(f"{code}: "), said
+        assert captured.last_line(REPLAY, run, "plan").startswith(f"{code}: ")
     assert captured.launched.spark() == []
     assert captured.versions() == before
+
+
+def test_what_only_the_app_can_tell_is_the_last_line_of_its_log(
+    captured: World, whole: dict[str, object]
+) -> None:
+    # The same rows, at a place where no replay has put them.
+    shutil.copytree(captured.lake.table("whole"), captured.lake.table("foreign"))
+    before = captured.versions()["tables/foreign"]
+    asked = {key: whole[key] for key in ("transform", "since", "until")}
+    run = captured.rest.trigger(REPLAY, {**asked, "into": "foreign"})
+    assert captured.rest.wait(REPLAY, run) == "failed"
+    task = captured.rest.task(REPLAY, run, "replay")
+    assert (task["state"], task["try_number"]) == ("failed", 1)
+    last = captured.last_line(REPLAY, run, "replay")
+    assert last.startswith("CAP-ADOPT: target foreign has 18 rows in the range"), last
+    assert last.endswith("(look at them, then replace them with --adopt)"), last
+    assert captured.versions()["tables/foreign"] == before
+
+
+def test_a_declaration_that_is_wrong_is_an_import_error_with_its_place(world: World) -> None:
+    declared = (ROOT / "dags" / "streams.yaml").read_text(encoding="utf-8")
+    wrong = world.folder / "wrong.yaml"
+    wrong.write_text(declared.replace("\n    workers:", "\n    wrokers:", 1), encoding="utf-8")
+    line = wrong.read_text(encoding="utf-8").split("wrokers:")[0].count("\n") + 1
+    file = world.folder / "dags" / "wrong.py"
+    file.write_text(WRONG.format(streams=str(wrong)), encoding="utf-8")
+    try:
+        [error] = until(lambda: world.rest.import_errors() or None, 240)
+        assert str(error["filename"]).endswith("wrong.py")
+        said = str(error["stack_trace"]).strip().splitlines()[-1]
+        assert f"CAP-DECLARE: {wrong}:{line}: streams.flights.wrokers: " in said
+    finally:
+        file.unlink()
+    until(lambda: world.rest.import_errors() == [] or None, 240)
 
 
 def test_a_dry_run_shows_the_plan_and_starts_no_spark(captured: World) -> None:
@@ -128,3 +177,20 @@ def test_what_was_published_is_audited_again(captured: World, whole: dict[str, o
     assert audit["cells"] > 0
     assert (found["passed"], found["not_audited"]) == (True, [])
     assert captured.versions() == before
+
+
+@pytest.mark.nightly
+def test_what_is_on_tape_and_published_is_maintained(
+    captured: World, whole: dict[str, object]
+) -> None:
+    before = captured.rows("whole")
+    captured.rest.wait_for_dag(MAINTAIN)
+    captured.rest.unpause(MAINTAIN)
+    run = captured.rest.run(MAINTAIN, {"streams": ["flights"]})
+    found = captured.rest.xcom(MAINTAIN, run, "maintain")
+    assert isinstance(found, dict)
+    assert found["streams"] == ["flights"]
+    assert {"records", "events"} <= {table["table"] for table in found["tables"]}
+    assert captured.rows("whole") == before != []
+    assert captured.replay(**{key: whole[key] for key in ("transform", "since", "until")},
+                           into="whole")["stood"]  # fmt: skip

@@ -26,6 +26,7 @@ Told = Callable[[Mapping[str, object]], Mapping[str, object]]
 Show = Callable[[Mapping[str, object]], str]
 
 _APP_SAID = frozenset({1, 2, 3, 4, 5})
+# Of so many a staged replay takes about ten seconds of processor time, as `make bench` tells.
 _MANY = 1_000_000
 _OBJECT = "give a JSON object with the keys of the app's request, as the task `plan` makes it"
 

@@ -40,9 +40,12 @@ class Launched:
     rest: Rest
 
     def stop(self, number: signal.Signals = signal.SIGTERM, patience: float = 60.0) -> float:
-        """Ask it to stop, and wait until it has; how many seconds that took."""
+        """Ask it to stop, and wait until it has; how many seconds that took.
+
+        The signal goes to all of its group, as that of a terminal's Ctrl-C does.
+        """
         begin = time.monotonic()
-        self.process.send_signal(number)
+        os.killpg(self.process.pid, number)
         code = self.process.wait(patience)
         if code != 0:
             raise AssertionError(f"it ended with {code}:\n{self.printed()}")
