@@ -12,6 +12,13 @@ import pytest
 BACKFILLS = {
     "backfill, a run for each interval", "backfill, one run as they adjoin", "backfill, one app",
 }  # fmt: skip
+BY_ROW = {
+    "executor, linear", "executor, fan-out 3", "executor, diamond", "executor, deep chain",
+    "two Arrow operators, 10,000 rows a batch", "nexmark q1", "nexmark q5", "nexmark q7",
+    "keyed sum, batch form", "keyed sum, by record", "sessions, batch form",
+    "keyed sum, 10,000,000 rows", "sessions, 10,000,000 rows", "snapshot, a million keys",
+    "snapshot and restore, a million keys", "rescale on Spark, a million keys",
+}  # fmt: skip
 RATIOS = {"capture", "capture without read-back", "direct", "staged", "verify"}
 
 
@@ -37,6 +44,15 @@ def test_every_line_is_measured(tmp_path: Path) -> None:
         "backfill, a run for each interval"
     }
     assert {name for name in lines if name.startswith("page")}
+    assert all(lines[name]["value"] > 0 for name in BY_ROW)
+    # The same rows for both sides, and both come to the same.
+    against = {(line["name"], line["against"]) for line in found["lines"]}
+    assert against >= {
+        ("nexmark q5", "bytewax"),
+        ("keyed sum, batch form", "bytewax reduce_final"),
+        ("sessions, batch form", "bytewax fold_window"),
+        ("keyed sum, by record", "transformWithState"),
+    }
     assert lines["commits of a run"]["met"]
     assert lines["more files read by a follow"]["met"]
     assert 0 < lines["replay of 1 worker of 16: bytes read"]["value"] < 0.5

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import random
+from datetime import timedelta
+
 import pytest
 
 from capstan.ledger.snapshots import parts_of
 from capstan.replay.snapshots import list_taken
 from capstan.testing import contents, little
+from capstan.testing.streams import START, lay, rows
 
 pytestmark = pytest.mark.timeout(1800)
 
 ROUNDS = [(2, 3, "replay.state"), (2, 5, "replay.publish"), (1, 2, "replay.intent")]
 """How many files are new, on how many replay workers, and where it is killed at first."""
+
+SEED = int(os.environ["CAPSTAN_STATE_SEED"])
+INTERVALS, WORKERS, ROWS = 30, (3, 5, 2), 24
+POINTS = [
+    *(("capture", f"capture.{each}") for each in ("begin", "claim", "records", "events")),
+    *(
+        ("replay", f"replay.{each}")
+        for each in (
+            "claim", "target", "intent", "metrics", "state", "staging", "audit", "holds",
+            "publish", "coverage", "certificate",
+        )
+    ),
+]  # fmt: skip
+"""Where a driver may be killed in an interval, in its capture or its replay."""
 
 
 def request(into: str, peers: int | None = None) -> dict[str, object]:
@@ -57,3 +76,35 @@ def test_what_a_killed_attempt_has_kept_counts_for_nothing(world) -> None:
     assert len(there) == 3
     said = [each.history.certificate["pipeline"]["resumed"] for each in taken]
     assert said == [None, taken[0].name, taken[1].name]
+
+
+@pytest.mark.nightly
+def test_thirty_intervals_killed_at_random_end_as_one_run_through(growing, kill) -> None:
+    made, chance, kills = growing(), random.Random(SEED), []
+    print(f"CAPSTAN_STATE_SEED={SEED} has this test again")
+    for number in range(INTERVALS):
+        part = rows(range(number * ROWS, (number + 1) * ROWS))
+        lay(made.source, f"{number:02}", part, START + timedelta(days=number))
+        third, first = divmod(number * len(WORKERS), INTERVALS)
+        asked = request("killed", WORKERS[third])
+        # Each time that the workers are others, and in every other interval besides.
+        killed = first == 0 or chance.random() < 1 / 2
+        action, point = chance.choice(POINTS) if killed else ("", "")
+        if action == "capture":
+            kill([made.step("capture", point)])
+        assert made.act("capture")["batches"] <= 1
+        if action == "replay":
+            kill([made.step("replay", point, request=asked)])
+        kills += [(number, point)] * killed
+        done = made.replay(asked)["certificate"]
+        assert done["generation"] == number + 1, (SEED, kills)
+    whole = made.replay(request("through", 2))["certificate"]
+    assert whole["records"] > (INTERVALS - 1) * ROWS
+    found, wanted = (contents.rows(made.lake.table(name)) for name in ("killed", "through"))
+    assert found == wanted != [], (SEED, kills)
+    found, wanted = (
+        contents.state(made.lake, "places", each["pipeline"]["state"]["snapshot"])
+        for each in (done, whole)
+    )
+    assert found == wanted != [], (SEED, kills)
+    contents.require_sound(made.spark, made.lake)

@@ -241,6 +241,16 @@ def test_the_first_row_of_each_key_passes(given, within):
     assert {row[:3] for row in found} <= {row[:3] for row in given}
 
 
+@given(st.lists(st.integers(0, 400), max_size=300), st.integers(1, 60))
+def test_many_rows_of_one_key_pass_one_after_another(times, within):
+    wanted = []
+    for time in sorted(times):
+        if not wanted or time >= wanted[-1] + within:
+            wanted.append(time)
+    found = whole([(time, "a", 0, 0.0) for time in times], Deduplicate(("key",), within=within))
+    assert sorted(row[0] for row in found) == wanted
+
+
 @given(rows(), st.integers(1, 4), st.booleans())
 def test_the_first_rows_are_those_before_which_fewer_come(given, n, with_ties):
     spec = TopN(n, (("number", "ascending"),), by=("key",), with_ties=with_ties)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from capstan.dag import END, TIME, DagBuilder, DagExecutor, Event, OutputKey, OutputKind
+from capstan.dag.arrow import tables_from_bytes, tables_to_bytes
 from capstan.dag.errors import OperatorFailed, SchemaMismatch
 from capstan.dag.operators import (
     Deduplicate,
@@ -304,8 +306,54 @@ def test_a_state_of_another_version_is_refused():
         SqlWindow("SELECT 1 AS one FROM input", 5),
     ):
         operator = spec.create([BIDS])
-        with pytest.raises(ValueError, match="version 2"):
-            operator.restore(2, operator.checkpoint())
+        with pytest.raises(ValueError, match="version 3"):
+            operator.restore(3, operator.checkpoint())
+
+
+def test_a_session_is_one_row_of_state_however_long():
+    dag = graph(SessionWindow(2, (count_rows("n"),), by=("auction",)), BIDS)
+    executor = DagExecutor.from_dag(dag)
+    for time in range(100):
+        executor.process_watermark("s0", time)
+        executor.process_event("s0", Event(time, bids((1, 5), (2, 5))))
+    (kept,) = tables_from_bytes(executor.checkpoint().nodes["op"].state.data)
+    assert kept.num_rows == 2
+    executor.finish()
+    found = [row for e in executor.take_sink_outputs("out") for row in e.batch.to_pylist()]
+    assert [(row["auction"], row["window_end"], row["n"]) for row in found] == [
+        (1, 101, 100),
+        (2, 101, 100),
+    ]
+
+
+def test_a_row_within_a_session_that_is_known_ends_it_no_sooner():
+    dag = graph(SessionWindow(4, (count_rows("n"),), by=("auction",)), BIDS)
+    executor = DagExecutor.from_dag(dag)
+    for time in (1, 4, 7):
+        executor.process_event("s0", Event(time, bids((1, 5))))
+    executor.checkpoint()  # Which makes one stretch of them.
+    for time in (2, 10):
+        executor.process_event("s0", Event(time, bids((1, 5))))
+    executor.finish()
+    (row,) = [row for e in executor.take_sink_outputs("out") for row in e.batch.to_pylist()]
+    assert (row["window_start"], row["window_end"], row["n"]) == (1, 14, 5)
+
+
+def test_sessions_go_on_from_a_state_of_version_1():
+    dag = graph(SessionWindow(5, (count_rows("n"),), by=("auction",)), BIDS)
+    rows = pa.table({"auction": pa.array([1, 1, 2], pa.int64()), "_time": [1, 4, 2]})
+    executor = DagExecutor.from_dag(dag)
+    known = executor.checkpoint()
+    node = known.nodes["op"]
+    state = replace(node.state, version=1, data=tables_to_bytes([rows]), signature=None)
+    executor.restore(replace(known, nodes={**known.nodes, "op": replace(node, state=state)}))
+    executor.process_event("s0", Event(8, bids((1, 5))))
+    executor.finish()
+    found = [row for e in executor.take_sink_outputs("out") for row in e.batch.to_pylist()]
+    assert sorted((row["auction"], row["window_end"], row["n"]) for row in found) == [
+        (1, 13, 3),
+        (2, 7, 1),
+    ]
 
 
 def test_long_batches_keep_the_order_of_their_rows():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
@@ -10,20 +11,23 @@ import pytest
 from pyspark.sql import functions as F
 
 from capstan.audit import played_records
+from capstan.capture.run import capture, close
+from capstan.declare import ByKey, EventTime, Source, Stream
 from capstan.errors import BadRequest
 from capstan.pipeline import pipelines
 from capstan.pipeline.play import play
 from capstan.pipeline.reach import everything
 from capstan.pipeline.tape import play_tape
+from capstan.tape import summary
 from capstan.tape.lake import Lake
-from capstan.tape.tape import newest_cut, open_tape
+from capstan.tape.tape import Tape, newest_cut, open_tape
 from capstan.testing.bare import lay_records
 from capstan.times import Antichain, Box, Kind, TimeType
 from capstan.times.region import Region
 from capstan.workloads import nexmark, nexmark_events, nexmark_queries, nexmark_sql
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
 # Two minutes of events, or a little more: many windows, and gaps of ten seconds for most bidders.
 EVENTS, PER_SECOND = 3_000, 23
 TIMES = TimeType.of(event=Kind.TIMESTAMP)
+# Windows and their hottest, a window alone, windows joined, sessions, a join without bound.
+STATEFUL = (5, 7, 8, 11, 20)
 ROWS_AT_LEAST = {
     0: 2_700, 1: 2_700, 2: 5, 3: 3, 4: 5, 5: 60, 7: 13, 8: 3, 9: 90, 11: 100, 14: 500, 18: 500,
     19: 500, 20: 300, 21: 2_700, 22: 2_700,
@@ -107,6 +113,74 @@ def test_a_tape_gives_what_the_queries_are_run_over(
     played = play_tape(spark, tape, cut, workers, pipeline, reach, Antichain(), peers=3)
     assert multiset(played.sinks["out"].drop("_time")) == multiset(nexmark_sql.asked(events, 7))
     played.release()
+
+
+@pytest.fixture(scope="module")
+def captured(events: DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Tape]:
+    """Tapes of the events, captured in so many micro-batches, each of a file of the source."""
+    spark, tapes = events.sparkSession, dict[int, Tape]()
+
+    def captured_in(batches: int) -> Tape:
+        if batches in tapes:
+            return tapes[batches]
+        folder = tmp_path_factory.mktemp(f"captured-{batches}")
+        # Dealt out: every file has events of the whole time.
+        events.repartition(batches).write.format("delta").save(str(folder / "source"))
+        stream = Stream(
+            name="nexmark",
+            source=Source(
+                format="delta",
+                path=str(folder / "source"),
+                options={"maxFilesPerTrigger": "1"},
+            ),
+            workers=ByKey(columns=("event",), count=2),
+            time=EventTime(
+                column="dateTime", every=timedelta(microseconds=1), lateness=timedelta(hours=1)
+            ),
+        )
+        lake = Lake.at(folder / "lake")
+        found = capture(spark, lake, stream)
+        assert (found.batches, found.records) == (batches, EVENTS)
+        tapes[batches], closed = close(spark, lake, "nexmark")
+        assert closed == 2
+        return tapes[batches]
+
+    return captured_in
+
+
+def answered(
+    tape: Tape, spark: SparkSession, number: int, peers: int
+) -> Counter[tuple[object, ...]]:
+    """What a query gives over all of a tape."""
+    cut = newest_cut(tape)
+    workers = summary.worker_labels(tape, cut)
+    pipeline, reach = pipelines().get(f"nexmark_q{number}"), everything(tape.time_type)
+    played = play_tape(spark, tape, cut, workers, pipeline, reach, Antichain(), peers=peers)
+    found = multiset(played.sinks["out"].drop("_time"))
+    played.release()
+    return found
+
+
+def test_what_was_captured_gives_what_sql_gives(
+    events: DataFrame, captured: Callable[[int], Tape]
+) -> None:
+    for number, peers in ((8, 3), (11, 2)):
+        found = answered(captured(3), events.sparkSession, number, peers)
+        assert found == multiset(nexmark_sql.asked(events, number))
+        assert found.total() >= ROWS_AT_LEAST[number]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("batches", [1, 50])
+@pytest.mark.parametrize("number", STATEFUL)
+def test_captured_in_any_batches_any_workers_give_what_sql_gives(
+    events: DataFrame, captured: Callable[[int], Tape], batches: int, number: int
+) -> None:
+    wanted = multiset(nexmark_sql.asked(events, number))
+    assert wanted.total() >= ROWS_AT_LEAST[number]
+    for peers in (1, 2, 3, 8):
+        found = answered(captured(batches), events.sparkSession, number, peers)
+        assert found == wanted, peers
 
 
 def test_every_query_is_registered() -> None:

@@ -10,10 +10,12 @@ from functools import partial, update_wrapper
 from typing import TYPE_CHECKING
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from capstan.capture.run import capture
-from capstan.dag.errors import StateChanged
+from capstan.cli import main
+from capstan.dag.errors import OperatorFailed, StateChanged
 from capstan.dag.operators import Deduplicate
 from capstan.errors import AnswerIsNo
 from capstan.ledger import claims
@@ -31,6 +33,7 @@ from capstan.replay.request import Request
 from capstan.replay.resuming import rescale_state
 from capstan.replay.run import replay, rollback
 from capstan.replay.snapshots import Taken, list_taken
+from capstan.state import KeyedLogic, stateful_map
 from capstan.state.errors import NotWhole, SnapshotCorrupt
 from capstan.steps import listening
 from capstan.tape import delta
@@ -214,6 +217,20 @@ def test_a_state_that_cannot_be_read_back_stops_the_run(followed: Followed) -> N
     assert followed.rows("broken") == followed.rows("unbroken") != before
 
 
+def test_a_state_that_cannot_be_written_stops_the_run(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    amounts = pa.schema([("amount", pa.int32())])
+    unkept = KeyedLogic(stateful_map(piped.unkept), ("place",), ("amount",), amounts)
+    graph = update_wrapper(partial(piped._one, unkept), piped.firsts)
+    monkeypatch.setitem(definition._registered, f"{piped.__name__}:firsts", graph)
+    with pytest.raises(OperatorFailed, match="StateLost"):
+        followed.run("unkept", pipeline="firsts", sink=None)
+    path = followed.lake.table("unkept")
+    assert contents.rows(path) == []
+    assert list_taken(followed.lake, "firsts", target=path) == []
+
+
 def test_no_run_goes_on_from_the_state_of_a_pipeline_that_was_changed(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +250,27 @@ def test_no_run_goes_on_from_the_state_of_a_pipeline_that_was_changed(
     assert followed.rows("kept") == before
     done = followed.run("kept", **asked)
     assert done["pipeline"]["resumed"] == kept  # type: ignore[index]
+
+
+def test_the_state_of_one_of_several_tables_is_rescaled_by_the_command(
+    followed: Followed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = {"pipeline": "firsts", "sink": None, "peers": 2}
+    for into in ("one", "other"):
+        followed.run(into, **asked)
+    declared = tmp_path / "streams.yaml"
+    declared.write_text(f"pipelines: {{firsts: {REFERENCES['firsts']!r}}}", encoding="utf-8")
+    words = ["--lake", followed.lake.root, "--streams", str(declared), "--json", "state", "firsts"]
+    assert main([*words, "rescale", "3"]) == 2
+    capsys.readouterr()
+    assert main([*words, "rescale", "3", "--into", "other"]) == 0
+    [made] = json.loads(capsys.readouterr().out)["rescaled"]
+    assert (made["before"], made["peers"], made["keys"]) == (2, 3, {"op": 3})
+    peers = {
+        into: list_taken(followed.lake, "firsts", target=followed.lake.table(into))[-1].newest
+        for into in ("one", "other")
+    }
+    assert peers == {"one": 2, "other": 3}
 
 
 def test_snapshots_that_no_run_goes_on_from_are_cleared(

@@ -45,11 +45,17 @@ class _Sum(StatefulProcessor):
         pass
 
 
-def spark_sum(bench: Bench, rows: pa.Table, folder: Path) -> list[float]:
-    """CPU seconds of a row, by round."""
+def by_spark(bench: Bench, rows: pa.Table, folder: Path) -> list[float]:
+    """CPU seconds of a row, by round.
+
+    Args:
+        bench: The benchmark.
+        rows: `key STRING` and `number BIGINT`.
+        folder: The same in files.
+    """
     found = []
     for number in range(bench.options.rounds):
-        checkpoint = bench.folder / f"keyed-{number}"
+        checkpoint = bench.folder / f"{folder.name}-{number}"
         cost = bench.clock.measure(partial(_stream, bench, rows, folder, checkpoint))
         found.append(cost.cpu / rows.num_rows)
     return found

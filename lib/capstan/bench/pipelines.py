@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib.util import find_spec
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capstan.bench.bids import answers_of, bids_of, in_bytewax, in_pipeline
 from capstan.bench.clock import Cost
 from capstan.bench.inputs import Bench
 from capstan.bench.lines import Line, rate, ratio
 from capstan.dag import TIME, Context, Dag, DagBuilder, DagExecutor, Event, Operator, Stateless
 from capstan.dag.operators import Filter, Project
-from capstan.pipeline import pipelines as registered
-from capstan.pipeline.local import run_here
-from capstan.pipeline.reach import everything
-from capstan.times import Kind, TimeType
-from capstan.workloads import nexmark_events, nexmark_queries
-
-if TYPE_CHECKING:
-    from bytewax.dataflow import Stream
+from capstan.workloads import nexmark_events
 
 _EVENTS: Final = 20_000
 _ROWS: Final = {1: 20_000, 1_000: 4_000_000, 10_000: 20_000_000}
@@ -34,11 +29,7 @@ _ROWS_GOAL: Final = 10_000_000.0
 _QUERIES: Final = (1, 5, 7)
 _NEXMARK: Final = 200_000
 _PACE: Final = 1_000
-_TIMES: Final = TimeType.of(event=Kind.TIMESTAMP)
 _SCHEMA: Final = pa.schema([(TIME, pa.int64()), ("number", pa.int64())])
-
-Bid = tuple[int, int, int, datetime]
-"""Auction, bidder, price and time: a record as bytewax gets it."""
 
 
 def pipelines(bench: Bench) -> list[Line]:
@@ -152,30 +143,29 @@ def _rows(bench: Bench) -> list[Line]:
 
 
 def _nexmark(bench: Bench) -> list[Line]:
-    """Events in a second and core through q1, q5 and q7; beside bytewax, if that is there."""
-    assert nexmark_queries.q1 is not None
+    """Bids in a second and core through q1, q5 and q7; beside bytewax, if that is there.
+
+    Bids are all that these queries read of the events, and all that either gets.
+
+    Raises:
+        AssertionError: They do not come to the same.
+    """
     bench.say(f"{_NEXMARK:,} events of Nexmark")
     events = nexmark_events.events(bench.spark, _NEXMARK, events_per_second=_PACE)
     table = events.where("bid IS NOT NULL").select("dateTime", "bid").toArrow().combine_chunks()
     times = pc.cast(table.column("dateTime"), pa.int64())
     table = table.add_column(0, TIME, times)
-    bids = _bids(table) if find_spec("bytewax") else []
+    bids = bids_of(table) if find_spec("bytewax") else []
     if not bids:
         bench.say("bytewax is not installed, so nothing is measured beside it: `make setup` has it")
     lines = []
     for number in _QUERIES:
-        pipeline = registered().get(f"nexmark_q{number}")
-
-        def ours(name: str = pipeline.name) -> None:
-            run_here(table, registered().get(name), everything(_TIMES))
-
-        def theirs(number: int = number) -> None:
-            _run_bytewax(number, bids)
-
-        costs = _measured(bench, ours)
-        others = _measured(bench, theirs) if bids else []
+        costs = _measured(bench, partial(in_pipeline, number, table))
         line = rate(f"nexmark q{number}", "bids/s", table.num_rows, costs)
-        if others:
+        if bids:
+            others = _measured(bench, partial(in_bytewax, number, bids))
+            found = in_pipeline(number, table)
+            assert answers_of(number, found) == Counter(in_bytewax(number, bids)), number
             middle = median(cost.cpu for cost in others)
             line = Line(
                 line.name, "bytewax", line.value, None, line.unit,
@@ -188,72 +178,5 @@ def _nexmark(bench: Bench) -> list[Line]:
     return lines
 
 
-def _measured(bench: Bench, work: Callable[[], None]) -> list[Cost]:
+def _measured(bench: Bench, work: Callable[[], object]) -> list[Cost]:
     return [bench.clock.measure(work) for _ in range(bench.options.rounds)]
-
-
-def _bids(table: pa.Table) -> list[Bid]:
-    bid = table.column("bid").combine_chunks()
-    columns = [bid.field(name).to_pylist() for name in ("auction", "bidder", "price")]
-    moments = [
-        datetime.fromtimestamp(0, UTC) + timedelta(microseconds=time)
-        for time in table.column(TIME).to_pylist()
-    ]
-    return list(zip(*columns, moments, strict=True))
-
-
-def _run_bytewax(number: int, bids: Sequence[Bid]) -> None:
-    """The same question, asked of bytewax: a record at a time, on one worker."""
-    import bytewax.operators as op
-    from bytewax.dataflow import Dataflow
-    from bytewax.testing import TestingSink, TestingSource, run_main
-
-    flow = Dataflow(f"q{number}")
-    stream = op.input("bids", flow, TestingSource(bids, batch_size=1_000))
-    answers = {1: _q1, 5: _q5, 7: _q7}[number](stream)
-    found: list[object] = []
-    op.output("out", answers, TestingSink(found))
-    run_main(flow)
-    assert found
-
-
-def _q1(bids: Stream[Bid]) -> Stream[object]:
-    import bytewax.operators as op
-
-    return op.map("converted", bids, lambda bid: (bid[0], bid[1], bid[2] * 908 / 1000, bid[3]))
-
-
-def _q5(bids: Stream[Bid]) -> Stream[object]:
-    import bytewax.operators as op
-    from bytewax.operators import windowing as win
-
-    windows = win.SlidingWindower(
-        length=timedelta(seconds=10), offset=timedelta(seconds=2), align_to=_begin()
-    )
-    counts = win.count_window("counts", bids, _clock(), windows, lambda bid: str(bid[0]))
-    by_window = op.map("by window", counts.down, lambda each: (str(each[1][0]), each))
-
-    def most(best: list[object], each: object) -> list[object]:
-        count, known = each[1][1], best[0][1][1] if best else -1  # type: ignore[index]
-        return [each] if count > known else [*best, each] if count == known else best
-
-    return op.fold_final("most", by_window, list, most)
-
-
-def _q7(bids: Stream[Bid]) -> Stream[object]:
-    import bytewax.operators as op
-    from bytewax.operators import windowing as win
-
-    keyed = op.key_on("together", bids, lambda _: "all")
-    windows = win.TumblingWindower(length=timedelta(seconds=10), align_to=_begin())
-    return win.max_window("highest", keyed, _clock(), windows, by=lambda bid: bid[2]).down
-
-
-def _clock() -> object:
-    from bytewax.operators.windowing import EventClock
-
-    return EventClock(ts_getter=lambda bid: bid[3], wait_for_system_duration=timedelta())
-
-
-def _begin() -> datetime:
-    return datetime(2015, 7, 15, tzinfo=UTC)

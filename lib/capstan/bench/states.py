@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -16,24 +19,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from capstan.bench.clock import Cost
-from capstan.bench.incremental import spark_sum
+from capstan.bench.incremental import by_spark
 from capstan.bench.inputs import Bench
-from capstan.bench.lines import Line, ratio
+from capstan.bench.lines import Line, rate, ratio
 from capstan.dag import TIME, Dag, DagBuilder, DagExecutor, Event, OperatorSpec
 from capstan.dag.operators import SessionWindow, sum_of
 from capstan.state import Data, KeyedAggregate, KeyedLogic, StatefulLogic
 from capstan.state.logic import Output
 
-_KEYS: Final = 100_000
 _BATCH: Final = 10_000
-_ROWS: Final = 10_000_000
-_RECORDS: Final = 200_000
-"""How many of them are taken one by one, here and by Spark: the rates do not depend on it."""
-_GAP: Final = 50_000
 _TICK: Final = timedelta(milliseconds=1)
-_FEWER: Final = {"fold_window": 10_000}
-_OTHERS: Final = 200_000
-"""What bytewax gets: its windows take longer for each row the more there are of them."""
+Sums = Counter[tuple[str, int]]
+"""How often a key has a sum."""
 
 _SCHEMA: Final = pa.schema([("key", pa.string()), ("number", pa.int64()), (TIME, pa.int64())])
 
@@ -47,38 +44,94 @@ class _Sum(StatefulLogic[int, int, int]):
         return total
 
 
-def states(bench: Bench) -> list[Line]:
-    """Rows in a second and core through keyed sums and sessions.
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Rows, and what is asked of them.
 
-    Beside bytewax only where it is installed, and beside Spark's `transformWithState`.
+    A row comes every millisecond, and its key is drawn; a session ends where its key is silent for
+    half as long as there are keys, so that as many rows make one whatever their number.
+
+    Attributes:
+        rows: How many.
+        keys: Of how many keys.
     """
-    bench.say(f"{_ROWS:,} rows of {_KEYS:,} keys")
-    rows = _rows()
-    fewer = rows.slice(0, _RECORDS)
-    by_record = KeyedLogic(_Sum(), ("key",), ("number",), pa.schema([("total", pa.int64())]))
-    in_batches = KeyedAggregate((sum_of("number"),), ("key",))
-    sessions = SessionWindow(_GAP, (sum_of("number"),), ("key",))
-    given: list[tuple[str, OperatorSpec, float, str]] = [
-        ("keyed sum, batch form", in_batches, 0.1, "reduce_final"),
-        ("keyed sum, by record", by_record, 2 / 3, "stateful_map"),
-        ("sessions, batch form", sessions, 0.1, "fold_window"),
-    ]
+
+    rows: int
+    keys: int
+
+    @property
+    def gap(self) -> int:
+        """After how many milliseconds of silence a session ends."""
+        return self.keys // 2
+
+    def made(self) -> pa.Table:
+        """The rows, the same each time."""
+        draw = np.random.default_rng(1)
+        keys = pc.cast(pa.array(draw.integers(0, self.keys, self.rows)), pa.string())
+        numbers = pa.array(draw.integers(0, 100, self.rows), pa.int64())
+        return pa.table([keys, numbers, pa.array(np.arange(self.rows))], schema=_SCHEMA)
+
+
+_WHOLE: Final = Work(10_000_000, 100_000)
+_SUMS: Final = Work(1_000_000, 100_000)
+_RECORDS: Final = Work(200_000, 100_000)
+_VISITS: Final = Work(100_000, 1_000)
+"""What bytewax gets as well: of a key's windows each row costs it more the more keys there are."""
+
+
+def states(bench: Bench) -> list[Line]:
+    """What a row costs in keyed sums and sessions, beside others that get the same rows.
+
+    Beside bytewax where it is installed, and beside Spark's `transformWithState`. The batch forms
+    are measured over many more rows by themselves, too.
+    """
     theirs = find_spec("bytewax") is not None
-    found = [
-        _line(
-            bench, name, spec, fewer if spec is by_record else rows, goal, operator, theirs=theirs
-        )
-        for name, spec, goal, operator in given
+    given = [
+        ("keyed sum, batch form", in_batches, _SUMS, 0.1, "reduce_final"),
+        ("keyed sum, by record", by_record, _RECORDS, 2 / 3, "stateful_map"),
+        ("sessions, batch form", sessions, _VISITS, 0.1, "fold_window"),
     ]
-    by_spark = spark_sum(bench, fewer, _files(bench, fewer))
-    ours = _per_row(bench, lambda: _run(_graph(by_record), fewer), fewer.num_rows)
-    ratios = [mine / other for mine, other in zip(ours, by_spark, strict=True)]
-    detail = {"rows/s": 1 / median(ours), "transformWithState rows/s": 1 / median(by_spark)}
-    name = "keyed sum, by record"
-    beside = Line(
-        name, "transformWithState", median(ratios), None, rounds=tuple(ratios), detail=detail
-    )
-    return [*found, beside]
+    lines = [_line(bench, *each, theirs=theirs) for each in given]
+    bench.say(f"{_WHOLE.rows:,} rows of {_WHOLE.keys:,} keys")
+    rows = _WHOLE.made()
+    for name, spec in (("keyed sum", in_batches), ("sessions", sessions)):
+        costs = [
+            bench.clock.measure(partial(run, spec(_WHOLE), rows))
+            for _ in range(bench.options.rounds)
+        ]
+        lines.append(rate(f"{name}, {_WHOLE.rows:,} rows", "rows/s", _WHOLE.rows, costs))
+    del rows
+    return [*lines, _beside_spark(bench)]
+
+
+def in_batches(_work: Work) -> OperatorSpec:
+    """Sums by key, put out at the end."""
+    return KeyedAggregate((sum_of("number"),), ("key",))
+
+
+def by_record(_work: Work) -> OperatorSpec:
+    """Sums by key, put out with each record."""
+    return KeyedLogic(_Sum(), ("key",), ("number",), pa.schema([("total", pa.int64())]))
+
+
+def sessions(work: Work) -> OperatorSpec:
+    """Sums by session."""
+    return SessionWindow(work.gap, (sum_of("number"),), ("key",))
+
+
+def _beside_spark(bench: Bench) -> Line:
+    name, rows = "keyed sum, by record", _RECORDS.made()
+    ours = _per_row(bench, partial(run, by_record(_RECORDS), rows), _RECORDS.rows)
+    others = by_spark(bench, rows, _files(bench, rows))
+    ratios = [mine / other for mine, other in zip(ours, others, strict=True)]
+    detail: dict[str, object] = {
+        "rows": _RECORDS.rows,
+        "keys": _RECORDS.keys,
+        "rows/s": 1 / median(ours),
+        "transformWithState rows/s": 1 / median(others),
+    }
+    against = "transformWithState"
+    return Line(name, against, median(ratios), None, rounds=tuple(ratios), detail=detail)
 
 
 def _files(bench: Bench, rows: pa.Table) -> Path:
@@ -94,21 +147,28 @@ def _files(bench: Bench, rows: pa.Table) -> Path:
 def _line(
     bench: Bench,
     name: str,
-    spec: OperatorSpec,
-    rows: pa.Table,
+    spec: Callable[[Work], OperatorSpec],
+    work: Work,
     goal: float,
     operator: str,
     *,
     theirs: bool,
 ) -> Line:
-    """CPU seconds of a row beside those of bytewax, and the rates of both."""
-    dag = _graph(spec)
-    ours = _per_row(bench, lambda: _run(dag, rows), rows.num_rows)
-    detail: dict[str, object] = {"rows": rows.num_rows, "keys": _KEYS, "rows/s": 1 / median(ours)}
+    """CPU seconds of a row beside those of bytewax, which gets the same rows, and both rates.
+
+    Raises:
+        AssertionError: They do not come to the same.
+    """
+    bench.say(f"{name}: {work.rows:,} rows of {work.keys:,} keys")
+    rows = work.made()
+    ours = _per_row(bench, partial(run, spec(work), rows), work.rows)
+    detail: dict[str, object] = {"rows": work.rows, "keys": work.keys, "rows/s": 1 / median(ours)}
     if not theirs:
         return Line(name, "", 1 / median(ours), None, "rows/s", detail=detail)
-    pairs = _pairs(rows.slice(0, _FEWER.get(operator, _OTHERS)))
-    others = _per_row(bench, lambda: _run_bytewax(operator, pairs), len(pairs))
+    pairs = pairs_of(rows)
+    others = _per_row(bench, partial(run_bytewax, operator, pairs, work.gap), work.rows)
+    same = sums_of(run(spec(work), rows)) == sums_of_bytewax(run_bytewax(operator, pairs, work.gap))
+    assert same, f"{name}: bytewax comes to something else"
     ratios = [ratio(mine, other) for mine, other in zip(ours, others, strict=True)]
     detail |= {"bytewax rows": len(pairs), "bytewax rows/s": 1 / median(others)}
     return Line(
@@ -121,19 +181,13 @@ def _line(
     )
 
 
-def _per_row(bench: Bench, work: Callable[[], None], rows: int) -> list[float]:
+def _per_row(bench: Bench, work: Callable[[], object], rows: int) -> list[float]:
     costs: list[Cost] = [bench.clock.measure(work) for _ in range(bench.options.rounds)]
     return [cost.cpu / rows for cost in costs]
 
 
-def _rows() -> pa.Table:
-    draw = np.random.default_rng(1)
-    keys = pc.cast(pa.array(draw.integers(0, _KEYS, _ROWS)), pa.string())
-    numbers = pa.array(draw.integers(0, 100, _ROWS), pa.int64())
-    return pa.table([keys, numbers, pa.array(np.arange(_ROWS))], schema=_SCHEMA)
-
-
-def _pairs(rows: pa.Table) -> list[tuple[str, int]]:
+def pairs_of(rows: pa.Table) -> list[tuple[str, int]]:
+    """Rows as bytewax gets them: keys and numbers."""
     columns = [rows.column(name).to_pylist() for name in ("key", "number")]
     return list(zip(*columns, strict=True))
 
@@ -143,18 +197,21 @@ def _graph(spec: OperatorSpec) -> Dag:
     return builder.sink_for("sum", "out").build()
 
 
-def _run(dag: Dag, rows: pa.Table) -> None:
-    executor = DagExecutor.from_dag(dag)
+def run(spec: OperatorSpec, rows: pa.Table) -> list[Event]:
+    """What an operator puts out of rows that come in batches."""
+    executor = DagExecutor.from_dag(_graph(spec))
+    events = []
     for batch in rows.to_batches(max_chunksize=_BATCH):
         first = batch.column(TIME)[0].as_py()
         executor.process_watermark("in", first)
         executor.process_event("in", Event(first, batch))
-        executor.take_sink_outputs("out")
+        events += executor.take_sink_outputs("out")
     executor.finish()
-    assert executor.take_sink_outputs("out")
+    events += executor.take_sink_outputs("out")
+    return events
 
 
-def _run_bytewax(operator: str, pairs: list[tuple[str, int]]) -> None:
+def run_bytewax(operator: str, pairs: list[tuple[str, int]], gap: int) -> list[Any]:
     """The same by bytewax, on one worker."""
     import bytewax.operators as op
     from bytewax.dataflow import Dataflow
@@ -172,28 +229,43 @@ def _run_bytewax(operator: str, pairs: list[tuple[str, int]]) -> None:
     elif operator == "stateful_map":
         sums = op.stateful_map("sum", stream, running)
     else:
-        sums = _sessions(stream)
-    found: list[object] = []
+        sums = _sessions(stream, gap)
+    found: list[Any] = []
     op.output("out", sums, TestingSink(found))
     run_main(flow)
-    assert found
+    return found
 
 
-def _sessions(stream: Any) -> Any:
-    """The sums of bytewax's sessions; the number of a pair stands for its time as well."""
+def _sessions(stream: Any, gap: int) -> Any:
+    """The sums of bytewax's sessions; a pair's place stands for its time as well."""
     import bytewax.operators as op
     from bytewax.operators.windowing import EventClock, SessionWindower, fold_window
 
     start = datetime(2024, 1, 1, tzinfo=UTC)
     counter = itertools.count()
     timed = op.map_value("timed", stream, lambda number: (next(counter), number))
-    clock = EventClock(lambda pair: start + pair[0] * _TICK, timedelta(0))
-    return fold_window(
+    # By default time goes on between rows as fast as the clock, and some are late.
+    clock = EventClock(lambda pair: start + pair[0] * _TICK, timedelta(0), lambda: start)
+    found = fold_window(
         "sum",
         timed,
         clock,
-        SessionWindower(_GAP * _TICK),
+        # Rows that are just as far apart as its gap are of one session there.
+        SessionWindower((gap - 1) * _TICK),
         lambda: 0,
         lambda total, pair: total + pair[1],
         lambda one, other: one + other,
-    ).down
+    )
+    return found.down
+
+
+def sums_of(events: list[Event]) -> Sums:
+    """The keys and sums in what an operator has put out."""
+    table = pa.Table.from_batches([event.batch for event in events])
+    sums = next(name for name in table.column_names if name in ("total", "sum_number"))
+    return Counter(zip(*(table.column(n).to_pylist() for n in ("key", sums)), strict=True))
+
+
+def sums_of_bytewax(found: list[Any]) -> Sums:
+    """The same in what bytewax has put out: beside a sum, a session has its number."""
+    return Counter((key, each[1] if isinstance(each, tuple) else each) for key, each in found)

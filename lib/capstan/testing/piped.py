@@ -187,6 +187,11 @@ def unsteady() -> DagBuilder:
     )
 
 
+def unkept(_place: object, amount: object, _state: object) -> tuple[object, object]:
+    """What a logic does with a record whose state nobody can write down."""
+    return amount, object()
+
+
 def _one(does: OperatorSpec) -> DagBuilder:
     """A source, one operator, a sink `out`."""
     build = DagBuilder().source("rows", _ROWS)

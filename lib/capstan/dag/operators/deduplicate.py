@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -119,16 +120,14 @@ class _DeduplicateOperator(Operator):
         self._seen = seen
 
     def _passing(self, rows: pa.Table) -> pa.Table:
-        """Those rows that pass, by time; each round lets pass at most one of each key."""
-        passed = []
-        while rows.num_rows:
-            rows = self._not_shut_out(rows)
-            first = first_of_each(rows, self._by)
-            passed.append(first)
-            self._remember(first.select([*self._by, TIME]))
-            if self._within is None:
-                break
-        return pa.concat_tables(passed).sort_by(TIME)
+        """Those of some rows by time that pass, by time."""
+        rows = self._not_shut_out(rows)
+        if self._within is None:
+            passed = first_of_each(rows, self._by)
+        else:
+            passed = rows.take(_apart(group_ids(rows, self._by), rows.column(TIME), self._within))
+        self._remember(passed.select([*self._by, TIME]))
+        return passed
 
     def _remember(self, passed: pa.Table) -> None:
         seen = pa.concat_tables([self._seen, passed])
@@ -153,3 +152,31 @@ class _DeduplicateOperator(Operator):
             over = pc.fill_null(pc.greater_equal(rows.column(TIME), until), True)
             free = pc.or_(free, over)
         return rows.filter(free).combine_chunks()
+
+
+def _apart(ids: pa.Array, times: pa.ChunkedArray, least: int) -> pa.Array:
+    """The places of the first row of each id and of each next one that is `least` after the last.
+
+    Args:
+        ids: Of rows, from 0.
+        times: Of the same, ascending.
+        least: How long after a row that was chosen no other of its id is, at least 1.
+
+    Returns:
+        Places, ascending.
+    """
+    rows, own = len(ids), ids.to_numpy()
+    over = np.searchsorted(times.to_numpy(), pc.add_checked(times, least).to_numpy())
+    # By id and by place in one number, which is greater the later a row of an id comes.
+    order = np.argsort(own, kind="stable")
+    base = own[order] * (rows + 1)
+    after = np.searchsorted(base + order, base + over[order])
+    # Where no row of the id is left, another's comes next: `rows` stands for none.
+    own = np.append(own[order], -1)
+    after = np.append(np.where(own[after] == own[:-1], after, rows), rows)
+    chosen = np.append(own[:-1] != np.roll(own, 1)[:-1], False)
+    # Each round goes twice as far as the one before, so that a long row of rows takes few.
+    while (after < rows).any():
+        chosen[after[chosen]] = True
+        after = after[after]
+    return pa.array(np.sort(order[chosen[:-1]]))

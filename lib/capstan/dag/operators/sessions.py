@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -12,7 +13,7 @@ from capstan.dag.arrow import tables_from_bytes, tables_to_bytes
 from capstan.dag.event import TIME
 from capstan.dag.operator import Context, Key, Operator, check_version
 from capstan.dag.operators.aggregates import Aggregate
-from capstan.dag.operators.order import group_ids, positions
+from capstan.dag.operators.order import group_ids
 from capstan.dag.operators.reducing import Reducer
 from capstan.dag.operators.timed import (
     Length,
@@ -81,7 +82,10 @@ class SessionWindow:
 
 
 class _SessionOperator(Operator):
-    """Keeps the rows of open sessions, as many columns as are needed."""
+    """Keeps a row for each open session where parts can be put together, else all their rows.
+
+    Rows wait as they are until a session may have ended, or until somebody asks for the state.
+    """
 
     state_ports = (0,)
 
@@ -96,8 +100,11 @@ class _SessionOperator(Operator):
         self._reducer = Reducer(rows, spec.aggregates, spec.ties)
         self._gap = units(spec.gap)
         self._rows = RowBuffer(rows)
+        # By session its first and its last time, and the parts of its results.
+        self._open: pa.Table | None = None
         # The first end that the sessions known so far can have; they can only grow.
         self._due: int | None = None
+        self.version = 2 if self._reducer.partial else 1
 
     def process(self, batch: pa.RecordBatch, context: Context) -> None:
         rows = on_time(batch, context, self._gap)
@@ -109,49 +116,80 @@ class _SessionOperator(Operator):
     def on_watermark(self, watermark: int, context: Context) -> None:
         if self._due is None or self._due > watermark:
             return
-        rows = self._with_sessions(self._rows.table().combine_chunks())
-        done = pc.less_equal(rows.column(_STOP), watermark)
-        left = rows.filter(pc.invert(done)).combine_chunks()
-        self._due = pc.min(left.column(_STOP)).as_py()
-        self._rows.replace(left.select(self._columns))
-        closing = rows.filter(done)
+        found = self._with_sessions(self._known())
+        done = pc.less_equal(found.column(_STOP), watermark)
+        self._keep(found.filter(pc.invert(done)).combine_chunks())
+        closing = found.filter(done)
         if not closing.num_rows:
             return
         group = [*self._by, _SESSION, _START, _STOP]
-        results = self._reducer.finish(self._reducer.take_in(closing, group), group)
+        parts = closing if self._reducer.partial else self._reducer.take_in(closing, group)
+        results = self._reducer.finish(parts, group)
         start, stop = results.column(_START), results.column(_STOP)
         results = results.drop_columns([_SESSION, _START, _STOP])
         emit_timed(window_rows(results, start, stop, self._schema), context, timed=self._timed)
 
     def checkpoint(self) -> bytes:
-        return tables_to_bytes([self._rows.table()])
+        if not self._reducer.partial:
+            return tables_to_bytes([self._rows.table()])
+        # The same whenever the rows have come.
+        self._keep(self._with_sessions(self._known()))
+        assert self._open is not None
+        return tables_to_bytes([self._open])
 
     def restore(self, version: int, state: bytes) -> None:
-        check_version(version)
-        (rows,) = tables_from_bytes(state)
-        self._rows.replace(rows)
+        # Version 1 is rows, of which parts can be made.
+        if version != 1:
+            check_version(version, self.version)
+        (kept,) = tables_from_bytes(state)
         # Perhaps too early; then nothing closes and it is found anew.
-        self._due = None if self._rows.least is None else self._rows.least + self._gap
+        self._due = pc.min(pc.add_checked(kept.column(TIME), self._gap)).as_py()
+        self._open = None if version == 1 else kept
+        self._rows.replace(kept if version == 1 else self._rows.schema.empty_table())
+
+    def _known(self) -> pa.Table:
+        """What is known of sessions that have not ended: stretches from `#start` to `_time`."""
+        rows = self._rows.table()
+        if not self._reducer.partial:
+            return rows.append_column(_START, rows.column(TIME)).combine_chunks()
+        parts = self._reducer.take_in(rows, [*self._by, TIME])
+        parts = parts.append_column(_START, parts.column(TIME))
+        if self._open is not None:
+            parts = pa.concat_tables([self._open, parts.select(self._open.column_names)])
+        return parts.combine_chunks()
+
+    def _keep(self, left: pa.Table) -> None:
+        self._due = pc.min(left.column(_STOP)).as_py()
+        if not self._reducer.partial:
+            self._rows.replace(left.select(self._columns))
+            return
+        self._rows.replace(self._rows.schema.empty_table())
+        columns = left.drop_columns([_SESSION, _STOP]).column_names
+        merged = self._reducer.merge(left, [*self._by, _SESSION, _START, _STOP])
+        last = pc.subtract(merged.column(_STOP), self._gap)
+        self._open = merged.append_column(TIME, last).select(columns).combine_chunks()
 
     def _with_sessions(self, rows: pa.Table) -> pa.Table:
-        """The rows by key and time, with the session that each is in, its start and its end."""
+        """The stretches by key, with the session that each is in, its start and its end."""
         ids = group_ids(rows, self._by)
         order = pc.sort_indices(
-            pa.table({"id": ids, "time": rows.column(TIME)}),
-            sort_keys=[("id", "ascending"), ("time", "ascending")],
+            pa.table({"id": ids, "start": rows.column(_START)}),
+            sort_keys=[("id", "ascending"), ("start", "ascending")],
         )
-        rows, ids = rows.take(order).combine_chunks(), ids.take(order)
-        times = rows.column(TIME).combine_chunks()
-        apart = pc.greater_equal(pc.subtract(times[1:], times[:-1]), self._gap)
-        begins = pc.or_(apart, pc.not_equal(ids[1:], ids[:-1]))
-        begins = pa.concat_arrays([pa.array([True]), begins])
-        session = pc.cumulative_sum(pc.cast(begins, pa.int64()))
-        # Rows are in order, so a session ends where the next one begins.
-        first = pc.cumulative_max(pc.if_else(begins, positions(len(times)), 0))
-        ends = pc.fill_null(pa.concat_arrays([begins[1:], pa.array([True])]), True)
-        last = times.filter(ends).take(pc.subtract(session, 1))
+        rows, own = rows.take(order), ids.take(order).to_numpy()
+        starts, lasts = (rows.column(name).to_numpy() for name in (_START, TIME))
+        # How far those of a key reach up to each of them: one may lie within another.
+        times, rank = np.unique(lasts, return_inverse=True)
+        base = own * len(times)
+        reach = times[np.maximum.accumulate(base + rank) - base]
+        begins = np.ones(len(own), bool)
+        begins[1:] = (own[1:] != own[:-1]) | (starts[1:] - reach[:-1] >= self._gap)
+        session = np.cumsum(begins) - 1
+        # They are in order, so a session ends where the next one begins.
+        ends = np.append(begins[1:], True)[: len(own)]
         return (
-            rows.append_column(_SESSION, session)
-            .append_column(_START, times.take(first))
-            .append_column(_STOP, pc.add_checked(last, self._gap))
+            rows.drop_columns([_START])
+            .append_column(_SESSION, pa.array(session))
+            .append_column(_START, pa.array(starts[begins][session]))
+            .append_column(_STOP, pc.add_checked(pa.array(reach[ends][session]), self._gap))
         )
