@@ -1,12 +1,19 @@
-"""What tasks tell of a stream, as it arrives at a StatsD server of loopback."""
+"""What tasks tell of a stream, as it arrives at a StatsD or an OpenTelemetry server of loopback."""
 
 from __future__ import annotations
 
+import gzip
+import http.server
 import socket
+import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
+from opentelemetry import metrics as otel
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 
 from capstan.airflow.setting import read_setting
 from capstan.tape.lake import Lake
@@ -85,6 +92,61 @@ def test_where_tags_are_kept_they_tell_streams_apart(place: Place, told, monkeyp
     told.begin()
     tell(place)
     assert told()["airflow.capstan.files,stream=little,table=events"] == "3|g"
+
+
+class Collector(http.server.BaseHTTPRequestHandler):
+    """Takes what an exporter of OpenTelemetry sends; the server keeps it."""
+
+    def do_POST(self) -> None:
+        sent = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("Content-Encoding") == "gzip":
+            sent = gzip.decompress(sent)
+        self.server.sent.append((self.path, sent))  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def collector() -> Iterator[http.server.HTTPServer]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as listening:
+        listening.sent = []  # type: ignore[attr-defined]
+        thread = threading.Thread(target=listening.serve_forever)
+        thread.start()
+        yield listening
+        listening.shutdown()
+        thread.join()
+
+
+def test_open_telemetry_has_them_by_their_tags(place: Place, told, collector, monkeypatch) -> None:
+    lay(place)
+    monkeypatch.setenv("AIRFLOW__METRICS__STATSD_ON", "False")
+    monkeypatch.setenv("AIRFLOW__METRICS__OTEL_ON", "True")
+    port = collector.server_address[1]
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+    told.begin()
+    with monkeypatch.context() as here:
+        # It would be flushed when the tests end, and nobody listens any more.
+        here.setattr("atexit.register", lambda *_: None)
+        tell(place)
+    provider = otel.get_meter_provider()
+    provider.force_flush()
+    provider.shutdown()
+    found = {}
+    for path, sent in collector.sent:
+        assert path == "/v1/metrics"
+        for resource in ExportMetricsServiceRequest.FromString(sent).resource_metrics:
+            for metric in (each for scope in resource.scope_metrics for each in scope.metrics):
+                for point in metric.gauge.data_points:
+                    tags = {tag.key: tag.value.string_value for tag in point.attributes}
+                    value = point.as_double or point.as_int
+                    found[metric.name, frozenset(tags.items())] = value
+    own = ("stream", "little")
+    assert found["airflow.capstan.files", frozenset({own, ("table", "events")})] == 3
+    assert found["airflow.capstan.late_records_total", frozenset({own, ("reason", "late")})] == 4
 
 
 def test_a_task_tells_them_when_its_app_has_ended(place: Place, told, submit) -> None:

@@ -12,7 +12,7 @@ from capstan.bench import backfills
 from capstan.bench.__main__ import main, parse
 from capstan.bench.clock import Clock, Cost, _Process, descendants
 from capstan.bench.counters import commits, count_in, size_in
-from capstan.bench.lines import Line, Sample, compared, interleave
+from capstan.bench.lines import Line, Sample, compared, interleave, rate
 from capstan.declare import load
 from capstan.errors import BadRequest
 
@@ -73,6 +73,12 @@ def test_a_goal_is_met_at_most(value: float | None, goal: float | None, met: boo
     line = Line("a", "b", value, goal)
     assert line.met is met
     assert line.as_json()["met"] is met
+
+
+@pytest.mark.parametrize(("goal", "met"), [(None, None), (50.0, True), (51.0, False)])
+def test_a_rate_is_met_at_least(goal: float | None, met: bool | None) -> None:
+    line = rate("a", "rows/s", 100, [Cost(jvm=1.0, python=1.0)], goal=goal)
+    assert (line.value, line.met) == (50.0, met)
 
 
 def test_processes_of_processes_are_counted() -> None:

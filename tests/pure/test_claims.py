@@ -55,6 +55,17 @@ def test_a_claim_that_was_unlocked_may_still_be_at_work(books: Books) -> None:
     assert claims.left_open(books.lake, B, 1, other) == []
 
 
+@pytest.mark.parametrize("back", [timedelta(hours=1), timedelta(days=400)])
+def test_a_clock_that_jumps_back_ends_no_claim(
+    books: Books, monkeypatch: pytest.MonkeyPatch, back: timedelta
+) -> None:
+    books.claimed(A, [0], EARLY)
+    monkeypatch.setattr(claims, "now", lambda: datetime.now(UTC) - back)
+    assert (alive(books), left_open(books)) == ([(A, 1)], [])
+    # Its holder goes on, and writes nothing new meanwhile.
+    claims.hold(NO_SPARK, books.lake, A, 1)
+
+
 @pytest.mark.parametrize("step", ["done", "failed", "rolled-back"])
 def test_an_attempt_that_has_ended_itself_is_over(books: Books, step: str) -> None:
     books.claimed(A, [0], EARLY)

@@ -56,7 +56,7 @@ def test_a_tape_is_told_in_figures(lake):
     assert of(found, "late_records_total") == {("flights", "ahead"): 7, ("flights", "late"): 3}
     assert of(found, "unverified_commits") == {own: 2}
     assert of(found, "unverified_events") == {own: 2 * 2 * (6 + 4)}
-    tables = {("flights", name) for name in ("events", "records", "late")}
+    tables = {("flights", name) for name in ("events", "records", "late", "workers")}
     assert set(of(found, "files")) == set(of(found, "bytes")) == tables
     assert of(found, "files")["flights", "events"] == 5
     assert of(found, "bytes")["flights", "events"] == sum(

@@ -347,3 +347,39 @@ def test_without_json_every_finished_step_is_a_line_on_stderr(run, capsys):
     assert all(line.startswith("replay bids: ") for line in lines)
     assert "audit" in out
     assert "passed (copy, 6 cells)" in out
+
+
+KEPT = """
+streams:
+  kept:
+    source: {format: parquet, path: "SOURCE", options: {maxFilesPerTrigger: 1}}
+    workers: {by: key, columns: [house, price], count: COUNT}
+    time: {domain: event, column: at, every: 1 hour, lateness: 0 hours}
+"""
+
+
+def test_a_stream_is_rescaled_has_its_late_records_back_and_is_kept_up(run, spark, place, tmp_path):
+    def declare(count):
+        text = KEPT.replace("SOURCE", str(tmp_path / "source")).replace("COUNT", str(count))
+        (place / "streams.yaml").write_text(text, encoding="utf-8")
+
+    feed(spark, tmp_path / "source", 1, 3)
+    declare(2)
+    code, found = run("capture", "kept")
+    assert (code, found["records"]) == (0, 12)
+    feed(spark, tmp_path / "source", 0, 1)
+    declare(3)
+    code, found = run("capture", "kept", "--rescale", "3")
+    assert (code, found["records"], found["late"]) == (0, 0, {"late": 4})
+    assert run("late", "kept")[1]["records"] == 4
+    code, found = run("late", "kept", "--put-back")
+    assert (code, found["records"], found["left"]) == (0, 4, {})
+    code, found = run("late", "kept")
+    assert (code, found["records"], found["put_back"]) == (0, 0, 4)
+    code, found = run("maintain", "kept")
+    assert (code, found["streams"], found["busy"]) == (0, ["kept"], [])
+    assert {"records", "events", "late", "feed"} <= {each["table"] for each in found["tables"]}
+    code, found = run("verify", "kept", "--deep", "--source")
+    assert (code, found["valid"], found["source"]["agrees"]) == (0, True, True)
+    assert (found["source"]["records"], found["source"]["batches"]) == (16, 2)
+    assert [each["closed"] for each in found["workers"]] == [True, True, False, False, False]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -18,19 +19,18 @@ from capstan.errors import BadRequest, Broken
 from capstan.replay.request import Request
 from capstan.replay.run import replay
 from capstan.tape import delta, feed, schema, summary
-from capstan.tape.tape import newest_cut, open_tape
+from capstan.tape.lake import Lake
+from capstan.tape.tape import format_of, newest_cut, open_tape
 from capstan.testing import contents
 from capstan.testing.streams import HOUR, START, declared, lay, little_stream, rows
 from capstan.verify import verify
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
     from capstan.declare import Stream
-    from capstan.tape.lake import Lake
 
+FORMATS = Path(__file__).parents[1] / "formats"
 LATE = [
     (500, "a", START, 1, "late"),
     (501, "b", START + HOUR, 2, "late"),
@@ -130,6 +130,28 @@ def test_a_record_of_a_closed_worker_goes_to_the_one_that_has_its_key(
     assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
 
 
+def test_what_is_not_there_to_be_put_back_is_told_before_anything_is_on_tape(
+    spark: SparkSession, lake: Lake, source: Path
+) -> None:
+    capture(spark, lake, little_stream(source))
+    tape = open_tape(lake, "little")
+    known = newest_cut(tape), contents.rows(tape.paths.events)
+    path = tape.paths.records
+
+    def lose(point: str, _: dict[str, object]) -> None:
+        if point == "put-back.records":
+            spark.sql(f"DELETE FROM delta.`{path}` WHERE data.id = 500")
+
+    with steps.listening(lose), pytest.raises(Broken, match="CAP-FEED.* 2 late .* and 1 are there"):
+        put_back(spark, lake, "little")
+    assert (newest_cut(tape), contents.rows(tape.paths.events)) == known
+    # Once it is mended, the same command goes on.
+    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {delta.version_of(path) - 1}")
+    assert put_back(spark, lake, "little").records == 2
+    require_all_fed(lake, 43)
+    assert verify(spark, lake, tape, deep=True).valid
+
+
 def test_bitemporal_late_records_get_the_number_of_their_batch(
     spark: SparkSession, lake: Lake, source: Path
 ) -> None:
@@ -152,6 +174,14 @@ def test_a_closed_stream_takes_none_back(spark: SparkSession, lake: Lake, source
     with pytest.raises(BadRequest, match="CAP-CLOSED"):
         put_back(spark, lake, "little")
     assert (contents.tape(lake), contents.feed(lake)) == before
+
+
+def moved_to(checkpoint: Path, source: Path) -> None:
+    """Have a stored checkpoint read on in another folder than the one that it knows."""
+    for file in checkpoint.rglob("*"):
+        if file.is_file():
+            text = file.read_text(encoding="utf-8")
+            file.write_text(text.replace("/SOURCE/", f"{source}/"), encoding="utf-8")
 
 
 class TestIdle:
@@ -203,19 +233,50 @@ class TestIdle:
         lay(source, "0", rows(range(40)))
         stream = self.stream(source, watermark="worker")
         capture(spark, lake, stream)
-        later = datetime.now(UTC) + self.IDLE + HOUR
-        # As if those of worker 0 had just come.
-        monkeypatch.setattr(idle, "_busy_since", lambda *_: {0})
-        monkeypatch.setattr("capstan.capture.run.now", lambda: later)
+        between = datetime.now(UTC)
+        # Records of the first worker alone.
+        lay(source, "1", rows([42]))
         capture(spark, lake, stream)
         tape = open_tape(lake, "little")
-        states = summary.worker_states(tape, newest_cut(tape))
-        held = [state.frontier.elements[0][0] for state in states]
-        assert held[0] < held[1] == held[2]
+
+        def held() -> list[int]:
+            states = summary.worker_states(tape, newest_cut(tape))
+            return [state.frontier.elements[0][0] for state in states]
+
+        before = held()
+        monkeypatch.setattr("capstan.capture.run.now", lambda: between + self.IDLE)
+        capture(spark, lake, stream)
+        assert held()[0] == before[0] < held()[1] == held()[2]
         assert verify(spark, lake, tape).valid
 
 
 class TestFormats:
+    def test_a_tape_that_format_1_has_written_is_what_it_was_and_goes_on(
+        self, spark: SparkSession, lake: Lake, tmp_path: Path, source: Path
+    ) -> None:
+        stream = little_stream(source)
+        old = Lake.at(tmp_path / "old")
+        shutil.copytree(FORMATS / "1" / "little", old.stream("little").root)
+        tape = open_tape(old, "little")
+        assert format_of(tape.paths.events) == 1
+        assert verify(spark, old, tape, deep=True).valid
+        capture(spark, lake, stream)
+        assert contents.tape(old) == contents.tape(lake)
+        found = replay(spark, old, declared(stream), Request("little", "all", partial=True))
+        assert found.certificate["published"]
+        replay(spark, lake, declared(stream), Request("little", "all", partial=True))
+        assert contents.rows(old.table("all")) == contents.rows(lake.table("all")) != []
+
+        # Who writes on it brings it up to this format, and goes on from the same checkpoint.
+        moved_to(Path(tape.paths.checkpoint), source)
+        lay(source, "2", rows(range(40, 44)))
+        for each in (old, lake):
+            assert capture(spark, each, stream).records == 4
+            assert put_back(spark, each, "little").records == 2
+        assert format_of(tape.paths.events) == schema.FORMAT
+        assert contents.tape(old) == contents.tape(lake)
+        assert verify(spark, old, tape, deep=True).valid
+
     def test_a_tape_of_format_1_is_read_as_it_is_and_upgraded_before_it_is_written(
         self, spark: SparkSession, lake: Lake, source: Path
     ) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from capstan.tape.lake import Lake
 from capstan.testing import contents
 from capstan.testing.browser import browsing, find_browser
 from capstan.testing.launched import Launched, launch
+from capstan.testing.postgres import find_programs, server
 from capstan.testing.rest import Rest, until
 from capstan.workloads.flights import feed
 
@@ -65,19 +67,30 @@ class World:
         folder: Where it lives, and what it prints.
         lake: The lake.
         launched: The launcher that runs now.
+        database: URL of a PostgreSQL that is there already; None for one of the launcher's own.
     """
 
     folder: Path
     lake: Lake
     launched: Launched
+    database: str | None = None
 
     def launch_again(self, output: str) -> None:
         """Start another launcher in the home of one that was killed."""
-        self.launched = _launch(self.folder, self.lake, output)
+        self.launched = _launch(self.folder, self.lake, output, self.database)
 
     @property
     def rest(self) -> Rest:
         return self.launched.rest
+
+    def capture(self) -> None:
+        """Capture the source by the scheduler, as soon as it may, and wait until that is done."""
+        self.rest.wait_for_dag(CAPTURE)
+        self.rest.unpause(CAPTURE)
+        run = until(lambda: next(iter(self.rest.runs(CAPTURE)), None), 240)
+        assert run["run_type"] == "scheduled"
+        self.rest.require(CAPTURE, str(run["dag_run_id"]))
+        self.rest.wait_for_dag(REPLAY)
 
     def replay(self, **asked: object) -> dict[str, object]:
         """Replay by `capstan_replay`, and wait until it has succeeded.
@@ -119,9 +132,7 @@ class World:
         }
 
 
-def _launch(folder: Path, lake: Lake, output: str) -> Launched:
-    # An empty database of a server that is there already, for all these tests.
-    database = os.environ.get("CAPSTAN_TEST_DATABASE")
+def _launch(folder: Path, lake: Lake, output: str, database: str | None) -> Launched:
     return launch(
         folder,
         arguments=[
@@ -136,18 +147,15 @@ def _launch(folder: Path, lake: Lake, output: str) -> Launched:
     )
 
 
-@pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """An Airflow over a lake with a source and nothing on tape.
-
-    It ends as by Ctrl-C, while a Spark app runs, and nothing is left.
-    """
-    folder = tmp_path_factory.mktemp("airflow").resolve()
+@contextmanager
+def _world(folder: Path, database: str | None) -> Iterator[World]:
+    """See `world`; over a PostgreSQL that is there already, or else the launcher's own."""
+    folder.mkdir(exist_ok=True)
     shutil.copytree(ROOT / "dags", folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "dags" / "sleeper.py").write_text(SLEEPER, encoding="utf-8")
     lake = Lake.at(folder / "lake")
     feed(folder / "lake" / "sources" / "flights", days=range(DAYS))
-    made = World(folder, lake, _launch(folder, lake, "launcher.log"))
+    made = World(folder, lake, _launch(folder, lake, "launcher.log", database), database)
     try:
         yield made
         begin_app(made)
@@ -157,6 +165,31 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         processes.end(made.launched.home.left)
         if made.launched.process.poll() is None:
             made.launched.kill()
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """An Airflow over a lake with a source and nothing on tape.
+
+    It ends as by Ctrl-C, while a Spark app runs, and nothing is left.
+    """
+    # An empty database of a server that is there already, for all these tests.
+    database = os.environ.get("CAPSTAN_TEST_DATABASE")
+    with _world(tmp_path_factory.mktemp("airflow").resolve(), database) as made:
+        yield made
+
+
+@pytest.fixture
+def on_postgres(tmp_path: Path) -> Iterator[World]:
+    """The same over an empty database of a server of the system's own packages."""
+    programs = find_programs()
+    if programs is None:
+        message = "there is no PostgreSQL of the system's: run tests/install-postgres"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    with server(programs) as database, _world(tmp_path.resolve() / "airflow", database) as made:
+        yield made
 
 
 def begin_app(world: World) -> None:
@@ -178,12 +211,7 @@ def require_nothing_left(launched: Launched) -> None:
 @pytest.fixture(scope="session")
 def captured(world: World) -> World:
     """The same, once its source has been captured: by the scheduler, as soon as it may."""
-    world.rest.wait_for_dag(CAPTURE)
-    world.rest.unpause(CAPTURE)
-    run = until(lambda: next(iter(world.rest.runs(CAPTURE)), None), 240)
-    assert run["run_type"] == "scheduled"
-    world.rest.require(CAPTURE, str(run["dag_run_id"]))
-    world.rest.wait_for_dag(REPLAY)
+    world.capture()
     return world
 
 

@@ -17,11 +17,12 @@ class Line:
         name: What was measured.
         against: Beside what.
         value: The measure; None where the figures do not give one.
-        goal: What it should be at most; None where nothing is asked.
+        goal: What it should be at most, or at least; None where nothing is asked.
         unit: Of both; empty for a ratio.
         total: The ratio of whole runs at the larger size, fixed costs included.
         rounds: The measure of each round.
         detail: What else was found, as JSON.
+        least: Whether the goal is what it should be at least.
     """
 
     name: str
@@ -32,13 +33,14 @@ class Line:
     total: float | None = None
     rounds: tuple[float, ...] = ()
     detail: Mapping[str, object] = field(default_factory=dict)
+    least: bool = False
 
     @property
     def met(self) -> bool | None:
         """Whether the goal is met; None where it cannot be told."""
         if self.value is None or self.goal is None:
             return None
-        return self.value <= self.goal
+        return self.value >= self.goal if self.least else self.value <= self.goal
 
     def as_json(self) -> dict[str, object]:
         """The line as the benchmark's file has it."""
@@ -48,6 +50,7 @@ class Line:
             "value": _rounded(self.value),
             "unit": self.unit,
             "goal": self.goal,
+            "least": self.least,
             "met": self.met,
             "total": _rounded(self.total),
             "rounds": [_rounded(each) for each in self.rounds],
@@ -161,9 +164,14 @@ def _rounded(value: float | None) -> float | None:
 
 
 def rate(
-    name: str, unit: str, count: int, costs: Sequence[Cost], bare: Sequence[Cost] = ()
+    name: str,
+    unit: str,
+    count: int,
+    costs: Sequence[Cost],
+    bare: Sequence[Cost] = (),
+    goal: float | None = None,
 ) -> Line:
-    """The line of what one core does in a second, which has no goal.
+    """The line of what one core does in a second.
 
     Args:
         name: What was measured.
@@ -171,6 +179,7 @@ def rate(
         count: How many each of `costs` was for.
         costs: What it cost, by round.
         bare: What the bare job beside it cost; `total` is the ratio of both.
+        goal: What it should be at least; None where nothing is asked.
     """
     middle = median(cost.cpu for cost in costs)
     beside = median(cost.cpu for cost in bare) if bare else None
@@ -178,8 +187,9 @@ def rate(
         name=name,
         against="" if beside is None else "bare Spark",
         value=count / middle if middle > 0 else None,
-        goal=None,
+        goal=goal,
         unit=unit,
+        least=goal is not None,
         total=None if beside is None else ratio(middle, beside),
         rounds=tuple(count / cost.cpu for cost in costs if cost.cpu > 0),
         detail={

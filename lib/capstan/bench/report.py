@@ -92,7 +92,9 @@ def table(lines: Sequence[Line]) -> Table:
             line.name,
             line.against,
             _number(line.value, line.unit),
-            "" if line.goal is None else f"<= {_number(line.goal, line.unit)}",
+            ""
+            if line.goal is None
+            else f"{'>=' if line.least else '<='} {_number(line.goal, line.unit)}",
             met,
             _number(line.total),
             " ".join(_number(each, line.unit).split(" ")[0] for each in line.rounds),

@@ -170,7 +170,7 @@ def _line(
     same = sums_of(run(spec(work), rows)) == sums_of_bytewax(run_bytewax(operator, pairs, work.gap))
     assert same, f"{name}: bytewax comes to something else"
     ratios = [ratio(mine, other) for mine, other in zip(ours, others, strict=True)]
-    detail["bytewax rows/s"] = 1 / median(others)
+    detail |= {"bytewax rows": len(pairs), "bytewax rows/s": 1 / median(others)}
     return Line(
         name,
         f"bytewax {operator}",

@@ -21,7 +21,7 @@ from capstan.maintain.compact import Compacted, compact_index
 from capstan.maintain.records import compact_records
 from capstan.maintain.retire import finish
 from capstan.maintain.runs import Sizes
-from capstan.maintain.tables import index_tables, ledger_tables
+from capstan.maintain.tables import aside_tables, index_tables, ledger_tables
 from capstan.maintain.upkeep import checkpoint, vacuum
 from capstan.replay.staged import KEEP
 from capstan.tape.lake import Lake
@@ -203,7 +203,7 @@ def _shared(spark: SparkSession, lake: Lake, done: Maintained) -> list[Table]:
     for pipeline in pipelines_of(lake):
         done.snapshots += clear_snapshots(spark, lake, pipeline)
         found.append(_kept_up(spark, Compacted(f"state {pipeline}"), lake.state(pipeline)))
-    for table in ledger_tables(lake):
+    for table in (*aside_tables(lake), *ledger_tables(lake)):
         compacted = _unless_held(
             lambda t=table: compact_index(spark, t),  # type: ignore[misc]
             Compacted(table.name),

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from capstan.maintain.runs import INDEX, File, Sizes
 from capstan.tape import delta
-from capstan.tape.lake import LEDGERS, Lake, is_table
+from capstan.tape.lake import LEDGERS, Lake, children, is_table
 from capstan.tape.tape import Tape
 
 
@@ -18,7 +18,7 @@ class Kept:
     """A table that grows by appends.
 
     Attributes:
-        name: What it is called: `records`, or `ledger runs`.
+        name: What it is called: `records`, `ledger runs`, `aside places`.
         path: Where it is.
         key: The column by which its rows came in order, an integer or a moment.
         order: The columns by which a file's rows are sorted.
@@ -47,6 +47,15 @@ def index_tables(tape: Tape) -> list[Kept]:
 def ledger_tables(lake: Lake) -> list[Kept]:
     """The ledgers of a lake that are there."""
     found = [Kept(f"ledger {name}", lake.ledger(name), "at", ("at",)) for name in LEDGERS]
+    return [table for table in found if is_table(table.path)]
+
+
+def aside_tables(lake: Lake) -> list[Kept]:
+    """The tables of rows that runs of pipelines have put aside, which grow with each run."""
+    found = [
+        Kept(f"aside {name}", lake.aside(name), "at", ("at", "replay_worker", "time"))
+        for name in children(f"{lake.root}/aside")
+    ]
     return [table for table in found if is_table(table.path)]
 
 

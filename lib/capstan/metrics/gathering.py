@@ -16,13 +16,16 @@ from capstan.errors import CapstanError
 from capstan.ledger.tables import read_rows
 from capstan.metrics.samples import Sample
 from capstan.tape import delta
-from capstan.tape.lake import Lake
+from capstan.tape.lake import Lake, is_table
 from capstan.times import Coordinate, Kind
 from capstan.views.runs import RunView, list_runs
 from capstan.views.streams import NoView, StreamView, stream_names, view_streams
 
 _NEWEST: Final = 20
 """So many commits tell how fast events come."""
+
+_OTHERS: Final = ("late", "records", "workers", "feed")
+"""The tables of a tape beside its index; only captures have a feed."""
 
 _SECONDS: Final = {Kind.TIMESTAMP: Fraction(1, 1_000_000), Kind.DATE: Fraction(86_400)}
 """How long a coordinate's unit is; a number has none."""
@@ -125,7 +128,8 @@ def _table_samples(lake: Lake, view: StreamView) -> Iterator[Sample]:
         min(line.events, verified.get(line.worker, 0)) for line in view.progress.lines
     )
     yield Sample("unverified_events", unseen, (view.name,))
-    others = [(name, delta.open_table(getattr(paths, name))) for name in ("late", "records")]
+    there = [name for name in _OTHERS if is_table(getattr(paths, name))]
+    others = [(name, delta.open_table(getattr(paths, name))) for name in there]
     for name, table in (("events", events), *others):
         sizes = pa.table(table.get_add_actions())["size_bytes"]
         yield Sample("files", len(sizes), (view.name, name))
