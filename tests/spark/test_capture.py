@@ -31,6 +31,7 @@ from capstan.testing.streams import (
     rows,
 )
 from capstan.verify import verify
+from capstan.views.streams import StreamView, view_stream
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -425,6 +426,9 @@ def test_closing_lets_go_of_everything(spark: SparkSession, lake: Lake, source: 
 
     assert closed == 3
     assert all(state.closed for state in summary.worker_states(tape, newest_cut(tape)))
+    shown = view_stream(lake, declared(stream), "little")
+    assert isinstance(shown, StreamView)
+    assert [line.last for line in shown.progress.lines] == [None] * 3
     assert all(worker.closed for worker in verify(spark, lake, tape).workers)
     assert close(spark, lake, "little")[1] == 0
     lay(source, "1", rows(range(10, 12)))

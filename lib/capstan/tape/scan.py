@@ -28,7 +28,7 @@ def iter_columns(
 
     Args:
         path: The table, which is not partitioned.
-        columns: Those that are read; every file has them.
+        columns: Those that are read; null where a file lacks one.
         table: The table, where it is open already.
 
     Raises:
@@ -80,12 +80,10 @@ def _batches(place: str, columns: Sequence[str], schema: pa.Schema) -> Iterator[
         with open_file(place) as opened:
             # Without threads: whoever reads many tables does that with several at a time.
             file = parquet.ParquetFile(opened, pre_buffer=False)
+            there = [name for name in columns if name in file.schema_arrow.names]
             for number in range(file.num_row_groups):
-                group = file.read_row_group(number, list(columns), use_threads=False)
-                part = group.select(list(columns))
-                # Files of other writers name the elements of lists otherwise.
-                same = part if part.schema.equals(schema) else part.cast(schema)
-                yield from same.to_batches(_PORTION)
+                group = file.read_row_group(number, there, use_threads=False)
+                yield from _as(group, schema).to_batches(_PORTION)
     except (OSError, pa.ArrowException) as error:
         known = breakage.foreseen(error)
         if known is not None:
@@ -96,3 +94,13 @@ def _batches(place: str, columns: Sequence[str], schema: pa.Schema) -> Iterator[
             "put it back from a copy; `capstan verify STREAM --deep` names all that a tape lacks",
             path=place,
         ) from error
+
+
+def _as(group: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows of a file as those of others: Spark leaves out columns that are null throughout."""
+    for field in schema:
+        if field.name not in group.column_names:
+            group = group.append_column(field, pa.nulls(group.num_rows, field.type))
+    part = group.select(schema.names)
+    # Files of other writers name the elements of lists otherwise.
+    return part if part.schema.equals(schema) else part.cast(schema)

@@ -1,0 +1,44 @@
+"""Columns of all rows of a table, in batches of many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capstan.tape.scan import in_portions, read_columns
+
+
+@given(st.lists(st.integers(0, 7)), st.integers(1, 10))
+def test_portions_have_the_same_rows_and_no_fewer_than_asked_for(
+    sizes: list[int], rows: int
+) -> None:
+    numbers = iter(range(sum(sizes)))
+    batches = [
+        pa.RecordBatch.from_pydict(
+            {"n": pa.array([next(numbers) for _ in range(size)], pa.int64())}
+        )
+        for size in sizes
+    ]
+    found = list(in_portions(batches, rows))
+    assert [n for batch in found for n in batch.column("n").to_pylist()] == list(range(sum(sizes)))
+    assert all(batch.num_rows >= rows for batch in found[:-1])
+    assert all(batch.num_rows for batch in found)
+
+
+def test_a_column_that_a_file_lacks_is_null_there(tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    deltalake.write_deltalake(path, pa.table({"n": pa.array([1, 2], pa.int64())}))
+    held = pa.list_(pa.struct([("time", pa.int64()), ("diff", pa.int64())]))
+    later = pa.table({"n": pa.array([3], pa.int64()), "held": pa.array([[(1, 2)]], held)})
+    deltalake.write_deltalake(path, later, mode="append", schema_mode="merge")
+    rows = read_columns(path, ["held", "n"]).sort_by("n").to_pylist()
+    assert rows == [
+        {"held": None, "n": 1},
+        {"held": None, "n": 2},
+        {"held": [{"time": 1, "diff": 2}], "n": 3},
+    ]
+    assert read_columns(path, ["held"]).num_rows == 3
