@@ -101,7 +101,7 @@ def states(bench: Bench) -> list[Line]:
         ]
         lines.append(rate(f"{name}, {_WHOLE.rows:,} rows", "rows/s", _WHOLE.rows, costs))
     del rows
-    return [*lines, _beside_spark(bench)]
+    return [*lines, *_beside_spark(bench)]
 
 
 def in_batches(_work: Work) -> OperatorSpec:
@@ -119,24 +119,38 @@ def sessions(work: Work) -> OperatorSpec:
     return SessionWindow(work.gap, (sum_of("number"),), ("key",))
 
 
-def _beside_spark(bench: Bench) -> Line:
-    name, rows = "keyed sum, by record", _RECORDS.made()
-    ours = _per_row(bench, partial(run, by_record(_RECORDS), rows), _RECORDS.rows)
-    others = by_spark(bench, rows, _files(bench, rows))
-    ratios = [mine / other for mine, other in zip(ours, others, strict=True)]
-    detail: dict[str, object] = {
-        "rows": _RECORDS.rows,
-        "keys": _RECORDS.keys,
-        "rows/s": 1 / median(ours),
-        "transformWithState rows/s": 1 / median(others),
-    }
-    against = "transformWithState"
-    return Line(name, against, median(ratios), None, rounds=tuple(ratios), detail=detail)
+def _beside_spark(bench: Bench) -> list[Line]:
+    lines = []
+    for name, spec, work, gap in (
+        ("keyed sum, by record", by_record, _RECORDS, None),
+        ("sessions, batch form", sessions, _VISITS, _VISITS.gap),
+    ):
+        rows = work.made()
+        folder = _files(bench, name, rows)
+        ours = _per_row(bench, partial(run, spec(work), rows), work.rows)
+        others = by_spark(bench, rows, folder, gap)
+        ratios = [mine / other for mine, other in zip(ours, others, strict=True)]
+        lines.append(
+            Line(
+                name,
+                "transformWithState",
+                median(ratios),
+                None,
+                rounds=tuple(ratios),
+                detail={
+                    "rows": work.rows,
+                    "keys": work.keys,
+                    "rows/s": 1 / median(ours),
+                    "transformWithState rows/s": 1 / median(others),
+                },
+            )
+        )
+    return lines
 
 
-def _files(bench: Bench, rows: pa.Table) -> Path:
+def _files(bench: Bench, name: str, rows: pa.Table) -> Path:
     """The rows in files, each of which is a batch to a stream."""
-    folder = bench.folder / "keyed"
+    folder = bench.folder / name.replace(",", "").replace(" ", "-")
     folder.mkdir()
     for number in range(4):
         part = rows.slice(number * rows.num_rows // 4, rows.num_rows // 4)
