@@ -15,7 +15,6 @@ from airflow.models.asset import AssetEvent
 from airflow.models.xcom import XComModel
 from airflow.sdk.exceptions import (
     AirflowRescheduleException,
-    AirflowSensorTimeout,
     AirflowSkipException,
     DownstreamTasksSkipped,
 )
@@ -244,6 +243,10 @@ def test_a_plan_refuses_what_cannot_be_meant(
 def test_a_plan_waits_where_it_is_asked_to(setting: Setting, execute: Any, context: Any) -> None:
     with pytest.raises(AirflowRescheduleException):
         execute(planner(setting, fields(until="2024-05-09", wait=True)), context())
+    where = context()
+    where["ti"].since = datetime.now(UTC) - timedelta(days=8)
+    with pytest.raises(TaskRefusedError, match="^CAP-INCOMPLETE: "):
+        execute(planner(setting, fields(until="2024-05-09", wait=True)), where)
     found = execute(planner(setting, fields(until="2024-05-09", partial=True)), context())
     assert found["plan"]["complete"] is False
 
@@ -358,7 +361,9 @@ def test_the_sensor_frees_its_slot_refuses_and_gives_up(
     with pytest.raises(AirflowRescheduleException):
         execute(waiting, where)
     where["ti"].since = datetime.now(UTC) - timedelta(days=8)
-    with pytest.raises(AirflowSensorTimeout):
+    with pytest.raises(
+        TaskRefusedError, match="^CAP-INCOMPLETE: stream little: .* the frontier is at 2024-"
+    ):
         execute(waiting, where)
     with pytest.raises(TaskRefusedError, match="CAP-WORKER"):
         execute(sensor(setting, fields(workers=["x"])), context())
@@ -454,7 +459,9 @@ def listed(setting: Setting, execute: Any, context: Any) -> Callable[..., list[A
 
 def test_audits_are_of_what_stands(taped: Place, listed: Callable[..., list[Any]]) -> None:
     with pytest.raises(AirflowSkipException):
-        listed(target="nothing_there")
+        listed(target="by_day")
+    with pytest.raises(TaskRefusedError, match="CAP-TARGET: no replay has published into 'by_dya'"):
+        listed(target="by_dya")
     first = taped.run("capstan_replay", {"into": "twice", "until": "2024-05-02"})
     later = {"into": "twice", "since": "2024-05-01T12:00:00Z", "until": "2024-05-03"}
     second = taped.run("capstan_replay", later)

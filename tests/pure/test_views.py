@@ -433,6 +433,12 @@ def test_of_a_replay_that_appends_nothing_is_offered_that_stands(covered):
         kept_links = coverage_plot(view, "/fill").count("/fill?")
         assert kept_links == sum(cells.values())
 
+    # What follows comes by once more: nothing is played there before it.
+    for mode in ("replace", "append"):
+        view = view_coverage(covered, declared(mode=mode, follow="nightly", until=None), "r")
+        offered = {each.state: each.fillable for each in view.stretches}
+        assert offered["gap"] == any(c.fillable for c in view.cells) == (mode == "replace")
+
     stale = Books(covered, "little", covered.table("t"), "x", "f00", _claims=9, _version=9)
     stale.published("t-00000005-1", [0, 1], days(1, 3))
     for mode in ("replace", "append"):

@@ -84,6 +84,28 @@ class Lake:
             return target.rstrip("/")
         return f"{self.root}/tables/{check_name('table', target)}"
 
+    def target(self, target: str) -> str:
+        """The path of a table that replays may write: like `table`, but nothing of the lake's own.
+
+        Raises:
+            BadRequest: `CAP-NAME` for a place within the lake that is none of its tables, or one
+                that the lake lies in: what is tidied up there would be the lake's.
+        """
+        path = self.table(target)
+        around = f"{self.root}/".startswith(f"{path}/")
+        inside = path.removeprefix(f"{self.root}/").split("/") if path != self.root else []
+        own = path.startswith(f"{self.root}/") and (len(inside) != 2 or inside[0] != "tables")
+        if around or own:
+            raise BadRequest(
+                "CAP-NAME",
+                f"{target[:80]!r} cannot be a target: "
+                + ("the lake lies in it" if around else "it is a part of the lake"),
+                "give a table's name, or a path outside of the lake",
+                kind="target",
+                name=target,
+            )
+        return path
+
     def staging(self, run: str) -> str:
         """The path of the staged output of a run."""
         return f"{self.root}/staging/{run}"
