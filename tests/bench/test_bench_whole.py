@@ -18,6 +18,7 @@ BY_ROW = {
     "keyed sum, batch form", "keyed sum, by record", "sessions, batch form",
     "keyed sum, 10,000,000 rows", "sessions, 10,000,000 rows", "snapshot, a million keys",
     "snapshot and restore, a million keys", "rescale on Spark, a million keys",
+    "restore from Delta, a million keys", "restore from Delta and snapshot into it, a million keys",
 }  # fmt: skip
 RATIOS = {"capture", "capture without read-back", "direct", "staged", "verify"}
 
@@ -51,6 +52,8 @@ def test_every_line_is_measured(tmp_path: Path) -> None:
         ("nexmark q5", "bytewax"),
         ("keyed sum, batch form", "bytewax reduce_final"),
         ("sessions, batch form", "bytewax fold_window"),
+        ("sessions of more keys, batch form", "bytewax fold_window"),
+        ("keyed sum, by record", "transformWithState"),
         ("sessions, batch form", "transformWithState"),
     }
     assert lines["commits of a run"]["met"]

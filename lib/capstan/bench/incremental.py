@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -92,8 +93,12 @@ class _Sessions(StatefulProcessor):
         pass
 
 
-def by_spark(bench: Bench, rows: pa.Table, folder: Path, gap: int | None) -> list[float]:
-    """CPU seconds of a row, by round.
+def by_spark(
+    bench: Bench, rows: pa.Table, folder: Path, gap: int | None
+) -> tuple[list[float], pa.Table]:
+    """CPU seconds of a row, by round, and what came out: `key` and `total`.
+
+    What comes out is of a rehearsal; of sessions the last ones stay open, as streams have no end.
 
     Args:
         bench: The benchmark.
@@ -101,15 +106,24 @@ def by_spark(bench: Bench, rows: pa.Table, folder: Path, gap: int | None) -> lis
         folder: The same in files.
         gap: Of sessions, in milliseconds; None for sums by record.
     """
-    found = []
+    found = folder.with_name(f"{folder.name}-found")
+    _stream(bench, rows, folder, gap, found.with_name(f"{found.name}-checkpoint"), found)
+    costs = []
     for number in range(bench.options.rounds):
-        checkpoint = bench.folder / f"{folder.name}-{number}"
-        cost = bench.clock.measure(partial(_stream, bench, rows, folder, checkpoint, gap))
-        found.append(cost.cpu / rows.num_rows)
-    return found
+        checkpoint = folder.with_name(f"{folder.name}-{number}")
+        cost = bench.clock.measure(partial(_stream, bench, rows, folder, gap, checkpoint))
+        costs.append(cost.cpu / rows.num_rows)
+    return costs, pa.concat_tables(map(pq.read_table, sorted(found.glob("*.parquet"))))
 
 
-def _stream(bench: Bench, rows: pa.Table, folder: Path, checkpoint: Path, gap: int | None) -> None:
+def _stream(
+    bench: Bench,
+    rows: pa.Table,
+    folder: Path,
+    gap: int | None,
+    checkpoint: Path,
+    into: Path | None = None,
+) -> None:
     numbers = (
         bench.spark.readStream.schema(from_arrow_schema(rows.schema))
         .option("maxFilesPerTrigger", 1)
@@ -125,10 +139,9 @@ def _stream(bench: Bench, rows: pa.Table, folder: Path, checkpoint: Path, gap: i
         outputMode="Append",
         timeMode="None" if gap is None else "EventTime",
     )
-    query = (
-        sums.writeStream.format("noop")
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-    )
+    sink = sums.writeStream.format("noop" if into is None else "parquet")
+    if into is not None:
+        sink = sink.option("path", str(into))
+    query = sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
     with rocks(bench.spark):
         query.start().awaitTermination()
