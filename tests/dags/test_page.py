@@ -321,6 +321,9 @@ def test_no_field_of_the_form_takes_what_cannot_be_meant(
                 continue
             switch = f'name="{name}" data-kind="switch"' in text
             assert switch or 'class="problem"' in text, (name, value)
+    for part in ("ledger/claims", "streams/little/events", "tables//by_day", "staging/x"):
+        given = {"stream": "little", "into": f"{place.lake}/{part}"}
+        assert "CAP-NAME" in client.get(f"{PREFIX}/fill", params=given).text, part
     for value in HOSTILE:
         answer = client.get(f"{PREFIX}/tables", params={"target": value})
         assert answer.status_code == 200, (value, answer.text)

@@ -105,9 +105,11 @@ def test_a_replay_by_hand(taped: Place) -> None:
     assert certificate["audit"]["passed"]
     assert xcom(first, "certificate").startswith(f"## Certificate of {certificate['run']}\n")
     assert extra("capstan://tables/copied")["fingerprint"] == certificate["fingerprint"]
-    links = [xcom(first, "replay", f"_link_{name}Link") for name in ("Certificate", "Target")]
+    names = ("Certificate", "Target", "Run")
+    links = [xcom(first, "replay", f"_link_{name}Link") for name in names]
     assert links[0].endswith("/tasks/certificate/rendered_templates")
     assert links[1].endswith("/assets?name_pattern=capstan%2Ftables%2Fcopied")
+    assert links[2].endswith(f"/plugin/capstan/capstan/runs/{certificate['run']}")
 
 
 def test_a_day_is_backfilled_and_an_audit_tells_what_was_changed_since(taped: Place) -> None:

@@ -325,16 +325,18 @@ def test_runs_are_shown_by_their_last_step(lake):
             kept.stepped(f"t-0000000{number}-1", step, detail)
     runs = list_runs(lake)
     assert [run.state for run in runs] == [
-        "failed", "rolled back", "published", "audited", "begun",
+        "failed", "rolled back", "published", "audited", "stopped",
     ]  # fmt: skip
-    failed, _, published, audited, begun = runs
+    failed, _, published, audited, stopped = runs
     assert failed.error["error"] == "CAP-AUDIT"
     assert (failed.audit["passed"], failed.audit["differing"]) == (False, 2)
     assert published.audit == audited.audit == CERTIFICATE["audit"]
     assert published.published
     assert not audited.published
-    assert begun.certificate["records"] == 5
-    assert begun.request == {"into": "t"}
+    assert stopped.certificate["records"] == 5
+    assert stopped.request == {"into": "t"}
+    kept.claimed(stopped.run, [0], days(1, 3), lives=timedelta(days=36_500))
+    assert list_runs(lake, run=stopped.run)[0].state == "begun"
 
 
 @pytest.mark.parametrize("name", ["t-00000000-1", "../t-00000000-1", "'", "", "t-00000000-1' OR 1"])

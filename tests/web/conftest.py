@@ -79,7 +79,7 @@ with DAG(
         app="replay",
         setting=read_setting(__file__),
         request={"stream": "flights", "into": "hasty", "until": "{{ params.until }}"},
-        wait=datetime.timedelta(seconds=5),
+        wait=datetime.timedelta(seconds=45),
     )
 """
 """A DAG of someone's own that asks the app for times without waiting for them."""

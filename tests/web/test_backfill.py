@@ -122,11 +122,13 @@ def follows_the_table(world: World) -> None:
     assert until(followed, 240) <= played
 
 
-def waiting(world: World, day: str, **parameters: object) -> str:
+def waiting(world: World, day: date) -> str:
     """Have a day run that is not complete, until it waits; the run."""
     world.rest.wait_for_dag(BACKFILL)
     world.rest.unpause(BACKFILL)
-    body = {"logical_date": f"{day}T00:00:00+00:00", "conf": parameters}
+    # A run by hand is one of the interval before its moment.
+    moment = f"{day + timedelta(1)}T00:00:00+00:00"
+    body = {"logical_date": moment, "conf": {}}
     run = str(world.rest.call("POST", f"/dags/{BACKFILL}/dagRuns", body)["dag_run_id"])
 
     def waits() -> bool | None:
@@ -137,7 +139,7 @@ def waiting(world: World, day: str, **parameters: object) -> str:
 
 
 def test_a_day_that_is_not_complete_waits_without_a_slot(captured: World) -> None:
-    run = waiting(captured, "2013-01-20")
+    run = waiting(captured, date(2013, 1, 20))
     assert captured.rest.call("GET", "/pools/default_pool")["running_slots"] == 0
     assert "not complete yet" in captured.rest.log(BACKFILL, run, "complete")
     captured.rest.call("PATCH", f"/dags/{BACKFILL}/dagRuns/{quote(run)}", {"state": "failed"})
@@ -156,7 +158,7 @@ def test_what_waits_goes_on_once_it_is_captured(captured: World) -> None:
     day = reached(captured)
     captured.rest.wait_for_dag(HASTY)
     hasty = captured.rest.trigger(HASTY, {"until": (day + timedelta(1)).isoformat()})
-    patient = waiting(captured, day.isoformat())
+    patient = waiting(captured, day)
 
     def waits() -> bool | None:
         state = captured.rest.task(HASTY, hasty, "replay")["state"]

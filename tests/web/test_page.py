@@ -192,12 +192,14 @@ def test_the_page_looks_as_airflow_does(captured: World, browser: Browser, pictu
 def test_the_page_fits_a_narrow_window(captured: World, browser: Browser, pictures: Path) -> None:
     page = new_page(browser, width=480)
     log_in(page, captured.rest)
-    for place in ("/", "/streams/flights", f"/replays/{COVERAGE}", "/runs"):
+    fill = f"/fill?stream=flights&into={COVERAGE}&transform={COVERAGE}"
+    places = ("/", "/streams/flights", f"/replays/{COVERAGE}", "/runs", "/tables", fill)
+    for place in places:
         page.goto(f"{captured.rest.url}/capstan{place}")
         page.get_by_role("heading").first.wait_for()
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 480, place
-        name = place.strip("/").replace("/", "-") or "overview"
+        name = place.strip("/").split("?")[0].replace("/", "-") or "overview"
         page.screenshot(path=pictures / f"page-{name}-narrow.png", full_page=True)
 
 

@@ -34,7 +34,7 @@ class RunLink(BaseOperatorLink):
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """Capstan's page of the run; of all runs where the task has not come to one."""
         run = getattr(operator, "run_name", None)
-        return page("plugin/capstan/capstan/runs/" + (f"{quote(run, safe='')}/" if run else ""))
+        return page("plugin/capstan/capstan/runs" + (f"/{quote(run, safe='')}" if run else ""))
 
 
 class TargetLink(BaseOperatorLink):

@@ -71,7 +71,9 @@ class CapstanSubmitOperator(SparkSubmitOperator):
             records: How many records it is about, where that is known: few let it start faster.
             told: What of the result the events of the task's assets carry; all by default.
             show: Makes of the result what the task's page shows, as markdown.
-            wait: How long a task waits before it asks again whether times are complete.
+            wait: How long a task waits before it asks again whether times are complete. One that
+                comes back before Airflow's scheduler has noted its end is taken for a lost one:
+                a few seconds are too short.
             patience: How long it does so before it fails.
             conf: Spark settings that win over Capstan's own.
             rest: Anything that a `SparkSubmitOperator` takes.
