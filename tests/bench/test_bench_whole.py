@@ -23,7 +23,7 @@ BY_ROW = {
 RATIOS = {"capture", "capture without read-back", "direct", "staged", "verify"}
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_every_line_is_measured(tmp_path: Path) -> None:
     output = tmp_path / "found.json"
     words = ["--rows=100000,300000", "--rounds=1", "--longer=2", f"--output={output}"]
