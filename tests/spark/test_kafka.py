@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ import pytest
 from capstan import steps
 from capstan.capture.comparing import Difference, compare
 from capstan.capture.run import capture, close, put_back
+from capstan.cli import main
 from capstan.declare import ByKey, ByPartition, EventTime, Source, Stream
 from capstan.errors import AnswerIsNo, BadRequest, Broken
 from capstan.exchange import export_topics, import_topics
@@ -41,6 +43,24 @@ HASTY = {
     "kafkaConsumer.pollTimeoutMs": "3000",
     "fetchOffset.numRetries": "1",
 }
+
+
+TYPED = {
+    "at": "timestamp'2024-05-01 00:30:00Z' + make_interval(0, 0, 0, 0, id, 0, 0.000001)",
+    "real": "array(double('NaN'), double('Infinity'), -0.0d, 5e-324d, 0.1d, null)[id]",
+    "single": "array(float('NaN'), float('-Infinity'), -0.0f, 0.1f, 16777217f, null)[id]",
+    "exact": "array(0.0000000001, -12345678901234567890.0987654321, null)[id % 3]",
+    "raw": "array(X'', X'00FF80', null)[id % 3]",
+    "day": "date_add(date'0001-01-01', int(id) * 700000)",
+    "local": "timestamp_ntz'2024-05-01 12:00:00.000001'",
+    "yes": "id % 2 = 0",
+    "tiny": "tinyint(-128)",
+    "short": "smallint(32767)",
+    "words": "array('', 'a \\\\ \"b\" é \\u0000', null)",
+    "by_name": "map('x', int(id), 'y', null)",
+    "nested": "array(named_struct('n', id, 'in', named_struct('s', string(null))), null)",
+}
+"""Columns by name, as SQL over a number from 0 to 5."""
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +102,19 @@ def forget(spark: SparkSession, kafka: Broker, topic: str, before: int) -> None:
     wanted.put(jvm.org.apache.kafka.common.TopicPartition(topic, 0), until)
     admin = clients.Admin.create(properties)
     admin.deleteRecords(wanted).all().get()
+    admin.close()
+
+
+def widen(spark: SparkSession, kafka: Broker, topic: str, partitions: int) -> None:
+    """Give a topic more partitions."""
+    jvm = spark._jvm
+    assert jvm is not None
+    properties, wanted = jvm.java.util.Properties(), jvm.java.util.HashMap()
+    properties.put("bootstrap.servers", kafka.address)
+    clients = jvm.org.apache.kafka.clients.admin
+    wanted.put(topic, clients.NewPartitions.increaseTo(partitions))
+    admin = clients.Admin.create(properties)
+    admin.createPartitions(wanted).all().get()
     admin.close()
 
 
@@ -155,6 +188,45 @@ def test_what_the_topics_gave_is_on_tape_or_late(
         assert (found.batches, found.records) == (3, 82)
 
 
+def test_offsets_that_no_batch_has_consumed_are_found(
+    spark: SparkSession, captured: tuple[Lake, Stream], tmp_path: Path
+) -> None:
+    lake = Lake.at(tmp_path / "lake")
+    shutil.copytree(captured[0].root, lake.root)
+    tape = open_tape(lake, "clicks")
+    # As of a source that has skipped two records: what was consumed is all there.
+    spark.sql(
+        f"UPDATE delta.`{tape.paths.feed}` SET since = since + 2, until = until + 2 "
+        "WHERE batch = 2 AND part = 'web/0'"
+    )
+    found = compare(spark, tape, captured[1])
+    assert found.findings == (Difference(2, "web/0", "gap", 2, 0),)
+    assert not found.agrees
+
+
+def test_partitions_that_a_topic_gains_are_workers_from_then_on(
+    spark: SparkSession, kafka: Broker, lake: Lake
+) -> None:
+    clicks(spark, kafka, "grown", range(10))
+    stream = stream_of(kafka, "grown", name="grown")
+    assert capture(spark, lake, stream).records == 10
+    widen(spark, kafka, "grown", 3)
+    at = (START + timedelta(hours=5)).isoformat()
+    told = [("grown", n % 3, json.dumps({"id": n, "at": at})) for n in range(10, 22)]
+    send(
+        kafka, spark.createDataFrame(told, "topic STRING, partition INT, value STRING").coalesce(1)
+    )
+    done = capture(spark, lake, stream)
+    assert (done.records, done.late) == (12, {})
+    tape = open_tape(lake, "grown")
+    labels = summary.worker_labels(tape, newest_cut(tape))
+    assert sorted(labels.values()) == ["grown/0", "grown/1", "grown/2"]
+    assert ids(lake, "grown") == list(range(22))
+    assert verify(spark, lake, tape, deep=True).valid
+    found = compare(spark, tape, stream, deep=True)
+    assert (found.agrees, found.records) == (True, 22)
+
+
 def test_a_record_that_was_lost_or_changed_is_found(
     spark: SparkSession, kafka: Broker, lake: Lake
 ) -> None:
@@ -218,6 +290,38 @@ def test_a_broker_that_dies_in_the_midst_loses_and_doubles_nothing(
     assert compare(spark, tape, stream, deep=True).records == 40
 
 
+def test_wherever_a_broker_dies_the_next_capture_goes_on(
+    spark: SparkSession, kafka: Broker, lake: Lake
+) -> None:
+    """At each point of a batch once: what was read is written, and what was not is read again."""
+    stream = stream_of(kafka, "mortal", name="mortal", maxOffsetsPerTrigger="5")
+    hasty = replace(stream, source=replace(stream.source, options=stream.source.options | HASTY))
+    deaths, failures = [], []
+    points = ("begin", "claim", "records", "late", "events")
+    for number, fatal in enumerate(points):
+        clicks(spark, kafka, "mortal", range(10 * number, 10 * number + 10))
+
+        def die(point: str, _: dict[str, object], fatal: str = fatal) -> None:
+            if point == f"capture.{fatal}" and fatal not in deaths:
+                deaths.append(fatal)
+                kafka.stop()
+
+        try:
+            with steps.listening(die):
+                capture(spark, lake, hasty)
+        except Broken as error:
+            failures.append(error.code)
+        kafka.start()
+    assert deaths == list(points)
+    # The first of two batches is the one that it dies in, so that the second has no broker.
+    assert failures == ["CAP-BROKER"] * len(points)
+    capture(spark, lake, stream)
+    assert ids(lake, "mortal") == list(range(50))
+    tape = open_tape(lake, "mortal")
+    assert verify(spark, lake, tape, deep=True).valid
+    assert compare(spark, tape, stream, deep=True).records == 50
+
+
 @pytest.fixture(scope="module")
 def recorded(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
@@ -272,6 +376,38 @@ class TestTopics:
         # As of the first commit it is what it was.
         states = summary.worker_states(copy, summary.find_cut(copy, 0))
         assert sum(state.records for state in states) == 41
+
+    def test_columns_of_every_type_come_back(
+        self, spark: SparkSession, kafka: Broker, lake: Lake, tmp_path: Path
+    ) -> None:
+        source = tmp_path / "typed"
+        frame = spark.range(6).selectExpr(
+            "id", *(f"{sql} AS {name}" for name, sql in TYPED.items())
+        )
+        frame.coalesce(1).write.parquet(str(source))
+        stream = Stream(
+            name="little",
+            source=Source(format="parquet", path=str(source), schema=frame.schema.simpleString()),
+            workers=ByKey(columns=("id",), count=2),
+            time=EventTime(column="at", every=timedelta(hours=1)),
+        )
+        assert capture(spark, lake, stream).records == 6
+        topics = Topics.at(f"kafka://{kafka.address}/typed")
+        self.export(spark, lake, topics)
+        import_topics(spark, lake, "copy", topics)
+        assert same_recording(lake, "little", "copy")
+        assert verify(spark, lake, open_tape(lake, "copy"), deep=True).valid
+
+    def test_the_command_line_sends_them_and_takes_them(
+        self, kafka: Broker, recorded: tuple[Lake, Stream, Path], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        lake, place = recorded[0], f"kafka://{kafka.address}/told"
+        at = ["--lake", lake.root, "--json"]
+        assert main([*at, "export", "little", place]) == 0
+        assert main([*at, "import", "told", place]) == 0
+        sent, taken = map(json.loads, capsys.readouterr().out.splitlines())
+        assert sent["records"] == taken["records"] > 0
+        assert same_recording(lake, "little", "told")
 
     def test_what_is_missing_or_another_is_refused_by_name(
         self, spark: SparkSession, kafka: Broker, recorded: tuple[Lake, Stream, Path]
