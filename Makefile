@@ -66,8 +66,8 @@ nightly: kafka broker classes
 # How many kills, and the seed that chooses them: make chaos N=200 SEED=7
 N ?= 200
 
-## Kill work on lakes at random, N times over, and look at what is left (N=200, SEED=7; goes on in ./chaos).
-chaos: setup
+## Kill work, executors and a broker at random, N times over, and look at what is left (N=200, SEED=7; goes on in ./chaos).
+chaos: kafka broker
 	$(BIN)/python -m capstan.testing.chaos --kills=$(N) --seed=$(SEED) --folder=chaos $(ARGS)
 
 ## Let a stream grow by N micro-batches, and tell what each of ten stages costs (N=2000; in ./soak).

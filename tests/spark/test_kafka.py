@@ -15,7 +15,7 @@ from capstan import steps
 from capstan.capture.comparing import Difference, compare
 from capstan.capture.run import capture, close, put_back
 from capstan.cli import main
-from capstan.declare import ByKey, ByPartition, EventTime, Source, Stream
+from capstan.declare import ByKey, EventTime, Source, Stream
 from capstan.errors import AnswerIsNo, BadRequest, Broken
 from capstan.exchange import export_topics, import_topics
 from capstan.interop.topics import Topics
@@ -25,6 +25,7 @@ from capstan.tape import summary
 from capstan.tape.lake import Lake
 from capstan.tape.tape import newest_cut, open_tape
 from capstan.testing.broker import Broker, broker
+from capstan.testing.clicks import HASTY, click, ids, send, stream_of
 from capstan.testing.streams import START, declared, lay, little_stream, rows
 from capstan.verify import verify
 
@@ -34,16 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-# For a broker that is gone, and is to be told soon.
 pytestmark = pytest.mark.nightly
-
-HASTY = {
-    "kafka.default.api.timeout.ms": "3000",
-    "kafka.request.timeout.ms": "2000",
-    "kafkaConsumer.pollTimeoutMs": "3000",
-    "fetchOffset.numRetries": "1",
-}
-
 
 TYPED = {
     "at": "timestamp'2024-05-01 00:30:00Z' + make_interval(0, 0, 0, 0, id, 0, 0.000001)",
@@ -67,23 +59,6 @@ TYPED = {
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with broker(tmp_path_factory.mktemp("kafka") / "broker", partitions=2) as found:
         yield found
-
-
-def send(kafka: Broker, frame: DataFrame) -> None:
-    """Send rows `topic, partition, value`."""
-    options = {"kafka.bootstrap.servers": kafka.address}
-    frame.write.format("kafka").options(**options).save()
-
-
-def clicks(spark: SparkSession, kafka: Broker, topic: str, numbers: range) -> None:
-    """Send JSON records to a topic: number n is half an hour after number n - 1."""
-    told = [
-        (topic, n % 2, json.dumps({"id": n, "at": (START + n * timedelta(minutes=30)).isoformat()}))
-        for n in numbers
-    ]
-    send(
-        kafka, spark.createDataFrame(told, "topic STRING, partition INT, value STRING").coalesce(1)
-    )
 
 
 def forget(spark: SparkSession, kafka: Broker, topic: str, before: int) -> None:
@@ -118,39 +93,19 @@ def widen(spark: SparkSession, kafka: Broker, topic: str, partitions: int) -> No
     admin.close()
 
 
-def stream_of(kafka: Broker, *topics: str, name: str = "clicks", **options: str) -> Stream:
-    given = {"kafka.bootstrap.servers": kafka.address, "subscribe": ",".join(topics)}
-    return Stream(
-        name=name,
-        source=Source(format="kafka", options={**given, **options}),
-        workers=ByPartition(),
-        time=EventTime(
-            expression="get_json_object(cast(value AS string), '$.at')",
-            every=timedelta(hours=1),
-            lateness=timedelta(hours=2),
-            watermark="worker",  # type: ignore[arg-type]
-        ),
-    )
-
-
-def ids(lake: Lake, name: str = "clicks") -> list[int]:
-    values = pl.read_delta(lake.stream(name).records)["data"].struct.field("value")
-    return sorted(json.loads(value)["id"] for value in values)
-
-
 @pytest.fixture(scope="module")
 def captured(
     spark: SparkSession, kafka: Broker, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Lake, Stream]:
     """Two topics of two partitions, captured in several batches, with a late record."""
     lake = Lake.at(tmp_path_factory.mktemp("captured") / "lake")
-    stream = stream_of(kafka, "web", "app", maxOffsetsPerTrigger="30")
-    clicks(spark, kafka, "web", range(40))
-    clicks(spark, kafka, "app", range(100, 120))
+    stream = stream_of(kafka.address, "web", "app", maxOffsetsPerTrigger="30")
+    click(spark, kafka.address, "web", range(40))
+    click(spark, kafka.address, "app", range(100, 120))
     first = capture(spark, lake, stream)
     assert (first.batches, first.fed, first.late) == (2, 60, {})
-    clicks(spark, kafka, "web", range(40, 60))
-    clicks(spark, kafka, "web", range(2))
+    click(spark, kafka.address, "web", range(40, 60))
+    click(spark, kafka.address, "web", range(2))
     second = capture(spark, lake, stream)
     assert (second.batches, second.fed, second.late) == (1, 22, {"late": 2})
     return lake, stream
@@ -207,15 +162,12 @@ def test_offsets_that_no_batch_has_consumed_are_found(
 def test_partitions_that_a_topic_gains_are_workers_from_then_on(
     spark: SparkSession, kafka: Broker, lake: Lake
 ) -> None:
-    clicks(spark, kafka, "grown", range(10))
-    stream = stream_of(kafka, "grown", name="grown")
+    click(spark, kafka.address, "grown", range(10))
+    stream = stream_of(kafka.address, "grown", name="grown")
     assert capture(spark, lake, stream).records == 10
     widen(spark, kafka, "grown", 3)
-    at = (START + timedelta(hours=5)).isoformat()
-    told = [("grown", n % 3, json.dumps({"id": n, "at": at})) for n in range(10, 22)]
-    send(
-        kafka, spark.createDataFrame(told, "topic STRING, partition INT, value STRING").coalesce(1)
-    )
+    later = START + timedelta(hours=5)
+    click(spark, kafka.address, "grown", range(10, 22), partitions=3, at=later)
     done = capture(spark, lake, stream)
     assert (done.records, done.late) == (12, {})
     tape = open_tape(lake, "grown")
@@ -230,8 +182,8 @@ def test_partitions_that_a_topic_gains_are_workers_from_then_on(
 def test_a_record_that_was_lost_or_changed_is_found(
     spark: SparkSession, kafka: Broker, lake: Lake
 ) -> None:
-    clicks(spark, kafka, "lost", range(20))
-    stream = stream_of(kafka, "lost", name="lost")
+    click(spark, kafka.address, "lost", range(20))
+    stream = stream_of(kafka.address, "lost", name="lost")
     capture(spark, lake, stream)
     tape = open_tape(lake, "lost")
     spark.sql(f"DELETE FROM delta.`{tape.paths.records}` WHERE data.offset = 5 AND worker = 0")
@@ -253,8 +205,8 @@ def test_a_record_that_was_lost_or_changed_is_found(
 def test_the_timestamp_of_a_record_is_a_time_as_well(
     spark: SparkSession, kafka: Broker, lake: Lake
 ) -> None:
-    clicks(spark, kafka, "stamped", range(6))
-    stream = stream_of(kafka, "stamped", name="stamped")
+    click(spark, kafka.address, "stamped", range(6))
+    stream = stream_of(kafka.address, "stamped", name="stamped")
     stream = replace(stream, time=EventTime(column="timestamp", every=timedelta(hours=1)))
     assert capture(spark, lake, stream).records == 6
     close(spark, lake, "stamped")
@@ -265,8 +217,8 @@ def test_the_timestamp_of_a_record_is_a_time_as_well(
 def test_a_broker_that_dies_in_the_midst_loses_and_doubles_nothing(
     spark: SparkSession, kafka: Broker, lake: Lake
 ) -> None:
-    clicks(spark, kafka, "dying", range(40))
-    stream = stream_of(kafka, "dying", name="dying", maxOffsetsPerTrigger="10")
+    click(spark, kafka.address, "dying", range(40))
+    stream = stream_of(kafka.address, "dying", name="dying", maxOffsetsPerTrigger="10")
     hasty = replace(stream, source=replace(stream.source, options=stream.source.options | HASTY))
     left = [2]
 
@@ -294,12 +246,12 @@ def test_wherever_a_broker_dies_the_next_capture_goes_on(
     spark: SparkSession, kafka: Broker, lake: Lake
 ) -> None:
     """At each point of a batch once: what was read is written, and what was not is read again."""
-    stream = stream_of(kafka, "mortal", name="mortal", maxOffsetsPerTrigger="5")
+    stream = stream_of(kafka.address, "mortal", name="mortal", maxOffsetsPerTrigger="5")
     hasty = replace(stream, source=replace(stream.source, options=stream.source.options | HASTY))
     deaths, failures = [], []
     points = ("begin", "claim", "records", "late", "events")
     for number, fatal in enumerate(points):
-        clicks(spark, kafka, "mortal", range(10 * number, 10 * number + 10))
+        click(spark, kafka.address, "mortal", range(10 * number, 10 * number + 10))
 
         def die(point: str, _: dict[str, object], fatal: str = fatal) -> None:
             if point == f"capture.{fatal}" and fatal not in deaths:
@@ -429,22 +381,22 @@ class TestTopics:
             ),
         }
         for prefix, (kept, said) in cases.items():
-            send(kafka, renamed(text.where(kept), "whole", prefix))
+            send(kafka.address, renamed(text.where(kept), "whole", prefix))
             with pytest.raises(AnswerIsNo, match=said):
                 import_topics(spark, lake, "refused", Topics(kafka.address, prefix))
         changed = text.selectExpr(
             "topic", "replace(value, '\"amount\":49', '\"amount\":48') AS value"
         )
-        send(kafka, renamed(changed, "whole", "changed"))
+        send(kafka.address, renamed(changed, "whole", "changed"))
         with pytest.raises(AnswerIsNo, match="CAP-TOPIC: topic changed-. has other records of"):
             import_topics(spark, lake, "refused", Topics(kafka.address, "changed"))
         twice = text.selectExpr("topic", "replace(value, '\"diff\":1', '\"diff\":2') AS value")
         for frame in (text, twice):
-            send(kafka, renamed(frame, "whole", "twice"))
+            send(kafka.address, renamed(frame, "whole", "twice"))
         with pytest.raises(AnswerIsNo, match="CAP-TOPIC: topic twice-0 has two different events"):
             import_topics(spark, lake, "refused", Topics(kafka.address, "twice"))
         unsound = text.selectExpr("topic", "replace(value, '\"diff\":-1', '\"diff\":-2') AS value")
-        send(kafka, renamed(unsound, "whole", "unsound"))
+        send(kafka.address, renamed(unsound, "whole", "unsound"))
         with pytest.raises(
             AnswerIsNo, match="CAP-VIOLATION: stream refused, worker 0 breaks negat"
         ):
@@ -457,7 +409,7 @@ class TestTopics:
         self, spark: SparkSession, kafka: Broker, recorded: tuple[Lake, Stream, Path]
     ) -> None:
         lake, _, _ = recorded
-        clicks(spark, kafka, "other", range(4))
+        click(spark, kafka.address, "other", range(4))
         for prefix, said in (("nowhere", "there is no topic nowhere"), ("other", "does not say")):
             with pytest.raises(BadRequest, match=f"CAP-TOPIC: .*{said}"):
                 import_topics(spark, lake, "refused", Topics(kafka.address, prefix))
