@@ -59,7 +59,7 @@ test: setup classes
 	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder \
 	  --hypothesis-seed=$(SEED) $(ARGS)
 
-## Set up, then run the tests that take minutes each and show what others show, at full size; the benchmark in small.
+## Set up, then run the tests that take minutes each: clusters, brokers, kills, the soak; the benchmark in small.
 nightly: kafka broker classes
 	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -m "nightly or bench" --hypothesis-seed=$(SEED) $(ARGS)
 
