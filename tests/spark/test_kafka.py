@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from dataclasses import replace
 from datetime import timedelta
@@ -22,11 +21,10 @@ from capstan.exchange import export_topics, import_topics
 from capstan.interop.topics import Topics
 from capstan.replay.request import Request
 from capstan.replay.run import replay
-from capstan.runtime.jars import KAFKA
 from capstan.tape import summary
 from capstan.tape.lake import Lake
 from capstan.tape.tape import newest_cut, open_tape
-from capstan.testing.broker import BROKER, Broker, broker
+from capstan.testing.broker import Broker, broker
 from capstan.testing.clicks import HASTY, click, ids, send, stream_of
 from capstan.testing.streams import START, declared, lay, little_stream, rows
 from capstan.verify import verify
@@ -37,8 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-# What takes a broker's deaths, or many topics, comes nightly.
-nightly = pytest.mark.nightly
+pytestmark = pytest.mark.nightly
 
 TYPED = {
     "at": "timestamp'2024-05-01 00:30:00Z' + make_interval(0, 0, 0, 0, id, 0, 0.000001)",
@@ -60,9 +57,6 @@ TYPED = {
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    if not (BROKER.folder.is_dir() and KAFKA.folder.is_dir()):
-        message = "the jars of Kafka are not here: run `make kafka broker`"
-        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
     with broker(tmp_path_factory.mktemp("kafka") / "broker", partitions=2) as found:
         yield found
 
@@ -149,7 +143,6 @@ def test_what_the_topics_gave_is_on_tape_or_late(
         assert (found.batches, found.records) == (3, 82)
 
 
-@nightly
 def test_offsets_that_no_batch_has_consumed_are_found(
     spark: SparkSession, captured: tuple[Lake, Stream], tmp_path: Path
 ) -> None:
@@ -166,7 +159,6 @@ def test_offsets_that_no_batch_has_consumed_are_found(
     assert not found.agrees
 
 
-@nightly
 def test_partitions_that_a_topic_gains_are_workers_from_then_on(
     spark: SparkSession, kafka: Broker, lake: Lake
 ) -> None:
@@ -187,7 +179,6 @@ def test_partitions_that_a_topic_gains_are_workers_from_then_on(
     assert (found.agrees, found.records) == (True, 22)
 
 
-@nightly
 def test_a_record_that_was_lost_or_changed_is_found(
     spark: SparkSession, kafka: Broker, lake: Lake
 ) -> None:
@@ -211,7 +202,6 @@ def test_a_record_that_was_lost_or_changed_is_found(
     assert [each.part for each in later.findings] == ["lost/1"]
 
 
-@nightly
 def test_the_timestamp_of_a_record_is_a_time_as_well(
     spark: SparkSession, kafka: Broker, lake: Lake
 ) -> None:
@@ -224,7 +214,6 @@ def test_the_timestamp_of_a_record_is_a_time_as_well(
     assert outcome.certificate["records"] == 6
 
 
-@nightly
 def test_a_broker_that_dies_in_the_midst_loses_and_doubles_nothing(
     spark: SparkSession, kafka: Broker, lake: Lake
 ) -> None:
@@ -253,7 +242,6 @@ def test_a_broker_that_dies_in_the_midst_loses_and_doubles_nothing(
     assert compare(spark, tape, stream, deep=True).records == 40
 
 
-@nightly
 def test_wherever_a_broker_dies_the_next_capture_goes_on(
     spark: SparkSession, kafka: Broker, lake: Lake
 ) -> None:
@@ -310,7 +298,6 @@ class TestTopics:
         labels = summary.worker_labels(tape, cut)
         export_topics(spark, lake, tape, topics, workers=labels, cut=cut)
 
-    @nightly
     def test_a_tape_comes_back_from_its_topics(
         self, spark: SparkSession, kafka: Broker, recorded: tuple[Lake, Stream, Path]
     ) -> None:
@@ -342,7 +329,6 @@ class TestTopics:
         states = summary.worker_states(copy, summary.find_cut(copy, 0))
         assert sum(state.records for state in states) == 41
 
-    @nightly
     def test_columns_of_every_type_come_back(
         self, spark: SparkSession, kafka: Broker, lake: Lake, tmp_path: Path
     ) -> None:
@@ -375,7 +361,6 @@ class TestTopics:
         assert sent["records"] == taken["records"] > 0
         assert same_recording(lake, "little", "told")
 
-    @nightly
     def test_what_is_missing_or_another_is_refused_by_name(
         self, spark: SparkSession, kafka: Broker, recorded: tuple[Lake, Stream, Path]
     ) -> None:
@@ -420,7 +405,6 @@ class TestTopics:
         assert newest_cut(open_tape(lake, "refused")).commit == -1
         assert pl.read_delta(lake.stream("refused").records).is_empty()
 
-    @nightly
     def test_topics_of_something_else(
         self, spark: SparkSession, kafka: Broker, recorded: tuple[Lake, Stream, Path]
     ) -> None:
