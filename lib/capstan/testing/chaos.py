@@ -33,7 +33,7 @@ import polars as pl
 from capstan.ledger import coverage
 from capstan.ledger.runs import read_history
 from capstan.replay.foreign import audit_run, require_auditable
-from capstan.tape.lake import Lake
+from capstan.tape.lake import Lake, is_table
 from capstan.testing import children, contents, little
 from capstan.testing.actions import act
 from capstan.testing.deaths import BROKERS, Topics, kill_executors
@@ -187,7 +187,9 @@ class Chaos:
             chosen = chance.sample(sorted(_WORK), k=2)
             # Whoever worked here before is dead, and somebody has seen that.
             yield Step("unlock", self._arguments(number, {}))
-            if at_once or "capture" not in chosen:
+            # What is cut off at first of all leaves no tape that others could work on.
+            there = is_table(Lake.at(self._lake(number)).stream(little.NAME).events)
+            if at_once or "capture" not in chosen or not there:
                 yield Step("capture", self._arguments(number, {}))
             for name in chosen:
                 action, more, points = _WORK[name]
