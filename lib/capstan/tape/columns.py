@@ -1,4 +1,4 @@
-"""Times as columns of integers, or as JSON, and back; Python's dates would have to be told a zone."""
+"""Times as columns of integers, or as JSON, and back; Python's dates would need a zone."""
 
 from __future__ import annotations
 
