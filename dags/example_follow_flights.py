@@ -36,8 +36,8 @@ def example_follow_flights() -> None:
         found = []
         for event in (triggering_asset_events or {}).get(FLIGHTS_BY_DAY, []):
             played = event.extra
-            if played["stood"]:
-                continue  # It was there already.
+            if not played.get("published") or played.get("stood"):
+                continue  # It was taken back, or was there already.
             table = deltalake.DeltaTable(played["target_path"], version=played["target_version"])
             rows = table.to_pyarrow_table(columns=["day", "origin", "mean_delay_minutes"])
             days = pc.strftime(rows["day"], "%Y-%m-%dT%H:%M:%S")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import threading
 import time
@@ -33,7 +34,7 @@ from capstan.airflow.approve import ApproveOperator
 from capstan.airflow.assets import table_asset
 from capstan.airflow.capture import CaptureOperator
 from capstan.airflow.certify import CertificateOperator
-from capstan.airflow.failing import TaskRefusedError, say_last
+from capstan.airflow.failing import TaskRefusedError, failure, say_last
 from capstan.airflow.notify import on_failure
 from capstan.airflow.plan import PlanReplayOperator
 from capstan.airflow.replay import PublishOperator, ReplayOperator
@@ -478,6 +479,35 @@ def test_a_run_by_hand_tells_those_of_its_declared_replay(
     assert alerts.told == []
     assert tape.run("capstan_replay", {**asked, "replay": "by_day"}).state == "failed"
     assert alerts.told == [("on call", "CAP-AUDIT: 2 cells differ (look)")]
+
+
+@pytest.mark.parametrize(
+    ("dag", "about", "who"),
+    [
+        ("maintain", {"violations": [{"stream": "little"}]}, ["on call"]),
+        ("maintain", {"tables": [{"stream": "little", "damaged": [[0, 0]]}]}, ["on call"]),
+        ("maintain", {"tables": [{"stream": "little", "damaged": []}]}, []),
+        ("maintain", {"violations": [{"stream": "other"}]}, []),
+        ("audit", {"audits": [{"target": "{lake}/tables/by_day", "passed": False}]}, ["class"]),
+        ("audit", {"audits": [{"target": "{lake}/tables/by_day", "error": "CAP-GONE"}]}, []),
+        ("audit", {"audits": [{"target": "{lake}/tables/by_day", "passed": True}]}, []),
+        ("gaps", {"backfills": [{"replay": "by_day", "error": "CAP-AUDIT"}]}, ["class"]),
+        ("gaps", {"backfills": [{"replay": "by_day"}]}, []),
+    ],
+    ids=str,
+)
+def test_a_task_over_all_tells_those_whom_its_failure_concerns(
+    place: Place, alerts: Any, dag: str, about: Mapping[str, object], who: list[str]
+) -> None:
+    declare(place, "[alerts_of_test:ON_CALL]")
+    with place.streams.open("a", encoding="utf-8") as file:
+        file.write("    notify: [alerts_of_test:Keep]\n")
+    told = json.loads(json.dumps(about).replace("{lake}", str(place.lake)))
+    error = failure(1, {"error": "CAP-AUDIT", "message": "no", "hint": "", **told})
+    task = list(place.bag().dags[f"capstan_{dag}"].tasks)[-1]
+    for callback in task.on_failure_callback:
+        callback({"exception": error, "params": {}})
+    assert alerts.told == [(name, "CAP-AUDIT: no") for name in who]
 
 
 def test_the_first_task_tells_which_rows_would_change_where_it_is_asked(

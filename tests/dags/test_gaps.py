@@ -143,6 +143,30 @@ def test_a_stream_of_which_nothing_is_on_tape_hides_no_other(setting: Setting, l
     assert "there is no stream little" in shown
 
 
+def test_a_tape_that_cannot_be_read_hides_no_other(
+    setting: Setting, execute: Any, context: Any
+) -> None:
+    text = setting.streams.read_text(encoding="utf-8")
+    one = text.split("streams:\n")[1].split("transforms:")[0]
+    other = "  torn: {stream: torn, target: torn, since: 2024-05-01, until: 2024-05-02}\n"
+    more = text.replace(one, one + one.replace("  little:", "  torn:", 1)) + other
+    setting.streams.write_text(more, encoding="utf-8")
+    lake = Lake.at(setting.lake)
+    lay_tape(lake, "torn", "abc", [(FIRST,)], (FIRST + 3 * DAY,))
+    [log] = Path(lake.stream("torn").events, "_delta_log").glob("*0.json")
+    log.write_text("{torn", encoding="utf-8")
+    [dag] = gaps_dags(read_setting(DAGS / "any.py"))
+    task = dag.get_task("gaps")
+    assert isinstance(task, ListGapsOperator)
+    where = {**context(), "params": {"fill": False}, "task": task}
+    with pytest.raises(DownstreamTasksSkipped):
+        execute(task, where)
+    told = {each["replay"]: each for each in where["ti"].pushed["return_value"]["replays"]}
+    assert told["torn"]["error"] == "CAP-TABLE"
+    assert told["copy"]["counts"]["gap"] == 2
+    assert f"| torn | torn | {told['torn']['message'][:40]}" in task.found
+
+
 def test_a_replay_that_is_not_declared_is_refused(look: Any) -> None:
     with pytest.raises(TaskRefusedError, match="CAP-REPLAY"):
         look(replays=["copies"])

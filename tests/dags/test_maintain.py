@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from capstan.airflow.failing import TaskRefusedError
+from capstan.airflow.failing import TaskBrokenError, TaskRefusedError
 from capstan.airflow.maintain import maintained_markdown
 from capstan.tape.lake import Lake
 from capstan.testing.bare import lay_tape
@@ -55,7 +56,7 @@ def test_damage_fails_the_run_without_a_retry(place: Place, submit: Any) -> None
 
 
 def test_frontiers_that_stand_still_are_told_without_a_capture(
-    place: Place, submit: Any, execute: Any, context: Any
+    place: Place, submit: Any, execute: Any, context: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     submit.answers({"exit": 0, "result": RESULT})
     lake, text = Lake.at(place.lake), place.streams.read_text(encoding="utf-8")
@@ -75,6 +76,14 @@ def test_frontiers_that_stand_still_are_told_without_a_capture(
     several = told("1 microsecond", "other")
     with pytest.raises(TaskRefusedError, match="^CAP-STALLED: 2 streams stand still: little, oth"):
         execute(several, context())
+    # One that cannot be read is told, and hides none that stands.
+    [log] = Path(lake.stream("little").events, "_delta_log").glob("*0.json")
+    whole = log.read_text(encoding="utf-8")
+    log.write_text("{torn", encoding="utf-8")
+    with pytest.raises(TaskBrokenError, match="^CAP-TABLE: "):
+        execute(several, context())
+    assert "stream other: the frontier stands" in capsys.readouterr().out
+    log.write_text(whole, encoding="utf-8")
     assert place.run("capstan_maintain").state == "failed"
     # What is maintained does not wait for it, nor does it for Spark.
     assert len(submit.calls) == 1

@@ -22,7 +22,7 @@ from capstan.airflow.page import PREFIX, CapstanPlugin, app
 from capstan.airflow.pages import make_app
 from capstan.airflow.resolving import foresee
 from capstan.airflow.setting import read_setting
-from capstan.airflow.sight import REPLAY_DAG, ROLLBACK_DAG, backfill_dag, capture_dag
+from capstan.airflow.sight import REPLAY_DAG, ROLLBACK_DAG, capture_dag, replay_dag
 from capstan.replay.request import Request
 from capstan.tape import opened
 from capstan.tape.lake import Lake
@@ -321,6 +321,9 @@ def test_no_field_of_the_form_takes_what_cannot_be_meant(
                 continue
             switch = f'name="{name}" data-kind="switch"' in text
             assert switch or 'class="problem"' in text, (name, value)
+    for part in ("ledger/claims", "streams/little/events", "tables//by_day", "staging/x"):
+        given = {"stream": "little", "into": f"{place.lake}/{part}"}
+        assert "CAP-NAME" in client.get(f"{PREFIX}/fill", params=given).text, part
     for value in HOSTILE:
         answer = client.get(f"{PREFIX}/tables", params={"target": value})
         assert answer.status_code == 200, (value, answer.text)
@@ -451,11 +454,15 @@ def test_declarations_that_are_wrong(seeing: Callable[..., TestClient], place: P
 
 
 def test_the_dags_that_are_asked_about_are_those_that_are_there(place: Place) -> None:
+    with place.streams.open("a", encoding="utf-8") as file:
+        for name, more in (("pairs", ""), ("daily", ', schedule: "@daily"')):
+            about = f"pipeline: places, sink: pairs, target: {name}, follow: {name}{more}"
+            file.write(f"  {name}: {{stream: little, {about}}}\n")
     found = read_setting(place.root / "any.py").declarations
     dags = set(place.bag().dags)
     assert capture_dag("little") in dags
     assert REPLAY_DAG in dags
-    assert {backfill_dag(each) for each in found.replays.values()} <= dags
+    assert {replay_dag(each) for each in found.replays.values()} <= dags
 
 
 def test_airflow_takes_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,15 @@ def test_a_run_without_times_of_a_replay_that_follows_does_so(setting: Setting) 
             resolve(setting, {**name, "follow": other})
 
 
+@pytest.mark.parametrize("into", ["some", "{lake}/tables/some"])
+def test_a_table_that_a_person_decides_on_is_so_for_every_run(setting: Setting, into: str) -> None:
+    asked = {**DAY, "into": into.format(lake=setting.lake)}
+    assert resolve(setting, asked).approve
+    assert not resolve(setting, {**asked, "into": "other"}).approve
+    with pytest.raises(BadRequest, match="CAP-NAME"):
+        resolve(setting, {**asked, "into": "../some"})
+
+
 def test_without_a_declared_replay_nothing_is_added(setting: Setting) -> None:
     assert resolve(setting, {**DAY, "replay": None}) == read_request(DAY)
 
@@ -131,7 +140,10 @@ def test_a_table_of_others_is_held_against_a_stream(
     columns = {"worker_column": "house", "time_column": "at"}
     found = listed(**columns)
     assert found["request"] == {"stream": "little", "table": "old", **columns}
+    more = {"columns": ["id"], "version": 0}
+    assert listed(**columns, **more)["request"] == {**found["request"], **more}
     for given, code in (
+        ({**columns, "version": 7}, "CAP-VERSION"),
         ({}, "CAP-AUDIT-COLUMNS"),
         ({**columns, "target": None}, "CAP-REQUEST"),
         ({**columns, "runs": ["a"]}, "CAP-REQUEST"),

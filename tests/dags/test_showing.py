@@ -40,6 +40,13 @@ def test_a_certificate_is_a_table_with_a_row_for_each_fact() -> None:
     assert rows["pipeline"] == f"p, sink s; {left_out}; 4 late rows of n put aside"
 
 
+def test_what_comes_out_of_data_is_text_and_nothing_else() -> None:
+    image = "![x](http://example.invalid/a.png) <img src=x> `code` a\\|b"
+    text = certificate_markdown({**CERTIFICATE, "workers": [image]})
+    shown = r"!\[x\](http://example.invalid/a.png) \<img src=x> \`code\` a\\\|b"
+    assert f"| workers | {shown} |" in text.splitlines()
+
+
 def test_a_certificate_says_what_a_followed_pipeline_went_on_from_and_keeps() -> None:
     state = {"keys": {"a": 2, "b": 3}, "peers": 4}
     said = {"name": "p", "sink": "s", "resumed": "march-1-1", "state": state}

@@ -302,6 +302,9 @@ def test_a_replay_that_follows_has_a_dag_of_its_own(place: Place, schedule: str 
         file.write(FOLLOWS + (f'    schedule: "{schedule}"\n' if schedule else ""))
     bag = place.bag()
     assert bag.import_errors == {}
+    # Runs that wait for a person or for times are in nobody's way.
+    assert bag.dags["capstan_replay"].max_active_runs == 32
+    assert bag.dags["capstan_backfill__by_day"].max_active_runs == 16
     assert "capstan_backfill__pairs" not in bag.dags
     dag = bag.dags["capstan_follow__pairs"]
     tasks = [task.task_id for task in dag.topological_sort()]

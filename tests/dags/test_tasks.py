@@ -15,7 +15,6 @@ from airflow.models.asset import AssetEvent
 from airflow.models.xcom import XComModel
 from airflow.sdk.exceptions import (
     AirflowRescheduleException,
-    AirflowSensorTimeout,
     AirflowSkipException,
     DownstreamTasksSkipped,
 )
@@ -106,9 +105,11 @@ def test_a_replay_by_hand(taped: Place) -> None:
     assert certificate["audit"]["passed"]
     assert xcom(first, "certificate").startswith(f"## Certificate of {certificate['run']}\n")
     assert extra("capstan://tables/copied")["fingerprint"] == certificate["fingerprint"]
-    links = [xcom(first, "replay", f"_link_{name}Link") for name in ("Certificate", "Target")]
+    names = ("Certificate", "Target", "Run")
+    links = [xcom(first, "replay", f"_link_{name}Link") for name in names]
     assert links[0].endswith("/tasks/certificate/rendered_templates")
     assert links[1].endswith("/assets?name_pattern=capstan%2Ftables%2Fcopied")
+    assert links[2].endswith(f"/plugin/capstan/capstan/runs/{certificate['run']}")
 
 
 def test_a_day_is_backfilled_and_an_audit_tells_what_was_changed_since(taped: Place) -> None:
@@ -244,6 +245,10 @@ def test_a_plan_refuses_what_cannot_be_meant(
 def test_a_plan_waits_where_it_is_asked_to(setting: Setting, execute: Any, context: Any) -> None:
     with pytest.raises(AirflowRescheduleException):
         execute(planner(setting, fields(until="2024-05-09", wait=True)), context())
+    where = context()
+    where["ti"].since = datetime.now(UTC) - timedelta(days=8)
+    with pytest.raises(TaskRefusedError, match="^CAP-INCOMPLETE: "):
+        execute(planner(setting, fields(until="2024-05-09", wait=True)), where)
     found = execute(planner(setting, fields(until="2024-05-09", partial=True)), context())
     assert found["plan"]["complete"] is False
 
@@ -358,7 +363,9 @@ def test_the_sensor_frees_its_slot_refuses_and_gives_up(
     with pytest.raises(AirflowRescheduleException):
         execute(waiting, where)
     where["ti"].since = datetime.now(UTC) - timedelta(days=8)
-    with pytest.raises(AirflowSensorTimeout):
+    with pytest.raises(
+        TaskRefusedError, match="^CAP-INCOMPLETE: stream little: .* the frontier is at 2024-"
+    ):
         execute(waiting, where)
     with pytest.raises(TaskRefusedError, match="CAP-WORKER"):
         execute(sensor(setting, fields(workers=["x"])), context())
@@ -454,7 +461,9 @@ def listed(setting: Setting, execute: Any, context: Any) -> Callable[..., list[A
 
 def test_audits_are_of_what_stands(taped: Place, listed: Callable[..., list[Any]]) -> None:
     with pytest.raises(AirflowSkipException):
-        listed(target="nothing_there")
+        listed(target="by_day")
+    with pytest.raises(TaskRefusedError, match="CAP-TARGET: no replay has published into 'by_dya'"):
+        listed(target="by_dya")
     first = taped.run("capstan_replay", {"into": "twice", "until": "2024-05-02"})
     later = {"into": "twice", "since": "2024-05-01T12:00:00Z", "until": "2024-05-03"}
     second = taped.run("capstan_replay", later)

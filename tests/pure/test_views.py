@@ -325,16 +325,18 @@ def test_runs_are_shown_by_their_last_step(lake):
             kept.stepped(f"t-0000000{number}-1", step, detail)
     runs = list_runs(lake)
     assert [run.state for run in runs] == [
-        "failed", "rolled back", "published", "audited", "begun",
+        "failed", "rolled back", "published", "audited", "stopped",
     ]  # fmt: skip
-    failed, _, published, audited, begun = runs
+    failed, _, published, audited, stopped = runs
     assert failed.error["error"] == "CAP-AUDIT"
     assert (failed.audit["passed"], failed.audit["differing"]) == (False, 2)
     assert published.audit == audited.audit == CERTIFICATE["audit"]
     assert published.published
     assert not audited.published
-    assert begun.certificate["records"] == 5
-    assert begun.request == {"into": "t"}
+    assert stopped.certificate["records"] == 5
+    assert stopped.request == {"into": "t"}
+    kept.claimed(stopped.run, [0], days(1, 3), lives=timedelta(days=36_500))
+    assert list_runs(lake, run=stopped.run)[0].state == "begun"
 
 
 @pytest.mark.parametrize("name", ["t-00000000-1", "../t-00000000-1", "'", "", "t-00000000-1' OR 1"])
@@ -432,6 +434,12 @@ def test_of_a_replay_that_appends_nothing_is_offered_that_stands(covered):
         assert (offered["2024-05-05"], cells["2024-05-05"]) == (replaces, replaces)
         kept_links = coverage_plot(view, "/fill").count("/fill?")
         assert kept_links == sum(cells.values())
+
+    # What follows comes by once more: nothing is played there before it.
+    for mode in ("replace", "append"):
+        view = view_coverage(covered, declared(mode=mode, follow="nightly", until=None), "r")
+        offered = {each.state: each.fillable for each in view.stretches}
+        assert offered["gap"] == any(c.fillable for c in view.cells) == (mode == "replace")
 
     stale = Books(covered, "little", covered.table("t"), "x", "f00", _claims=9, _version=9)
     stale.published("t-00000005-1", [0, 1], days(1, 3))

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import deltalake
 import pytest
@@ -58,6 +59,31 @@ sleeper()
 """
 """A DAG beside the project's own, whose task lasts longer than any test."""
 
+HASTY = """
+import datetime
+
+from airflow.sdk import DAG, Param
+
+from capstan.airflow.setting import read_setting
+from capstan.airflow.submit import CapstanSubmitOperator
+
+with DAG(
+    "hasty",
+    schedule=None,
+    is_paused_upon_creation=False,
+    params={"until": Param(type="string")},
+    render_template_as_native_obj=True,
+):
+    CapstanSubmitOperator(
+        task_id="replay",
+        app="replay",
+        setting=read_setting(__file__),
+        request={"stream": "flights", "into": "hasty", "until": "{{ params.until }}"},
+        wait=datetime.timedelta(seconds=45),
+    )
+"""
+"""A DAG of someone's own that asks the app for times without waiting for them."""
+
 
 @dataclass
 class World:
@@ -92,6 +118,12 @@ class World:
         self.rest.require(CAPTURE, str(run["dag_run_id"]))
         self.rest.wait_for_dag(REPLAY)
 
+    def capture_more(self, days: int) -> None:
+        """Have so many more days arrive in the source, and capture them."""
+        source = Path(self.lake.root) / "sources" / "flights"
+        feed(source, days=range(len(list(source.glob("*.parquet"))) + days))
+        self.rest.run(CAPTURE)
+
     def replay(self, **asked: object) -> dict[str, object]:
         """Replay by `capstan_replay`, and wait until it has succeeded.
 
@@ -114,6 +146,14 @@ class World:
         told = self.rest.xcom(REPLAY, run, "replay")
         assert isinstance(told, dict)
         return told
+
+    def approve(self, run: str) -> None:
+        """Approve, over REST, what a run of `capstan_replay` waits with."""
+        self.rest.call(
+            "PATCH",
+            f"/dags/{REPLAY}/dagRuns/{quote(run)}/taskInstances/approve/-1/hitlDetails",
+            {"chosen_options": ["Approve"], "params_input": {"reason": "as agreed"}},
+        )
 
     def last_line(self, dag: str, run: str, task: str, attempt: int | None = None) -> str:
         """The last line of a task's log that Airflow's page shows as one."""
@@ -152,7 +192,8 @@ def _world(folder: Path, database: str | None) -> Iterator[World]:
     """See `world`; over a PostgreSQL that is there already, or else the launcher's own."""
     folder.mkdir(exist_ok=True)
     shutil.copytree(ROOT / "dags", folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "dags" / "sleeper.py").write_text(SLEEPER, encoding="utf-8")
+    for name, text in {"sleeper": SLEEPER, "hasty": HASTY}.items():
+        (folder / "dags" / f"{name}.py").write_text(text, encoding="utf-8")
     lake = Lake.at(folder / "lake")
     feed(folder / "lake" / "sources" / "flights", days=range(DAYS))
     made = World(folder, lake, _launch(folder, lake, "launcher.log", database), database)

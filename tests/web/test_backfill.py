@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from datetime import date, timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 BACKFILL = "capstan_backfill__flights_by_day"
 FIRST, SECOND, LAST, NEXT = (f"2013-01-0{day}T00:00:00Z" for day in (1, 2, 6, 7))
+CAPTURE = "capstan_capture__flights"
 FOLLOWS = "example_follow_flights"
+HASTY = "hasty"
 ENDED = {"success", "failed"}
 
 
@@ -119,11 +122,13 @@ def follows_the_table(world: World) -> None:
     assert until(followed, 240) <= played
 
 
-def waiting(world: World, day: str, **parameters: object) -> str:
+def waiting(world: World, day: date) -> str:
     """Have a day run that is not complete, until it waits; the run."""
     world.rest.wait_for_dag(BACKFILL)
     world.rest.unpause(BACKFILL)
-    body = {"logical_date": f"{day}T00:00:00+00:00", "conf": parameters}
+    # A run by hand is one of the interval before its moment.
+    moment = f"{day + timedelta(1)}T00:00:00+00:00"
+    body = {"logical_date": moment, "conf": {}}
     run = str(world.rest.call("POST", f"/dags/{BACKFILL}/dagRuns", body)["dag_run_id"])
 
     def waits() -> bool | None:
@@ -134,10 +139,45 @@ def waiting(world: World, day: str, **parameters: object) -> str:
 
 
 def test_a_day_that_is_not_complete_waits_without_a_slot(captured: World) -> None:
-    run = waiting(captured, "2013-01-20")
+    run = waiting(captured, date(2013, 1, 20))
     assert captured.rest.call("GET", "/pools/default_pool")["running_slots"] == 0
     assert "not complete yet" in captured.rest.log(BACKFILL, run, "complete")
     captured.rest.call("PATCH", f"/dags/{BACKFILL}/dagRuns/{quote(run)}", {"state": "failed"})
+
+
+def reached(world: World) -> date:
+    """The first day that is not complete."""
+    told = world.rest.xcom(CAPTURE, str(world.rest.runs(CAPTURE)[-1]["dag_run_id"]), "capture")
+    assert isinstance(told, dict)
+    [time] = told["frontier"]
+    return date.fromisoformat(str(time)[:10])
+
+
+@pytest.mark.nightly
+def test_what_waits_goes_on_once_it_is_captured(captured: World) -> None:
+    day = reached(captured)
+    captured.rest.wait_for_dag(HASTY)
+    hasty = captured.rest.trigger(HASTY, {"until": (day + timedelta(1)).isoformat()})
+    patient = waiting(captured, day)
+
+    def waits() -> bool | None:
+        state = captured.rest.task(HASTY, hasty, "replay")["state"]
+        assert state not in ENDED
+        return state == "up_for_reschedule" or None
+
+    # The app has said that it is not complete, and the task holds no slot until it asks again.
+    until(waits, 240, every=0.1)
+    assert "CAP-INCOMPLETE" in captured.rest.log(HASTY, hasty, "replay")
+    captured.capture_more(2)
+    captured.rest.require(BACKFILL, patient)
+    captured.rest.require(HASTY, hasty)
+    # To wait is no failure: it is the first try still.
+    assert captured.rest.task(BACKFILL, patient, "complete")["try_number"] == 1
+    assert captured.rest.task(HASTY, hasty, "replay")["try_number"] == 1
+    played = captured.rest.xcom(BACKFILL, patient, "replay")
+    assert isinstance(played, dict)
+    assert (played["published"], str(played["since"])[:10]) == (True, day.isoformat())
+    assert captured.rows("hasty") != []
 
 
 def test_backfills_that_cannot_be_meant_are_refused(captured: World) -> None:

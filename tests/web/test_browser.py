@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from conftest import World
 
 REPLAY = "capstan_replay"
+BACKFILL = "capstan_backfill__flights_by_day"
+DAY = "2013-01-08"
+"""One that no other test backfills."""
 ASKED = {"workers": ["EWR", "LGA"], "since": "2013-01-02", "until": "2013-01-04", "into": "by_form"}
 
 
@@ -48,6 +51,7 @@ def test_from_login_to_a_rejection_and_to_a_certificate(
         rejected(captured, page, triggered(captured, page, pictures, approve=True))
         # Nothing is held: the same range can be replayed into the same table.
         certified(captured, page, pictures, triggered(captured, page, pictures))
+        backfilled(captured, page, pictures)
     except (AssertionError, Error):
         page.screenshot(path=pictures / "failed.png")
         raise
@@ -106,11 +110,42 @@ def certified(world: World, page: Page, pictures: Path, run: str) -> None:
     # The run's own state, and those of its tasks.
     page.get_by_text("Success", exact=True).nth(3).wait_for()
     page.screenshot(path=pictures / "run.png")
+    certificate: Any = world.rest.xcom(REPLAY, run, "replay")
+    page.goto(f"{place}/tasks/replay/details")
+    page.get_by_role("link", name="Run", exact=True).click()
+    inner = page.frame_locator('iframe[title="Capstan"]')
+    inner.get_by_role("heading", name=f"Run {certificate['run']}").wait_for()
     page.goto(f"{place}/tasks/replay/details")
     page.get_by_role("link", name="Certificate", exact=True).click()
     page.get_by_text(f"Certificate of {ASKED['into']}").first.scroll_into_view_if_needed()
     page.screenshot(path=pictures / "certificate.png")
-    certificate: Any = world.rest.xcom(REPLAY, run, "replay")
     assert certificate["workers"] == ["EWR", "LGA"]
     assert certificate["published"]
     assert len(world.rows(ASKED["into"])) == certificate["records"] > 100
+
+
+def backfilled(world: World, page: Page, pictures: Path) -> None:
+    """A day by Airflow's own form for backfills, which unpauses the DAG."""
+    page.goto(f"{world.rest.url}/dags/{BACKFILL}")
+    page.get_by_role("button", name="Trigger").first.click()
+    form = page.get_by_role("dialog").filter(has_text=BACKFILL)
+    form.get_by_text("Backfill", exact=True).first.click()
+    for number in range(2):
+        page.get_by_test_id("datetime-input").nth(number).click()
+        page.get_by_placeholder("YYYY/MM/DD").fill(DAY.replace("-", "/"))
+        page.get_by_placeholder("HH:mm").fill("00:00")
+        page.get_by_placeholder("HH:mm").press("Enter")
+    form.locator("input[name=max_active_runs]").fill("4")
+    form.get_by_text("1 run will be triggered.").wait_for()
+    page.screenshot(path=pictures / "backfill.png")
+    form.get_by_role("button", name="Run Backfill").click()
+
+    def begun() -> str | None:
+        runs = {str(r["data_interval_start"])[:10]: r for r in world.rest.runs(BACKFILL)}
+        return str(runs[DAY]["dag_run_id"]) if DAY in runs else None
+
+    run = until(begun, 240)
+    rests(page)
+    world.rest.require(BACKFILL, run)
+    played: Any = world.rest.xcom(BACKFILL, run, "replay")
+    assert (played["since"][:10], played["published"]) == (DAY, True)

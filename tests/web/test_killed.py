@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import deltalake
+import psutil
 import pyarrow.compute as pc
 import pytest
 from pyarrow.dataset import dataset
@@ -103,6 +104,60 @@ def test_a_replay_whose_app_was_killed_is_tried_again_by_itself(
     assert (certificate["published"], certificate["attempt"]) == (True, 2)
     assert captured.rows("tried") == captured.rows("whole") != []
     contents.require_published_once(captured.lake, str(certificate["run"]))
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(2400)
+def test_each_other_app_is_killed_in_the_middle_and_done_again(
+    captured: World, whole: dict[str, object]
+) -> None:
+    asked = {key: whole[key] for key in ("transform", "since", "until")}
+    waits = captured.rest.trigger(REPLAY, {**asked, "into": "steps", "approve": True})
+    name = str(captured.waiting(waits)["run"])
+    captured.approve(waits)
+    killed(captured, REPLAY, waits, "publish")
+    assert captured.rows("steps") == captured.rows("whole") != []
+    contents.require_published_once(captured.lake, name)
+
+    audit, maintain = "capstan_audit", "capstan_maintain"
+    for dag in (audit, maintain):
+        captured.rest.wait_for_dag(dag)
+        captured.rest.unpause(dag)
+    audits = captured.rest.trigger(audit, {"target": "steps"})
+    killed(captured, audit, audits, "audit")
+    found = captured.rest.xcom(audit, audits, "audit")
+    assert isinstance(found, dict)
+    assert (found["passed"], [each["run"] for each in found["audits"]]) == (True, [name])
+    killed(
+        captured, maintain, captured.rest.trigger(maintain, {"streams": ["flights"]}), "maintain"
+    )
+    assert captured.rows("steps") == captured.rows("whole")
+
+    back = captured.rest.trigger("capstan_rollback", {"run": name})
+    killed(captured, "capstan_rollback", back, "rollback")
+    assert captured.rows("steps") == []
+
+
+def killed(world: World, dag: str, run: str, task: str) -> None:
+    """Kill a task while its Spark app works, see that nothing is left of that, and do it again."""
+
+    def works() -> bool:
+        # Seconds of processor time: what its JVM takes to start, and some of its work.
+        return any(took(each.pid) > 6 for each in world.launched.spark())
+
+    with frozen(world, works):
+        world.rest.fail_task(dag, run, task)
+    assert world.rest.wait(dag, run) == "failed"
+    world.rest.clear(dag, run, [task])
+    world.rest.require(dag, run)
+
+
+def took(process: int) -> float:
+    """Seconds of processor time that a process has used; 0 where it has ended."""
+    try:
+        return sum(psutil.Process(process).cpu_times()[:2])
+    except psutil.NoSuchProcess:
+        return 0.0
 
 
 @pytest.mark.slow

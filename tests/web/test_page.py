@@ -93,8 +93,13 @@ def filled_in(world: World, page: Page, pictures: Path) -> tuple[str, str]:
     # The declared replay, over the gap; one day of it is enough.
     assert inner.locator("select[name=replay]").input_value() == COVERAGE
     assert inner.locator("input[name=since]").input_value().startswith(day)
-    inner.locator("input[name=until]").fill(f"{day[:8]}{int(day[8:]) + 1:02}")
+    following = f"{day[:8]}{int(day[8:]) + 1:02}"
+    inner.locator("input[name=until]").fill(following)
     inner.get_by_label("Approve").check()
+    # What it would do is that of the day alone, once it is asked for.
+    inner.get_by_role("button", name="Plan again").click()
+    inner.get_by_text(re.compile(f"^from {day}.* to before {following}$")).first.wait_for()
+    assert inner.get_by_label("Approve").is_checked()
     page.screenshot(path=pictures / "page-form.png")
     inner.get_by_role("button", name="Trigger").click()
     page.wait_for_url(re.compile(r".*/dags/capstan_replay/runs/.+"))
@@ -148,7 +153,9 @@ def published(world: World, page: Page, pictures: Path, name: str, day: str) -> 
 def taken_back(world: World, page: Page, pictures: Path, name: str, day: str) -> None:
     """Rolled back from the run's page: the table is as before, and the page says so."""
     rows = world.rows(COVERAGE)
-    look(page, world, name).get_by_role("button", name="Roll back").click()
+    inner = look(page, world, name)
+    inner.get_by_label(f"Take back what {name} has published").check()
+    inner.get_by_role("button", name="Roll back").click()
     page.wait_for_url(re.compile(r".*/dags/capstan_rollback/runs/.+"))
     run = unquote(re.sub(r"[/?].*", "", page.url.split("/runs/")[1]))
     world.rest.require(ROLLBACK, run)
@@ -185,12 +192,14 @@ def test_the_page_looks_as_airflow_does(captured: World, browser: Browser, pictu
 def test_the_page_fits_a_narrow_window(captured: World, browser: Browser, pictures: Path) -> None:
     page = new_page(browser, width=480)
     log_in(page, captured.rest)
-    for place in ("/", "/streams/flights", f"/replays/{COVERAGE}", "/runs"):
+    fill = f"/fill?stream=flights&into={COVERAGE}&transform={COVERAGE}"
+    places = ("/", "/streams/flights", f"/replays/{COVERAGE}", "/runs", "/tables", fill)
+    for place in places:
         page.goto(f"{captured.rest.url}/capstan{place}")
         page.get_by_role("heading").first.wait_for()
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 480, place
-        name = place.strip("/").replace("/", "-") or "overview"
+        name = place.strip("/").split("?")[0].replace("/", "-") or "overview"
         page.screenshot(path=pictures / f"page-{name}-narrow.png", full_page=True)
 
 

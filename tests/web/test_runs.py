@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import deltalake
 import pytest
 
 from capstan.tape.tape import open_tape
@@ -177,6 +178,36 @@ def test_what_was_published_is_audited_again(captured: World, whole: dict[str, o
     assert audit["cells"] > 0
     assert (found["passed"], found["not_audited"]) == (True, [])
     assert captured.versions() == before
+
+
+@pytest.mark.nightly
+def test_the_last_line_of_a_capture_and_of_an_audit_says_what_is_wrong(captured: World) -> None:
+    captured.replay(into="altered", since="2013-01-02", until="2013-01-03")
+    deltalake.DeltaTable(captured.lake.table("altered")).delete("flight < 100")
+    captured.rest.wait_for_dag(AUDIT)
+    captured.rest.unpause(AUDIT)
+    run = captured.rest.trigger(AUDIT, {"target": "altered"})
+    assert captured.rest.wait(AUDIT, run) == "failed"
+    assert captured.rest.task(AUDIT, run, "audit")["try_number"] == 1
+    assert captured.last_line(AUDIT, run, "audit").startswith("CAP-AUDIT: ")
+    found = captured.rest.xcom(AUDIT, run, "audit")
+    assert isinstance(found, dict)
+    assert found["passed"] is False
+
+    broken = Path(captured.lake.root) / "sources" / "flights" / "broken.parquet"
+    broken.write_bytes(b"PAR1, and nothing of it")
+    before = captured.versions()
+    try:
+        run = captured.rest.trigger(CAPTURE)
+        assert captured.rest.wait(CAPTURE, run) == "failed"
+        # Something broke that may be whole the next time.
+        assert captured.rest.task(CAPTURE, run, "capture")["try_number"] == 3
+        last = captured.last_line(CAPTURE, run, "capture")
+        assert last.startswith("CAP-DAMAGED: "), last
+        assert "broken.parquet" in last
+        assert captured.versions() == before
+    finally:
+        broken.unlink()
 
 
 @pytest.mark.nightly

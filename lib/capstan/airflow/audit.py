@@ -80,7 +80,7 @@ def audit_dags(setting: Setting) -> Iterator[DAG]:
             task_id="plan",
             setting=setting,
             doc_md=docs.TASKS["audits"],
-            **tried(setting),
+            **tried(setting, over_all=True),
         )
         audit = CapstanSubmitOperator(
             task_id="audit",
@@ -89,7 +89,7 @@ def audit_dags(setting: Setting) -> Iterator[DAG]:
             request=XComArg(audits, "request"),
             show=audits_markdown,
             doc_md=docs.TASKS["audit"],
-            **tried(setting),
+            **tried(setting, over_all=True),
         )
         audits >> audit
     yield dag
@@ -141,4 +141,20 @@ def _form(setting: Setting) -> Mapping[str, Param]:
         ),
         "worker_column": _column("Worker's column", "worker"),
         "time_column": _column("Time's column", "time"),
+        "columns": Param(
+            None,
+            type=["array", "null"],
+            items={"type": "string"},
+            title="Columns",
+            section=_AGAINST,
+            description_md="Columns to compare; empty for all of the stream's that the target has.",
+        ),
+        "version": Param(
+            None,
+            type=["integer", "null"],
+            minimum=0,
+            title="Version",
+            section=_AGAINST,
+            description_md="The target's version; empty for the newest.",
+        ),
     }

@@ -18,7 +18,8 @@ from capstan.airflow.setting import Setting
 from capstan.declare import EpochTime, Replay
 from capstan.errors import BadRequest
 
-_AT_ONCE = 2
+# Runs that wait take one each, and the pool says how many Spark apps there are.
+_AT_ONCE = 16
 _LEAST = timedelta(microseconds=1)
 _OWN = ("adopt", "direct", "dry_run", "diff")
 

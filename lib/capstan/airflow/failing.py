@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from types import MappingProxyType
 
 from airflow.sdk.exceptions import (
     AirflowException,
@@ -30,11 +31,23 @@ _log = logging.getLogger(__name__)
 
 
 class TaskRefusedError(AirflowFailException):
-    """Raised when trying again would not change the answer: the task fails without a retry."""
+    """Raised when trying again would not change the answer: the task fails without a retry.
+
+    Attributes:
+        about: What is known of it: the app's answer, or the facts of the error.
+    """
+
+    about: Mapping[str, object] = MappingProxyType({})
 
 
 class TaskBrokenError(AirflowException):
-    """Raised when something broke that may work the next time: the task is retried."""
+    """Raised when something broke that may work the next time: the task is retried.
+
+    Attributes:
+        about: As of `TaskRefusedError`.
+    """
+
+    about: Mapping[str, object] = MappingProxyType({})
 
 
 def failure(code: int, error: Mapping[str, object]) -> AirflowException:
@@ -42,7 +55,9 @@ def failure(code: int, error: Mapping[str, object]) -> AirflowException:
     said = f"{error.get('error')}: {error.get('message')}"
     hint = error.get("hint")
     line = " ".join(f"{said} ({hint})".split() if hint else said.split())
-    return TaskRefusedError(line) if code in FINAL else TaskBrokenError(line)
+    found = TaskRefusedError(line) if code in FINAL else TaskBrokenError(line)
+    found.about = error
+    return found
 
 
 def come_back(at: datetime) -> AirflowRescheduleException:

@@ -168,7 +168,9 @@ def _how() -> dict[str, Param]:
         "dry_run": switch("Dry run", "Stop after the plan: what would be read and written."),
         "diff": switch("Differences", DIFFERENCES),
         "approve": switch(
-            "Approve", "A person decides between audit and publish, seeing what would change."
+            "Approve",
+            "A person decides between audit and publish, seeing what would change; always so for a "
+            "table of which a declared replay asks for it.",
         ),
         "wait": switch("Wait", "Wait until the range is complete, where it is not."),
         "partial": switch("Partial", "Play what is complete of a range that is not."),

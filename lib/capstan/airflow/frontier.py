@@ -6,10 +6,13 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from airflow.sdk import BaseSensorOperator, Context
+from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout
 
-from capstan.airflow.failing import as_task, say_last
+from capstan.airflow.failing import as_task, failure, say_last
 from capstan.airflow.setting import Setting
+from capstan.errors import NotComplete
 
+_HINT = "see whether the stream is captured, then clear this task"
 Asked = Callable[[Context], Mapping[str, object]]
 
 
@@ -49,6 +52,26 @@ class FrontierSensor(BaseSensorOperator):
         super().__init__(poke_interval=poke_interval, timeout=timeout, **rest)  # type: ignore[arg-type]
         self._setting = setting
         self._asked = asked
+
+    def execute(self, context: Context) -> object:
+        """Look, and come back later; fails with `CAP-INCOMPLETE` once it has waited for long."""
+        try:
+            return super().execute(context)
+        except AirflowSensorTimeout:
+            raise self._too_late(context) from None
+
+    def _too_late(self, context: Context) -> AirflowException:
+        """What is not complete after all, as a look at it tells."""
+        from capstan.airflow.resolving import look
+
+        with as_task():
+            asked = self._asked(context)
+            plan = look(self._setting, asked)
+            if plan is not None:
+                plan.require_complete()
+        stream = str(asked.get("stream"))
+        error = NotComplete("CAP-INCOMPLETE", f"nothing of stream {stream} is on tape yet", _HINT)
+        return failure(error.exit_code, error.as_json())
 
     def poke(self, context: Context) -> bool:
         """Whether the range is complete now."""

@@ -105,7 +105,7 @@ def gaps_dags(setting: Setting) -> Iterator[DAG]:
             task_id="gaps",
             setting=setting,
             doc_md="Looks for gaps, without Spark. What it found is under *Rendered Templates*.",
-            **tried(setting),
+            **tried(setting, over_all=True),
         )
         fill = FillOperator(
             task_id="fill",
@@ -115,7 +115,7 @@ def gaps_dags(setting: Setting) -> Iterator[DAG]:
             show=backfills_markdown,
             outlets=[REPLAYED],
             doc_md="Submits `spark_apps/backfill.py`; the XCom has each run.",
-            **tried(setting),
+            **tried(setting, over_all=True),
         )
         gaps >> fill
     yield dag
@@ -205,14 +205,15 @@ def _told(setting: Setting, replay: Replay, chunk: int | None) -> dict[str, obje
     """What there is to say of a replay: its counts, its gaps, and under `fills` what to ask for."""
     from capstan.backfill.gaps import State, survey
     from capstan.backfill.interval import stretches
-    from capstan.errors import BadRequest
+    from capstan.errors import CapstanError
     from capstan.tape.lake import Lake
 
     about: dict[str, object] = {"replay": replay.name, "target": replay.target, "fills": []}
     lake = Lake.at(setting.lake)
     try:
         found = survey(lake, setting.declarations, replay.name)
-    except BadRequest as error:
+    except CapstanError as error:
+        # Also a tape that cannot be read: it hides nothing of the others.
         return {**about, **error.told()}
     about |= {"cut": found.plan.cut.commit, "counts": dict(found.counts)}
     about["stretches"] = [

@@ -26,6 +26,17 @@ class CertificateLink(BaseOperatorLink):
         return page(f"{run}/tasks/certificate/rendered_templates")
 
 
+class RunLink(BaseOperatorLink):
+    """From a task that replays to its run on Capstan's page: audit, findings, steps."""
+
+    name = "Run"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """Capstan's page of the run; of all runs where the task has not come to one."""
+        run = getattr(operator, "run_name", None)
+        return page("plugin/capstan/capstan/runs" + (f"/{quote(run, safe='')}" if run else ""))
+
+
 class TargetLink(BaseOperatorLink):
     """From a task that replays to its target's asset: what changed it, and what follows it."""
 

@@ -11,7 +11,7 @@ from capstan.airflow.failing import as_task, say_last
 from capstan.airflow.setting import Setting
 from capstan.airflow.submit import CapstanSubmitOperator
 from capstan.airflow.tries import tried
-from capstan.errors import AnswerIsNo
+from capstan.errors import AnswerIsNo, CapstanError
 
 DAG_ID = "capstan_maintain"
 
@@ -59,23 +59,30 @@ class WatchOperator(BaseOperator):
         from capstan.airflow.resolving import require_moving, taped
 
         moving: list[str] = []
-        standing: list[AnswerIsNo] = []
+        found: dict[str, CapstanError] = {}
         with as_task():
             for stream in taped(self._setting, watched(self._setting)):
                 try:
                     require_moving(self._setting, stream)
-                except AnswerIsNo as error:
-                    self.log.warning("%s", error.message)
-                    standing.append(error)
+                except CapstanError as error:
+                    # Also of a tape that cannot be read: it hides nothing of the others.
+                    self.log.warning("%s", error)
+                    found[stream] = error
                 else:
                     moving.append(stream)
-            if len(standing) == 1:
-                raise standing[0]
-            if standing:
-                names = [str(each.fields["stream"]) for each in standing]
-                said = f"{len(names)} streams stand still: {', '.join(names)}"
-                raise AnswerIsNo("CAP-STALLED", said, standing[0].hint, streams=names)
+            if found:
+                raise _over_all(found)
         return moving
+
+
+def _over_all(found: Mapping[str, CapstanError]) -> CapstanError:
+    """One error for those of several streams; one that something broke comes first."""
+    broken = [error for error in found.values() if not isinstance(error, AnswerIsNo)]
+    if broken or len(found) == 1:
+        return next(iter((*broken, *found.values())))
+    said = f"{len(found)} streams stand still: {', '.join(found)}"
+    hint = next(iter(found.values())).hint
+    return AnswerIsNo("CAP-STALLED", said, hint, concerned=list(found))
 
 
 def watched(setting: Setting) -> list[str]:
@@ -102,14 +109,14 @@ def maintain_dags(setting: Setting) -> Iterator[DAG]:
             task_id="maintain",
             setting=setting,
             doc_md=docs.TASKS["maintain"],
-            **tried(setting),
+            **tried(setting, over_all=True),
         )
         if watched(setting):
             WatchOperator(
                 task_id="watch",
                 setting=setting,
                 doc_md=docs.TASKS["watch"],
-                **tried(setting),
+                **tried(setting, over_all=True),
             )
     yield dag
 

@@ -9,7 +9,7 @@ the variable `CAPSTAN_NOTIFY` are told of every task.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -62,6 +62,42 @@ def of_chosen(setting: Setting) -> Callback:
                 _find(name)(context)
 
     return tell
+
+
+def of_concerned(setting: Setting) -> Callback:
+    """A callback that tells those of the streams and the declared replays that a failure names.
+
+    A task over all of them knows whom to tell once it has failed: of a stream that breaks a rule,
+    is damaged or stands still, of a table that fails its audit, of a backfill that ended early.
+    """
+
+    def tell(context: Any) -> None:
+        about = getattr(context.get("exception"), "about", {})
+        for name in dict.fromkeys(_concerned(setting, about)):
+            if name not in setting.notify:
+                _find(name)(context)
+
+    return tell
+
+
+def _concerned(setting: Setting, about: Mapping[str, Any]) -> Iterator[str]:
+    """Whom to tell of a failure, by what is known of it."""
+    from capstan.replay.plan import target_path
+    from capstan.tape.lake import Lake
+
+    declared, lake = setting.declarations, Lake.at(setting.lake)
+    streams = {about.get("stream"), *about.get("concerned", ())}
+    streams.update(each["stream"] for each in about.get("violations", ()))
+    streams.update(each["stream"] for each in about.get("tables", ()) if each["damaged"])
+    # As the ledgers have them, by path.
+    tables = {each["target"] for each in about.get("audits", ()) if each.get("passed") is False}
+    replays = {each["replay"] for each in about.get("backfills", ()) if "error" in each}
+    for stream in declared.streams.values():
+        if stream.name in streams:
+            yield from stream.notify
+    for replay in declared.replays.values():
+        if replay.name in replays or target_path(lake, declared, replay.target)[0] in tables:
+            yield from replay.notify
 
 
 def _find(name: str) -> Callback:

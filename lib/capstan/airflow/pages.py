@@ -19,7 +19,7 @@ from fastapi.responses import HTMLResponse, Response
 from capstan.airflow.filling import disclosed, fields_of, foreseen
 from capstan.airflow.guard import guard, refuse
 from capstan.airflow.setting import Setting, read_setting
-from capstan.airflow.sight import Sight, backfill_dag, capture_dag
+from capstan.airflow.sight import Sight, capture_dag, replay_dag
 from capstan.declare import check_name
 from capstan.errors import BadRequest, CapstanError
 from capstan.ledger import claims
@@ -168,7 +168,7 @@ def replay(
         view=view,
         seen=_seen_runs(lake, who, where),
         may_fill=who.may_replay(),
-        dag=backfill_dag(found),
+        dag=replay_dag(found),
     )
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from airflow.sdk import Context, timezone
+from airflow.sdk import Context
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
-from capstan.airflow.failing import as_task, come_back
+from capstan.airflow.failing import as_task
 from capstan.airflow.setting import Setting
 from capstan.airflow.showing import plan_markdown
 from capstan.airflow.submit import CapstanSubmitOperator
@@ -84,7 +84,7 @@ class PlanReplayOperator(CapstanSubmitOperator):
             shown = found.as_json()
             self._tell(shown)
             if not dry:
-                self._require_complete(found, wait=wait)
+                self._require_complete(context, found, wait=wait)
         # What a task keeps has to be JSON, and a tuple is none.
         asked = json.loads(json.dumps(pinned(found).as_json()))
         if fields.get("diff"):
@@ -112,14 +112,13 @@ class PlanReplayOperator(CapstanSubmitOperator):
         for line in self.plan.splitlines():
             self.log.info("%s", line)
 
-    def _require_complete(self, found: Preview, *, wait: bool) -> None:
+    def _require_complete(self, context: Context, found: Preview, *, wait: bool) -> None:
         try:
             found.plan.require_complete()
         except NotComplete as error:
-            if not wait:
-                raise
-            self.log.info("waiting: %s", error)
-            raise come_back(timezone.utcnow() + self._wait) from error
+            if wait:
+                self._wait_for_more(context, error.message)
+            raise
 
     def _skip(self, context: Context, result: Mapping[str, object]) -> None:
         """Skip the tasks of an approval that nobody asked for: they cost not even a start."""

@@ -11,7 +11,7 @@ from capstan.airflow.approve import ApproveOperator
 from capstan.airflow.assets import REPLAYED, certified, tell_tables
 from capstan.airflow.certify import CertificateOperator
 from capstan.airflow.form import replay_form
-from capstan.airflow.links import CertificateLink, TargetLink
+from capstan.airflow.links import CertificateLink, RunLink, TargetLink
 from capstan.airflow.notify import of_chosen
 from capstan.airflow.plan import PlanReplayOperator
 from capstan.airflow.setting import Setting
@@ -25,15 +25,17 @@ DAG_ID = "capstan_replay"
 class ReplayOperator(CapstanSubmitOperator):
     """Submits a replay; the events of its target's asset carry the certificate."""
 
-    operator_extra_links = (CertificateLink(), TargetLink())
+    operator_extra_links = (RunLink(), CertificateLink(), TargetLink())
 
     def __init__(self, *, setting: Setting, app: str = "replay", **rest: object) -> None:
         """Prepare a replay; the target is an outlet, or becomes known through an alias."""
         super().__init__(app=app, setting=setting, told=certified, **rest)  # type: ignore[arg-type]
         self.asset_name: str | None = None
+        self.run_name: str | None = None
 
     def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
         """Tell the target's asset what was played into it; nothing while that only waits."""
+        self.run_name = str(result.get("run") or "")
         if result.get("published") is False:
             # A task that succeeds changes its outlets, whether it tells them anything or not.
             self.outlets = []
@@ -122,7 +124,8 @@ def replay_dags(setting: Setting) -> Iterator[DAG]:
         schedule=None,
         start_date=schedules.BEGINNING,
         catchup=False,
-        max_active_runs=4,
+        # Those that wait for a person, or for times, are among them.
+        max_active_runs=32,
         # Nothing starts it but a person, who should not have to find out why it does not run.
         is_paused_upon_creation=False,
         params=replay_form(setting),

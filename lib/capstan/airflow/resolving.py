@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from capstan.airflow.setting import Setting
 from capstan.capture import stalled
 from capstan.declare import Replay
-from capstan.declare.names import did_you_mean, one_of
+from capstan.declare.names import check_target, did_you_mean, one_of
 from capstan.declare.reading import read_model
 from capstan.errors import BadRequest
 from capstan.ledger import claims, coverage
 from capstan.ledger.identity import short_name
 from capstan.ledger.tables import read_rows
-from capstan.replay.plan import Plan, make_plan
+from capstan.replay.plan import Plan, make_plan, target_path
 from capstan.replay.preview import Preview, preview
 from capstan.replay.request import Request
 from capstan.tape import summary
@@ -49,14 +49,17 @@ def resolve(setting: Setting, fields: Mapping[str, object]) -> Request:
     """The request that a form or a schedule makes; of a declared replay, as that is declared.
 
     What a run of a declared replay leaves empty of workers, transform, pipeline, sink and keys is
-    the replay's own, and where the replay has to be approved, so has each of its runs. Where it
-    follows, so does a run that asks for no times of its own; others repair a part.
+    the replay's own. Where it follows, so does a run that asks for no times of its own; others
+    repair a part. Into a table of which a declared replay has to be approved, every run has to be,
+    whether it is one of that replay's or not.
 
     Raises:
         BadRequest: As `read_request`; `CAP-REPLAY` for a replay that is not declared;
             `CAP-REQUEST` where the fields say otherwise than the declaration.
     """
     asked = read_request(fields)
+    if not asked.approve and _is_approved(setting, asked.into):
+        asked = replace(asked, approve=True)
     if asked.replay is None:
         return asked
     declared = setting.declarations.replay(asked.replay)
@@ -67,7 +70,6 @@ def resolve(setting: Setting, fields: Mapping[str, object]) -> Request:
         pipeline=asked.pipeline or declared.pipeline,
         sink=asked.sink or declared.sink,
         keys=asked.keys or declared.keys,
-        approve=asked.approve or declared.approve,
     )
     times = (asked.since, asked.until, asked.known_at, asked.as_of)
     if declared.follow is not None and all(each is None for each in times) and not asked.partial:
@@ -86,6 +88,16 @@ def resolve(setting: Setting, fields: Mapping[str, object]) -> Request:
                 key=name,
             )
     return request
+
+
+def _is_approved(setting: Setting, into: str) -> bool:
+    """Whether a person decides on what is put into a target."""
+    lake, declared = Lake.at(setting.lake), setting.declarations
+    approved = [each.target for each in declared.replays.values() if each.approve]
+    if not approved:
+        return False
+    path = target_path(lake, declared, check_target(into))[0]
+    return any(target_path(lake, declared, each)[0] == path for each in approved)
 
 
 def since_of(replay: Replay) -> str | None:
@@ -205,13 +217,22 @@ def auditable(
         newest: How many of each table, the newest; None for all.
 
     Raises:
-        BadRequest: `CAP-RUN` for a run that does not stand.
+        BadRequest: `CAP-TARGET` for a target into which nothing was ever published, and that is
+            not declared; `CAP-RUN` for a run that does not stand.
     """
     lake = Lake.at(setting.lake)
     paths = {str(row["target"]) for row in read_rows(lake, "coverage")}
     if target:
-        declared = setting.declarations.targets.get(target)
-        paths &= {lake.table(declared.path if declared and declared.path else target)}
+        path, declared = target_path(lake, setting.declarations, target)
+        if declared is None and path not in paths:
+            known = [*setting.declarations.targets, *map(short_name, paths)]
+            raise BadRequest(
+                "CAP-TARGET",
+                f"no replay has published into {target[:80]!r}{did_you_mean(target, known)}",
+                "see `capstan tables`, or the page's *Tables*",
+                target=target,
+            )
+        paths &= {path}
     found = {path: _audits_of(lake, path) for path in sorted(paths)}
     known = [run for each in found.values() for run in each]
     for run in runs or ():
@@ -245,8 +266,8 @@ def against(setting: Setting, params: Mapping[str, object]) -> dict[str, object]
     if params.get("runs") or not params.get("target"):
         problem = "a stream is held against one table, and not against runs"
         raise BadRequest("CAP-REQUEST", problem, "name the table as target, and no runs")
-    named = ("stream", "worker_column", "time_column")
-    request = {name: params[name] for name in named if params.get(name)}
+    named = ("stream", "worker_column", "time_column", "columns", "version")
+    request = {name: params[name] for name in named if params.get(name) not in (None, "", [])}
     request["table"] = params["target"]
     asked = read_model(Against, request, "CAP-REQUEST")
     plan_against(Lake.at(setting.lake), setting.declarations, asked)

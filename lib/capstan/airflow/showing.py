@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from capstan.views.facts import audit_text, bounds_text, checks_text, plan_facts
 from capstan.views.shown import approval_text, number, pipeline_text
 
 _LONGEST = 300
+_MARKS = re.compile(r"[\\|`<\[\]]")
 
 
 def plan_markdown(plan: Mapping[str, object]) -> str:
@@ -137,8 +139,12 @@ def _value(value: object) -> str:
 
 
 def _text(value: object) -> str:
-    """A value in a cell of a table: one line, with nothing in it that ends the cell."""
+    """A value in a cell of a table: one line, with nothing in it that is more than text.
+
+    What comes out of data could else end the cell, or be an image that a browser fetches.
+    """
     listed = isinstance(value, list | tuple | Mapping)
     text = _value(value) if listed else "" if value is None else str(value)
-    text = " ".join(text.split()).replace("|", "\\|")
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+    text = " ".join(text.split())
+    text = text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+    return _MARKS.sub(r"\\\g<0>", text)

@@ -30,8 +30,10 @@ def capture_dag(stream: str) -> str:
     return f"capstan_capture__{stream}"
 
 
-def backfill_dag(replay: Replay) -> str:
-    """The id of the DAG that runs a declared replay: its own, if it has a schedule."""
+def replay_dag(replay: Replay) -> str:
+    """The id of the DAG that runs a declared replay: its own, if it follows or has a schedule."""
+    if replay.follow is not None:
+        return f"capstan_follow__{replay.name}"
     return REPLAY_DAG if replay.schedule is None else f"capstan_backfill__{replay.name}"
 
 
@@ -58,7 +60,7 @@ class Sight:
         """Those of the declared replays that the user may see, in their order."""
         listed = list(replays)
         needed = {
-            replay.name: {backfill_dag(replay), capture_dag(replay.stream)} for replay in listed
+            replay.name: {replay_dag(replay), capture_dag(replay.stream)} for replay in listed
         }
         seen = _readable({dag for dags in needed.values() for dag in dags}, self.user)
         return [replay for replay in listed if needed[replay.name] <= seen]
@@ -100,7 +102,7 @@ class Sight:
 def _run_dag(run: RunView, declarations: Declarations) -> str:
     name = run.request.get("replay")
     replay = declarations.replays.get(name) if isinstance(name, str) else None
-    return REPLAY_DAG if replay is None else backfill_dag(replay)
+    return REPLAY_DAG if replay is None else replay_dag(replay)
 
 
 def _is_name(stream: str) -> bool:

@@ -71,7 +71,9 @@ class CapstanSubmitOperator(SparkSubmitOperator):
             records: How many records it is about, where that is known: few let it start faster.
             told: What of the result the events of the task's assets carry; all by default.
             show: Makes of the result what the task's page shows, as markdown.
-            wait: How long a task waits before it asks again whether times are complete.
+            wait: How long a task waits before it asks again whether times are complete. One that
+                comes back before Airflow's scheduler has noted its end is taken for a lost one:
+                a few seconds are too short.
             patience: How long it does so before it fails.
             conf: Spark settings that win over Capstan's own.
             rest: Anything that a `SparkSubmitOperator` takes.
@@ -177,7 +179,7 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         self._say(answer)
         context["ti"].xcom_push(key="return_value", value=answer)
         if code == NotComplete.exit_code:
-            self._wait_for_more(context, answer)
+            self._wait_for_more(context, answer.get("message"))
         raise failure(code, answer) from None
 
     def _say(self, result: Mapping[str, object]) -> None:
@@ -187,12 +189,12 @@ class CapstanSubmitOperator(SparkSubmitOperator):
             for line in self.shown.splitlines():
                 self.log.info("%s", line)
 
-    def _wait_for_more(self, context: Context, answer: Mapping[str, object]) -> None:
+    def _wait_for_more(self, context: Context, why: object) -> None:
         """Come back later, as long as there is patience; a try is not used up by it."""
         now = timezone.utcnow()
         since = context["ti"].get_first_reschedule_date(context) or now
         if now - since < self._patience:
-            self.log.info("not complete yet: %s", answer.get("message"))
+            self.log.info("not complete yet: %s", why)
             raise come_back(now + self._wait)
 
 

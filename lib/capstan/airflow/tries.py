@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from capstan.airflow.notify import on_failure
+from capstan.airflow.notify import of_concerned, on_failure
 from capstan.airflow.setting import Setting
 
 RETRIES = 2
@@ -14,7 +14,11 @@ RETRY_DELAY = timedelta(seconds=30)
 
 
 def tried(
-    setting: Setting, declared: Sequence[str] = (), place: Sequence[str] = ()
+    setting: Setting,
+    declared: Sequence[str] = (),
+    place: Sequence[str] = (),
+    *,
+    over_all: bool = False,
 ) -> dict[str, Any]:
     """The arguments of a task that say so.
 
@@ -22,12 +26,18 @@ def tried(
         setting: Where Capstan works.
         declared: Whom to tell of this task, besides those who are told of all.
         place: Where they are declared, for the message.
+        over_all: Whether the task is about all that is declared: then those are told whom its
+            failure concerns.
 
     Raises:
         BadRequest: As `on_failure`.
     """
+    told = on_failure(setting, declared, place)
+    if over_all:
+        # The error's own line stays the last.
+        told.insert(-1, of_concerned(setting))
     return {
-        "on_failure_callback": on_failure(setting, declared, place),
+        "on_failure_callback": told,
         "retries": RETRIES,
         "retry_delay": RETRY_DELAY,
     }

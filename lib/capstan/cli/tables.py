@@ -20,16 +20,6 @@ from capstan.tape.lake import Lake
 from capstan.tape.summary import WorkerState
 from capstan.tape.tape import Cut, Tape, newest_cut, open_tape
 
-_STATES = {
-    Step.INTENT: "begun",
-    Step.AUDITED: "audited",
-    Step.APPROVED: "approved",
-    Step.REJECTED: "rejected",
-    Step.DONE: "published",
-    Step.FAILED: "failed",
-    Step.ROLLED_BACK: "rolled back",
-}
-
 
 def stream_rows(lake: Lake, declarations: Declarations) -> list[dict[str, object]]:
     """One row per stream, by name: those with a tape, and those that are only declared.
@@ -216,9 +206,6 @@ def _run_row(history: History, holds: bool) -> dict[str, object]:
     last, intent = history.last, history.first_intent
     certificate = history.certificate or (intent.detail["certificate"] if intent else {})
     assert isinstance(certificate, Mapping)
-    state = _STATES[last.step]
-    if history.certificate is not None:
-        state = "rolled back" if history.rolled_back else "published"
     error = last.detail.get("error") if last.step is Step.FAILED else None
     if last.step is Step.REJECTED:
         error = "CAP-REJECTED"
@@ -226,7 +213,7 @@ def _run_row(history: History, holds: bool) -> dict[str, object]:
         "run": last.run,
         "stream": last.stream,
         "target": last.target,
-        "state": state,
+        "state": history.state(holds=holds),
         "holds": holds,
         "attempts": history.attempts,
         "records": certificate.get("records"),

@@ -62,9 +62,11 @@ def check_target(text: str) -> str:
     """Return a target: a table's name, or the absolute path or URI of a Delta table.
 
     Slashes at the end are taken off. Nothing is opened: a path may be of a table yet to be made.
+    A table has one path: two that differ are of two tables.
 
     Raises:
-        BadRequest: `CAP-NAME` when it is neither, or could step out of the folder it names.
+        BadRequest: `CAP-NAME` when it is neither, could step out of the folder it names, or says
+            in a roundabout way what a shorter path says.
     """
     if "/" not in text:
         return check_name("table", text)
@@ -101,10 +103,16 @@ def _path_problem(text: str) -> str | None:
         return "it has a quote, a semicolon or a control character in it"
     if ".." in re.split(r"[/\\]", text):
         return "it has '..' in it"
-    if not text.startswith("/") and not _SCHEME.match(text):
+    scheme = _SCHEME.match(text)
+    if not text.startswith("/") and not scheme:
         return "a path begins with '/' or with a scheme such as 's3a://'"
+    if text.startswith("file:"):
+        return "a folder of this machine is named by its path alone"
     if not text.strip("/"):
         return "it is the root of all files"
+    inside = text[scheme.end() :] if scheme else text[1:]
+    if {"", "."} & set(inside.rstrip("/").split("/")[1 if scheme else 0 :]):
+        return "it has '.' or nothing between two slashes"
     return None
 
 

@@ -88,6 +88,23 @@ class History:
         """Whether what it published was taken back."""
         return any(row.step is Step.ROLLED_BACK for row in self.rows)
 
+    def state(self, *, holds: bool) -> str:
+        """The state of the run, in a word.
+
+        Args:
+            holds: Whether it holds its range: of one that has begun, whether it is at work still.
+
+        Returns:
+            `begun`, `stopped`, `audited`, `approved`, `rejected`, `published`, `failed` or
+            `rolled back`. One that has stopped was killed or interrupted; it may have published,
+            and the same replay again finds out, and goes on.
+        """
+        if self.certificate is not None:
+            return "rolled back" if self.rolled_back else "published"
+        if self.last.step is Step.INTENT:
+            return "begun" if holds else "stopped"
+        return str(self.last.step).replace("-", " ")
+
     def approval(self, attempt: int) -> Mapping[str, object] | None:
         """Who has approved what an attempt has staged, and when; None where nobody was asked."""
         found = [r for r in self.rows if r.attempt == attempt and r.step is Step.APPROVED]

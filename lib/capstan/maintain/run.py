@@ -98,7 +98,9 @@ class Maintained:
             "staging": self.staging,
             "snapshots": self.snapshots,
             "retired": self.retired,
-            "violations": [error.told() for error in self.violations],
+            "violations": [
+                {"stream": error.fields["stream"], **error.told()} for error in self.violations
+            ],
             "busy": [error.told() for error in self.busy],
         }
 

@@ -266,10 +266,15 @@ def make_plan(
 
 
 def target_path(lake: Lake, declarations: Declarations, into: str) -> tuple[str, Target | None]:
-    """The path of a target, and its declaration if it has one."""
-    declared = declarations.targets.get(into)
-    path = declared.path if declared is not None and declared.path else into
-    return lake.table(path), declared
+    """The path of a target, and its declaration if it has one: also where it is named by its path.
+
+    Raises:
+        BadRequest: `CAP-NAME` for a place that belongs to the lake itself.
+    """
+    places = {name: lake.table(each.path or name) for name, each in declarations.targets.items()}
+    path = places.get(into) or lake.table(into)
+    name = into if into in places else next((n for n, at in places.items() if at == path), None)
+    return lake.target(path), declarations.targets[name] if name is not None else None
 
 
 def with_region(plan: Plan, region: Region) -> Plan:

@@ -17,6 +17,8 @@ LEDGERS = (
     "runs", "coverage", "claims", "verified", "findings", "metrics", "snapshots", "retired",
 )  # fmt: skip
 
+_OWN = frozenset({"streams", "ledger", "staging", "state", "aside"})
+
 
 @dataclass(frozen=True, slots=True)
 class TapePaths:
@@ -83,6 +85,31 @@ class Lake:
         if "/" in target:
             return target.rstrip("/")
         return f"{self.root}/tables/{check_name('table', target)}"
+
+    def target(self, target: str) -> str:
+        """The path of a table that replays may write: like `table`, but nothing of the lake's own.
+
+        Raises:
+            BadRequest: `CAP-NAME` for a place that tapes, ledgers or what is staged have, for one
+                within another table, and for one that the lake lies in: what is tidied up there
+                would be the lake's.
+        """
+        path = self.table(target)
+        around = f"{self.root}/".startswith(f"{path}/")
+        inside = path.removeprefix(f"{self.root}/").split("/")
+        own = path.startswith(f"{self.root}/") and (
+            inside[0] in _OWN or (inside[0] == "tables" and len(inside) != 2)
+        )
+        if around or own:
+            raise BadRequest(
+                "CAP-NAME",
+                f"{target[:80]!r} cannot be a target: "
+                + ("the lake lies in it" if around else "it is a part of the lake"),
+                "give a table's name, or another path",
+                kind="target",
+                name=target,
+            )
+        return path
 
     def staging(self, run: str) -> str:
         """The path of the staged output of a run."""

@@ -6,7 +6,7 @@ days of a calendar, or cells of a strip where times are numbers, and stretches t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -30,6 +30,9 @@ FILLED = frozenset({"gap", "failed", "stale"})
 _AT_ONCE = 8
 _STRIP = 366
 _STRETCHES = 200
+
+
+Doubling = Callable[[Iterable[Interval]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,18 +192,18 @@ def view_coverage(
         return NoCoverage(declared, error)
     time_type = found.plan.tape.time_type
     dated = time_type.coordinates[-1].kind is not Kind.BIGINT and not found.whole
-    appends = declared.mode is Mode.APPEND
-    days = _days(found.intervals, appends) if dated else ()
+    doubles = _doubling(declared)
+    days = _days(found.intervals, doubles) if dated else ()
     years = tuple(sorted({cell.day.year for cell in days if cell.day}))
     shown = _year(days, years, year)
-    stretches = _stretches(found.intervals, appends)
+    stretches = _stretches(found.intervals, doubles)
     kept = _kept(stretches)
     return Coverage(
         declared,
         found.counts,
         tuple(cell for cell in days if cell.day and cell.day.year == shown)
         if dated
-        else _strip(found.intervals, appends),
+        else _strip(found.intervals, doubles),
         years,
         shown,
         kept,
@@ -247,7 +250,7 @@ def _year(days: Sequence[Cell], years: Sequence[int], asked: int | None) -> int 
     return max(open_ones, default=years[-1])
 
 
-def _days(intervals: Iterable[Interval], appends: bool) -> tuple[Cell, ...]:
+def _days(intervals: Iterable[Interval], doubles: Doubling) -> tuple[Cell, ...]:
     """The days that intervals meet, each with the worst state of those."""
     by_day: dict[date, list[Interval]] = {}
     for each in intervals:
@@ -259,17 +262,17 @@ def _days(intervals: Iterable[Interval], appends: bool) -> tuple[Cell, ...]:
         for number in range(max((last - first).days, 0) + 1):
             by_day.setdefault(first + timedelta(days=number), []).append(each)
     listed = sorted(by_day.items())
-    return tuple(_cell(day.isoformat(), found, day, appends) for day, found in listed)
+    return tuple(_cell(day.isoformat(), found, day, doubles) for day, found in listed)
 
 
-def _strip(intervals: Sequence[Interval], appends: bool) -> tuple[Cell, ...]:
+def _strip(intervals: Sequence[Interval], doubles: Doubling) -> tuple[Cell, ...]:
     """The newest intervals as cells; several in one where they are more than can be shown."""
     many = -(-len(intervals) // _STRIP) or 1
     parts = [intervals[i : i + many] for i in range(0, len(intervals), many)]
-    return tuple(_cell(part[0].since, part, None, appends) for part in parts)
+    return tuple(_cell(part[0].since, part, None, doubles) for part in parts)
 
 
-def _cell(name: str, intervals: Sequence[Interval], day: date | None, appends: bool) -> Cell:
+def _cell(name: str, intervals: Sequence[Interval], day: date | None, doubles: Doubling) -> Cell:
     states = {str(each.state) for each in intervals}
     worst = next(state for state in WORST if state in states)
     # What is covered between two gaps is not to be played again: a link leads to one at a time.
@@ -278,22 +281,29 @@ def _cell(name: str, intervals: Sequence[Interval], day: date | None, appends: b
     part = list(
         takewhile(lambda e: e.state == worst and _concerned(e) == workers, intervals[first:])
     )
-    bounds, doubles = (part[0].since, part[-1].until), appends and _doubles(part)
-    return Cell(name, worst, *bounds, len(intervals), day, workers, doubles)
+    bounds = part[0].since, part[-1].until
+    return Cell(name, worst, *bounds, len(intervals), day, workers, doubles(part))
 
 
-def _stretches(intervals: Iterable[Interval], appends: bool) -> list[Stretch]:
+def _stretches(intervals: Iterable[Interval], doubles: Doubling) -> list[Stretch]:
     found = []
     for (state, runs, workers), group in groupby(intervals, _said):
         part = list(group)
-        bounds, doubles = (part[0].since, part[-1].until), appends and _doubles(part)
-        found.append(Stretch(*bounds, state, runs, workers, len(part), doubles))
+        bounds = part[0].since, part[-1].until
+        found.append(Stretch(*bounds, state, runs, workers, len(part), doubles(part)))
     return found
 
 
-def _doubles(part: Iterable[Interval]) -> bool:
-    """Whether to append what is said to be missing would double rows that stand there."""
-    return any(each.state is State.STALE or each.partly for each in part)
+def _doubling(declared: Replay) -> Doubling:
+    """Of intervals that lack something, whether to play them would put in rows twice.
+
+    Only what appends does: where rows stand there, and where a replay that follows will come by.
+    """
+    if declared.mode is not Mode.APPEND:
+        return lambda _: False
+    if declared.follow is not None:
+        return lambda _: True
+    return lambda part: any(each.state is State.STALE or each.partly for each in part)
 
 
 def _said(each: Interval) -> tuple[str, tuple[str, ...], tuple[str, ...]]:

@@ -10,24 +10,17 @@ from datetime import datetime
 from itertools import groupby
 
 from capstan.errors import BadRequest
+from capstan.ledger import claims
 from capstan.ledger.findings import read_findings
 from capstan.ledger.runs import History, Step, read_histories
 from capstan.tape.lake import Lake
 
 _RUN = re.compile(r"[a-z0-9_]{1,40}-[0-9a-f]{8}-[1-9][0-9]{0,9}")
-_STATES = {
-    "intent": "begun",
-    "audited": "audited",
-    "approved": "approved",
-    "rejected": "rejected",
-    "done": "published",
-    "failed": "failed",
-    "rolled-back": "rolled back",
-}
 _AUDITS = frozenset({"CAP-AUDIT", "CAP-CHECK"})
 """Codes of a failed audit; the facts of the error are what it found."""
 UNCOVERED = {
     "begun": "Everything: it has not published yet.",
+    "stopped": "Everything: it was cut off. The same replay again finds out how far it came.",
     "audited": "Everything: it waits, and has not published yet.",
     "approved": "Everything: it is approved, and has not published yet.",
     "rejected": "Everything: it was rejected, and nothing of it stands.",
@@ -83,7 +76,7 @@ class RunView:
         run: Its name.
         stream: The stream that was played.
         target: The target's path.
-        state: `begun`, `audited`, `approved`, `rejected`, `published`, `failed` or `rolled back`.
+        state: As `History.state` has it.
         at: When its newest step was written down.
         certificate: The certificate; of a run that has not published, as far as it is known.
         published: Whether the certificate is one, and not a draft.
@@ -117,7 +110,9 @@ class RunView:
 
 def list_runs(lake: Lake, **equal: object) -> list[RunView]:
     """Runs whose rows have these column values, the newest first."""
-    found = [_view(history) for history in read_histories(lake, **equal).values()]
+    holding = {claim.run for claim in claims.alive(lake)}
+    histories = read_histories(lake, **equal)
+    found = [_view(each, holds=run in holding) for run, each in histories.items()]
     return sorted(found, key=lambda each: each.at, reverse=True)
 
 
@@ -156,20 +151,17 @@ def _whole(value: object) -> int | None:
     return None if value is None else int(str(value))
 
 
-def _view(history: History) -> RunView:
+def _view(history: History, *, holds: bool) -> RunView:
     last, intent = history.last, history.intended or history.first_intent
     draft = intent.detail.get("certificate") if intent else None
     request = intent.detail.get("request") if intent else None
     certificate = history.certificate or _mapping(draft)
-    state = _STATES[str(last.step)]
     audited = next((row for row in reversed(history.rows) if row.step is Step.AUDITED), None)
-    if history.certificate is not None:
-        state = "rolled back" if history.rolled_back else "published"
     return RunView(
         run=last.run,
         stream=last.stream,
         target=last.target,
-        state=state,
+        state=history.state(holds=holds),
         at=last.at,
         certificate=certificate,
         published=history.certificate is not None,

@@ -64,6 +64,19 @@
     return conf;
   };
 
+  // The page again, with the plan of what stands in the form now.
+  const plan = (form) => {
+    const query = new URLSearchParams();
+    for (const [name, value] of Object.entries(read(form))) {
+      for (const each of Array.isArray(value) ? value : [value]) {
+        if (each !== null && each !== false) {
+          query.append(name, String(each));
+        }
+      }
+    }
+    window.location.assign(`${window.location.pathname}?${query}`);
+  };
+
   const said = (answer) => {
     const detail = answer && answer.detail;
     return typeof detail === "string" ? detail : JSON.stringify(detail || answer);
@@ -75,6 +88,10 @@
       return;
     }
     event.preventDefault();
+    if (event.submitter && "plan" in event.submitter.dataset) {
+      plan(form);
+      return;
+    }
     const button = form.querySelector("button");
     const place = document.getElementById("said");
     button.disabled = true;
