@@ -18,11 +18,12 @@ BY_ROW = {
     "keyed sum, batch form", "keyed sum, by record", "sessions, batch form",
     "keyed sum, 10,000,000 rows", "sessions, 10,000,000 rows", "snapshot, a million keys",
     "snapshot and restore, a million keys", "rescale on Spark, a million keys",
+    "restore from Delta, a million keys", "restore from Delta and snapshot into it, a million keys",
 }  # fmt: skip
 RATIOS = {"capture", "capture without read-back", "direct", "staged", "verify"}
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_every_line_is_measured(tmp_path: Path) -> None:
     output = tmp_path / "found.json"
     words = ["--rows=100000,300000", "--rounds=1", "--longer=2", f"--output={output}"]
@@ -51,7 +52,9 @@ def test_every_line_is_measured(tmp_path: Path) -> None:
         ("nexmark q5", "bytewax"),
         ("keyed sum, batch form", "bytewax reduce_final"),
         ("sessions, batch form", "bytewax fold_window"),
+        ("sessions of more keys, batch form", "bytewax fold_window"),
         ("keyed sum, by record", "transformWithState"),
+        ("sessions, batch form", "transformWithState"),
     }
     assert lines["commits of a run"]["met"]
     assert lines["more files read by a follow"]["met"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capstan.backfill.gaps import survey
+from capstan.cli import main
 from capstan.declare import Declarations, Mode, Replay, load
 from capstan.errors import BadRequest, NotComplete
 from capstan.ledger import coverage
@@ -22,6 +24,7 @@ from capstan.replay.planned import standing_in
 from capstan.replay.request import Request
 from capstan.tape import delta
 from capstan.tape.lake import Lake
+from capstan.testing import split
 from capstan.testing.bare import Books, lay_tape
 from capstan.testing.piped import REFERENCES
 from capstan.testing.streams import NAME, declared, little_stream
@@ -187,6 +190,30 @@ def test_what_cannot_be_played_is_refused(
 def test_a_sink_needs_a_pipeline() -> None:
     with pytest.raises(BadRequest, match="--sink goes with --pipeline"):
         Request(NAME, "t", sink="out")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ([], "CAP-USAGE", "--all-sinks goes with --pipeline"),
+        (["--pipeline", "places", "--sink", "hours"], "CAP-USAGE", "--sink does not go with"),
+        (["--pipeline", "places", "--into", "t"], "CAP-USAGE", "--into does not go with"),
+        (["--pipeline", "split", "--transform", "x"], "CAP-PIPELINE", "and not both"),
+        (["--pipeline", "places"], "CAP-PIPELINE", "which table pairs, starts goes into"),
+        (["--pipeline", "split", "--workers", "a"], "CAP-WORKERS", "split"),
+    ],
+)
+def test_what_cannot_go_into_all_tables_is_refused(
+    place: Place, capsys: pytest.CaptureFixture[str], words: list[str], code: str, said: str
+) -> None:
+    named = json.dumps({"pipelines": {**REFERENCES, "split": split.REFERENCE}})
+    streams = place.lake.root + "/streams.yaml"
+    Path(streams).write_text(named, encoding="utf-8")
+    asked = ["--lake", place.lake.root, "--streams", streams, "--json", "replay", NAME]
+    assert main([*asked, "--all-sinks", *words]) == 2
+    error = json.loads(capsys.readouterr().out)
+    assert error["error"] == code
+    assert said in error["message"]
 
 
 def test_a_pipeline_by_the_clock_is_refused_with_its_reason(tmp_path: Path) -> None:

@@ -223,7 +223,9 @@ class Stateful:
         assert barrier.reply.complete
         found = barrier.reply.snapshots[self.id]
         if "expect_persisted" in step:
-            values = {str(key): PLAIN.decode(state.data) for key, state in found.items()}
+            # A key that is a boolean is `true` as the key of a JSON object.
+            named = {key if isinstance(key, str) else json.dumps(key): key for key in found}
+            values = {name: PLAIN.decode(found[key].data) for name, key in named.items()}
             assert {str(self.id): values} == step["expect_persisted"]
 
     def do_recv(self, expected, step):

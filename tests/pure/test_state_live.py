@@ -183,6 +183,20 @@ def test_the_end_waits_for_every_worker():
     assert sorted(cluster.outputs, key=str) == [(0, Epoch(END)), (1, Epoch(END))]
 
 
+def test_who_joins_learns_what_has_ended():
+    cluster = Cluster(job(), (0, 1))
+    cluster.feed(0, Epoch(END))
+    cluster.run()
+    cluster.begin_rescale((0, 1, 2))
+    cluster.run()
+    cluster.feed(1, Epoch(END))
+    cluster.run()
+    assert cluster.outputs == []
+    cluster.feed(2, Epoch(END))
+    cluster.run()
+    assert sorted(cluster.outputs, key=str) == [(each, Epoch(END)) for each in (0, 1, 2)]
+
+
 def test_a_worker_that_comes_back_is_waited_for_again():
     cluster = Cluster(job(), (0, 1))
     cluster.feed(0, Epoch(3))

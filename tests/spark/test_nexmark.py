@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 # Two minutes of events, or a little more: many windows, and gaps of ten seconds for most bidders.
 EVENTS, PER_SECOND = 3_000, 23
 TIMES = TimeType.of(event=Kind.TIMESTAMP)
-# Windows and their hottest, a window alone, windows joined, sessions, a join without bound.
-STATEFUL = (5, 7, 8, 11, 20)
 ROWS_AT_LEAST = {
     0: 2_700, 1: 2_700, 2: 5, 3: 3, 4: 5, 5: 60, 7: 13, 8: 3, 9: 90, 11: 100, 14: 500, 18: 500,
     19: 500, 20: 300, 21: 2_700, 22: 2_700,
@@ -172,7 +170,7 @@ def test_what_was_captured_gives_what_sql_gives(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("batches", [1, 50])
-@pytest.mark.parametrize("number", STATEFUL)
+@pytest.mark.parametrize("number", sorted(nexmark_sql.QUERIES))
 def test_captured_in_any_batches_any_workers_give_what_sql_gives(
     events: DataFrame, captured: Callable[[int], Tape], batches: int, number: int
 ) -> None:

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from capstan.capture.run import capture
+from capstan.cli import main
 from capstan.dag.errors import OperatorFailed
 from capstan.errors import AnswerIsNo, BadRequest
 from capstan.ledger import claims, runs
@@ -22,6 +23,7 @@ from capstan.replay.foreign import audit_run, require_auditable
 from capstan.replay.request import Request
 from capstan.replay.run import Outcome, publish, replay, rollback
 from capstan.tape.lake import Lake, exists
+from capstan.testing import split
 from capstan.testing.piped import REFERENCES
 from capstan.testing.streams import START, declared, lay, little_stream, rows
 
@@ -137,6 +139,31 @@ def test_a_sink_goes_into_its_table(play: Play, monkeypatch: pytest.MonkeyPatch)
     assert set(metrics["node"]) == {"rows", "odd", "by_hour", "hours"}
     assert not exists(str(held.certificate["staging"]))
     assert play("hours", sink="hours", since=DAY2, until=DAY4, peers=1).stood
+
+
+def test_every_sink_goes_into_its_own_table_by_one_command(
+    play: Play, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    declared = tmp_path / "streams.yaml"
+    declared.write_text(f"pipelines: {{split: {split.REFERENCE!r}}}", encoding="utf-8")
+    words = ["--lake", play.lake.root, "--streams", str(declared), "--json", "replay", "little"]
+    words += ["--pipeline", "split", "--all-sinks", "--until", DAY2, "--peers", "2"]
+    told = []
+    for _ in range(2):
+        capsys.readouterr()
+        assert main(words) == 0
+        told.append(json.loads(capsys.readouterr().out)["runs"])
+    first, again = told
+    assert [run["pipeline"]["sink"] for run in first] == ["dear", "cheap"]
+    assert all(run["published"] and run["audit"]["passed"] for run in first)
+    assert [run["run"] for run in again] == [run["run"] for run in first]
+    amounts = [amount for _, _, _, amount, _ in ROWS[:48] if amount is not None]
+    wanted = {
+        "dear_rows": sorted(each for each in amounts if each >= split.DEAR),
+        "cheap_rows": sorted(each for each in amounts if each < split.DEAR),
+    }
+    assert {name: sorted(play.rows(name)["amount"]) for name in wanted} == wanted
+    assert all(wanted.values())
 
 
 def test_a_followed_run_over_pieces_is_one_run_over_all(play: Play) -> None:

@@ -121,8 +121,7 @@ def test_each_other_app_is_killed_in_the_middle_and_done_again(
 
     audit, maintain = "capstan_audit", "capstan_maintain"
     for dag in (audit, maintain):
-        captured.rest.wait_for_dag(dag)
-        captured.rest.unpause(dag)
+        begin_daily(captured, dag)
     audits = captured.rest.trigger(audit, {"target": "steps"})
     killed(captured, audit, audits, "audit")
     found = captured.rest.xcom(audit, audits, "audit")
@@ -136,6 +135,18 @@ def test_each_other_app_is_killed_in_the_middle_and_done_again(
     back = captured.rest.trigger("capstan_rollback", {"run": name})
     killed(captured, "capstan_rollback", back, "rollback")
     assert captured.rows("steps") == []
+
+
+def begin_daily(world: World, dag: str) -> None:
+    """Unpause a DAG, and wait until its run of this day is over: nothing else shall be at work."""
+    world.rest.wait_for_dag(dag)
+    world.rest.unpause(dag)
+
+    def rests() -> bool | None:
+        states = {str(run["state"]) for run in world.rest.runs(dag)}
+        return (states and states <= {"success", "failed"}) or None
+
+    until(rests, 600)
 
 
 def killed(world: World, dag: str, run: str, task: str) -> None:

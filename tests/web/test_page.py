@@ -98,6 +98,9 @@ def filled_in(world: World, page: Page, pictures: Path) -> tuple[str, str]:
     inner.get_by_label("Approve").check()
     # What it would do is that of the day alone, once it is asked for.
     inner.get_by_role("button", name="Plan again").click()
+    # Airflow's address follows the frame's: what is planned can be handed on as a link.
+    page.wait_for_url(re.compile(r".*/fill\?.*&approve=true"))
+    page.reload()
     inner.get_by_text(re.compile(f"^from {day}.* to before {following}$")).first.wait_for()
     assert inner.get_by_label("Approve").is_checked()
     page.screenshot(path=pictures / "page-form.png")

@@ -1,9 +1,10 @@
-"""What snapshots cost: taken, put back, and dealt to other replay workers, by a million keys."""
+"""What snapshots cost by a million keys: taken, put back, stored in Delta, dealt anew."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Final
@@ -15,12 +16,19 @@ import pyarrow.compute as pc
 from capstan.bench.clock import Cost
 from capstan.bench.inputs import Bench
 from capstan.bench.lines import Line
-from capstan.dag import TIME, DagBuilder, DagExecutor, Event, Plan, Stage, plan_stages
+from capstan.dag import TIME, DagBuilder, DagExecutor, Event, Plan, Stage
 from capstan.dag.operators import count_rows, sum_of
+from capstan.ledger.snapshots import Snapshot, parts_of, read_parts, write_parts
+from capstan.pipeline import Pipeline, Pipelines, Sink
 from capstan.pipeline.keeping import Kept, batch_of, rows_to_keep
+from capstan.pipeline.play import play
+from capstan.pipeline.reach import everything
 from capstan.pipeline.rescaling import rescale
+from capstan.pipeline.stages import Carried
 from capstan.state import KeyedAggregate, key_hashes
 from capstan.state.chunks import PLACEMENT, cut_up, put_together
+from capstan.tape.lake import Lake
+from capstan.times import Antichain, Kind, TimeType
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,19 +37,28 @@ _KEYS: Final = 1_000_000
 _BEFORE: Final = 4
 _AFTER: Final = 6
 _SCHEMA: Final = pa.schema([("key", pa.string()), ("number", pa.int64()), (TIME, pa.int64())])
+_NAME: Final = "a_million_keys"
+_TIMES: Final = TimeType.of(event=Kind.BIGINT)
+_RECORDS: Final = "_worker INT, _time STRUCT<event: BIGINT>, key STRING, number BIGINT"
+_LAST: Final = _KEYS
+"""The watermark of a run that goes on: nothing has ended, so no sum comes out."""
 
 
 def rescales(bench: Bench) -> list[Line]:
-    """CPU seconds of a million keys: into a snapshot and back in one process; dealt on Spark."""
+    """CPU seconds of a million keys: in one process; from and into Delta; dealt on Spark."""
     bench.say(f"{_KEYS:,} keys on {_BEFORE} replay workers")
-    plan = _plan()
+    pipeline = _pipeline()
+    plan = pipeline.plan()
     stage = plan.stages[-1]
     before = _resident()
     known = _known(stage)
-    detail = {**_sizes(stage, known), "memory a key": round((_resident() - before) / _KEYS, 1)}
+    memory = (_resident() - before) / _KEYS
+    detail = {**_sizes(stage, known), "memory a key": round(memory, 1)}
     rows = _rows(bench.spark, [row for w in known for row in rows_to_keep(stage, w, known[w], {})])
     rows = rows.persist()
-    rows.count()
+    lake = Lake.at(bench.place("state"))
+    snapshot = _snapshot("first", rows.count())
+    write_parts(bench.spark, lake, snapshot, rows)
     try:
         costs = {
             "snapshot": _each(bench, lambda: _taken(stage, known)),
@@ -50,7 +67,54 @@ def rescales(bench: Bench) -> list[Line]:
         }
     finally:
         rows.unpersist()
-    return [_line(name, found, detail) for name, found in costs.items()]
+    lines = [_line(name, found, detail) for name, found in costs.items()]
+    known.clear()
+    return [*lines, *_from_delta(bench, lake, pipeline, snapshot, detail)]
+
+
+def _from_delta(
+    bench: Bench, lake: Lake, pipeline: Pipeline, snapshot: Snapshot, detail: Mapping[str, object]
+) -> list[Line]:
+    """What a followed run pays for its state: read and restored, and kept for the next one.
+
+    Raises:
+        AssertionError: As many rows are not there again.
+    """
+    bench.say(f"{_KEYS:,} keys from and into Delta")
+    bench.clock.forget_peaks()
+    read = _each(bench, lambda: _gone_on(bench.spark, lake, pipeline, snapshot))
+    peak = round(bench.clock.peak() / 2**20)
+    names = (f"kept-{number}" for number in range(bench.options.rounds))
+    kept = _each(bench, lambda: _gone_on(bench.spark, lake, pipeline, snapshot, next(names)))
+    assert set(parts_of(lake, _NAME).values()) == {snapshot.parts}
+    return [
+        _line("restore from Delta", read, {**detail, "peak MiB of a worker": peak}),
+        _line("restore from Delta and snapshot into it", kept, detail),
+    ]
+
+
+def _gone_on(
+    spark: SparkSession,
+    lake: Lake,
+    pipeline: Pipeline,
+    snapshot: Snapshot,
+    keeps: str | None = None,
+) -> None:
+    """Run a pipeline that goes on from a snapshot, of no records, and perhaps keep its state."""
+    records = spark.createDataFrame([], _RECORDS)
+    reach = replace(everything(_TIMES), last=_LAST)
+    carried = Carried(read_parts(spark, lake, snapshot), keeps=keeps is not None)
+    played = play(spark, records, pipeline, reach, peers=_BEFORE, carried=carried)
+    try:
+        if keeps is not None:
+            assert played.state is not None
+            write_parts(spark, lake, _snapshot(keeps, snapshot.parts), played.state)
+    finally:
+        played.release()
+
+
+def _snapshot(name: str, parts: int) -> Snapshot:
+    return Snapshot(name, _NAME, _BEFORE, Antichain(), _LAST, parts, rows=_KEYS, waiting=0, bytes=0)
 
 
 def _line(name: str, costs: list[Cost], detail: Mapping[str, object]) -> Line:
@@ -66,10 +130,16 @@ def _each(bench: Bench, work: Callable[[], None]) -> list[Cost]:
     return [bench.clock.measure(work) for _ in range(bench.options.rounds)]
 
 
-def _plan() -> Plan:
+def _graph() -> DagBuilder:
     sums = KeyedAggregate((sum_of("number"), count_rows("rows")), ("key",))
     builder = DagBuilder().source("in", _SCHEMA).operator("sum", sums).connect("in", "sum")
-    return plan_stages(builder.sink_for("sum", "out").build())
+    return builder.sink_for("sum", "out")
+
+
+def _pipeline() -> Pipeline:
+    mine = Pipelines()
+    mine.pipeline(name=_NAME, sinks=[Sink("out")], unbounded=True)(_graph)
+    return mine.get(_NAME)
 
 
 def _known(stage: Stage) -> dict[int, DagExecutor]:

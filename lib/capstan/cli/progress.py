@@ -125,10 +125,10 @@ def _ports(facts: Facts) -> str:
     return "port " + ", ".join(map(str, numbers))
 
 
-def replay_work(title: str, *, direct: bool = False, hold: bool = False) -> Work:
-    """The work of a replay; a total that holds unless an earlier run stands."""
+def replay_work(title: str, *, direct: bool = False, hold: bool = False, runs: int = 1) -> Work:
+    """The work of replays; a total that holds unless an earlier run stands."""
     steps = _DIRECT if direct else _HELD if hold else _REPLAY
-    return Work(title, tuple(f"replay.{step}" for step in steps))
+    return Work(title, tuple(f"replay.{step}" for step in steps) * runs)
 
 
 def import_work(title: str) -> Work:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import getpass
+import itertools
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,10 +15,13 @@ from capstan.cli.options import AsOf, Into, KnownAt, Run, Since, Stream, Until, 
 from capstan.cli.planned import difference_tables, plan_tables
 from capstan.cli.progress import Work, replay_work, rollback_work
 from capstan.cli.shell import Shell, shell_of
+from capstan.cli.sinks import every_sink, usual_target
 from capstan.declare import Mode
 from capstan.errors import BadRequest
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from capstan.declare import Declarations
     from capstan.replay.request import Request
     from capstan.replay.run import Outcome
@@ -34,6 +39,13 @@ Pipeline = Annotated[
 Sink = Annotated[
     str | None,
     typer.Option(help="Which sink of the pipeline, where it has several.", metavar="NODE"),
+]
+AllSinks = Annotated[
+    bool,
+    typer.Option(
+        "--all-sinks",
+        help="Every sink of the pipeline into its own table, one run after the other.",
+    ),
 ]
 ModeOption = Annotated[Mode, typer.Option(help="How the target is changed.")]
 Keys = Annotated[
@@ -126,6 +138,7 @@ def replay(
     transform: Transform = None,
     pipeline: Pipeline = None,
     sink: Sink = None,
+    all_sinks: AllSinks = False,
     mode: ModeOption = Mode.REPLACE,
     keys: Keys = None,
     follow: Follow = None,
@@ -144,14 +157,25 @@ def replay(
     if into_stream is not None:
         return _recapture(context, shell)
     declarations = shell.declarations()
-    request = _request(context, declarations)
+    if all_sinks:
+        each = every_sink(context.params, declarations)
+        requests = [_request(context, declarations, fields) for fields in each]
+    else:
+        requests = [_request(context, declarations)]
     # What can be refused is refused before a JVM starts.
-    make_plan(shell.lake, declarations, request)
-    with shell.spark(replay_work(f"replay {stream}", direct=direct, hold=hold)) as spark:
+    for request in requests:
+        make_plan(shell.lake, declarations, request)
+    work = replay_work(f"replay {stream}", direct=direct, hold=hold, runs=len(requests))
+    with shell.spark(work) as spark:
         from capstan.replay.run import replay as carry_out
 
-        outcome = carry_out(spark, shell.lake, declarations, request)
-    _answer(shell, outcome)
+        outcomes = [carry_out(spark, shell.lake, declarations, request) for request in requests]
+    if all_sinks:
+        told = [_told(outcome) for outcome in outcomes]
+        runs = [outcome.as_json() for outcome in outcomes]
+        shell.output.answer({"runs": runs}, *itertools.chain.from_iterable(told))
+    else:
+        _answer(shell, outcomes[0])
     return 0
 
 
@@ -193,39 +217,34 @@ def _recapture(context: typer.Context, shell: Shell) -> int:
     return 0
 
 
-def _request(context: typer.Context, declarations: Declarations) -> Request:
-    """The request of a command whose parameters are named like the request's fields."""
+def _request(
+    context: typer.Context, declarations: Declarations, other: Mapping[str, object] | None = None
+) -> Request:
+    """The request of a command whose parameters are named like the request's fields.
+
+    Args:
+        context: The command.
+        declarations: What is declared.
+        other: Fields that are not as the command has them.
+    """
     from capstan.replay.request import Request
 
-    given = context.params
+    given = {**context.params, **(other or {})}
     fields = {name: given[name] for name in Request.__dataclass_fields__ if name in given}
     if fields["into"] is None:
-        fields["into"] = _usual_target(context, declarations)
+        fields["into"] = usual_target(context, declarations)
     fields["mode"] = Mode(fields["mode"])
     fields["workers"] = names(fields["workers"], "--workers")
     fields["keys"] = names(fields["keys"], "--keys") or ()
     return Request(**fields)
 
 
-def _usual_target(context: typer.Context, declarations: Declarations) -> str:
-    """The table that a pipeline's sink goes into, where a command names none."""
-    if context.params["pipeline"] is not None:
-        from capstan.pipeline import pipelines
-        from capstan.replay.computing import find_sink
-
-        found = pipelines(references=declarations.pipelines).get(context.params["pipeline"])
-        target = find_sink(found, context.params["sink"]).target
-        if target is not None:
-            return target
-    other = " or --into-stream STREAM" if "into_stream" in context.params else ""
-    raise BadRequest(
-        "CAP-USAGE",
-        f"a replay needs --into TABLE{other}",
-        f"see `capstan {context.info_name} --help`",
-    )
-
-
 def _answer(shell: Shell, outcome: Outcome) -> None:
+    shell.output.answer(outcome.as_json(), *_told(outcome))
+
+
+def _told(outcome: Outcome) -> tuple[RenderableType, ...]:
+    """An outcome as people see it."""
     value = outcome.as_json()
     run = value["run"]
     if outcome.stood:
@@ -234,7 +253,7 @@ def _answer(shell: Shell, outcome: Outcome) -> None:
         line = f"run {run} is published"
     else:
         line = f"run {run} is audited and waits: capstan publish {run}"
-    shell.output.answer(value, certificate_facts(value), line)
+    return certificate_facts(value), line
 
 
 def publish(context: typer.Context, run: Run) -> int:
