@@ -59,15 +59,15 @@ test: setup classes
 	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder \
 	  --hypothesis-seed=$(SEED) $(ARGS)
 
-## Set up, then run the tests that take minutes each and show what others show, at full size; the benchmark in small.
+## Set up, then run the tests that take minutes each: clusters, brokers, kills, the soak; the benchmark in small.
 nightly: kafka broker classes
 	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -m "nightly or bench" --hypothesis-seed=$(SEED) $(ARGS)
 
 # How many kills, and the seed that chooses them: make chaos N=200 SEED=7
 N ?= 200
 
-## Kill work on lakes at random, N times over, and look at what is left (N=200, SEED=7; goes on in ./chaos).
-chaos: setup
+## Kill work, executors and a broker at random, N times over, and look at what is left (N=200, SEED=7; goes on in ./chaos).
+chaos: kafka broker
 	$(BIN)/python -m capstan.testing.chaos --kills=$(N) --seed=$(SEED) --folder=chaos $(ARGS)
 
 ## Let a stream grow by N micro-batches, and tell what each of ten stages costs (N=2000; in ./soak).

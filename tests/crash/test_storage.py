@@ -26,6 +26,9 @@ exec "$@"
 SIZES = {"file": 2**20, "full": 10, "share": 1, "least": 1, "many": 2}
 """Sizes by which what has settled of the little tape is worth to be put together."""
 
+FREE = (16, 64, 128)
+"""KiB that are free when a replay begins: it ends at another place with each."""
+
 FULL, NO_ACCESS = "CAP-DISK-FULL", "CAP-NO-ACCESS"
 
 
@@ -39,6 +42,17 @@ def found(empty, recorded, tmp_path_factory):
         "room": small.step("remount", options="size=64m"),
         "captured": small.step("capture"),
         "tape": small.step("contents", **table),
+        **{
+            name: step
+            for free in FREE
+            for name, step in (
+                (f"filled-{free}", small.step("fill", free=free * 1024)),
+                (f"starved-{free}", small.step("replay", request=STAGED)),
+            )
+        },
+        "emptied": small.step("fill", free=2**25),
+        "fed": small.step("replay", request=STAGED),
+        "again": small.step("contents", **table),
         "unwritten": locked.step("replay", request=STAGED),
         "uncaptured": locked.step("capture", reseat=True),
         "unkept": locked.step("maintain", sizes=SIZES),
@@ -70,6 +84,18 @@ def test_a_full_disk_is_told_and_with_room_it_goes_on(found, undisturbed) -> Non
     assert (found["room"]["exit"], found["captured"]["exit"]) == (0, 0)
     # Which files a batch takes may differ: the source may have gone on when Spark could not.
     assert ids(found["tape"]["tape"]) == ids(undisturbed)
+
+
+def test_a_replay_onto_a_full_disk_publishes_nothing_and_with_room_it_goes_on(found) -> None:
+    for free in FREE:
+        starved = found[f"starved-{free}"]
+        assert (starved["exit"], starved["error"]) == (5, FULL), starved
+    assert found["tape"]["rows"] == []
+    certificate, again = found["fed"]["certificate"], found["again"]
+    assert (certificate["published"], certificate["audit"]["passed"]) == (True, True)
+    assert len(again["rows"]) == certificate["records"] > 0
+    assert len(again["standing"]) == 1
+    assert again["tape"] == found["tape"]["tape"]
 
 
 def test_a_lake_that_cannot_be_written_stays_as_it_is(found, undisturbed, whole) -> None:

@@ -360,5 +360,40 @@ def test_a_role_is_healthy_when_it_says_so(answering, role, path, well, ill):
     assert codes == [0, *(1 for _ in codes[1:])]
 
 
+@pytest.mark.parametrize("role", ["dag-processor", "triggerer"])
+def test_a_role_without_a_page_is_healthy_when_airflow_says_so(role, tmp_path):
+    jobs = (Path(importlib.util.find_spec("airflow").origin).parent / "jobs").glob("*.py")
+    known = set(re.findall(r'job_type = "(\w+)"', "".join(each.read_text() for each in jobs)))
+    program = tmp_path / "airflow"
+    codes = []
+    for code in (0, 1):
+        program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\nexit {code}\n')
+        program.chmod(0o755)
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        codes.append(run("health", CAPSTAN_ROLE=role, PATH=path).returncode)
+    *asked, job = (tmp_path / "asked").read_text(encoding="utf-8").split()
+    assert (codes, asked) == ([0, 1], ["jobs", "check", "--local", "--job-type"])
+    assert job in known
+
+
+def test_as_many_apps_as_may_run_have_room(compose):
+    """One that finds no core, or no memory, on any worker waits without a word."""
+    services = compose["services"]
+    settings = services["scheduler"]["environment"]
+    workers = [each["environment"] for name, each in services.items() if "spark-worker" in name]
+    apps, cores = (int(settings[name]) for name in ("CAPSTAN_APPS", "SPARK_CORES_MAX"))
+    each = int(settings["SPARK_EXECUTOR_CORES"])
+    gigabytes = int(settings["SPARK_EXECUTOR_MEMORY"].removesuffix("g"))
+    executors = sum(
+        min(
+            int(worker["SPARK_WORKER_CORES"]) // each,
+            int(worker["SPARK_WORKER_MEMORY"].removesuffix("g")) // gigabytes,
+        )
+        for worker in workers
+    )
+    assert len(workers) == 2
+    assert apps * cores // each <= executors
+
+
 def test_one_command_is_healthy_as_long_as_it_runs():
     assert run("health").returncode == 0

@@ -17,6 +17,8 @@ from capstan.dag import operators
 from capstan.declare import load, models
 from capstan.interop import codec_of
 from capstan.metrics import METRICS
+from capstan.runtime.archive import pyspark_home
+from capstan.runtime.jars import KAFKA
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -89,6 +91,14 @@ def test_settings_of_the_deployment_are_those_of_its_file() -> None:
     said = set(re.findall(r"`((?:CAPSTAN|SPARK)_[A-Z0-9_]+)", section))
     unknown = {name for name in said if f"${{{name}" not in compose}
     assert unknown == {"CAPSTAN_MASTER", "SPARK_CONF_DIR"}
+
+
+def test_connectors_for_the_image_are_those_of_this_spark() -> None:
+    section = TEXT.split("## On a cluster", 1)[1].split("\n## ", 1)[0]
+    said = re.findall(r"`SPARK_PACKAGES=([^`]+)`", section)
+    assert set(KAFKA.packages) < set(said)
+    hadoop = next((pyspark_home() / "jars").glob("hadoop-client-api-*.jar")).stem.split("-")[-1]
+    assert set(said) - set(KAFKA.packages) == {f"org.apache.hadoop:hadoop-aws:{hadoop}"}
 
 
 def test_targets_of_make_exist() -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections import defaultdict
+from datetime import datetime, timedelta
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ from capstan.replay.request import Request
 from capstan.replay.run import replay
 from capstan.tape import summary
 from capstan.tape.tape import newest_cut, open_tape
-from capstan.testing.streams import declared, lay_in, little_stream, rows
+from capstan.testing.streams import HOUR, declared, lay_in, little_stream, rows
 from capstan.testing.typed import register_complex
 from capstan.times import complete
 from capstan.verify import verify
@@ -310,7 +311,8 @@ def test_a_captured_stream_can_be_taken_elsewhere(
 ) -> None:
     from capstan.capture.run import capture
 
-    lay_in(tmp_path / "source", rows(range(30)), files=2)
+    laid = rows(range(30), step=HOUR / 2 + timedelta(microseconds=1))
+    lay_in(tmp_path / "source", laid, files=2)
     capture(spark, lake, little_stream(tmp_path / "source"))
     tape = open_tape(lake, "little")
     out = tmp_path / "out"
@@ -331,8 +333,10 @@ def test_a_captured_stream_can_be_taken_elsewhere(
         (v.valid, v.events, v.holdings) for v in was
     ]
     kept = pl.read_delta(copy.paths.records)["data"].struct.field("json").to_list()
-    assert sorted(json.loads(text)["id"] for text in kept) == [
-        n for n in range(30) if n % 3 in (0, 2)
+    told = [json.loads(text) for text in kept]
+    # To the microsecond.
+    assert sorted((row["id"], datetime.fromisoformat(row["at"])) for row in told) == [
+        (n, at) for n, _, at, *_ in laid if n % 3 in (0, 2)
     ]
     with pytest.raises(BadRequest, match="CAP-EXISTS"):
         import_recordings(spark, lake, "little", find_recordings(out, Format.JSONL), again)

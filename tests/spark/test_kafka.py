@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -13,7 +14,8 @@ import pytest
 from capstan import steps
 from capstan.capture.comparing import Difference, compare
 from capstan.capture.run import capture, close, put_back
-from capstan.declare import ByKey, ByPartition, EventTime, Source, Stream
+from capstan.cli import main
+from capstan.declare import ByKey, EventTime, Source, Stream
 from capstan.errors import AnswerIsNo, BadRequest, Broken
 from capstan.exchange import export_topics, import_topics
 from capstan.interop.topics import Topics
@@ -23,6 +25,7 @@ from capstan.tape import summary
 from capstan.tape.lake import Lake
 from capstan.tape.tape import newest_cut, open_tape
 from capstan.testing.broker import Broker, broker
+from capstan.testing.clicks import HASTY, click, ids, send, stream_of
 from capstan.testing.streams import START, declared, lay, little_stream, rows
 from capstan.verify import verify
 
@@ -32,38 +35,30 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-# For a broker that is gone, and is to be told soon.
 pytestmark = pytest.mark.nightly
 
-HASTY = {
-    "kafka.default.api.timeout.ms": "3000",
-    "kafka.request.timeout.ms": "2000",
-    "kafkaConsumer.pollTimeoutMs": "3000",
-    "fetchOffset.numRetries": "1",
+TYPED = {
+    "at": "timestamp'2024-05-01 00:30:00Z' + make_interval(0, 0, 0, 0, id, 0, 0.000001)",
+    "real": "array(double('NaN'), double('Infinity'), -0.0d, 5e-324d, 0.1d, null)[id]",
+    "single": "array(float('NaN'), float('-Infinity'), -0.0f, 0.1f, 16777217f, null)[id]",
+    "exact": "array(0.0000000001, -12345678901234567890.0987654321, null)[id % 3]",
+    "raw": "array(X'', X'00FF80', null)[id % 3]",
+    "day": "date_add(date'0001-01-01', int(id) * 700000)",
+    "local": "timestamp_ntz'2024-05-01 12:00:00.000001'",
+    "yes": "id % 2 = 0",
+    "tiny": "tinyint(-128)",
+    "short": "smallint(32767)",
+    "words": "array('', 'a \\\\ \"b\" é \\u0000', null)",
+    "by_name": "map('x', int(id), 'y', null)",
+    "nested": "array(named_struct('n', id, 'in', named_struct('s', string(null))), null)",
 }
+"""Columns by name, as SQL over a number from 0 to 5."""
 
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with broker(tmp_path_factory.mktemp("kafka") / "broker", partitions=2) as found:
         yield found
-
-
-def send(kafka: Broker, frame: DataFrame) -> None:
-    """Send rows `topic, partition, value`."""
-    options = {"kafka.bootstrap.servers": kafka.address}
-    frame.write.format("kafka").options(**options).save()
-
-
-def clicks(spark: SparkSession, kafka: Broker, topic: str, numbers: range) -> None:
-    """Send JSON records to a topic: number n is half an hour after number n - 1."""
-    told = [
-        (topic, n % 2, json.dumps({"id": n, "at": (START + n * timedelta(minutes=30)).isoformat()}))
-        for n in numbers
-    ]
-    send(
-        kafka, spark.createDataFrame(told, "topic STRING, partition INT, value STRING").coalesce(1)
-    )
 
 
 def forget(spark: SparkSession, kafka: Broker, topic: str, before: int) -> None:
@@ -85,24 +80,17 @@ def forget(spark: SparkSession, kafka: Broker, topic: str, before: int) -> None:
     admin.close()
 
 
-def stream_of(kafka: Broker, *topics: str, name: str = "clicks", **options: str) -> Stream:
-    given = {"kafka.bootstrap.servers": kafka.address, "subscribe": ",".join(topics)}
-    return Stream(
-        name=name,
-        source=Source(format="kafka", options={**given, **options}),
-        workers=ByPartition(),
-        time=EventTime(
-            expression="get_json_object(cast(value AS string), '$.at')",
-            every=timedelta(hours=1),
-            lateness=timedelta(hours=2),
-            watermark="worker",  # type: ignore[arg-type]
-        ),
-    )
-
-
-def ids(lake: Lake, name: str = "clicks") -> list[int]:
-    values = pl.read_delta(lake.stream(name).records)["data"].struct.field("value")
-    return sorted(json.loads(value)["id"] for value in values)
+def widen(spark: SparkSession, kafka: Broker, topic: str, partitions: int) -> None:
+    """Give a topic more partitions."""
+    jvm = spark._jvm
+    assert jvm is not None
+    properties, wanted = jvm.java.util.Properties(), jvm.java.util.HashMap()
+    properties.put("bootstrap.servers", kafka.address)
+    clients = jvm.org.apache.kafka.clients.admin
+    wanted.put(topic, clients.NewPartitions.increaseTo(partitions))
+    admin = clients.Admin.create(properties)
+    admin.createPartitions(wanted).all().get()
+    admin.close()
 
 
 @pytest.fixture(scope="module")
@@ -111,13 +99,13 @@ def captured(
 ) -> tuple[Lake, Stream]:
     """Two topics of two partitions, captured in several batches, with a late record."""
     lake = Lake.at(tmp_path_factory.mktemp("captured") / "lake")
-    stream = stream_of(kafka, "web", "app", maxOffsetsPerTrigger="30")
-    clicks(spark, kafka, "web", range(40))
-    clicks(spark, kafka, "app", range(100, 120))
+    stream = stream_of(kafka.address, "web", "app", maxOffsetsPerTrigger="30")
+    click(spark, kafka.address, "web", range(40))
+    click(spark, kafka.address, "app", range(100, 120))
     first = capture(spark, lake, stream)
     assert (first.batches, first.fed, first.late) == (2, 60, {})
-    clicks(spark, kafka, "web", range(40, 60))
-    clicks(spark, kafka, "web", range(2))
+    click(spark, kafka.address, "web", range(40, 60))
+    click(spark, kafka.address, "web", range(2))
     second = capture(spark, lake, stream)
     assert (second.batches, second.fed, second.late) == (1, 22, {"late": 2})
     return lake, stream
@@ -155,11 +143,47 @@ def test_what_the_topics_gave_is_on_tape_or_late(
         assert (found.batches, found.records) == (3, 82)
 
 
+def test_offsets_that_no_batch_has_consumed_are_found(
+    spark: SparkSession, captured: tuple[Lake, Stream], tmp_path: Path
+) -> None:
+    lake = Lake.at(tmp_path / "lake")
+    shutil.copytree(captured[0].root, lake.root)
+    tape = open_tape(lake, "clicks")
+    # As of a source that has skipped two records: what was consumed is all there.
+    spark.sql(
+        f"UPDATE delta.`{tape.paths.feed}` SET since = since + 2, until = until + 2 "
+        "WHERE batch = 2 AND part = 'web/0'"
+    )
+    found = compare(spark, tape, captured[1])
+    assert found.findings == (Difference(2, "web/0", "gap", 2, 0),)
+    assert not found.agrees
+
+
+def test_partitions_that_a_topic_gains_are_workers_from_then_on(
+    spark: SparkSession, kafka: Broker, lake: Lake
+) -> None:
+    click(spark, kafka.address, "grown", range(10))
+    stream = stream_of(kafka.address, "grown", name="grown")
+    assert capture(spark, lake, stream).records == 10
+    widen(spark, kafka, "grown", 3)
+    later = START + timedelta(hours=5)
+    click(spark, kafka.address, "grown", range(10, 22), partitions=3, at=later)
+    done = capture(spark, lake, stream)
+    assert (done.records, done.late) == (12, {})
+    tape = open_tape(lake, "grown")
+    labels = summary.worker_labels(tape, newest_cut(tape))
+    assert sorted(labels.values()) == ["grown/0", "grown/1", "grown/2"]
+    assert ids(lake, "grown") == list(range(22))
+    assert verify(spark, lake, tape, deep=True).valid
+    found = compare(spark, tape, stream, deep=True)
+    assert (found.agrees, found.records) == (True, 22)
+
+
 def test_a_record_that_was_lost_or_changed_is_found(
     spark: SparkSession, kafka: Broker, lake: Lake
 ) -> None:
-    clicks(spark, kafka, "lost", range(20))
-    stream = stream_of(kafka, "lost", name="lost")
+    click(spark, kafka.address, "lost", range(20))
+    stream = stream_of(kafka.address, "lost", name="lost")
     capture(spark, lake, stream)
     tape = open_tape(lake, "lost")
     spark.sql(f"DELETE FROM delta.`{tape.paths.records}` WHERE data.offset = 5 AND worker = 0")
@@ -181,8 +205,8 @@ def test_a_record_that_was_lost_or_changed_is_found(
 def test_the_timestamp_of_a_record_is_a_time_as_well(
     spark: SparkSession, kafka: Broker, lake: Lake
 ) -> None:
-    clicks(spark, kafka, "stamped", range(6))
-    stream = stream_of(kafka, "stamped", name="stamped")
+    click(spark, kafka.address, "stamped", range(6))
+    stream = stream_of(kafka.address, "stamped", name="stamped")
     stream = replace(stream, time=EventTime(column="timestamp", every=timedelta(hours=1)))
     assert capture(spark, lake, stream).records == 6
     close(spark, lake, "stamped")
@@ -193,8 +217,8 @@ def test_the_timestamp_of_a_record_is_a_time_as_well(
 def test_a_broker_that_dies_in_the_midst_loses_and_doubles_nothing(
     spark: SparkSession, kafka: Broker, lake: Lake
 ) -> None:
-    clicks(spark, kafka, "dying", range(40))
-    stream = stream_of(kafka, "dying", name="dying", maxOffsetsPerTrigger="10")
+    click(spark, kafka.address, "dying", range(40))
+    stream = stream_of(kafka.address, "dying", name="dying", maxOffsetsPerTrigger="10")
     hasty = replace(stream, source=replace(stream.source, options=stream.source.options | HASTY))
     left = [2]
 
@@ -216,6 +240,38 @@ def test_a_broker_that_dies_in_the_midst_loses_and_doubles_nothing(
     tape = open_tape(lake, "dying")
     assert verify(spark, lake, tape, deep=True).valid
     assert compare(spark, tape, stream, deep=True).records == 40
+
+
+def test_wherever_a_broker_dies_the_next_capture_goes_on(
+    spark: SparkSession, kafka: Broker, lake: Lake
+) -> None:
+    """At each point of a batch once: what was read is written, and what was not is read again."""
+    stream = stream_of(kafka.address, "mortal", name="mortal", maxOffsetsPerTrigger="5")
+    hasty = replace(stream, source=replace(stream.source, options=stream.source.options | HASTY))
+    deaths, failures = [], []
+    points = ("begin", "claim", "records", "late", "events")
+    for number, fatal in enumerate(points):
+        click(spark, kafka.address, "mortal", range(10 * number, 10 * number + 10))
+
+        def die(point: str, _: dict[str, object], fatal: str = fatal) -> None:
+            if point == f"capture.{fatal}" and fatal not in deaths:
+                deaths.append(fatal)
+                kafka.stop()
+
+        try:
+            with steps.listening(die):
+                capture(spark, lake, hasty)
+        except Broken as error:
+            failures.append(error.code)
+        kafka.start()
+    assert deaths == list(points)
+    # The first of two batches is the one that it dies in, so that the second has no broker.
+    assert failures == ["CAP-BROKER"] * len(points)
+    capture(spark, lake, stream)
+    assert ids(lake, "mortal") == list(range(50))
+    tape = open_tape(lake, "mortal")
+    assert verify(spark, lake, tape, deep=True).valid
+    assert compare(spark, tape, stream, deep=True).records == 50
 
 
 @pytest.fixture(scope="module")
@@ -273,6 +329,38 @@ class TestTopics:
         states = summary.worker_states(copy, summary.find_cut(copy, 0))
         assert sum(state.records for state in states) == 41
 
+    def test_columns_of_every_type_come_back(
+        self, spark: SparkSession, kafka: Broker, lake: Lake, tmp_path: Path
+    ) -> None:
+        source = tmp_path / "typed"
+        frame = spark.range(6).selectExpr(
+            "id", *(f"{sql} AS {name}" for name, sql in TYPED.items())
+        )
+        frame.coalesce(1).write.parquet(str(source))
+        stream = Stream(
+            name="little",
+            source=Source(format="parquet", path=str(source), schema=frame.schema.toDDL()),
+            workers=ByKey(columns=("id",), count=2),
+            time=EventTime(column="at", every=timedelta(hours=1)),
+        )
+        assert capture(spark, lake, stream).records == 6
+        topics = Topics.at(f"kafka://{kafka.address}/typed")
+        self.export(spark, lake, topics)
+        import_topics(spark, lake, "copy", topics)
+        assert same_recording(lake, "little", "copy")
+        assert verify(spark, lake, open_tape(lake, "copy"), deep=True).valid
+
+    def test_the_command_line_sends_them_and_takes_them(
+        self, kafka: Broker, recorded: tuple[Lake, Stream, Path], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        lake, place = recorded[0], f"kafka://{kafka.address}/told"
+        at = ["--lake", lake.root, "--json"]
+        assert main([*at, "export", "little", place]) == 0
+        assert main([*at, "import", "told", place]) == 0
+        sent, taken = map(json.loads, capsys.readouterr().out.splitlines())
+        assert sent["records"] == taken["records"] > 0
+        assert same_recording(lake, "little", "told")
+
     def test_what_is_missing_or_another_is_refused_by_name(
         self, spark: SparkSession, kafka: Broker, recorded: tuple[Lake, Stream, Path]
     ) -> None:
@@ -293,22 +381,22 @@ class TestTopics:
             ),
         }
         for prefix, (kept, said) in cases.items():
-            send(kafka, renamed(text.where(kept), "whole", prefix))
+            send(kafka.address, renamed(text.where(kept), "whole", prefix))
             with pytest.raises(AnswerIsNo, match=said):
                 import_topics(spark, lake, "refused", Topics(kafka.address, prefix))
         changed = text.selectExpr(
             "topic", "replace(value, '\"amount\":49', '\"amount\":48') AS value"
         )
-        send(kafka, renamed(changed, "whole", "changed"))
+        send(kafka.address, renamed(changed, "whole", "changed"))
         with pytest.raises(AnswerIsNo, match="CAP-TOPIC: topic changed-. has other records of"):
             import_topics(spark, lake, "refused", Topics(kafka.address, "changed"))
         twice = text.selectExpr("topic", "replace(value, '\"diff\":1', '\"diff\":2') AS value")
         for frame in (text, twice):
-            send(kafka, renamed(frame, "whole", "twice"))
+            send(kafka.address, renamed(frame, "whole", "twice"))
         with pytest.raises(AnswerIsNo, match="CAP-TOPIC: topic twice-0 has two different events"):
             import_topics(spark, lake, "refused", Topics(kafka.address, "twice"))
         unsound = text.selectExpr("topic", "replace(value, '\"diff\":-1', '\"diff\":-2') AS value")
-        send(kafka, renamed(unsound, "whole", "unsound"))
+        send(kafka.address, renamed(unsound, "whole", "unsound"))
         with pytest.raises(
             AnswerIsNo, match="CAP-VIOLATION: stream refused, worker 0 breaks negat"
         ):
@@ -321,7 +409,7 @@ class TestTopics:
         self, spark: SparkSession, kafka: Broker, recorded: tuple[Lake, Stream, Path]
     ) -> None:
         lake, _, _ = recorded
-        clicks(spark, kafka, "other", range(4))
+        click(spark, kafka.address, "other", range(4))
         for prefix, said in (("nowhere", "there is no topic nowhere"), ("other", "does not say")):
             with pytest.raises(BadRequest, match=f"CAP-TOPIC: .*{said}"):
                 import_topics(spark, lake, "refused", Topics(kafka.address, prefix))

@@ -19,7 +19,7 @@ from capstan.exchange.form import Form, Format
 from capstan.ledger.retired import require_kept
 from capstan.protocol import Rule
 from capstan.steps import reached
-from capstan.tape.columns import integers
+from capstan.tape.columns import JSON, integers
 from capstan.tape.lake import Lake
 from capstan.tape.schema import payload_of
 from capstan.tape.tape import Cut, Tape, newest_cut, read_events, read_records
@@ -202,7 +202,7 @@ def _data(payload: StructType, form: Form) -> Column:
     """The records as the form has them: typed columns, or JSON text."""
     if form.types is None:
         imported = payload.names == ["json"]
-        return F.col("data.json") if imported else F.to_json("data")
+        return F.col("data.json") if imported else F.to_json("data", JSON)
     wanted = payload_type(form.types.record)
     if [field.name for field in wanted] != payload.names:
         raise BadRequest(

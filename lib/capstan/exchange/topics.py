@@ -26,7 +26,7 @@ from capstan.errors import CapstanError
 from capstan.interop.topics import Head, Topics, newest_head
 from capstan.steps import reached
 from capstan.tape import delta, summary
-from capstan.tape.columns import integers
+from capstan.tape.columns import JSON, integers
 from capstan.tape.tape import Cut, Tape, read_events, read_records, stored_payload
 from capstan.verify import verify
 
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from capstan.tape.lake import Lake
 
 Found = TypeVar("Found")
-# JSON's own form of a timestamp stops at milliseconds.
-JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 RECORD = "record"
 _TIME = ArrayType(LongType())
 _UPDATE = StructType([StructField("time", _TIME), StructField("diff", LongType())])

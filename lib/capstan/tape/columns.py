@@ -1,4 +1,4 @@
-"""Times as columns of integers, and back: Python's own dates would have to be told their zone."""
+"""Times as columns of integers, or as JSON, and back; Python's dates would need a zone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from capstan.times import Coordinate, Kind, TimeType
+
+JSON = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Options of columns that become JSON and come back: Spark's own form stops at milliseconds."""
 
 
 def coordinate(value: Column, declared: Coordinate) -> Column:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -35,7 +36,7 @@ from capstan.replay.run import Outcome, publish, replay, rollback, unlock
 from capstan.tape import summary
 from capstan.tape.lake import Lake
 from capstan.tape.tape import newest_cut, open_tape
-from capstan.testing import contents, little
+from capstan.testing import clicks, contents, little
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +52,9 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
         name: One of `capture`, `put-back`, `close`, `import`, `export-topics`, `import-topics`,
             `recapture`, `replay`, `backfill`, `publish`, `reject`, `rollback`, `maintain`,
             `retire`; `unlock`, of all runs that hold something; `remount`, which gives a file
-            system other options; `contents`, what a sound tape and a table hold.
+            system other options; `fill`, which leaves little of it free; `click`, which sends
+            records to a topic of Kafka, and `capture-clicks`; `contents`, what a sound tape and a
+            table hold.
         arguments: `lake` and `source` are folders; `capture` takes `reseat`, `rescale`, how many
             `workers` by key there are, and whether the source is `idle`; those of topics take their
             place as `topics`; `import` takes the folder `recordings`, of timely's frames;
@@ -59,9 +62,10 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
             `request`; `backfill` takes the name of a `replay`, whose gaps it fills with a run for
             each interval, and how long they are as `every`; `publish`, `reject` and `rollback` take
             `run`, else it is the newest one, and the first two take `by`, who has decided;
-            `remount` takes `options`, of the file system that the lake's folder is; `contents` a
-            `table`; `maintain` takes the fields of `Sizes` under `sizes`, and `retire` takes
-            `before`.
+            `remount` takes `options`, of the file system that the lake's folder is; `fill` how many
+            bytes stay `free`, by a file that it makes anew; those of clicks take the `broker`, and
+            `click` the `first` number and how many there are as `count`; `contents` a `table`;
+            `maintain` takes the fields of `Sizes` under `sizes`, and `retire` takes `before`.
 
     Returns:
         What came of it, as JSON.
@@ -164,6 +168,30 @@ def _remount(work: _Work) -> dict[str, object]:
     return {}
 
 
+def _fill(work: _Work) -> dict[str, object]:
+    ballast = Path(work.lake.root) / ".ballast"
+    ballast.unlink(missing_ok=True)
+    free = shutil.disk_usage(work.lake.root).free
+    left = work.arguments["free"]
+    assert isinstance(left, int)
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, max(1, free - left))
+    return {"filled": free - left}
+
+
+def _click(work: _Work) -> dict[str, object]:
+    first, count = (int(work.named(name)) for name in ("first", "count"))
+    clicks.click(work.spark, work.named("broker"), clicks.NAME, range(first, first + count))
+    return {"sent": count}
+
+
+def _capture_clicks(work: _Work) -> dict[str, object]:
+    hasty = {**clicks.HASTY, "maxOffsetsPerTrigger": "10"}
+    stream = clicks.stream_of(work.named("broker"), clicks.NAME, **hasty)
+    found = capture(work.spark, work.lake, stream)
+    return {"batches": found.batches, "fed": found.fed, "records": found.records}
+
+
 def _contents(work: _Work) -> dict[str, object]:
     contents.require_sound(work.spark, work.lake)
     return {"tape": contents.tape(work.lake), **contents.table(work.lake, work.named("table"))}
@@ -221,6 +249,9 @@ _ACTIONS: dict[str, Callable[[_Work], dict[str, object]]] = {
     "maintain": _maintain,
     "retire": _retire,
     "remount": _remount,
+    "fill": _fill,
+    "click": _click,
+    "capture-clicks": _capture_clicks,
     "contents": _contents,
 }
 

@@ -207,11 +207,11 @@ def broker(folder: Path, *, partitions: int = 1) -> Iterator[Broker]:
     """A broker that runs inside the `with` block.
 
     Args:
-        folder: Its own, made where it is not there.
+        folder: Its own, made where it is not there; topics of an earlier broker are still there.
         partitions: How many each topic gets that a client writes to.
     """
     data = folder / "data"
-    data.mkdir(parents=True)
+    data.mkdir(parents=True, exist_ok=True)
     (data / "meta.properties").write_text(_META, encoding="ascii")
     port, control = _free_ports(2)
     text = _PROPERTIES.format(control=control, port=port, data=data, partitions=partitions)

@@ -5,10 +5,11 @@
 Some lakes grow in rounds. In each a file comes, and a driver captures it, follows it into tables,
 replays a range, fills gaps and keeps the lake up, until it is killed: for each lake with two pieces
 of work at once, each stopped at a named point of `capstan.steps` that the seed chooses; or all at a
-moment that it chooses. The next round goes on from what was left. In the end everything is done
-once more, undisturbed, and looked at: what was fed is on tape or late, once; every tape is sound,
-down to its records; what was followed or filled piece by piece is what one run through gives; and
-every published run passes its audit.
+moment that it chooses. In other rounds the driver works on a cluster, and one executor after the
+other is killed; or the broker is, whose topics are captured. The next round goes on from what was
+left. In the end everything is done once more, undisturbed, and looked at: what was fed is on tape
+or late, once; every tape is sound, down to its records; what was followed or filled piece by piece
+is what one run through gives; and every published run passes its audit.
 
 What is done is noted in the folder, so that the same command goes on where it was stopped.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -31,9 +33,10 @@ import polars as pl
 from capstan.ledger import coverage
 from capstan.ledger.runs import read_history
 from capstan.replay.foreign import audit_run, require_auditable
-from capstan.tape.lake import Lake
+from capstan.tape.lake import Lake, is_table
 from capstan.testing import children, contents, little
 from capstan.testing.actions import act
+from capstan.testing.deaths import BROKERS, Topics, kill_executors
 from capstan.testing.kill import Step
 from capstan.testing.streams import START, lay, rows
 
@@ -42,6 +45,9 @@ if TYPE_CHECKING:
 
 LAKES = 3
 """How many lakes a driver works on: each is cut off at a point of its own."""
+
+ROUNDS = ("points", "points", "points", "moment", "executors", "broker")
+"""What may be killed in a round, as often as it is to be: work at points, a driver, and others."""
 
 _ROWS = 24
 _LATE = 4
@@ -85,20 +91,25 @@ class Progress:
         rounds: Rounds that have begun.
         kills: Work that was cut off.
         whole: Drivers that had ended before they could be killed.
+        executors, brokers: Of the kills, those of executors and of the broker.
     """
 
     seed: int
     rounds: int = 0
     kills: int = 0
     whole: int = 0
+    executors: int = 0
+    brokers: int = 0
 
 
 class Chaos:
     """Lakes in a folder, which drivers work on that do not live long."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, rounds: Sequence[str] = ROUNDS) -> None:
         self.folder = folder
+        self._rounds = rounds
         self._file = folder / "progress.json"
+        self._topics = Topics(folder / "topics")
         folder.mkdir(parents=True, exist_ok=True)
         self.progress = Progress(seed)
         if self._file.exists():
@@ -138,28 +149,47 @@ class Chaos:
             contents.require_sound(spark, Lake.at(self._lake(number)))
             self._require_same(spark, number, place)
             self._require_audits(spark, number)
+        self._topics.finish(spark)
 
     def _round(self, chance: random.Random) -> None:
         log = self.folder / f"round-{self.progress.rounds}"
-        at_once = chance.random() < 1 / 3
+        # Of one that was broken off before it was counted.
+        shutil.rmtree(log, ignore_errors=True)
+        kind = chance.choice(self._rounds)
+        done = self.progress
+        if kind == "broker":
+            first = done.rounds * BROKERS * _ROWS
+            killed = self._topics.kill_brokers(log, chance, first)
+            done.brokers += killed
+        elif kind == "executors":
+            killed = kill_executors(log, list(self._script(chance, at_once=True)), chance)
+            done.executors += killed
+        else:
+            killed = self._kill_driver(log, chance, at_once=kind == "moment")
+            done.whole += not killed
+        done.kills += killed
+
+    def _kill_driver(self, log: Path, chance: random.Random, *, at_once: bool) -> int:
+        """Kill a driver at a moment, or once all its work is at its point; how much was cut off."""
         child = children.start(log, list(self._script(chance, at_once=at_once)))
-        if at_once:
-            child.wait_for(log / "script.json.begun")
-            killed = child.kill_after(chance.uniform(0, 40))
-            self.progress.kills += killed
-            self.progress.whole += not killed
-            return
-        killed = child.was_killed()
-        assert killed or child.process.returncode == 0, child.printed()
-        self.progress.kills += int((log / "script.json.cut").read_text(encoding="utf-8"))
-        self.progress.whole += not killed
+        try:
+            if at_once:
+                child.wait_for(log / "script.json.begun")
+                return int(child.kill_after(chance.uniform(0, 40)))
+            killed = child.was_killed()
+            assert killed or child.process.returncode == 0, child.printed()
+            return int((log / "script.json.cut").read_text(encoding="utf-8"))
+        finally:
+            child.end()
 
     def _script(self, chance: random.Random, *, at_once: bool) -> Iterator[Step]:
         for number in range(LAKES):
             chosen = chance.sample(sorted(_WORK), k=2)
             # Whoever worked here before is dead, and somebody has seen that.
             yield Step("unlock", self._arguments(number, {}))
-            if at_once or "capture" not in chosen:
+            # What is cut off at first of all leaves no tape that others could work on.
+            there = is_table(Lake.at(self._lake(number)).stream(little.NAME).events)
+            if at_once or "capture" not in chosen or not there:
                 yield Step("capture", self._arguments(number, {}))
             for name in chosen:
                 action, more, points = _WORK[name]
@@ -256,7 +286,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         spark.stop()
     done = chaos.progress
-    print(f"{done.kills} kills in {done.rounds} rounds, seed {done.seed}: nothing is lost or wrong")
+    others = f"{done.executors} of executors, {done.brokers} of a broker"
+    print(
+        f"{done.kills} kills ({others}) in {done.rounds} rounds, seed {done.seed}: nothing is wrong"
+    )
     return 0
 
 

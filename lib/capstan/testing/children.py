@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,12 @@ class Child:
         if not self.was_killed():
             code = self.process.returncode
             raise AssertionError(f"it was not killed, but ended with {code}:\n{self.printed()}")
+
+    def require_ended(self) -> None:
+        """Wait until it has done all it was to do."""
+        if self.was_killed() or self.process.returncode != 0:
+            code = self.process.returncode
+            raise AssertionError(f"it has ended with {code}:\n{self.printed()}")
 
     def was_killed(self) -> bool:
         """Wait until it has ended, and nothing that it started runs; whether it was killed."""
@@ -100,13 +106,22 @@ class Held:
         return found
 
 
-def start(folder: Path, script: Sequence[Step], before: Sequence[str] = ()) -> Child:
+def start(
+    folder: Path,
+    script: Sequence[Step],
+    before: Sequence[str] = (),
+    *,
+    master: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Child:
     """Start a driver that carries out a script; its log and temporary files go to `folder`.
 
     Args:
         folder: Made here.
         script: What the driver does.
         before: A program and its arguments that runs the driver, whose command line comes last.
+        master: Its Spark master; this machine by default.
+        environment: Its variables; by default those of this process.
     """
     folder.mkdir(parents=True)
     log, written = folder / "log", folder / "script.json"
@@ -115,11 +130,15 @@ def start(folder: Path, script: Sequence[Step], before: Sequence[str] = ()) -> C
     places = {"TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder)}
     with log.open("wb") as printed:
         process = subprocess.Popen(
-            [*before, sys.executable, "-m", "capstan.testing.kill", str(written)],
+            [
+                *before,
+                *(sys.executable, "-m", "capstan.testing.kill", str(written)),
+                *((master,) if master else ()),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **places},
+            env={**(environment or os.environ), **places},
             start_new_session=True,
         )
     return Child(process, log)

@@ -1,12 +1,13 @@
 """A driver that is killed, or held, in the midst of its work: `python -m capstan.testing.kill`.
 
-Its one argument is a JSON file with a list of steps, `{"action", "arguments", "point", "until"}`:
-actions and arguments are those of `capstan.testing.actions`. The driver begins one after the other,
-each in a thread of its own, and lets it work until it reaches its point of `capstan.steps` (`POINT`
-or `POINT:N` for the N-th time); one with an empty point works to its end. There it waits: until the
-file `until` appears, having made `until`.held; or, without such a file, for good. Once all that
-wait for good have got there, the whole driver is killed with SIGKILL: its JVM, then itself. So one
-JVM start is enough to have many pieces of work cut off, each at a point of its own.
+Its first argument is a JSON file with a list of steps, `{"action", "arguments", "point", "until"}`:
+actions and arguments are those of `capstan.testing.actions`. A second one is the Spark master; else
+it is this machine. The driver begins one step after the other, each in a thread of its own, and
+lets it work until it reaches its point of `capstan.steps` (`POINT` or `POINT:N` for the N-th time);
+one with an empty point works to its end. There it waits: until the file `until` appears, having
+made `until`.held; or, without such a file, for good. Once all that wait for good have got there,
+the whole driver is killed with SIGKILL: its JVM, then itself. So one JVM start is enough to have
+many pieces of work cut off, each at a point of its own.
 
 What becomes of an action that ends is in the file `until`.ended, as JSON: the result, or the error
 with its exit code as `exit`.
@@ -198,17 +199,17 @@ def _end(step: Step, result: dict[str, object]) -> None:
         whole.rename(step.ended)
 
 
-def main(script: Path) -> None:
+def main(script: Path, master: str | None = None) -> None:
     """Carry out the script in a file, with a session of its own."""
     from capstan.session import build_session
     from capstan.testing.settings import MASTER, SHRUNK
 
     found = [Step(**step) for step in json.loads(script.read_text(encoding="utf-8"))]
-    spark = build_session("capstan-other", master=MASTER, extra=SHRUNK)
+    spark = build_session("capstan-other", master=master or MASTER, extra=SHRUNK)
     script.with_name(f"{script.name}.begun").touch()
     run(spark, found, script.with_name(f"{script.name}.cut"))
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])
