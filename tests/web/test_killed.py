@@ -154,7 +154,7 @@ def killed(world: World, dag: str, run: str, task: str) -> None:
 
     def works() -> bool:
         # Seconds of processor time: what its JVM takes to start, and some of its work.
-        return any(took(each.pid) > 6 for each in world.launched.spark())
+        return any(took(each.pid) > 4 for each in world.launched.spark())
 
     with frozen(world, works):
         world.rest.fail_task(dag, run, task)
