@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import deltalake
 import pyarrow as pa
 import pytest
+from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow.audit import ListAuditsOperator
 from capstan.airflow.failing import TaskRefusedError
@@ -164,6 +165,14 @@ def published(place: Place) -> Setting:
         for day in range(days):
             books.published(f"{table}-{day}", (0,), Region(Box((day,), (day + 1,))))
     return read_setting(DAGS / "any.py")
+
+
+def test_a_declared_target_into_which_nothing_was_published_has_nothing_to_audit(
+    published: Setting, execute: Any, context: Any
+) -> None:
+    where = {**context(), "params": {"target": "by_day", "runs": None, "newest": None}}
+    with pytest.raises(AirflowSkipException):
+        execute(ListAuditsOperator(task_id="plan", setting=published), where)
 
 
 def test_all_that_stands_in_every_table_is_audited(published: Setting) -> None:
