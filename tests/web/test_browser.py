@@ -134,7 +134,7 @@ def backfilled(world: World, page: Page, pictures: Path) -> None:
         page.get_by_test_id("datetime-input").nth(number).click()
         page.get_by_placeholder("YYYY/MM/DD").fill(DAY.replace("-", "/"))
         page.get_by_placeholder("HH:mm").fill("00:00")
-        page.get_by_placeholder("HH:mm").press("Enter")
+        page.get_by_placeholder("HH:mm").press("Escape")
         page.get_by_placeholder("HH:mm").wait_for(state="hidden")
     form.locator("input[name=max_active_runs]").fill("4")
     form.get_by_text("1 run will be triggered.").wait_for()
