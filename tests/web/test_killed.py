@@ -114,8 +114,9 @@ def test_each_other_app_is_killed_in_the_middle_and_done_again(
     asked = {key: whole[key] for key in ("transform", "since", "until")}
     waits = captured.rest.trigger(REPLAY, {**asked, "into": "steps", "approve": True})
     name = str(captured.waiting(waits)["run"])
+    published = grown(captured.lake.table("steps"))
     captured.approve(waits)
-    killed(captured, REPLAY, waits, "publish")
+    killed(captured, REPLAY, waits, "publish", published)
     assert captured.rows("steps") == captured.rows("whole") != []
     contents.require_published_once(captured.lake, name)
 
@@ -123,17 +124,20 @@ def test_each_other_app_is_killed_in_the_middle_and_done_again(
     for dag in (audit, maintain):
         begin_daily(captured, dag)
     audits = captured.rest.trigger(audit, {"target": "steps"})
-    killed(captured, audit, audits, "audit")
+    killed(captured, audit, audits, "audit", lambda: worked(captured))
     found = captured.rest.xcom(audit, audits, "audit")
     assert isinstance(found, dict)
     assert (found["passed"], [each["run"] for each in found["audits"]]) == (True, [name])
-    killed(
-        captured, maintain, captured.rest.trigger(maintain, {"streams": ["flights"]}), "maintain"
-    )
+
+    captured.capture_more(1)
+    verified = grown(captured.lake.ledger("verified"))
+    maintained = captured.rest.trigger(maintain, {"streams": ["flights"]})
+    killed(captured, maintain, maintained, "maintain", verified)
     assert captured.rows("steps") == captured.rows("whole")
 
+    taken = grown(captured.lake.table("steps"))
     back = captured.rest.trigger("capstan_rollback", {"run": name})
-    killed(captured, "capstan_rollback", back, "rollback")
+    killed(captured, "capstan_rollback", back, "rollback", taken)
     assert captured.rows("steps") == []
 
 
@@ -149,21 +153,27 @@ def begin_daily(world: World, dag: str) -> None:
     until(rests, 600)
 
 
-def killed(world: World, dag: str, run: str, task: str) -> None:
+def killed(world: World, dag: str, run: str, task: str, when: Callable[[], bool]) -> None:
     """Kill a task while its Spark app works, see that nothing is left of that, and do it again."""
-
-    def works() -> bool:
-        # Seconds of processor time: what its JVM takes to start, and some of its work.
-        return any(took(each.pid) > 4 for each in world.launched.spark())
-
-    with frozen(world, works):
+    with frozen(world, when):
         world.rest.fail_task(dag, run, task)
     assert world.rest.wait(dag, run) == "failed"
     world.rest.clear(dag, run, [task])
     world.rest.require(dag, run)
 
 
-def took(process: int) -> float:
+def grown(place: str) -> Callable[[], bool]:
+    """What tells whether a table has more commits than now."""
+    before = commits(place)
+    return lambda: commits(place) > before
+
+
+def worked(world: World) -> bool:
+    """Whether an app that writes nothing has done more than to start, by its processor time."""
+    return any(seconds(each.pid) > 4 for each in world.launched.spark())
+
+
+def seconds(process: int) -> float:
     """Seconds of processor time that a process has used; 0 where it has ended."""
     try:
         return sum(psutil.Process(process).cpu_times()[:2])
