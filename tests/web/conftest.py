@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -143,6 +144,9 @@ class World:
             return True if state in ("awaiting_input", "deferred") else None
 
         until(asked, 900)
+        # A task that goes on before the scheduler has noted its pause is taken for a lost one, and
+        # asks anew; no person reads as fast as that.
+        time.sleep(8)
         told = self.rest.xcom(REPLAY, run, "replay")
         assert isinstance(told, dict)
         return told
