@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow import docs, schedules
 from capstan.airflow.failing import as_task, say_last
-from capstan.airflow.form import switch
+from capstan.airflow.form import list_field, number_field, switch
 from capstan.airflow.setting import Setting
 from capstan.airflow.showing import audits_markdown
 from capstan.airflow.submit import CapstanSubmitOperator
@@ -116,19 +116,11 @@ def _form(setting: Setting) -> Mapping[str, Param]:
             title="Target",
             description_md="A table of the lake or a declared target; empty for all.",
         ),
-        "runs": Param(
-            None,
-            type=["array", "null"],
-            items={"type": "string"},
-            title="Runs",
-            description_md="Runs by name, as `capstan runs` shows them; empty for all.",
+        "runs": list_field(
+            "Runs", "Runs by name, as `capstan runs` shows them; empty for all.", None
         ),
-        "newest": Param(
-            None,
-            type=["integer", "null"],
-            minimum=1,
-            title="Newest",
-            description_md="At most so many runs of each table, the newest; empty for all.",
+        "newest": number_field(
+            "Newest", "At most so many runs of each table, the newest; empty for all.", None, 1
         ),
         "strict": switch("Strict", "Fail also where a run cannot be audited any more.", None),
         "stream": Param(
@@ -141,20 +133,10 @@ def _form(setting: Setting) -> Mapping[str, Param]:
         ),
         "worker_column": _column("Worker's column", "worker"),
         "time_column": _column("Time's column", "time"),
-        "columns": Param(
-            None,
-            type=["array", "null"],
-            items={"type": "string"},
-            title="Columns",
-            section=_AGAINST,
-            description_md="Columns to compare; empty for all of the stream's that the target has.",
+        "columns": list_field(
+            "Columns",
+            "Columns to compare; empty for all of the stream's that the target has.",
+            _AGAINST,
         ),
-        "version": Param(
-            None,
-            type=["integer", "null"],
-            minimum=0,
-            title="Version",
-            section=_AGAINST,
-            description_md="The target's version; empty for the newest.",
-        ),
+        "version": number_field("Version", "The target's version; empty for the newest.", _AGAINST),
     }

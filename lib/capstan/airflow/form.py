@@ -37,7 +37,7 @@ def workers_field(labels: Mapping[str, Iterable[str]], section: str | None = Non
     several = len(labels) > 1
     shown = {name: f"{name} ({', '.join(own)})" if several else name
              for name, own in streams.items()}  # fmt: skip
-    return _list(
+    return list_field(
         "Workers",
         "Labels or numbers; all workers where none is chosen.",
         section,
@@ -53,7 +53,7 @@ def switch(title: str, description: str, section: str | None = HOW) -> Param:
 
 def peers_field(section: str | None = None) -> Param:
     """The field that says how many replay workers there are."""
-    return _number(
+    return number_field(
         "Peers",
         "Replay workers; one per chosen worker, or as many as there were where a state goes on.",
         section,
@@ -81,7 +81,7 @@ def _what(setting: Setting) -> dict[str, Param]:
             f"The first time that is played no more: {_TIME}. Empty: all complete times.",
             WHAT,
         ),
-        "known_at": _number(
+        "known_at": number_field(
             "Known at", "Only what was known at this epoch, of a stream with epochs.", WHAT
         ),
     }
@@ -154,7 +154,7 @@ def _into(setting: Setting) -> dict[str, Param]:
             title="Mode",
             section=INTO,
         ),
-        "keys": _list(
+        "keys": list_field(
             "Keys", "Columns that merge matches rows by; else those of the transform or sink.", INTO
         ),
         "adopt": switch(
@@ -175,7 +175,7 @@ def _how() -> dict[str, Param]:
         "wait": switch("Wait", "Wait until the range is complete, where it is not."),
         "partial": switch("Partial", "Play what is complete of a range that is not."),
         "direct": switch("Direct", "Write to the table at once, audit it there: half the writing."),
-        "as_of": _number("As of", "A commit of the tape; the newest where it is empty.", HOW),
+        "as_of": number_field("As of", "A commit of the tape; the newest where it is empty.", HOW),
         "follow": _text(
             "Follow",
             "A name: play what became complete since the last run of that name. A pipeline goes on "
@@ -192,7 +192,8 @@ def _text(title: str, description: str, section: str) -> Param:
     )
 
 
-def _number(title: str, description: str, section: str | None, minimum: int = 0) -> Param:
+def number_field(title: str, description: str, section: str | None, minimum: int = 0) -> Param:
+    """A field for a whole number, which may be empty."""
     return Param(
         None,
         type=["integer", "null"],
@@ -203,7 +204,8 @@ def _number(title: str, description: str, section: str | None, minimum: int = 0)
     )
 
 
-def _list(title: str, description: str, section: str | None, **choices: Any) -> Param:
+def list_field(title: str, description: str, section: str | None, **choices: Any) -> Param:
+    """A field for several texts, which may be empty."""
     return Param(
         None,
         type=["array", "null"],

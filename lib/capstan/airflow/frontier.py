@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from airflow.sdk import BaseSensorOperator, Context
-from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout
+from airflow.sdk.exceptions import AirflowSensorTimeout
 
-from capstan.airflow.failing import as_task, failure, say_last
+from capstan.airflow.failing import as_task, say_last
 from capstan.airflow.setting import Setting
 from capstan.errors import NotComplete
 
@@ -58,20 +58,19 @@ class FrontierSensor(BaseSensorOperator):
         try:
             return super().execute(context)
         except AirflowSensorTimeout:
-            raise self._too_late(context) from None
+            self._require_complete(context)
+            return None
 
-    def _too_late(self, context: Context) -> AirflowException:
-        """What is not complete after all, as a look at it tells."""
+    def _require_complete(self, context: Context) -> None:
         from capstan.airflow.resolving import look
 
         with as_task():
             asked = self._asked(context)
             plan = look(self._setting, asked)
-            if plan is not None:
-                plan.require_complete()
-        stream = str(asked.get("stream"))
-        error = NotComplete("CAP-INCOMPLETE", f"nothing of stream {stream} is on tape yet", _HINT)
-        return failure(error.exit_code, error.as_json())
+            if plan is None:
+                problem = f"nothing of stream {asked.get('stream')} is on tape yet"
+                raise NotComplete("CAP-INCOMPLETE", problem, _HINT)
+            plan.require_complete()
 
     def poke(self, context: Context) -> bool:
         """Whether the range is complete now."""

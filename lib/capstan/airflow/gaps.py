@@ -14,8 +14,9 @@ from airflow.sdk.exceptions import DownstreamTasksSkipped
 from capstan.airflow import docs, schedules
 from capstan.airflow.assets import REPLAYED, certified, tell_tables
 from capstan.airflow.failing import as_task, say_last
-from capstan.airflow.form import switch
+from capstan.airflow.form import list_field, number_field, switch
 from capstan.airflow.setting import Setting
+from capstan.airflow.showing import markdown_cell
 from capstan.airflow.submit import CapstanSubmitOperator
 from capstan.airflow.tries import tried
 from capstan.declare import Replay
@@ -179,8 +180,7 @@ def _lacking(entry: Mapping[str, object]) -> list[str]:
 
 
 def _row(*cells: object) -> str:
-    texts = ("" if cell is None else " ".join(str(cell).split()) for cell in cells)
-    return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
+    return f"| {' | '.join(map(markdown_cell, cells))} |"
 
 
 def _chosen(setting: Setting, names: list[str] | None) -> list[Replay]:
@@ -257,19 +257,13 @@ def _fills(found: Survey, chunk: int | None) -> tuple[list[dict[str, object]], l
 def _form(setting: Setting) -> Mapping[str, Param]:
     return {
         "fill": switch("Fill", "Also replay what is missing, then what is stale.", None),
-        "replays": Param(
+        "replays": list_field(
+            "Replays",
+            "Declared replays; empty for all that have a range or a schedule.",
             None,
-            type=["array", "null"],
-            items={"type": "string"},
             examples=list(setting.declarations.replays),
-            title="Replays",
-            description_md="Declared replays; empty for all that have a range or a schedule.",
         ),
-        "chunk": Param(
-            None,
-            type=["integer", "null"],
-            minimum=1,
-            title="Chunk",
-            description_md="Intervals a run has at most; empty for one run over each stretch.",
+        "chunk": number_field(
+            "Chunk", "Intervals a run has at most; empty for one run over each stretch.", None, 1
         ),
     }

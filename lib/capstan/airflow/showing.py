@@ -23,7 +23,7 @@ def certificate_markdown(certificate: Mapping[str, object]) -> str:
     """A certificate, as a replay gives it."""
     missing = certificate.get("not_covered")
     left_out = missing if isinstance(missing, Mapping) else {}
-    frontier = _text(certificate.get("frontier") or "empty: closed")
+    frontier = markdown_cell(certificate.get("frontier") or "empty: closed")
     complete = "yes" if certificate.get("complete") else "only in part"
     stood = "; nothing was changed, it stood already" if certificate.get("stood") else ""
     version = certificate.get("target_version")
@@ -99,7 +99,7 @@ def audits_markdown(result: Mapping[str, object]) -> str:
         version = "newest" if each.get("version") is None else each["version"]
         said = audit_text(each, _value) if "kind" in each else f"not audited: {each.get('message')}"
         cells = (each.get("run"), each.get("target"), version, each.get("kind"), said)
-        lines.append("| " + " | ".join(map(_text, cells)) + " |")
+        lines.append("| " + " | ".join(map(markdown_cell, cells)) + " |")
     return "\n".join(lines)
 
 
@@ -119,13 +119,13 @@ def rollback_markdown(result: Mapping[str, object]) -> str:
 def _row(value: object) -> str:
     """A row of a table as text, with the names of its columns."""
     if isinstance(value, Mapping):
-        return _text(", ".join(f"{name}={part}" for name, part in value.items()))
-    return _text(value)
+        return markdown_cell(", ".join(f"{name}={part}" for name, part in value.items()))
+    return markdown_cell(value)
 
 
 def _page(title: str, rows: Iterable[tuple[str, object]]) -> str:
     lines = [f"## {title}", "", "| what | found |", "| --- | --- |"]
-    shown = [(name, _text(value)) for name, value in rows]
+    shown = [(name, markdown_cell(value)) for name, value in rows]
     return "\n".join(lines + [f"| {name} | {text} |" for name, text in shown if text])
 
 
@@ -138,7 +138,7 @@ def _value(value: object) -> str:
     return number(value)
 
 
-def _text(value: object) -> str:
+def markdown_cell(value: object) -> str:
     """A value in a cell of a table: one line, with nothing in it that is more than text.
 
     What comes out of data could else end the cell, or be an image that a browser fetches.

@@ -110,8 +110,10 @@ class RunView:
 
 def list_runs(lake: Lake, **equal: object) -> list[RunView]:
     """Runs whose rows have these column values, the newest first."""
-    holding = {claim.run for claim in claims.alive(lake)}
     histories = read_histories(lake, **equal)
+    # Claims only tell whether one that has begun is at work still.
+    begun = any(each.state(holds=True) == "begun" for each in histories.values())
+    holding = {claim.run for claim in claims.alive(lake)} if begun else set()
     found = [_view(each, holds=run in holding) for run, each in histories.items()]
     return sorted(found, key=lambda each: each.at, reverse=True)
 
