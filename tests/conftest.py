@@ -21,7 +21,7 @@ _MARKS = {
 # What takes long comes first, so that no process has it all left at the end.
 _LONGEST_FIRST = ("crash", "dags", "spark", "web")
 # The files of tests/spark from here on may run in another process, with a session of its own.
-_SECOND_HALF = "test_p"
+_SECOND_HALF = "test_recapture"
 
 # No deadline: machines that share their cores stall for longer than any example should take.
 settings.register_profile("ci", deadline=None, print_blob=True)
