@@ -66,12 +66,15 @@ def test_a_tape_is_brought_to_this_format_once(killed) -> None:
     contents.require_sound(world.spark, world.lake)
 
 
-def test_a_half_done_batch_is_finished_before_its_stream_is_closed(killed, undisturbed) -> None:
+def test_a_half_done_batch_is_finished_before_another_is_begun(killed, undisturbed) -> None:
     # Late rows of the batch are stored, its events are not: its records would be lost.
     world = killed["half-done"]
-    with pytest.raises(BadRequest) as refused:
-        world.act("close")
-    assert refused.value.code == "CAP-HALF-DONE"
+    before = contents.tape(world.lake)
+    for action in ("close", "put-back"):
+        with pytest.raises(BadRequest) as refused:
+            world.act(action)
+        assert refused.value.code == "CAP-HALF-DONE"
+    assert contents.tape(world.lake) == before
     world.act("capture")
     assert contents.tape(world.lake) == undisturbed
 

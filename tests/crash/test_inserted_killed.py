@@ -33,13 +33,15 @@ def keyed(empty):
 
 
 @pytest.fixture(scope="module")
-def killed(keyed, recorded, kill):
+def killed(empty, keyed, recorded, kill):
     """Worlds by the point at which they were cut off."""
     worlds = {point: keyed() for point in RESCALE}
+    worlds["half-done"] = empty()
     worlds |= {point: recorded() for point in (*PUT_BACK, *IDLE)}
     script = [worlds[p].step("capture", p, workers=5, rescale=5) for p in RESCALE]
     script += [worlds[p].step("put-back", p) for p in PUT_BACK]
     script += [worlds[p].step("capture", p, idle=True) for p in IDLE]
+    script.append(worlds["half-done"].step("capture", "capture.late:3", workers=3))
     kill(script)
     return worlds
 
@@ -71,6 +73,18 @@ def test_a_killed_rescale_ends_in_the_same_tape(killed, rescaled, point) -> None
     world.act("capture", workers=5, rescale=5)
     assert (contents.tape(world.lake), contents.feed(world.lake)) == rescaled
     contents.require_sound(world.spark, world.lake)
+
+
+def test_a_half_done_batch_is_finished_before_its_stream_is_rescaled(killed, rescaled) -> None:
+    world = killed["half-done"]
+    before = contents.tape(world.lake), contents.feed(world.lake)
+    with pytest.raises(BadRequest) as refused:
+        world.act("capture", workers=5, rescale=5)
+    assert refused.value.code == "CAP-HALF-DONE"
+    assert (contents.tape(world.lake), contents.feed(world.lake)) == before
+    world.act("capture", workers=3)
+    world.act("capture", workers=5, rescale=5)
+    assert (contents.tape(world.lake), contents.feed(world.lake)) == rescaled
 
 
 @pytest.mark.parametrize("point", PUT_BACK)

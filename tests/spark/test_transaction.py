@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +17,13 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from pyspark.errors import PySparkException
 from pyspark.sql.types import LongType, StructField, StructType
 
-from capstan.tape import delta, transaction
+from capstan.tape import delta, rewriting, transaction
+from capstan.tape.committing import committing
 from capstan.tape.transaction import Txn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = StructType([StructField("a", LongType())])
@@ -108,6 +114,23 @@ def test_an_identity_costs_no_job(spark: SparkSession, table: str) -> None:
     assert jobs(spark, one(spark, 3), table, Txn("a", 1)) == plain
 
 
+def test_a_commit_adds_two_files_to_the_log(spark: SparkSession, table: str) -> None:
+    log = Path(table, "_delta_log")
+    before = set(log.iterdir())
+    delta.append(one(spark, 1), table, txn=Txn("a", 0))
+    fresh = {each.name for each in set(log.iterdir()) - before}
+    assert fresh == {f"{1:020}.json", f"{1:020}.crc"}
+
+
+def test_a_checksum_that_others_have_left_is_held_against_nothing(
+    spark: SparkSession, table: str
+) -> None:
+    checksum = Path(table, "_delta_log", "._last_checkpoint.crc")
+    checksum.write_bytes(b"crc\0\0\0\2\0nonsense")
+    delta.append(one(spark, 1), table, txn=Txn("a", 0))
+    assert not checksum.exists()
+
+
 @pytest.mark.parametrize(("other", "stands"), [("a", [7]), ("b", [1, 7])])
 def test_of_two_at_once_under_one_app_the_second_is_skipped(
     spark: SparkSession, table: str, monkeypatch: pytest.MonkeyPatch, other: str, stands: list[int]
@@ -135,3 +158,46 @@ def test_a_new_column_is_taken_where_it_may_be(spark: SparkSession, table: str) 
     assert delta.version_of(table) == 0
     assert delta.append(wider, table, txn=Txn("a", 0), merge_schema=True) is not None
     assert deltalake.DeltaTable(table).to_pyarrow_table()["b"].to_pylist() == ["x"]
+
+
+def exchanged(spark: SparkSession, path: str) -> None:
+    (name,) = deltalake.DeltaTable(path).get_add_actions(flatten=True)["path"].to_pylist()
+    assert rewriting.exchange(spark, path, {name: 1}, None, leaves_out=1) is not None
+
+
+COMMITS: dict[str, Callable[[SparkSession, str], object]] = {
+    "append": lambda spark, path: delta.append(one(spark, 1), path, txn=Txn("a", 0)),
+    "plain": lambda spark, path: delta.append(one(spark, 1), path),
+    "replace": lambda spark, path: delta.replace(one(spark, 0), path, "a = 0", txn=Txn("a", 0)),
+    "merge": lambda spark, path: delta.merge(one(spark, 0), path, ("a",), txn=Txn("a", 0)),
+    "delete": lambda spark, path: delta.delete_rows(spark, path, "a = 0"),
+    "properties": lambda spark, path: delta.set_properties(spark, path, {"x": "y"}),
+    "exchange": exchanged,
+}
+
+
+def test_no_kind_of_commit_lands_while_another_process_commits(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    paths = {kind: str(tmp_path / kind) for kind in COMMITS}
+    for path in paths.values():
+        delta.create_table(spark, path, SCHEMA)
+        delta.append(one(spark, 0), path)
+    with ThreadPoolExecutor(len(COMMITS)) as pool:
+        with ExitStack() as held:
+            for path in paths.values():
+                held.enter_context(committing(path))
+            begun = [
+                pool.submit(commit, spark.newSession(), paths[kind])
+                for kind, commit in COMMITS.items()
+            ]
+            # Long enough for each of them to land, if nothing kept it from it.
+            time.sleep(8)
+            assert {kind: delta.version_of(path) for kind, path in paths.items()} == dict.fromkeys(
+                COMMITS, 1
+            )
+        for each in begun:
+            each.result(120)
+    assert {kind: delta.version_of(path) for kind, path in paths.items()} == dict.fromkeys(
+        COMMITS, 2
+    )

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from capstan.ledger.tables import PROPERTIES, append_rows, as_text, read_rows
 from capstan.state.errors import NotWhole
 from capstan.tape import delta
+from capstan.tape.committing import committing
 from capstan.tape.lake import Lake, is_table
 from capstan.times import Antichain, Time
 
@@ -185,8 +186,10 @@ def delete_parts(spark: SparkSession, lake: Lake, pipeline: str, names: list[str
     """Delete the rows of snapshots: whole files, as each has its own."""
     from delta.tables import DeltaTable
 
-    table = DeltaTable.forPath(spark, lake.state(pipeline))
-    table.delete(F.col("snapshot").isin(names))
+    path = lake.state(pipeline)
+    table = DeltaTable.forPath(spark, path)
+    with committing(path):
+        table.delete(F.col("snapshot").isin(names))
 
 
 def write_became(spark: SparkSession, lake: Lake, pipeline: str, rows: list[Became]) -> None:

@@ -24,6 +24,7 @@ from pyspark.errors import PySparkException
 
 from capstan import breakage
 from capstan.errors import AnswerIsNo, Broken
+from capstan.tape.committing import committing
 from capstan.tape.conflicts import SAME_TXN, is_any, retrying
 from capstan.tape.lake import delete_folder, is_table, read_text
 from capstan.tape.opened import kept
@@ -33,12 +34,15 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-# Set on every table, so that a site's defaults cannot lock other Delta readers out.
+# Set on every table. A site's defaults cannot lock other Delta readers out; and as a whole log is
+# listed at each look at a table, it is no longer than what can be read of it: files that are no
+# longer in the table are kept for a week as well.
 PLAIN = {
     "delta.enableDeletionVectors": "false",
     "delta.columnMapping.mode": "none",
     "delta.checkpointPolicy": "classic",
     "delta.enableTypeWidening": "false",
+    "delta.logRetentionDuration": "interval 7 days",
 }
 # Time travel to before a publish is what a rollback reads; both must be set, log >= files.
 KEEP_VERSIONS = {
@@ -95,7 +99,8 @@ def _create(builder: DeltaTableBuilder, path: str) -> None:
 def set_properties(spark: SparkSession, path: str, properties: Mapping[str, str]) -> None:
     """Set table properties; the values may hold any text."""
     pairs = ", ".join(f"{_quoted(key)} = {_quoted(value)}" for key, value in properties.items())
-    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({pairs})")
+    with committing(path):
+        spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({pairs})")
 
 
 def _quoted(text: str) -> str:
@@ -247,7 +252,8 @@ def delete_rows(spark: SparkSession, path: str, condition: str) -> None:
     """
 
     def delete() -> None:
-        spark.sql(f"DELETE FROM delta.`{path}` WHERE {condition}")
+        with committing(path):
+            spark.sql(f"DELETE FROM delta.`{path}` WHERE {condition}")
 
     retrying(delete, path)
 
@@ -265,7 +271,8 @@ def _write(
     before = version_of(path)
     given = {**options, "userMetadata": note_text(note, token)}
     if txn is None:
-        frame.write.format("delta").mode(mode).options(**given).save(path)
+        with committing(path):
+            frame.write.format("delta").mode(mode).options(**given).save(path)
         return find_commit(path, token, -1 if before is None else before)
     try:
         if not write_once(frame, path, mode, given, txn, PLAIN, partitions):
@@ -365,7 +372,8 @@ def _merge(
         spark.conf.set(key, value)
     try:
         job = job.whenMatchedUpdate(keep, values)
-        job.whenNotMatchedInsert(keep, values).execute()
+        with committing(path):
+            job.whenNotMatchedInsert(keep, values).execute()
     except (Py4JJavaError, PySparkException) as error:
         if not is_any(error, SAME_TXN):
             raise

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from pyarrow import NativeFile, fs
@@ -17,6 +18,8 @@ LEDGERS = (
     "runs", "coverage", "claims", "verified", "findings", "metrics", "snapshots", "retired",
 )  # fmt: skip
 
+# Hadoop's names for S3.
+_S3 = frozenset({"s3", "s3a", "s3n"})
 _OWN = frozenset({"streams", "ledger", "staging", "state", "aside"})
 
 
@@ -149,12 +152,22 @@ class Lake:
 
 
 def _open(path: str) -> tuple[fs.FileSystem, str]:
+    scheme, _, inside = path.partition("://")
     try:
-        # Hadoop's names for object stores; Arrow knows them without the letter.
-        filesystem, inside = fs.FileSystem.from_uri(path.replace("s3a://", "s3://", 1))
+        if scheme in _S3:
+            # A key is taken as it is: a URI would read `%` and `?` in the names of files.
+            return _bucket(inside.partition("/")[0]), inside
+        filesystem, inside = fs.FileSystem.from_uri(path)
     except (OSError, ValueError) as error:
         raise Broken("CAP-LAKE", f"cannot reach {path}: {error}", "check the URI") from error
     return filesystem, inside
+
+
+@cache
+def _bucket(name: str) -> fs.FileSystem:
+    """The file system of a bucket of S3, asked once where it is."""
+    filesystem, _ = fs.FileSystem.from_uri(f"s3://{name}")
+    return filesystem
 
 
 def exists(path: str) -> bool:
@@ -213,6 +226,12 @@ def sizes_of(paths: Sequence[str]) -> dict[str, int | None]:
         path: None if info.type == missing else info.size
         for path, info in zip(paths, infos, strict=True)
     }
+
+
+def folder(path: str) -> fs.FileSystem:
+    """The folder at `path` as a file system of its own."""
+    filesystem, inside = _open(path)
+    return fs.SubTreeFileSystem(inside, filesystem)
 
 
 def open_file(path: str) -> NativeFile:

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 
 from capstan.errors import Broken
 from capstan.tape import delta
+from capstan.tape.committing import committing
 from capstan.tape.conflicts import is_conflict
 
 if TYPE_CHECKING:
@@ -100,7 +101,9 @@ def exchange(
     now = int(time.time() * 1000)
     actions += [each.removeWithTimestamp(now, not moved) for each in taken]
     token = uuid.uuid4().hex
-    if not _commit(spark, transaction, actions, delta.note_text(note, token), moved=moved):
+    with committing(path):
+        done = _commit(spark, transaction, actions, delta.note_text(note, token), moved=moved)
+    if not done:
         return None
     commit = delta.find_commit(path, token, known)
     assert commit is not None

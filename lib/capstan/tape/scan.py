@@ -1,7 +1,7 @@
-"""Some columns of all rows of a Delta table, file by file, without a JVM.
+"""Rows of a Delta table, without a JVM: as a dataset, or some columns of all, file by file.
 
-A dataset over a table goes through Python for every read, and keeps bounds of every file. Of many
-small files that costs several times what is in them; who wants all rows reads the files.
+A dataset keeps the bounds of every file. Of many small files that costs several times what is in
+them; who wants all rows reads the files.
 """
 
 from __future__ import annotations
@@ -11,14 +11,31 @@ from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
-from pyarrow import parquet
+from pyarrow import dataset, parquet
 
 from capstan import breakage
 from capstan.errors import Broken
 from capstan.tape import delta
-from capstan.tape.lake import open_file
+from capstan.tape.lake import folder, open_file
 
 _PORTION = 1 << 18
+
+
+def rows_of(path: str, table: deltalake.DeltaTable | None = None) -> dataset.FileSystemDataset:
+    """The rows of a table as a dataset, to be read by a filter; it has no order.
+
+    deltalake's own file system is one of Python. A thread of Arrow that closes a file of it while
+    the interpreter ends takes the whole process with it (`terminate called without an active
+    exception`), after everything was done; so Arrow opens the files itself.
+
+    Args:
+        path: The table, none of whose files lies elsewhere.
+        table: The table, where it is open already.
+
+    Raises:
+        Broken: `CAP-TABLE`, `CAP-DAMAGED`, `CAP-NO-ACCESS` where the table cannot be opened.
+    """
+    return (table or delta.open_table(path)).to_pyarrow_dataset(filesystem=folder(path))
 
 
 def iter_columns(

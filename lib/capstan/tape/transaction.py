@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import deltalake
 
+from capstan.tape.committing import committing
 from capstan.tape.lake import is_table
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ def write_once(
     )
     data = write.writeAndReturnCommitData(transaction, session, none, False)
     operation = _operation(jvm, how, columns, settings)
-    transaction.commitIfNeeded(data.actions(), operation, data.stringTags())
+    with committing(path):
+        transaction.commitIfNeeded(data.actions(), operation, data.stringTags())
     return True
 
 
