@@ -19,12 +19,12 @@ CODE   := lib tests dags spark_apps
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup kafka demo airflow test nightly chaos soak check static fmt fmt-check lint types imports bench lock clean
+.PHONY: help setup kafka s3 demo airflow test nightly chaos soak check static fmt fmt-check lint types imports bench lock clean
 
 ## Show this list.
 help:
 	@awk '/^## / { text = substr($$0, 4); next } \
-	  /^[a-z][a-z-]*:/ && text { split($$1, name, ":"); printf "  make %-10s %s\n", name[1], text } \
+	  /^[a-z][a-z0-9-]*:/ && text { split($$1, name, ":"); printf "  make %-10s %s\n", name[1], text } \
 	  { text = "" }' $(firstword $(MAKEFILE_LIST))
 
 ## Set up what is missing: .venv, packages, Java, Delta's jars.
@@ -35,6 +35,20 @@ setup: $(STAMPS)/project
 ## Fetch what Spark needs to read and write Kafka.
 kafka: setup
 	@$(BIN)/python -m capstan.runtime.jars kafka
+
+## Fetch what Spark needs to read from S3.
+s3: setup
+	@$(BIN)/python -m capstan.runtime.jars s3
+
+# The tests have an S3 of their own. Its packages want older ones than the project has.
+.PHONY: objects
+objects: $(STAMPS)/objects
+
+$(STAMPS)/objects: requirements-s3.lock | setup
+	@echo "setup: an S3 for tests, in .cache/objects"
+	@$(PYTHON) -m venv --clear .cache/objects
+	@.cache/objects/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements-s3.lock
+	@touch $@
 
 # The tests have a broker of their own.
 .PHONY: broker
@@ -55,18 +69,18 @@ airflow: setup
 	$(BIN)/python -m capstan.launcher $(ARGS)
 
 ## Set up, then run all tests but nightly ones and benchmarks (SEED=random for other examples, JOBS=2, ARGS=... for pytest).
-test: setup classes
+test: kafka broker classes
 	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder \
 	  --hypothesis-seed=$(SEED) $(ARGS)
 
-## Set up, then run the tests that take minutes each: clusters, brokers, kills, the soak; the benchmark in small.
-nightly: kafka broker classes
+## Set up, then run the tests that take minutes each: clusters, S3, kills of what is not a driver; the benchmark in small.
+nightly: kafka s3 broker objects classes
 	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -m "nightly or bench" --hypothesis-seed=$(SEED) $(ARGS)
 
 # How many kills, and the seed that chooses them: make chaos N=200 SEED=7
 N ?= 200
 
-## Kill work, executors and a broker at random, N times over, and look at what is left (N=200, SEED=7; goes on in ./chaos).
+## Kill work, executors, a broker and tasks of Airflow at random, N times over, and look at what is left (N=200, SEED=7; goes on in ./chaos).
 chaos: kafka broker
 	$(BIN)/python -m capstan.testing.chaos --kills=$(N) --seed=$(SEED) --folder=chaos $(ARGS)
 
@@ -111,7 +125,7 @@ lock: python
 	echo "setup: uv in a throw-away environment"; \
 	$(PYTHON) -m venv "$$folder/venv"; \
 	"$$folder/venv/bin/python" -m pip --disable-pip-version-check --quiet install uv; \
-	for name in requirements requirements-java; do \
+	for name in requirements requirements-java requirements-s3; do \
 	  cp "$$name.lock" "$$folder/$$name.lock"; \
 	  "$$folder/venv/bin/uv" pip compile --quiet --python-version 3.11 --universal --generate-hashes \
 	    --no-emit-index-url --no-header $(ARGS) "$$name.in" --output-file "$$folder/$$name.lock"; \

@@ -52,7 +52,8 @@ def diagnose(lake: str | None, *, deep: bool = False) -> list[Finding]:
         _package("pyspark", lambda v: v.startswith(f"{jars.SPARK_SERIES}.")),
         _package("delta-spark", lambda v: v == jars.DELTA_VERSION),
         _jars(),
-        _kafka(),
+        _connector("Kafka", jars.KAFKA),
+        _connector("S3", jars.S3),
         _package("pyarrow", _any_version),
         _package("deltalake", _any_version),
         _package("pandas", lambda v: int(v.split(".")[0]) < 3),
@@ -105,13 +106,13 @@ def _jars() -> Finding:
     return Finding("Delta jars", True, ", ".join(jar.name for jar in found))
 
 
-def _kafka() -> Finding:
+def _connector(what: str, wanted: jars.Jars) -> Finding:
     try:
-        found = jars.kafka_jars()
+        found = wanted.fetched()
     except CapstanError as error:
-        return Finding("Kafka jars", False, error.message, error.hint)
-    names = ", ".join(jar.name for jar in found)
-    return Finding("Kafka jars", True, names or "not there (`make kafka` fetches them)")
+        return Finding(f"{what} jars", False, error.message, error.hint)
+    names = f"{len(found)} in {wanted.folder}" if found else ""
+    return Finding(f"{what} jars", True, names or f"not there (`make {wanted.make}` fetches them)")
 
 
 def _airflow() -> Finding:

@@ -49,13 +49,21 @@ _SETTINGS = {
     "spark.databricks.delta.snapshotPartitions": "2",
     # 10 000 by default, of which VACUUM makes as many tasks: 20 s for a tiny table.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
+    # VACUUM would commit twice to say that it was there.
+    "spark.databricks.delta.vacuum.logging.enabled": "false",
+    # A commit is two files of a log in a folder, with Hadoop's checksums four, and Delta lists the
+    # folder at each look at the table: after 2,000 commits a third of a small batch.
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     # Both add commits or shuffles of their own; maintenance does that when it is asked to.
     "spark.databricks.delta.optimizeWrite.enabled": "false",
     "spark.databricks.delta.autoCompact.enabled": "false",
 }
 
-# Delta's store of these serializes the commits of one driver only.
+# What writes an entry of a log there only if there is none yet has to be asked for it.
 _BOTH_WIN = {"s3", "s3a", "s3n"}
+# Where Delta has stores for every kind of place, and the one of them that asks somebody who wins.
+_DELTAS = ("io.delta.storage.", "org.apache.spark.sql.delta.storage.")
+_ONE_WINS = "io.delta.storage.S3DynamoDBLogStore"
 
 # The driver's own process, and all that a local master starts, have it from `_use_utc`.
 _EXECUTORS = {"spark.executorEnv.TZ": "UTC"}
@@ -113,25 +121,34 @@ def build_session(
     return _start(conf, {**settings, **wanted})
 
 
-def require_one_winner(session: SparkSession, lake: str) -> None:
-    """Check that of two drivers which commit to a lake at once only one can win.
+def require_one_winner(session: SparkSession, place: str) -> None:
+    """Check that of two drivers which commit to a table at once only one can win.
 
-    Folders, HDFS and the stores of Azure and Google see to that. S3 as Delta uses it by default
-    does not: there both win, and one commit is lost.
+    Folders, HDFS and the stores of Azure and Google see to that. S3 does for who asks it to, and
+    of Delta's stores of logs none does: there both win, and one commit is lost.
+
+    Args:
+        session: The session that is to write.
+        place: The table, or the lake that it lies in.
 
     Raises:
-        BadRequest: `CAP-LAKE` for a lake on S3 without a `LogStore` of its own.
+        BadRequest: `CAP-LAKE` for a place on S3 without a `LogStore` that lets one win.
     """
-    scheme = lake.partition("://")[0] if "://" in lake else ""
+    scheme = place.partition("://")[0] if "://" in place else ""
+    if scheme not in _BOTH_WIN:
+        return
     key = f"spark.delta.logStore.{scheme}.impl"
-    if scheme in _BOTH_WIN and not session.sparkContext.getConf().get(key):
-        raise BadRequest(
-            "CAP-LAKE",
-            f"two drivers that commit to {lake} at once would both win, and one commit be lost",
-            f"set {key} in spark-defaults.conf, to io.delta.storage.S3DynamoDBLogStore or a store "
-            "of yours that lets one win; or keep the lake in a file system that all reach",
-            lake=lake,
-        )
+    store = session.sparkContext.getConf().get(key)
+    if store and (store == _ONE_WINS or not store.startswith(_DELTAS)):
+        return
+    raise BadRequest(
+        "CAP-LAKE",
+        f"two drivers that commit to {place} at once would both win, and one commit be lost"
+        + (f": {store} does not see to it on S3" if store else ""),
+        f"set {key} in spark-defaults.conf, to a store of yours that lets one win or to {_ONE_WINS}"
+        "; or keep lake and targets in a file system that all reach",
+        lake=place,
+    )
 
 
 @contextmanager

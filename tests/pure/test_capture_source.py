@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
-from capstan.capture.source import broker_gone, file_damaged
-from capstan.errors import Broken
+from capstan.capture.source import broker_gone, file_damaged, read_source
+from capstan.declare import Source
+from capstan.errors import BadRequest, Broken
+from capstan.testing.streams import little_stream
 
 TAPE = "/lake/streams/little"
 FILE = "/data/little/part-2.parquet"
@@ -45,3 +50,26 @@ def test_a_broker_that_is_gone_is_told_apart() -> None:
     assert found is not None
     assert found.code == "CAP-BROKER"
     assert broker_gone("little", RuntimeError(QUERY.format("anything else"))) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "jars"),
+    [
+        (Source(format="kafka"), "kafka"),
+        (Source(format="parquet", path="s3a://bucket/orders"), "s3"),
+    ],
+)
+def test_a_source_whose_connector_was_not_fetched_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Source, jars: str
+) -> None:
+    monkeypatch.setenv("CAPSTAN_HOME", str(tmp_path))
+    # A session that cannot read anything.
+    session, stream = SimpleNamespace(), little_stream(tmp_path, source=source)
+    with pytest.raises(BadRequest, match="CAP-SOURCE: stream little: the source") as refused:
+        read_source(session, stream)  # type: ignore[arg-type]
+    assert refused.value.hint == f"run `make {jars}` first"
+    # With a connector that is there, the fault is another one.
+    other = Source(format="parquet", path="abfss://container@account/orders")
+    with pytest.raises(BadRequest) as refused:
+        read_source(session, little_stream(tmp_path, source=other))  # type: ignore[arg-type]
+    assert refused.value.hint == "check source in streams.yaml"

@@ -102,8 +102,8 @@ def test_connectors_for_the_image_are_those_of_this_spark() -> None:
 
 
 def test_targets_of_make_exist() -> None:
-    rules = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-    named = set(re.findall(r"(?:^    |`)make ([a-z]+)", TEXT, flags=re.MULTILINE))
+    rules = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    named = set(re.findall(r"(?:^    |`)make ([a-z0-9]+)", TEXT, flags=re.MULTILINE))
     assert named
     assert named <= rules
 

@@ -1,10 +1,11 @@
-"""Delta's jars and Kafka's: what counts as fetched, and what does not."""
+"""Delta's jars, Kafka's and those of S3: what counts as fetched, and what does not."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import zipfile
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 
 from capstan.errors import Broken
 from capstan.runtime import jars
+from capstan.runtime.archive import pyspark_home
 from capstan.runtime.home import project_home
-from capstan.runtime.jars import DELTA, KAFKA, Jars, delta_jars, kafka_jars, spark_jars
+from capstan.runtime.jars import DELTA, KAFKA, S3, Jars, delta_jars, kafka_jars, s3_jars, spark_jars
 
 ROOT = Path(__file__).parents[2]
 
@@ -137,21 +139,35 @@ def test_a_resolver_that_brings_less_is_an_error_and_nothing_counts(
         delta_jars()
 
 
-def test_the_connector_to_kafka_is_there_whole_or_not_at_all(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "given", "found_jars"), [("KAFKA", KAFKA, kafka_jars), ("S3", S3, s3_jars)]
+)
+def test_a_connector_is_there_whole_or_not_at_all(
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    given: Jars,
+    found_jars: Callable[[], tuple[Path, ...]],
 ) -> None:
     resolver(monkeypatch, cache)
     fetch()
-    monkeypatch.setattr(jars, "KAFKA", replace(KAFKA, files=jars.DELTA.files))
-    assert kafka_jars() == ()
+    wanted = replace(given, files=jars.DELTA.files)
+    monkeypatch.setattr(jars, name, wanted)
+    assert found_jars() == ()
     assert spark_jars() == delta_jars()
-    make_jar(cache / "kafka" / "one.jar", "one.jar")
-    with pytest.raises(Broken, match=r"CAP-JARS.*kafka: two.jar") as caught:
+    make_jar(cache / wanted.name / "one.jar", "one.jar")
+    with pytest.raises(Broken, match=rf"CAP-JARS.*{wanted.name}: two.jar") as caught:
         spark_jars()
-    assert caught.value.hint == "run `make kafka`"
-    found = jars.fetch(jars.KAFKA)
+    assert caught.value.hint == f"run `make {wanted.make}`"
+    found = jars.fetch(wanted)
     assert spark_jars() == (*delta_jars(), *found)
-    assert {path.parent.name for path in found} == {"kafka"}
+    assert {path.parent.name for path in found} == {wanted.name}
+
+
+def test_the_connector_to_s3_is_of_spark_s_own_hadoop() -> None:
+    assert list((pyspark_home() / "jars").glob(f"hadoop-client-api-{jars.HADOOP_VERSION}.jar"))
+    # All of Amazon's SDK in one jar is fifty times as much.
+    assert not [name for name in S3.files if "bundle" in name]
 
 
 def test_the_reason_of_a_failed_fetch_is_the_line_that_says_it() -> None:
@@ -169,7 +185,7 @@ def test_the_versions_are_those_of_the_lock() -> None:
 
 
 def test_locks_have_hashes_and_name_no_index() -> None:
-    for name in ("requirements.lock", "requirements-java.lock"):
+    for name in ("requirements.lock", "requirements-java.lock", "requirements-s3.lock"):
         text = (ROOT / name).read_text(encoding="utf-8")
         packages = re.split(r"\n(?=\S)", text.strip())
         assert packages

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capstan import breakage
-from capstan.declare import Stream
+from capstan.declare import Source, Stream
 from capstan.errors import BadRequest, Broken, CapstanError
-from capstan.runtime.jars import kafka_jars
+from capstan.runtime.jars import kafka_jars, s3_jars
 from capstan.tape.lake import exists
 
 if TYPE_CHECKING:
@@ -51,13 +51,20 @@ def read_source(spark: SparkSession, stream: Stream) -> DataFrame:
     except CapstanError:
         raise
     except Exception as error:
-        fetched = source.format != "kafka" or kafka_jars()
         raise BadRequest(
             "CAP-SOURCE",
             f"stream {stream.name}: the source cannot be read: {str(error).splitlines()[0]}",
-            "check source in streams.yaml" if fetched else "run `make kafka` first",
+            _missing(source) or "check source in streams.yaml",
             stream=stream.name,
         ) from error
+
+
+def _missing(source: Source) -> str:
+    """What is to be fetched before such a source can be read; empty where nothing lacks."""
+    if source.format == "kafka" and not kafka_jars():
+        return "run `make kafka` first"
+    on_s3 = source.path is not None and source.path.startswith("s3a://")
+    return "run `make s3` first" if on_s3 and not s3_jars() else ""
 
 
 def broker_gone(stream: str, error: Exception) -> Broken | None:

@@ -21,6 +21,7 @@ from capstan.replay.plan import Plan, make_plan, target_path
 from capstan.replay.request import Request
 from capstan.replay.rollback import roll_back
 from capstan.replay.standing import stood_before
+from capstan.session import require_one_winner
 from capstan.steps import reached
 from capstan.tape import delta, summary
 from capstan.tape.lake import Lake
@@ -42,7 +43,8 @@ def replay(
     Of a range that was complete it is the same at any later cut: nothing can have come to it.
 
     Raises:
-        BadRequest: The request cannot be meant as it stands; see `make_plan`, `require_known`.
+        BadRequest: The request cannot be meant as it stands; see `make_plan`, `require_known`;
+            `CAP-LAKE` for a target where two that commit at once would both win.
         AnswerIsNo: `CAP-VIOLATION` when the recording is not sound, `CAP-AUDIT` when what was
             stored is not what the tape promises; nothing is published.
         OperatorFailed: An operator of a pipeline raised; nothing is published.
@@ -96,7 +98,8 @@ def _pinned(
     cut = summary.find_cut(tape, request.as_of)
     workers = summary.resolve_workers(tape, cut, request.workers)
     # Whatever can be refused is refused before Spark works.
-    make_plan(lake, declarations, request, states=[], cut=cut)
+    asked = make_plan(lake, declarations, request, states=[], cut=cut)
+    require_one_winner(spark, asked.target)
     verification = verify(spark, lake, tape, workers=tuple(workers), cut=cut)
     verification.require_valid(tape)
     reached("replay.verify", stream=tape.name, workers=len(workers))
@@ -126,12 +129,13 @@ def publish(
     Raises:
         BadRequest: `CAP-RUN` for an unknown run, `CAP-NOT-AUDITED` for one that is not ready,
             `CAP-DECISION` for one that nobody has approved, `CAP-LATER` when others have published
-            into its range since its audit.
+            into its range since its audit, `CAP-LAKE` where two that commit would both win.
         AnswerIsNo: `CAP-REJECTED` for one that was rejected.
         Held: `CAP-HELD` when its claim has died while it waited, and another run holds its range.
         Fenced: `CAP-FENCED` when its claim is ended while it publishes.
     """
     history = runs.read_history(lake, run)
+    require_one_winner(spark, history.last.target)
     before = history.published
     history = settle.complete_ledger(spark, lake, declarations, history) or history
     if history.published:
@@ -201,10 +205,11 @@ def rollback(spark: SparkSession, lake: Lake, declarations: Declarations, run: s
         The version of the target that has the rows of before.
 
     Raises:
-        BadRequest: `CAP-RUN`, `CAP-NOT-PUBLISHED`, `CAP-LATER`, `CAP-GONE`.
+        BadRequest: `CAP-RUN`, `CAP-LAKE`, `CAP-NOT-PUBLISHED`, `CAP-LATER`, `CAP-GONE`.
         Held: `CAP-HELD` when another run holds part of the range.
     """
     history = runs.read_history(lake, run)
+    require_one_winner(spark, history.last.target)
     history = settle.complete_ledger(spark, lake, declarations, history) or history
     for row in history.rows:
         if row.step is Step.ROLLED_BACK:

@@ -53,6 +53,11 @@ def ensure(spark: SparkSession, plan: Plan, schema: StructType) -> None:
         if field.name in there.names and there[field.name].dataType != field.dataType:
             kinds = there[field.name].dataType.simpleString(), field.dataType.simpleString()
             raise _misfit(plan, field.name, f"is {kinds[0]} there, and {kinds[1]} in the replay")
+    _require_placed(plan, there)
+
+
+def _require_placed(plan: Plan, there: StructType) -> None:
+    """Check that a table has the columns that say of which worker and time a row is."""
     for name in (plan.layout.worker, plan.layout.time):
         if name is not None and name not in there.names:
             raise _misfit(plan, name, "is not there: rows could not be told apart")
@@ -83,11 +88,13 @@ def require_known(spark: SparkSession, lake: Lake, plan: Plan) -> None:
     """Check that no row of the range came from elsewhere, unless the request adopts them.
 
     Raises:
-        BadRequest: `CAP-ADOPT`, saying how many rows there are that no replay has put there.
+        BadRequest: `CAP-ADOPT`, saying how many rows there are that no replay has put there;
+            `CAP-TARGET-SCHEMA` where the table does not say of which worker and time a row is.
     """
     if plan.request.adopt or plan.request.mode is not Mode.REPLACE or not is_table(plan.target):
         return
     rows = delta.load(spark, plan.target)
+    _require_placed(plan, rows.schema)
     unknown = rows.where(predicate(plan, rows.schema))
     for covered in coverage.standing(lake, plan.target):
         if plan.tells(covered.scope.region) and covered.scope.meets(plan.scope):

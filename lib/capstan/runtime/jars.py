@@ -1,7 +1,8 @@
 """Jars that Spark needs besides its own: fetched once by its own resolver, kept in the project.
 
 Of Delta two are enough, of the connector to Kafka four. The rest of what they name as dependencies
-is in Spark already, and older copies of the same classes would come before Spark's.
+is in Spark already, and older copies of the same classes would come before Spark's. Hadoop's
+connector to S3 names all of Amazon's SDK in one jar of 690 MB; the parts that it uses have 13.
 """
 
 from __future__ import annotations
@@ -18,12 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capstan.errors import Broken, CapstanError
+from capstan.runtime import s3_files
 from capstan.runtime.home import cache_folder
 from capstan.runtime.java import find_java, spark_home
 
 DELTA_VERSION = "4.4.0"
 SPARK_SERIES = "4.2"
 SPARK_VERSION = "4.2.0"
+HADOOP_VERSION = "3.5.0"
+"""Of the Hadoop that is in Spark: its connector to S3 has to be of the same."""
+# The one that this Hadoop was built with.
+_SDK_VERSION = "2.35.4"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,14 @@ class Jars:
                 missing=bad,
             )
         return jars
+
+    def fetched(self) -> tuple[Path, ...]:
+        """The jars of what not everybody needs; none where they were not fetched.
+
+        Raises:
+            Broken: `CAP-JARS` when some of them are missing or cut short.
+        """
+        return self.there() if self.folder.is_dir() else ()
 
 
 DELTA = Jars(
@@ -129,6 +143,26 @@ KAFKA = Jars(
         ),
     },
 )
+S3 = Jars(
+    "s3",
+    "s3",
+    (
+        f"org.apache.hadoop:hadoop-aws:{HADOOP_VERSION}",
+        *(
+            f"software.amazon.awssdk:{part}:{_SDK_VERSION}"
+            for part in ("apache-client", "netty-nio-client", "s3", "s3-transfer-manager", "sts")
+        ),
+    ),
+    (
+        "commons-codec:*",
+        "commons-logging:*",
+        "io.netty:*",
+        "org.apache.httpcomponents:*",
+        "org.slf4j:*",
+        "software.amazon.awssdk:bundle",
+    ),
+    s3_files.FILES,
+)
 _FETCH_SECONDS = 900.0
 
 
@@ -147,7 +181,16 @@ def kafka_jars() -> tuple[Path, ...]:
     Raises:
         Broken: `CAP-JARS` when some of them are missing or cut short.
     """
-    return KAFKA.there() if KAFKA.folder.is_dir() else ()
+    return KAFKA.fetched()
+
+
+def s3_jars() -> tuple[Path, ...]:
+    """The jars that Spark needs for S3; none where they were not fetched.
+
+    Raises:
+        Broken: `CAP-JARS` when some of them are missing or cut short.
+    """
+    return S3.fetched()
 
 
 def spark_jars() -> tuple[Path, ...]:
@@ -156,7 +199,7 @@ def spark_jars() -> tuple[Path, ...]:
     Raises:
         Broken: `CAP-JARS` when one is missing or cut short.
     """
-    return (*delta_jars(), *kafka_jars())
+    return (*delta_jars(), *kafka_jars(), *s3_jars())
 
 
 def fetch(jars: Jars = DELTA) -> tuple[Path, ...]:
@@ -280,4 +323,5 @@ def main(jars: Jars = DELTA) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(KAFKA if sys.argv[1:] == [KAFKA.name] else DELTA))
+    named = {jars.name: jars for jars in (KAFKA, S3)}
+    sys.exit(main(named.get("".join(sys.argv[1:]), DELTA)))

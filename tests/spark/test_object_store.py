@@ -1,0 +1,226 @@
+"""S3, with a real server: a source there is captured, a lake there is refused, and why it is.
+
+What needs `make s3 objects` is nightly.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from capstan.capture.comparing import compare
+from capstan.capture.run import capture
+from capstan.capture.source import read_source
+from capstan.cli import main
+from capstan.errors import BadRequest
+from capstan.tape import delta
+from capstan.tape import lake as places
+from capstan.tape.lake import Lake
+from capstan.tape.tape import open_tape
+from capstan.testing import contents, little
+from capstan.testing.actions import act
+from capstan.testing.objects import BUCKET, Objects, objects
+from capstan.testing.streams import NAME, lay, little_stream, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from capstan.declare import Stream
+
+nightly = pytest.mark.nightly
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
+    with objects(tmp_path_factory.mktemp("objects")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def reached(spark: SparkSession, s3: Objects) -> SparkSession:
+    """A session that knows the way to S3."""
+    session = spark.newSession()
+    for key, value in s3.settings.items():
+        session.conf.set(key, value)
+    return session
+
+
+@pytest.fixture
+def told(s3: Objects, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The bucket, which this process knows the way to as well."""
+    for name, value in s3.variables.items():
+        monkeypatch.setenv(name, value)
+    return f"s3a://{BUCKET}"
+
+
+def far_stream(key: str, folder: Path) -> Stream:
+    stream = little_stream(folder)
+    return replace(stream, source=replace(stream.source, path=f"s3a://{BUCKET}/{key}"))
+
+
+def test_a_lake_there_is_refused_before_anything_is_asked_of_it(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # Nobody listens there: whoever asked it for anything would be told of that.
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    little.feed(tmp_path / "source")
+    streams = tmp_path / "streams.yaml"
+    streams.write_text(little.declaration_text(tmp_path / "source"), encoding="utf-8")
+    place = ["--lake", "s3a://bucket/lake", "--streams", str(streams)]
+    capsys.readouterr()
+    assert main(["capture", "little", *place, "--json"]) == 2
+    found = json.loads(capsys.readouterr().out)
+    assert (found["error"], found["lake"]) == ("CAP-LAKE", "s3a://bucket/lake")
+    assert "spark.delta.logStore.s3a.impl" in found["hint"]
+
+
+@nightly
+def test_files_there_are_captured_as_files_here_are(
+    reached: SparkSession, s3: Objects, tmp_path: Path
+) -> None:
+    files = tmp_path / "files"
+    for number in range(3):
+        lay(files, f"part-{number}", rows(range(20 * number, 20 * number + 20)))
+    s3.put_folder("flights", files)
+    near, far = Lake.at(tmp_path / "near"), Lake.at(tmp_path / "far")
+    stream = far_stream("flights", files)
+    capture(reached, near, little_stream(files))
+    assert capture(reached, far, stream).batches == 3
+    assert contents.tape(far) == contents.tape(near)
+    # What comes later is captured once, and what was captured is not captured again.
+    lay(files, "part-3", rows(range(60, 70)))
+    s3.put("flights/part-3.parquet", (files / "part-3.parquet").read_bytes())
+    capture(reached, near, little_stream(files))
+    found = capture(reached, far, stream)
+    assert (found.batches, found.fed) == (1, 10)
+    assert contents.tape(far) == contents.tape(near)
+    contents.require_sound(reached, far, NAME)
+    consumed = [json.loads(row)["files"] for row in contents.feed(far, NAME)]
+    wanted = [[f"{stream.source.path}/part-{number}.parquet"] for number in range(4)]
+    assert sorted(consumed) == wanted
+
+
+@nightly
+def test_what_was_fed_from_there_is_compared_with_what_is_there_now(
+    reached: SparkSession, s3: Objects, tmp_path: Path
+) -> None:
+    files, lake = tmp_path / "files", Lake.at(tmp_path / "lake")
+    for number in range(3):
+        lay(files, f"part-{number}", rows(range(20 * number, 20 * number + 20)))
+    s3.put_folder("compared", files)
+    stream = far_stream("compared", files)
+    capture(reached, lake, stream)
+    tape = open_tape(lake, NAME)
+    found = compare(reached, tape, stream, deep=True)
+    assert (found.agrees, found.batches, found.records) == (True, 3, 60)
+    s3.put("compared/part-1.parquet", (files / "part-2.parquet").read_bytes())
+    s3.delete("compared/part-2.parquet")
+    found = compare(reached, tape, stream, deep=True)
+    assert [(each.batch, each.kind) for each in found.findings] == [(1, "changed")]
+    assert (found.batches, found.gone) == (2, 1)
+
+
+@nightly
+def test_a_folder_there_with_nothing_in_it_is_no_source(
+    reached: SparkSession, s3: Objects, tmp_path: Path
+) -> None:
+    stream = far_stream("nothing", tmp_path)
+    stream = replace(stream, source=replace(stream.source, schema=None))
+    with pytest.raises(BadRequest, match=r"CAP-SOURCE: .*s3a://capstan-tests/nothing") as refused:
+        read_source(reached, stream)
+    assert refused.value.hint == "check source in streams.yaml"
+
+
+@nightly
+def test_what_lies_there_is_read_and_written_without_a_jvm(told: str) -> None:
+    root = f"{told}/plain"
+    # None of these is what a URI would take it for.
+    names = ["a b", "a%20b", "a?b", "a#b", "at=2024-01-01 00%3A00"]
+    for name in names:
+        places.write_text(f"{root}/{name}/file", name)
+    assert places.children(root) == sorted(names)
+    assert [places.read_text(f"{root}/{name}/file") for name in names] == names
+    sizes = places.sizes_of([f"{root}/{name}/file" for name in [*names, "none"]])
+    assert list(sizes.values()) == [*map(len, names), None]
+    assert places.size_of(root) == sum(map(len, names))
+    places.delete_folder(f"{root}/a b")
+    assert not places.exists(f"{root}/a b/file")
+    assert places.exists(f"{root}/a%20b/file")
+
+    table = f"{root}/table"
+    assert not places.is_table(table)
+    for number in range(2):
+        entry = places.newest_entry(table)
+        deltalake.write_deltalake(table, pa.table({"n": [number]}), mode="append")
+        assert places.newest_entry(table) > entry
+    assert places.is_table(table)
+    assert delta.version_of(table) == 1
+    assert [commit["version"] for commit in delta.history(table)] == [1, 0]
+    assert sum(map(len, (delta.added_files(table, version) for version in range(2)))) == 2
+    assert sorted(delta.open_table(table).to_pyarrow_table()["n"].to_pylist()) == [0, 1]
+
+
+@nightly
+def test_one_driver_alone_does_all_there_that_it_does_here(
+    reached: SparkSession, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but the want of a winner is in the way of a lake there."""
+    # Nobody else writes there, and for one driver Delta's store is enough.
+    monkeypatch.setattr("capstan.session._BOTH_WIN", frozenset())
+    little.feed(tmp_path / "source")
+    lake = Lake.at(f"{told}/lake")
+    arguments = {"lake": lake.root, "source": str(tmp_path / "source")}
+    fed = sum(len(little.rows_of(number)) for number in range(little.FILES))
+    found = act(reached, "capture", arguments)
+    assert (found["batches"], found["fed"]) == (little.FILES, fed)
+    assert lake.streams() == [little.NAME]
+    held = []
+    for request in (little.BEFORE, little.STAGED):
+        act(reached, "replay", {**arguments, "request": request})
+        held.append(contents.table(lake, "staged"))
+    assert held[0]["rows"] != held[1]["rows"]
+    act(reached, "rollback", arguments)
+    assert contents.table(lake, "staged") == held[0]
+    tape = contents.tape(lake)
+    act(reached, "maintain", {**arguments, "sizes": {}})
+    assert contents.tape(lake) == tape
+    contents.require_sound(reached, lake)
+
+
+@nightly
+def test_of_two_that_write_an_entry_there_one_wins_only_if_it_is_asked_for(
+    reached: SparkSession, s3: Objects
+) -> None:
+    """What Delta's stores do, and what one that lets one win would have to."""
+    jvm = reached._jvm
+    assert jvm is not None
+    path = jvm.org.apache.hadoop.fs.Path(f"s3a://{BUCKET}/log/00000000000000000001.json")
+    system = path.getFileSystem(reached._jsparkSession.sessionState().newHadoopConf())
+    asking = "fs.option.create.conditional.overwrite"
+
+    def close(streams: list[object]) -> list[str]:
+        ended = []
+        for stream in streams:
+            try:
+                stream.close()  # type: ignore[attr-defined]
+                ended.append("won")
+            except Exception as error:
+                assert "RemoteFileChangedException" in str(error)
+                ended.append("lost")
+        return ended
+
+    assert close([system.create(path, False) for _ in range(2)]) == ["won", "won"]
+    system.delete(path, False)
+    builders = [system.createFile(path).overwrite(False).must(asking, True) for _ in range(2)]
+    assert close([builder.build() for builder in builders]) == ["won", "lost"]
