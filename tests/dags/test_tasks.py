@@ -24,6 +24,7 @@ from capstan.airflow.audit import ListAuditsOperator
 from capstan.airflow.certify import CertificateOperator
 from capstan.airflow.failing import TaskRefusedError
 from capstan.airflow.frontier import FrontierSensor
+from capstan.airflow.lineage import lineage
 from capstan.airflow.plan import PlanReplayOperator
 from capstan.airflow.resolving import foresee, pinned, read_request
 from capstan.airflow.setting import Setting, read_setting
@@ -104,6 +105,12 @@ def test_a_replay_by_hand(taped: Place) -> None:
     assert certificate["audit"]["passed"]
     assert xcom(first, "certificate").startswith(f"## Certificate of {certificate['run']}\n")
     assert extra("capstan://tables/copied")["fingerprint"] == certificate["fingerprint"]
+    found = lineage("replay", str(taped.lake), certificate)
+    [tape], [table] = found.inputs, found.outputs
+    assert tape.name == str(taped.lake / "streams" / "little" / "events")
+    assert table.name == str(taped.lake / "tables" / "copied")
+    assert table.outputFacets["outputStatistics"].rowCount == 32  # type: ignore[attr-defined]
+    assert deltalake.DeltaTable(tape.name).to_pyarrow_dataset().count_rows() > 0
     names = ("Certificate", "Target", "Run")
     links = [xcom(first, "replay", f"_link_{name}Link") for name in names]
     assert links[0].endswith("/tasks/certificate/rendered_templates")
@@ -129,6 +136,11 @@ def test_a_day_is_backfilled_and_an_audit_tells_what_was_changed_since(taped: Pl
     assert answer["error"] == "CAP-AUDIT"
     [audit] = answer["audits"]
     assert audit["findings"][0]["kind"] == "changed"
+    _, audited = lineage("audit", str(taped.lake), answer).inputs
+    assert audited.name == str(table)
+    assert audited.facets is not None
+    [told] = audited.facets["dataQualityAssertions"].assertions  # type: ignore[attr-defined]
+    assert (told.success, told.params) == (False, {"run": audit["run"]})
 
 
 def test_what_is_missing_is_filled_by_a_run_for_each_interval(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -234,6 +235,25 @@ def on_postgres(tmp_path: Path) -> Iterator[World]:
             pytest.fail(message)
         pytest.skip(message)
     with server(programs) as database, _world(tmp_path.resolve() / "airflow", database) as made:
+        yield made
+
+
+@pytest.fixture
+def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """An Airflow of the test's own that tells OpenLineage: in `events.jsonl` of its folder.
+
+    The others' does not: each task takes longer by it.
+    """
+    folder = tmp_path.resolve() / "airflow"
+    told = {"type": "file", "log_file_path": str(folder / "events.jsonl"), "append": True}
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", json.dumps(told))
+    quiet = {
+        "AIRFLOW__LOGGING__NAMESPACE_LEVELS": "airflow.providers.openlineage=WARNING",
+        "OPENLINEAGE_CLIENT_LOGGING": "WARNING",
+    }
+    for name, value in quiet.items():
+        monkeypatch.setenv(name, value)
+    with _world(folder, None) as made:
         yield made
 
 

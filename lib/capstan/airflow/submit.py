@@ -6,9 +6,9 @@ import json
 import os
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import psutil
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Asset, Context, XComArg, timezone
 from airflow.sdk.exceptions import AirflowException
 
@@ -17,10 +17,14 @@ from capstan.airflow.connection import spark_master
 from capstan.airflow.failing import TaskBrokenError, as_task, come_back, failure, say_last
 from capstan.airflow.folders import TryFolder, try_folder
 from capstan.airflow.setting import Setting
+from capstan.airflow.spark import SparkSubmitOperator
 from capstan.airflow.telemetry import tell_stream
 from capstan.errors import BadRequest, NotComplete
 from capstan.runtime.owner import VARIABLE, name_owner
 from capstan.runtime.submission import submission
+
+if TYPE_CHECKING:
+    from capstan.airflow.lineage import Lineage
 
 Told = Callable[[Mapping[str, object]], Mapping[str, object]]
 Show = Callable[[Mapping[str, object]], str]
@@ -90,6 +94,8 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         )
         self.request = request
         self.records = records
+        self._app = app
+        self._answer: Mapping[str, object] | None = None
         self._setting = setting
         self.shown = ""
         self._told = told
@@ -118,6 +124,7 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         result = folder.answer()
         if result is None:
             raise TaskBrokenError("CAP-SUBMIT: spark-submit ended well, and left no result")
+        self._answer = result
         self._say(result)
         self.tell_assets(context, result)
         folder.remove()
@@ -129,6 +136,17 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         for outlet in self.outlets:
             if isinstance(outlet, Asset):
                 events[outlet].extra = plain(self._told(result))
+
+    def get_openlineage_facets_on_complete(self, _: object) -> Lineage:
+        """What the task has read and written; of one that has failed what it did before.
+
+        Airflow's OpenLineage provider alone calls it, where it is installed and told a transport.
+        It logs what goes wrong here, and fails no task by it.
+        """
+        # Not at the top: DAG files are parsed without OpenLineage's client.
+        from capstan.airflow.lineage import lineage
+
+        return lineage(self._app, self._setting.lake, self._answer)
 
     def on_kill(self) -> None:
         """End the app: `spark-submit`, the driver's JVM, its Python, and all that these started."""
@@ -176,6 +194,7 @@ class CapstanSubmitOperator(SparkSubmitOperator):
             raise TaskBrokenError(
                 f"CAP-SUBMIT: spark-submit ended with {code} and no answer: {last}"
             ) from error
+        self._answer = answer
         self._say(answer)
         context["ti"].xcom_push(key="return_value", value=answer)
         if code == NotComplete.exit_code:

@@ -230,7 +230,7 @@ def _audit_of_run(fields: Fields, place: Place) -> Work:
     def work(spark: SparkSession) -> Answer:
         plan, found = audit_run(spark, place.lake, declarations, history, asked.version)
         about = {"run": asked.run, "stream": plan.tape.name, "cut": plan.cut.commit}
-        where = {"target": plan.request.into, "version": asked.version}
+        where = {"target": plan.request.into, "target_path": plan.target, "version": asked.version}
         return _audited({**about, **where}, found, plan.tape.time_type, f"run {asked.run}")
 
     return work
@@ -254,7 +254,7 @@ def _audit_of_table(fields: Fields, place: Place) -> Work:
     def work(spark: SparkSession) -> Answer:
         found = audit_against(spark, place.lake, plan, asked)
         about = {"stream": asked.stream, "cut": plan.cut.commit}
-        where = {"target": asked.table, "version": asked.version}
+        where = {"target": asked.table, "target_path": plan.target, "version": asked.version}
         return _audited({**about, **where}, found, plan.tape.time_type, asked.table)
 
     return work

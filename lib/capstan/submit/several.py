@@ -76,6 +76,7 @@ def _audited(
         "run": history.last.run,
         "stream": history.last.stream,
         "target": history.last.target,
+        "target_path": history.last.target,
         "version": version,
     }
     try:

@@ -71,6 +71,7 @@ def launch(
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     output: str = "launcher.log",
+    patience: float = PATIENCE,
 ) -> Launched:
     """Start Airflow in `folder/home` on a port that is free, and wait until it is ready.
 
@@ -79,6 +80,7 @@ def launch(
         arguments: Further arguments of the launcher.
         environment: Variables beside those of this process.
         output: The name of the file for what it prints.
+        patience: For how many seconds it is waited for.
     """
     home, printed = Home((folder / "home").resolve()), folder / output
     command = [sys.executable, "-m", "capstan.launcher", "--port", "0", "--home", str(home.folder)]
@@ -93,7 +95,7 @@ def launch(
             start_new_session=True,
         )
     try:
-        text = _wait_for_welcome(process, printed)
+        text = _wait_for_welcome(process, printed, patience)
         url = _found(r"Airflow is ready: (\S+)", text)
         password = _found(r"password +(\S+)", text)
         return Launched(process, home, printed, Rest(url, password))
@@ -140,8 +142,8 @@ def _sockets(pid: int) -> list[str]:
     return [link[8:-1] for link in links if link.startswith("socket:[")]
 
 
-def _wait_for_welcome(process: subprocess.Popen[bytes], printed: Path) -> str:
-    end = time.monotonic() + PATIENCE
+def _wait_for_welcome(process: subprocess.Popen[bytes], printed: Path, patience: float) -> str:
+    end = time.monotonic() + patience
     while True:
         text = printed.read_text(encoding="utf-8", errors="replace")
         if "Ctrl-C" in text:

@@ -145,6 +145,11 @@ class Rest:
         path = f"/dags/{dag}/dagRuns/{quote(run)}/taskInstances"
         return _rows(self.call("GET", path)["task_instances"])
 
+    def running(self, dag: str) -> list[Fields]:
+        """The task instances of a DAG that are at work now, of whichever run."""
+        found = self.call("GET", f"/dags/{dag}/dagRuns/~/taskInstances?state=running&limit=100")
+        return _rows(found["task_instances"])
+
     def task(self, dag: str, run: str, task: str) -> Fields:
         """One task instance of a run."""
         return self.call("GET", f"/dags/{dag}/dagRuns/{quote(run)}/taskInstances/{quote(task)}")

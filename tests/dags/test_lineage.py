@@ -1,0 +1,364 @@
+"""What tasks tell OpenLineage, as its own client writes it and Airflow's provider sends it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.providers.openlineage.extractors import ExtractorManager, OperatorLineage
+from airflow.sdk import DAG
+from airflow.utils.state import TaskInstanceState
+from openlineage.client.event_v2 import Job, Run, RunEvent
+from openlineage.client.serde import Serde
+
+from capstan.airflow.assets import table_asset
+from capstan.airflow.failing import TaskRefusedError
+from capstan.airflow.lineage import lineage
+from capstan.airflow.lineage import place as place_of
+from capstan.airflow.setting import read_setting
+from capstan.airflow.submit import CapstanSubmitOperator
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from conftest import FakeSubmit, Place
+
+LAKE = "/data/lake"
+TAPE = f"{LAKE}/streams/flights/events"
+TABLE = f"{LAKE}/tables/daily"
+DAGS = Path(__file__).parents[2] / "dags"
+CHECKS = [
+    {"name": "some", "rule": "n > 0", "failing": 0},
+    {"name": "one", "rule": "unique: day", "failing": 1200},
+]
+AUDIT: dict[str, object] = {
+    "kind": "transform",
+    "passed": True,
+    "cells": 40,
+    "differing": 0,
+    "records": 6,
+    "totals": {"missing": 0},
+    "findings": [],
+    "checks": [],
+}
+CERTIFICATE: dict[str, object] = {
+    "run": "r-1",
+    "format": 1,
+    "stream": "flights",
+    "cut": 7,
+    "workers": ["EWR", "JFK"],
+    "records": 1800,
+    "fingerprint": "ab" * 16,
+    "since": None,
+    "until": "2013-01-03T00:00:00Z",
+    "replay_workers": [{"replay_worker": 0, "starts_holding": [["2013-01-01", 2]]}],
+    "target": "daily",
+    "target_path": TABLE,
+    "target_version": 3,
+    "audit": AUDIT,
+    "published": True,
+    "stood": False,
+}
+WAITING = {
+    **CERTIFICATE,
+    "target_version": None,
+    "published": False,
+    "diff": {"added": 6, "sample": [{"kind": "added", "after": {"day": "2013-01-01"}}]},
+}
+
+
+def told(app: str, answer: Mapping[str, object] | None, lake: str = LAKE) -> dict[str, Any]:
+    """What is told of an answer, in an event as OpenLineage's client writes it."""
+    return written(lineage(app, lake, answer))
+
+
+def written(found: OperatorLineage[Any, Any]) -> dict[str, Any]:
+    event = RunEvent(
+        eventTime="2013-01-03T00:00:00Z",
+        run=Run("01941f29-7c00-7743-8743-8743874387aa", found.run_facets),
+        job=Job("n", "j", found.job_facets),
+        inputs=found.inputs,  # type: ignore[arg-type]
+        outputs=found.outputs,  # type: ignore[arg-type]
+    )
+    text: dict[str, Any] = json.loads(Serde.to_json(event))
+    return text
+
+
+def version(dataset: Mapping[str, Any]) -> str | None:
+    return dataset["facets"].get("version", {}).get("datasetVersion")
+
+
+def rows(dataset: Mapping[str, Any]) -> int | None:
+    counted = {**dataset.get("inputFacets", {}), **dataset.get("outputFacets", {})}
+    return next((facet["rowCount"] for facet in counted.values()), None)
+
+
+def verdicts(dataset: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
+    found = dataset["facets"]["dataQualityAssertions"]["assertions"]
+    return [(each["assertion"], each["name"], each["success"]) for each in found]
+
+
+@pytest.mark.parametrize("app", ["replay", "publish"])
+def test_a_replay_tells_what_it_read_and_wrote_and_its_certificate(app: str) -> None:
+    found = told(app, CERTIFICATE)
+    [tape], [table] = found["inputs"], found["outputs"]
+    assert (tape["namespace"], tape["name"], version(tape), rows(tape)) == ("file", TAPE, "7", 1800)
+    assert (table["namespace"], table["name"], version(table), rows(table)) == (
+        "file",
+        TABLE,
+        "3",
+        6,
+    )
+    assert set(tape["inputFacets"]) == {"inputStatistics"}
+    assert set(table["outputFacets"]) == {"outputStatistics"}
+    assert verdicts(table) == [("audit", "audit", True)]
+    facet = found["run"]["facets"]["capstan_certificate"]
+    assert facet["_schemaURL"] == "urn:capstan:openlineage:CertificateRunFacet:1"
+    assert facet["_producer"]
+    # Whole, but what is null and the samples of rows.
+    audit = {key: value for key, value in AUDIT.items() if key != "findings"}
+    whole = {**CERTIFICATE, "audit": audit}
+    assert facet["certificate"] == {k: v for k, v in whole.items() if v is not None}
+    for dataset in (tape, table):
+        for name, each in {**dataset["facets"], **dataset.get("outputFacets", {})}.items():
+            assert each["_schemaURL"].startswith("https://openlineage.io/spec/facets/"), name
+
+
+def test_an_audit_and_each_check_is_a_test_of_the_table() -> None:
+    audit = {**AUDIT, "passed": False, "checks": CHECKS}
+    [table] = told("replay", {**CERTIFICATE, "audit": audit})["outputs"]
+    assert verdicts(table) == [
+        ("audit", "audit", False),
+        ("check", "some", True),
+        ("check", "one", False),
+    ]
+    whole, _, unique = table["facets"]["dataQualityAssertions"]["assertions"]
+    assert whole["actual"] == "failed (transform): check one not met by 1,200 rows"
+    assert (unique["description"], unique["actual"]) == ("unique: day", "not met by 1,200 rows")
+    assert {each["params"]["run"] for each in (whole, unique)} == {"r-1"}
+
+
+def test_what_stood_was_neither_read_nor_written_again() -> None:
+    found = told("replay", {**CERTIFICATE, "stood": True})
+    assert [rows(each) for each in (*found["inputs"], *found["outputs"])] == [0, 0]
+    assert [version(each) for each in found["outputs"]] == ["3"]
+
+
+def test_what_waits_for_a_person_has_written_nothing() -> None:
+    found = told("replay", WAITING)
+    assert ([each["name"] for each in found["inputs"]], found["outputs"]) == ([TAPE], [])
+    certificate = found["run"]["facets"]["capstan_certificate"]["certificate"]
+    assert (certificate["published"], certificate["diff"]) == (False, {"added": 6})
+
+
+REFUSED = {"error": "CAP-X", "message": "what is wrong", "hint": "what to do"}
+
+
+@pytest.mark.parametrize(
+    ("app", "answer"),
+    [
+        ("replay", None),
+        ("replay", REFUSED),
+        # What a follow answers that finds nothing new, and never did.
+        ("replay", {**dict.fromkeys(CERTIFICATE), "stood": True}),
+        ("publish", {**REFUSED, "run": "r-1", "stream": "flights", "published": False}),
+        ("capture", REFUSED),
+        ("rollback", REFUSED),
+        ("rollback", {"target_path": TABLE, "target_version": 4, "stood": True}),
+        ("audit", REFUSED),
+        ("backfill", REFUSED),
+        ("verify", {"stream": "flights", "valid": True}),
+        ("maintain", {"streams": []}),
+    ],
+)
+def test_of_what_reads_and_writes_no_table_nothing_is_told(app: str, answer: Any) -> None:
+    found = told(app, answer)
+    assert (found["inputs"], found["outputs"], found["run"]["facets"]) == ([], [], {})
+
+
+def test_a_capture_tells_the_tape_and_its_frontier() -> None:
+    answer = {"stream": "flights", "cut": 3, "frontier": ["2013-01-09"], "records": 70}
+    found = told("capture", answer)
+    [tape] = found["outputs"]
+    assert (found["inputs"], tape["name"], version(tape), rows(tape)) == ([], TAPE, "3", 70)
+    assert tape["facets"]["capstan_frontier"]["frontier"] == ["2013-01-09"]
+    assert tape["facets"]["capstan_frontier"]["_schemaURL"].startswith("urn:capstan:")
+    # One that is closed, and has nothing on tape.
+    [tape] = told("capture", {**answer, "cut": -1, "frontier": [], "records": 0})["outputs"]
+    assert (version(tape), rows(tape)) == (None, 0)
+    assert tape["facets"]["capstan_frontier"]["frontier"] == []
+
+
+def test_a_rollback_tells_the_table_that_has_the_rows_of_before() -> None:
+    found = told("rollback", {"target_path": TABLE, "target_version": 4, "stood": False})
+    [table] = found["outputs"]
+    assert (found["inputs"], table["name"], version(table)) == ([], TABLE, "4")
+    assert "dataQualityAssertions" not in table["facets"]
+
+
+def test_audits_tell_of_each_table_once_what_was_found() -> None:
+    about = {"stream": "flights", "cut": 7, "target_path": TABLE}
+    audits = [
+        {**AUDIT, **about, "run": "r-1", "version": 3},
+        {**AUDIT, **about, "run": "r-2", "version": 5, "passed": False, "checks": CHECKS},
+        {**REFUSED, **about, "run": "r-3", "version": 6},
+    ]
+    found = told("audit", {**REFUSED, "audits": audits, "passed": False, "not_audited": ["r-3"]})
+    tape, table = found["inputs"]
+    assert found["outputs"] == []
+    assert [(tape["name"], version(tape)), (table["name"], version(table))] == [
+        (TAPE, "7"),
+        (TABLE, "5"),
+    ]
+    assert [success for _, _, success in verdicts(table)] == [True, False, True, False]
+    # One of a table alone, as it is now, which no run of Capstan's has written.
+    _, table = told("audit", {**AUDIT, **about, "version": None})["inputs"]
+    assert (version(table), verdicts(table)) == (None, [("audit", "audit", True)])
+    assert "run" not in table["facets"]["dataQualityAssertions"]["assertions"][0]["params"]
+
+
+def test_runs_of_backfills_are_told_together() -> None:
+    runs = [
+        CERTIFICATE,
+        {**CERTIFICATE, "run": "r-2", "target_version": 4},
+        {**REFUSED, **dict.fromkeys(CERTIFICATE), "run": None},
+    ]
+    other = {**CERTIFICATE, "run": "r-3", "target_path": f"{LAKE}/tables/other"}
+    answers = [{"runs": runs}, {"runs": [other]}, {"replay": "x", **REFUSED}]
+    found = told("backfill", {"backfills": answers})
+    [tape], [daily, more] = found["inputs"], found["outputs"]
+    assert (version(tape), rows(tape)) == ("7", 3 * 1800)
+    assert (daily["name"], version(daily), rows(daily)) == (TABLE, "4", 12)
+    assert (more["name"], version(more), rows(more)) == (f"{LAKE}/tables/other", "3", 6)
+    assert len(verdicts(daily)) == 2
+    assert found["run"]["facets"] == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("/data/lake/tables/t", ("file", "/data/lake/tables/t")),
+        ("file:///data/t", ("file", "/data/t")),
+        ("s3a://bucket/lake/tables/t", ("s3://bucket", "lake/tables/t")),
+        ("gs://bucket/t", ("gs://bucket", "t")),
+        ("hdfs://node:8020/lake/t", ("hdfs://node:8020", "/lake/t")),
+        ("abfss://box@a.dfs.core.windows.net/t", ("abfss://box@a.dfs.core.windows.net", "t")),
+    ],
+)
+def test_tables_are_named_as_sparks_integration_names_them(
+    path: str, named: tuple[str, str]
+) -> None:
+    assert place_of(path) == named
+
+
+def test_a_tape_in_an_object_store_is_named_by_bucket_and_key() -> None:
+    [tape] = told("replay", CERTIFICATE, "s3a://bucket/lake")["inputs"]
+    assert (tape["namespace"], tape["name"]) == ("s3://bucket", "lake/streams/flights/events")
+
+
+def extracted(task: Any, state: TaskInstanceState) -> dict[str, Any]:
+    """What the provider itself takes of a task that has ended."""
+    run: Any = type("Run", (), {"run_id": "r"})()
+    found = ExtractorManager().extract_metadata(run, task, state, None)
+    return written(found)
+
+
+def own(app: str) -> CapstanSubmitOperator:
+    with DAG("own", schedule=None):
+        return CapstanSubmitOperator(
+            task_id="t",
+            app=app,
+            setting=read_setting(DAGS / "any.py"),
+            request={"stream": "flights"},
+            outlets=[table_asset("daily")],
+        )
+
+
+def test_the_provider_takes_it_of_a_task_that_has_ended(
+    place: Place, submit: FakeSubmit, execute: Any, context: Any
+) -> None:
+    task = own("replay")
+    assert extracted(task, TaskInstanceState.RUNNING)["outputs"] == []
+    submit.answers({"exit": 0, "result": CERTIFICATE})
+    execute(task, context())
+    found = extracted(task, TaskInstanceState.SUCCESS)
+    assert [each["name"] for each in found["outputs"]] == [TABLE]
+    # The tape is the one of the lake that the task works on.
+    [tape] = found["inputs"]
+    assert tape["name"] == str(place.lake / "streams" / "flights" / "events")
+    assert "capstan_certificate" in found["run"]["facets"]
+
+
+def test_what_was_found_wrong_is_told_of_a_task_that_fails(
+    place: Place, submit: FakeSubmit, execute: Any, context: Any
+) -> None:
+    task = own("audit")
+    audit = {**AUDIT, "stream": "flights", "cut": 7, "target_path": TABLE, "passed": False}
+    submit.answers({"exit": 1, "result": {**audit, **REFUSED}})
+    with pytest.raises(TaskRefusedError):
+        execute(task, context())
+    _, table = extracted(task, TaskInstanceState.FAILED)["inputs"]
+    assert verdicts(table) == [("audit", "audit", False)]
+
+
+def test_what_goes_wrong_with_it_is_logged_and_no_more(
+    place: Place, submit: FakeSubmit, execute: Any, context: Any, capsys: Any, caplog: Any
+) -> None:
+    # A certificate without a cut, as no app gives it.
+    task = own("replay")
+    submit.answers({"exit": 0, "result": {"stream": "flights", "published": True}})
+    assert execute(task, context())["published"]
+    found = extracted(task, TaskInstanceState.SUCCESS)
+    assert (found["inputs"], found["outputs"]) == ([], [])
+    # Where it goes depends on what has set Airflow's log up before.
+    said = capsys.readouterr().out + caplog.text
+    assert "OpenLineage method failed to extract data" in said
+
+
+PARSED = """
+import runpy, sys
+
+for file in sys.argv[1:]:
+    runpy.run_path(file)
+known = ("capstan.airflow.submit", "capstan.airflow.lineage", "openlineage.client")
+print([name for name in known if name in sys.modules])
+
+# Whoever needs it later has the real thing all the same.
+from airflow.providers.common.compat.openlineage.utils import spark
+print(spark.inject_parent_job_information_into_spark_properties.__module__)
+"""
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_a_dag_file_is_read_without_the_client_where_nobody_is_told(
+    place: Place, monkeypatch: pytest.MonkeyPatch, on: bool
+) -> None:
+    if on:
+        monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", '{"type": "console"}')
+    files = [str(file) for file in DAGS.glob("*.py")]
+    ended = subprocess.run(
+        [sys.executable, "-c", PARSED, *files], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    loaded, later = ended.stdout.splitlines()[-2:]
+    client = ["openlineage.client"] if on else []
+    assert loaded == str(["capstan.airflow.submit", *client])
+    assert later == "airflow.providers.openlineage.utils.spark"
+
+
+def test_without_the_provider_all_else_is_there(place: Place) -> None:
+    gone = """
+import sys
+sys.modules["airflow.providers.openlineage.conf"] = None
+from capstan.airflow.submit import CapstanSubmitOperator
+print(CapstanSubmitOperator.__name__)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", gone], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[-1] == "CapstanSubmitOperator"
