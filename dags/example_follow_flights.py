@@ -30,23 +30,22 @@ def example_follow_flights() -> None:
     @task(doc_md="Finds the day with the longest mean delay among those that were just replayed.")
     def worst_day(triggering_asset_events: dict | None = None) -> list[dict]:  # type: ignore[type-arg]
         """The worst day of each replay that has changed the table since the last run."""
-        import deltalake
-        import pyarrow.compute as pc
+        import polars
 
         found = []
+        day = polars.col("day").dt.strftime("%Y-%m-%dT%H:%M:%S")
         for event in (triggering_asset_events or {}).get(FLIGHTS_BY_DAY, []):
             played = event.extra
             if not played.get("published") or played.get("stood"):
                 continue  # It was taken back, or was there already.
-            table = deltalake.DeltaTable(played["target_path"], version=played["target_version"])
-            rows = table.to_pyarrow_table(columns=["day", "origin", "mean_delay_minutes"])
-            days = pc.strftime(rows["day"], "%Y-%m-%dT%H:%M:%S")
+            rows = polars.scan_delta(played["target_path"], version=played["target_version"])
             if played["since"] is not None:
-                rows = rows.filter(pc.greater_equal(days, played["since"][:19]))
-                days = pc.strftime(rows["day"], "%Y-%m-%dT%H:%M:%S")
+                rows = rows.filter(day >= played["since"][:19])
             if played["until"] is not None:
-                rows = rows.filter(pc.less(days, played["until"][:19]))
-            for row in rows.sort_by([("mean_delay_minutes", "descending")]).to_pylist()[:1]:
+                rows = rows.filter(day < played["until"][:19])
+            rows = rows.select("day", "origin", "mean_delay_minutes")
+            first = rows.sort("mean_delay_minutes", descending=True, nulls_last=True).head(1)
+            for row in first.collect().to_dicts():
                 worst = {**row, "day": row["day"].date().isoformat(), "run": played["run"]}
                 log.info("the worst day of run %s: %s", played["run"], worst)
                 found.append(worst)

@@ -187,9 +187,9 @@ Look further, with Spark SQL (.venv/bin/python):
 
 with Polars or DuckDB, which need no Spark (.venv/bin/python):
 
-  import deltalake, duckdb, polars
-  march = deltalake.DeltaTable('{march_path}').to_pyarrow_dataset()
-  print(polars.scan_pyarrow_dataset(march).group_by('origin').len().collect())
+  import duckdb, polars
+  march = polars.scan_delta('{march_path}')
+  print(march.group_by('origin').len().collect())
   print(duckdb.sql('SELECT dest, count(*) AS flights FROM march GROUP BY dest ORDER BY 2 DESC'))
 
 and with the command line (.venv/bin/capstan):

@@ -125,6 +125,21 @@ def test_nothing_on_tape_stands_since_it_was_made_and_a_closed_one_does_not(tmp_
     assert stood_since(lay(tmp_path / "b", [{0: 1}, {0: None}]), LONG_AGO) is None
 
 
+def test_what_a_log_no_longer_has_is_older_than_any_bound(tmp_path: Path) -> None:
+    tape = lay(tmp_path, [{0: 1}, {}, {}, {}])
+    table = deltalake.DeltaTable(tape.paths.events)
+    table.create_checkpoint()
+    for log in sorted(Path(tape.paths.events, "_delta_log").glob("*.json"))[:-2]:
+        log.unlink()
+    enough = START + DAY
+    found = stood_since(tape, enough)
+    assert found is not None
+    assert found < enough
+    stream = replace(little_stream(tmp_path), stalled_after=2 * DAY)
+    with pytest.raises(AnswerIsNo, match="^CAP-STALLED"):
+        require_moving(stream, tape, START + 3 * DAY)
+
+
 def test_it_is_not_looked_for_beyond_what_is_enough(tmp_path: Path) -> None:
     tape = lay(tmp_path, [{0: 1}, {}, {}, {}, {}])
     found = stood_since(tape, START + 3 * DAY)

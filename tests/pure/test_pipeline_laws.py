@@ -413,6 +413,23 @@ def test_a_row_that_comes_too_late_for_its_lookahead_stops_the_run() -> None:
         run_here(between(given_rows, reach), law, reach, state=ran.state)
 
 
+def test_a_run_that_goes_on_may_put_out_nothing_but_what_waits() -> None:
+    law = made("looking ahead")
+    given_rows: list[Row] = [(0, "a", 0, None), (0, "a", 1, None)]
+    state: list[Kept] | None = None
+    before: Reach | None = None
+    found: list[tuple[object, ...]] = []
+    for frontier in (0, 1, None):
+        reach = reach_at(law, None, None, frontier)
+        reach = reach if before is None else resumed(reach, before)
+        ran = run_here(between(given_rows, reach), law, reach, state=state, keeps=True)
+        state, before = list(ran.state), reach
+        found += contents(ran)["out"]
+    whole = run(law, given_rows, reach_at(law, None, None, None))
+    assert sorted(found, key=repr) == whole["out"]
+    assert found
+
+
 def test_a_state_that_is_not_all_there_stops_the_run() -> None:
     law = made("tumbling")
     given_rows: list[Row] = [(t, key, 1, None) for t in range(6) for key in "abcdef"]

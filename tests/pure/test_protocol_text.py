@@ -328,7 +328,11 @@ def test_features_that_lock_readers_out_are_off() -> None:
         "delta.columnMapping.mode": "none",
         "delta.checkpointPolicy": "classic",
         "delta.enableTypeWidening": "false",
+        "delta.logRetentionDuration": "interval 7 days",
     }
+    assert "A log keeps 7 days (`delta.logRetentionDuration`" in section(
+        "20. Maintenance and retirement"
+    )
     text = section("13. What any reader may rely on")
     for feature in ("deletion vectors", "column mapping", "type widening", "checkpoints"):
         assert feature in text

@@ -8,8 +8,9 @@ import deltalake
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import fs
 
-from capstan.tape.scan import in_portions, read_columns
+from capstan.tape.scan import in_portions, read_columns, rows_of
 
 
 @given(st.lists(st.integers(0, 7)), st.integers(1, 10))
@@ -42,3 +43,14 @@ def test_a_column_that_a_file_lacks_is_null_there(tmp_path: Path) -> None:
         {"held": [{"time": 1, "diff": 2}], "n": 3},
     ]
     assert read_columns(path, ["held"]).num_rows == 3
+
+
+def test_arrow_opens_the_files_of_a_dataset_itself(tmp_path: Path) -> None:
+    """A thread of its own that runs Python as the interpreter ends would end the process."""
+    path = str(tmp_path / "a table")
+    rows = pa.table({"a": [1, 2, 3], "w": ["a b", "x:y%z?", "é/ü"]})
+    deltalake.write_deltalake(path, rows, partition_by=["w"])
+    found = rows_of(path)
+    assert isinstance(found.filesystem, fs.SubTreeFileSystem)
+    assert isinstance(found.filesystem.base_fs, fs.LocalFileSystem)
+    assert found.to_table().sort_by("a").to_pydict() == rows.to_pydict()

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from capstan import steps
 from capstan.bench.counters import Scan, Watch, commits
 from capstan.breakage import told
+from capstan.capture.run import capture
 from capstan.errors import Broken
 from capstan.maintain import upkeep
 from capstan.maintain.compact import compact_index
@@ -29,6 +30,7 @@ from capstan.maintain.runs import INDEX
 from capstan.maintain.tables import files_of, index_tables, ledger_tables
 from capstan.tape import delta
 from capstan.tape.feed import Claim, Origin, claim, inserted
+from capstan.tape.retention import LOG, retention_of
 from capstan.tape.tape import newest_cut
 from capstan.testing import contents
 from capstan.testing.sixteen import KIB, NAME, ROWS, SIZES, Sixteen, make
@@ -295,6 +297,34 @@ def test_what_nobody_needs_is_deleted_and_nothing_else(
     assert set(path.glob("*.parquet")) == files
     assert gone == len(there) - 1 - len(files) > 0
     assert verify(spark, made.lake, made.tape, deep=True).valid
+
+
+def test_a_log_goes_back_for_a_week(unkept: Sixteen, tmp_path: Path) -> None:
+    """The whole log is listed at each look at a table: of a year it must not be a year's."""
+    made, spark = unkept.copied(tmp_path), unkept.spark
+    paths = (made.tape.paths.records, made.tape.paths.events, made.tape.paths.feed)
+    old = time.time() - 9 * DAY
+    for path in paths:
+        for file in Path(path, "_delta_log").iterdir():
+            os.utime(file, (old, old))
+    before = {path: contents.rows(path) for path in paths}
+    maintain(spark, made.lake, [NAME], sizes=SIZES)
+    for path in paths:
+        assert len(list(Path(path, "_delta_log").glob("*.json"))) == 1, path
+        assert contents.rows(path) == before[path]
+    assert verify(spark, made.lake, made.tape, deep=True).valid
+
+
+def test_the_log_goes_back_as_far_as_a_stream_asks_when_batches_came(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made = make(spark, tmp_path, 1)
+    assert retention_of(made.tape.paths.events, LOG) == timedelta(days=7)
+    for days, kept in ((20, 21), (1, 21)):
+        asked = replace(made.stream, stalled_after=timedelta(days=days))
+        capture(spark, made.lake, asked)
+        assert retention_of(made.tape.paths.events, LOG) == timedelta(days=kept)
+    assert retention_of(made.tape.paths.records, LOG) == timedelta(days=7)
 
 
 def test_a_disk_that_is_full_in_the_midst_leaves_nothing_half_done(

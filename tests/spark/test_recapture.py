@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -18,8 +19,6 @@ from capstan.testing.streams import lay, little_stream, rows
 from capstan.verify import verify
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
     from capstan.tape.lake import Lake
@@ -132,3 +131,24 @@ def test_what_was_cut_off_is_finished_at_the_cut_that_it_played(
             summary.worker_states(open_tape(lake, "little"), newest_cut(open_tape(lake, "little")))
         )
     )
+
+
+def test_what_was_cut_off_longer_ago_than_the_log_goes_back_is_not_guessed(
+    spark: SparkSession, lake: Lake, source: Path
+) -> None:
+    lay(source, "0", rows(NUMBERS))
+    capture(spark, lake, little_stream(source))
+    asked = RecaptureRequest("little", "copy")
+    with pytest.raises(KilledError), listening(kill_at("recapture.records")):
+        recapture(spark, lake, asked)
+    path = open_tape(lake, "copy").paths.records
+    table = DeltaTable(path)
+    table.alter.set_table_properties({"made.by": "another"}, raise_if_not_exists=False)
+    table.create_checkpoint()
+    *old, _ = sorted(Path(path, "_delta_log").glob("*.json"))
+    for entry in old:
+        entry.unlink()
+    before = ids(lake, "copy")
+    with pytest.raises(BadRequest, match="^CAP-HALF-DONE: stream copy: "):
+        recapture(spark, lake, asked)
+    assert ids(lake, "copy") == before

@@ -450,6 +450,12 @@ def test_a_target_that_does_not_fit(play: Play) -> None:
     with pytest.raises(BadRequest, match="CAP-TARGET-SCHEMA.*column id"):
         play("misfit", since=DAY2, until=DAY4)
     assert play.rows("misfit").height == 0
+    # A table that a transform has made, which keeps neither worker nor time.
+    play("placed", transform="by_place")
+    before = play.version("placed")
+    with pytest.raises(BadRequest, match="CAP-TARGET-SCHEMA.*column _(worker|time) is not there"):
+        play("placed", since=DAY2, until=DAY4)
+    assert play.version("placed") == before
 
 
 def test_ledgers_are_read_by_others(play: Play) -> None:

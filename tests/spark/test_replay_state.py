@@ -25,7 +25,7 @@ from capstan.maintain.clearing import clear_snapshots
 from capstan.maintain.compact import compact_index
 from capstan.maintain.tables import aside_tables
 from capstan.pipeline import definition
-from capstan.replay import resuming
+from capstan.replay import outdated
 from capstan.replay.foreign import audit_run, require_auditable
 from capstan.replay.request import Request
 from capstan.replay.resuming import rescale_state
@@ -274,8 +274,8 @@ def test_the_state_of_one_of_several_tables_is_rescaled_by_the_command(
 def test_snapshots_that_no_run_goes_on_from_are_cleared(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resuming, "KEEP", 1)
-    monkeypatch.setattr(resuming, "_SLACK", 1)
+    monkeypatch.setattr(outdated, "KEEP", 1)
+    monkeypatch.setattr(outdated, "_SLACK", 1)
     names = []
     for _ in range(3):
         followed.grow()
@@ -351,3 +351,26 @@ def test_maintenance_clears_what_counts_for_nothing_and_spares_who_is_at_work(
     assert newest.name in standing
     followed.grow()
     assert followed.run("many")["pipeline"]["resumed"] == newest.name  # type: ignore[index]
+
+
+def test_the_state_of_a_run_that_has_published_unsaid_is_kept(followed: Followed) -> None:
+    """Whoever goes on with it finds its publish, and then the next run goes on from its state."""
+    errors: list[type[BaseException]] = [OSError, KeyboardInterrupt]
+    before = None
+    # One that has failed after its publish says so; one that is interrupted gives up its claim.
+    for error in errors:
+
+        def cut_off(point: str, _: object, error: type[BaseException] = error) -> None:
+            if point == "replay.publish":
+                raise error
+
+        followed.grow()
+        with pytest.raises(error), listening(cut_off):
+            followed.run("unsaid")
+        cleared = clear_snapshots(followed.spark, followed.lake, "places")
+        assert [name for name in cleared if name.startswith("unsaid")] == []
+        done = followed.run("unsaid")
+        assert done["pipeline"]["resumed"] == before  # type: ignore[index]
+        before = state_of(done)["snapshot"]
+    followed.run("unsaid_through")
+    assert followed.rows("unsaid") == followed.rows("unsaid_through")

@@ -24,8 +24,9 @@ from capstan.ledger.tables import read_rows
 from capstan.replay.approval import waiting
 from capstan.replay.plan import Plan
 from capstan.replay.planned import is_stale
-from capstan.tape import delta, summary
+from capstan.tape import summary
 from capstan.tape.lake import Lake
+from capstan.tape.scan import rows_of
 from capstan.times import Antichain, Box, ChangeBatch, TimeType
 from capstan.times.region import Region
 
@@ -188,7 +189,7 @@ def beginnings(plan: Plan) -> dict[int, Antichain]:
 
 def _events(plan: Plan, columns: list[str], condition: pc.Expression) -> Iterable[pa.RecordBatch]:
     """Events of the chosen workers at the plan's cut, in no order."""
-    table = delta.open_table(plan.tape.paths.events).to_pyarrow_dataset()
+    table = rows_of(plan.tape.paths.events)
     workers = dataset.field("worker").isin(sorted(plan.workers))
     cut = dataset.field("commit") <= plan.cut.commit
     return table.scanner(  # type: ignore[no-any-return]

@@ -19,8 +19,8 @@ from capstan.capture.statements import CLOSING, Statement, moved, progress_event
 from capstan.capture.workers import OpenWorker, Roster
 from capstan.declare import EventTime, Stream
 from capstan.steps import reached
-from capstan.tape import delta
 from capstan.tape.feed import Claim
+from capstan.tape.scan import rows_of
 from capstan.tape.tape import Tape, append_events, newest_cut
 from capstan.times import Time
 
@@ -92,7 +92,7 @@ def _busy_since(tape: Tape, moment: datetime) -> set[int]:
         recent = commit
     if recent is None:
         return set()
-    events = delta.open_table(tape.paths.events).to_pyarrow_dataset()
+    events = rows_of(tape.paths.events)
     found = events.to_table(
         columns=["worker"],
         filter=(dataset.field("commit") >= recent) & (dataset.field("kind") == "messages"),

@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 
 from capstan.declare import Stream
 from capstan.errors import AnswerIsNo
-from capstan.tape import delta
 from capstan.tape.columns import coordinate
+from capstan.tape.scan import rows_of
 from capstan.tape.tape import Tape
 from capstan.times import TimeType
 
@@ -36,7 +36,7 @@ def rows(judged: DataFrame, batch: int, time_type: TimeType) -> DataFrame:
 
 def count(tape: Tape, batch: int) -> dict[str, int]:
     """Late rows of a micro-batch as stored, by reason."""
-    stored = delta.open_table(tape.paths.late).to_pyarrow_dataset()
+    stored = rows_of(tape.paths.late)
     reasons = stored.to_table(columns=["reason"], filter=dataset.field("batch") == batch)
     return dict(Counter(reasons.column("reason").to_pylist()))
 

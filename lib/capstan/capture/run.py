@@ -15,7 +15,7 @@ from capstan.capture import checkpoint, domain, idle, inserting, rescaling
 from capstan.capture.batch import BatchResult, MicroBatch
 from capstan.capture.consumed import consumed
 from capstan.capture.put_back import PutBack
-from capstan.capture.settings import keep_settings, settings_of
+from capstan.capture.settings import keep_moments, keep_settings, settings_of
 from capstan.capture.source import broker_gone, file_damaged, read_source
 from capstan.capture.statements import CLOSING, Statement, progress_events
 from capstan.capture.workers import Roster
@@ -104,6 +104,7 @@ def capture(
     source = read_source(spark, stream)
     prepared = domain.prepare(source, stream)
     tape = _tape(spark, lake, stream, payload_of(prepared.schema), rescale)
+    keep_moments(spark, tape, stream)
     roster = Roster.load(tape, newest_cut(tape))
     seat = checkpoint.reseat(spark, tape) if reseat else checkpoint.reserve(spark, tape)
     progress = _Progress(roster)

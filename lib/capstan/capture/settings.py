@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from capstan.capture import checkpoint
 from capstan.declare import ByColumn, ByKey, EventTime, Stream
 from capstan.errors import BadRequest
+from capstan.tape.retention import reach_back
 from capstan.tape.tape import Tape, change_settings
 
 if TYPE_CHECKING:
@@ -66,6 +67,17 @@ def keep_settings(spark: SparkSession, tape: Tape, settings: Mapping[str, object
         )
     checkpoint.require_whole(tape, "a changed declaration")
     return change_settings(spark, tape, settings)
+
+
+def keep_moments(spark: SparkSession, tape: Tape, stream: Stream) -> None:
+    """Let the log of the index go back as far as the stream asks when its batches came.
+
+    Whether a worker is idle, and since when the frontier stands, is told by the moments of commits.
+    """
+    idle_after = stream.time.idle_after if isinstance(stream.time, EventTime) else None
+    lengths = [each for each in (idle_after, stream.stalled_after) if each is not None]
+    if lengths:
+        reach_back(spark, tape.paths.events, max(lengths) + timedelta(days=1))
 
 
 def _difference(was: object, now: object, path: str = "") -> str:

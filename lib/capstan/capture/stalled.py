@@ -7,7 +7,7 @@ after the other, until the frontier is another; Delta's log says when that commi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pyarrow.compute as pc
 from pyarrow import dataset
@@ -15,8 +15,11 @@ from pyarrow import dataset
 from capstan.declare import Stream, format_duration
 from capstan.errors import AnswerIsNo
 from capstan.tape import delta, summary
+from capstan.tape.scan import rows_of
 from capstan.tape.tape import Tape, newest_cut
 from capstan.times import Antichain, ChangeBatch, Time
+
+_INSTANT = timedelta(microseconds=1)
 
 
 def require_moving(stream: Stream, tape: Tape, now: datetime) -> None:
@@ -72,7 +75,7 @@ def stood_since(tape: Tape, enough: datetime) -> datetime | None:
     states = summary.worker_states(tape, cut)
     frontier = summary.frontier_of(states)
     if cut.commit < 0:
-        return _begun(tape)
+        return _begun(tape, None, enough)
     if frontier.is_empty:
         return None
     moment = None
@@ -85,7 +88,7 @@ def stood_since(tape: Tape, enough: datetime) -> datetime | None:
         before = Antichain.of(time for time, count in held.items() if count > 0)
         if before != frontier or moment <= enough:
             return moment
-    return moment or _begun(tape)
+    return _begun(tape, moment, enough)
 
 
 def moments(tape: Tape, newest: int) -> Iterator[tuple[int, datetime]]:
@@ -102,14 +105,18 @@ def _moment(entry: dict[str, object]) -> datetime:
     return datetime.fromtimestamp(int(str(entry["timestamp"])) / 1000, UTC)
 
 
-def _begun(tape: Tape) -> datetime:
-    """When the tape was made, or the oldest moment that Delta's log still knows."""
-    return min(map(_moment, delta.commits_since(tape.paths.events, -1)))
+def _begun(tape: Tape, first: datetime | None, enough: datetime) -> datetime:
+    """The moment of the first commit, or when the tape was made, if Delta's log goes so far back.
+
+    What it no longer has is older than any bound of the stream: `keep_moments` saw to that.
+    """
+    *_, oldest = delta.history(tape.paths.events)
+    return (first or _moment(oldest)) if oldest["version"] == 0 else enough - _INSTANT
 
 
 def _take_back(tape: Tape, commit: int, held: ChangeBatch) -> None:
     """Make of the holdings after a commit those before it."""
-    events = delta.open_table(tape.paths.events).to_pyarrow_dataset()
+    events = rows_of(tape.paths.events)
     scan = events.scanner(columns=["updates"], filter=dataset.field("commit") == commit)
     for batch in scan.to_batches():
         flat = pc.list_flatten(batch.column("updates"))
@@ -118,6 +125,6 @@ def _take_back(tape: Tape, commit: int, held: ChangeBatch) -> None:
             held.update(time, -diff)
     # A worker that was opened here held nothing before, and since then the minimum.
     minimum: Time = tape.time_type.minimum
-    for row in delta.open_table(tape.paths.workers).to_pyarrow_table().to_pylist():
+    for row in rows_of(tape.paths.workers).to_table().to_pylist():
         if row["opened_commit"] == commit:
             held.update(minimum, -1)

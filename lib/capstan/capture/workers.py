@@ -14,6 +14,7 @@ from capstan.capture.statements import CLOSING, OPENING, Statement, moved
 from capstan.declare import ByColumn, ByKey, EventTime, Stream
 from capstan.errors import BadRequest
 from capstan.tape import delta, summary
+from capstan.tape.scan import rows_of
 from capstan.tape.schema import WORKERS
 from capstan.tape.tape import Cut, Tape, fenced
 from capstan.tape.transaction import Txn
@@ -237,7 +238,7 @@ class Roster:
 
 def number_of_next(tape: Tape) -> int:
     """The first number that no worker of a tape has had."""
-    table = delta.open_table(tape.paths.workers).to_pyarrow_table(columns=["worker"])
+    table = rows_of(tape.paths.workers).to_table(columns=["worker"])
     return int(max([-1, *table.column("worker").to_pylist()])) + 1
 
 

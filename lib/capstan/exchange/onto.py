@@ -60,3 +60,14 @@ def enrol(spark: SparkSession, tape: Tape, workers: Iterable[int]) -> None:
     rows = [(number, str(number), 0) for number in workers]
     frame = spark.createDataFrame(rows, WORKERS).coalesce(1)
     delta.append(frame, tape.paths.workers, txn=Txn(f"roster:{tape.name}", 0))
+
+
+def forgotten(tape: Tape) -> BadRequest:
+    """The error of who would go on with a commit, where the log no longer knows of what it is."""
+    return BadRequest(
+        "CAP-HALF-DONE",
+        f"stream {tape.name}: its last commit was cut off after its records, and so long ago that "
+        "the table's log no longer tells of what they are; nothing was written",
+        "make a stream of another name",
+        stream=tape.name,
+    )

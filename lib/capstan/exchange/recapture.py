@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from capstan.capture.statements import CLOSING, Statement, numbered_events
 from capstan.declare import check_name
 from capstan.errors import AnswerIsNo, BadRequest
-from capstan.exchange.onto import enrol, existing_tape
+from capstan.exchange.onto import enrol, existing_tape, forgotten
 from capstan.ledger.retired import require_kept
 from capstan.steps import reached
 from capstan.tape import delta, summary
@@ -218,7 +218,10 @@ def _pinned(copy: Tape, commit: int, cut: Cut, tape: Tape) -> Cut:
         return cut
     # Not the newest: what maintenance has written since has a note of its own.
     notes = map(delta.note_of, delta.history(copy.paths.records))
-    return summary.find_cut(tape, next(int(str(note["cut"])) for note in notes if "cut" in note))
+    played = next((int(str(note["cut"])) for note in notes if "cut" in note), None)
+    if played is None:
+        raise forgotten(copy)
+    return summary.find_cut(tape, played)
 
 
 def _dealt(records: DataFrame, commit: int, count: int) -> DataFrame:

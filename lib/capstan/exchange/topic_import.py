@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from capstan.errors import AnswerIsNo, BadRequest
 from capstan.exchange.importing import counted_events
-from capstan.exchange.onto import existing_tape
+from capstan.exchange.onto import existing_tape, forgotten
 from capstan.exchange.topics import RECORD, asked, read_head, read_messages, short
 from capstan.interop.topics import Head, Topics, mixed
 from capstan.steps import reached
@@ -339,7 +339,7 @@ def _pinned(tape: Tape, commit: int) -> dict[int, int] | None:
         ends = delta.note_of(entry).get("ends")
         if isinstance(ends, Mapping):
             return {int(worker): int(str(end)) for worker, end in ends.items()}
-    return None
+    raise forgotten(tape)
 
 
 def _gap(topics: Topics, worker: int, what: str) -> AnswerIsNo:

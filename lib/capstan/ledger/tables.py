@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 from capstan.tape import delta
 from capstan.tape.lake import Lake, is_table
 from capstan.tape.opened import keeping, kept
+from capstan.tape.scan import rows_of
 from capstan.tape.transaction import Txn
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def read_rows(lake: Lake, ledger: str, **equal: object) -> list[dict[str, object
 
 def _rows(path: str) -> dataset.Dataset:
     """The rows of a ledger; in memory where pages are shown and they are not too many."""
-    files: dataset.Dataset = delta.open_table(path).to_pyarrow_dataset()
+    files = rows_of(path)
     if not keeping():
         return files
     rows = files.to_table()

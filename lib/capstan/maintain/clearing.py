@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from capstan.ledger.runs import read_histories
 from capstan.ledger.snapshots import parts_of
-from capstan.replay.resuming import clear_old
+from capstan.replay.outdated import clear_old
 from capstan.replay.staged import KEEP, clear_staged, list_staged
 from capstan.steps import reached
 from capstan.tape.lake import Lake, children, is_table

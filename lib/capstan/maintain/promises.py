@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyarrow import dataset
 
 from capstan.maintain.seats import Cells
-from capstan.tape import delta
+from capstan.tape.scan import rows_of
 from capstan.tape.summary import WorkerState, arrow_coordinates
 from capstan.tape.tape import Cut, Tape
 from capstan.times import Antichain, Box, TimeType
@@ -144,7 +144,7 @@ def settled_batch(tape: Tape, cut: Cut, states: Sequence[WorkerState], since: in
 
 
 def _messages(tape: Tape, low: int, high: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    table = delta.open_table(tape.paths.events).to_pyarrow_dataset()
+    table = rows_of(tape.paths.events)
     batch, kind = dataset.field("batch"), dataset.field("kind")
     wanted = (batch >= low) & (batch <= high) & (kind == "messages")
     for found in table.scanner(columns=columns, filter=wanted).to_batches():

@@ -49,7 +49,7 @@ class Sizes:
         return max(self.full, workers * self.share)
 
 
-INDEX = Sizes(many=32)
+INDEX = Sizes(many=32, fan=4)
 """Sizes of tables that have a row per event or step: they are read often, and cost little."""
 
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from capstan.declare import parse_duration
 from capstan.ledger.claims import LEASE
 from capstan.steps import reached
 from capstan.tape import delta
 from capstan.tape.lake import exists, read_text
+from capstan.tape.retention import FILES, retention_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-DEFAULT_RETENTION = timedelta(days=7)
-"""How long Delta keeps files that are no longer in a table, where it is not told otherwise."""
-
-_RETENTION = "delta.deletedFileRetentionDuration"
 
 
 def vacuum(spark: SparkSession, name: str, path: str) -> int:
@@ -27,7 +21,7 @@ def vacuum(spark: SparkSession, name: str, path: str) -> int:
     Also what killed writers have left. Nothing is deleted while the retention is shorter than a
     run may take: what it reads has to stay until its end.
     """
-    if retention_of(path) < LEASE:
+    if retention_of(path, FILES) < LEASE:
         return 0
     table = delta.open_table(path)
     over = table.vacuum(dry_run=True, full=True)
@@ -36,17 +30,6 @@ def vacuum(spark: SparkSession, name: str, path: str) -> int:
     spark.sql(f"VACUUM delta.`{path}`")
     reached("maintain.vacuumed", table=name, files=len(over))
     return len(over)
-
-
-def retention_of(path: str) -> timedelta:
-    """How long a table keeps files that are no longer in it; zero where that cannot be told."""
-    text = delta.open_table(path).metadata().configuration.get(_RETENTION)
-    if text is None:
-        return DEFAULT_RETENTION
-    try:
-        return parse_duration(text.removeprefix("interval").strip())
-    except ValueError:
-        return timedelta(0)
 
 
 def checkpoint(spark: SparkSession, name: str, path: str) -> bool:

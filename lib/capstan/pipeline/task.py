@@ -262,7 +262,7 @@ class _Task:
             rows, times = rows.filter(pc.invert(early)), times.filter(pc.invert(early))
         if work.since is not None:
             due = pc.greater_equal(times, work.since)
-            if work.resumes and not pc.all(due).as_py():
+            if work.resumes and pc.any(pc.invert(due)).as_py():
                 raise _late(name, pc.min(times).as_py(), work.since, self._worker)
             rows, times = rows.filter(due), times.filter(due)
         self._trimmed[name] += count - rows.num_rows

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from capstan.ledger.regions import render_bounds
-from capstan.tape import delta, summary
+from capstan.tape import summary
 from capstan.tape.feed import kept_late
+from capstan.tape.scan import rows_of
 from capstan.tape.summary import Played
 from capstan.tape.tape import Cut, Tape
 from capstan.times import Antichain
@@ -123,7 +124,7 @@ def late_in(
     tape: Tape, cut: Cut, workers: Collection[int], region: Region, everyone: bool
 ) -> dict[str, int]:
     """Late rows of these workers and times by reason; those without either count for everyone."""
-    table = delta.open_table(tape.paths.late).to_pyarrow_dataset()
+    table = rows_of(tape.paths.late)
     counts: Counter[str] = Counter()
     scan = table.scanner(columns=["worker", "time", "reason"], filter=kept_late(tape, cut))
     for batch in scan.to_batches():

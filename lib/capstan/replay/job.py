@@ -15,9 +15,9 @@ from capstan.ledger.identity import RunId, short_name
 from capstan.ledger.regions import parse_region, region_text
 from capstan.ledger.runs import History, Row, Step
 from capstan.replay import certificate
+from capstan.replay.outdated import clear_old
 from capstan.replay.plan import Plan, make_plan, with_region
 from capstan.replay.request import Request
-from capstan.replay.resuming import clear_old
 from capstan.steps import reached
 from capstan.tape import delta, summary
 from capstan.tape.lake import Lake, children, delete_folder

@@ -13,7 +13,8 @@ from pyarrow import dataset
 from capstan.declare import ByColumn, ByKey, Declarations
 from capstan.ledger.coverage import Covered
 from capstan.replay.plan import Plan
-from capstan.tape import delta, summary
+from capstan.tape import summary
+from capstan.tape.scan import rows_of
 from capstan.tape.summary import WorkerState
 from capstan.times import Time
 from capstan.times.region import Region
@@ -99,7 +100,7 @@ def standing_in(plan: Plan, covered: Sequence[Covered]) -> Standing:
 
 def _cells(plan: Plan) -> tuple[_Numbers, _Numbers, _Numbers]:
     """Of the chosen workers' messages: their workers, their times, how many records they have."""
-    events = delta.open_table(plan.tape.paths.events).to_pyarrow_dataset()
+    events = rows_of(plan.tape.paths.events)
     wanted = (
         (dataset.field("commit") <= plan.cut.commit)
         & (dataset.field("kind") == "messages")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from capstan.dag.signature import Signatures, require_unchanged
 from capstan.declare import Declarations
 from capstan.errors import BadRequest
-from capstan.ledger import claims
 from capstan.ledger.snapshots import (
     Became,
     Event,
@@ -28,19 +27,13 @@ from capstan.pipeline.keeping import KeptKind
 from capstan.pipeline.rescaling import rescale
 from capstan.pipeline.stages import Carried
 from capstan.replay.computing import Piped
-from capstan.replay.snapshots import Taken, list_taken
+from capstan.replay.snapshots import Taken
 from capstan.steps import reached
 from capstan.tape.lake import Lake
 from capstan.times import Antichain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-KEEP: Final = 3
-"""How many snapshots of a followed replay are kept: its newest runs can be taken back."""
-
-_SLACK: Final = 3
-"""How many more there may be before some are deleted: that costs two commits."""
 
 
 @contextmanager
@@ -136,44 +129,6 @@ def keep_state(spark: SparkSession, lake: Lake, snapshot: Snapshot, rows: DataFr
     if snapshot.parts:
         write_parts(spark, lake, snapshot, rows)
     reached("replay.state", snapshot=snapshot.name, rows=snapshot.rows)
-
-
-def clear_old(
-    spark: SparkSession, lake: Lake, pipeline: str, identity: str, *, slack: int | None = None
-) -> list[str]:
-    """Delete snapshots of a followed replay that no run goes on from any more.
-
-    Its newest ones are kept, those of attempts at work, and any that is not known to belong to it.
-
-    Args:
-        spark: The session.
-        lake: The lake.
-        pipeline: Whose state it is.
-        identity: The followed replay.
-        slack: How many there may be that are over; a few by default.
-
-    Returns:
-        The names of those that were deleted.
-    """
-    prefix, slack = f"-{identity[:8]}-", _SLACK if slack is None else slack
-    there = [name for name in parts_of(lake, pipeline) if prefix in name]
-    if len(there) <= slack:
-        return []
-    # In this order: whoever has claimed before its rows were seen is at work, or has published.
-    busy = {f"{claim.run}-{claim.attempt}" for claim in claims.alive(lake)}
-    taken = list_taken(lake, pipeline, identity=identity)
-    kept = {each.name for each in [each for each in taken if each.history.published][-KEEP:]}
-    over = sorted(name for name in there if name.partition("@")[0] not in kept | busy)
-    if not over or len(over) <= slack:
-        return []
-    counted = {each.name for each in taken if not each.cleared}
-    told = [Became(name, Event.CLEARED) for name in over if name in counted]
-    # Said before it is done: a run must not take what is half deleted for what was lost.
-    if told:
-        write_became(spark, lake, pipeline, told)
-    delete_parts(spark, lake, pipeline, over)
-    reached("replay.cleared", snapshots=len(over))
-    return over
 
 
 def rescale_state(

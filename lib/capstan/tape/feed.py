@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from capstan.errors import Fenced
 from capstan.tape import delta
 from capstan.tape.lake import is_table
-from capstan.tape.scan import read_columns
+from capstan.tape.scan import read_columns, rows_of
 from capstan.tape.schema import FEED
 from capstan.tape.tape import Cut, Tape
 from capstan.tape.transaction import Txn
@@ -100,7 +100,7 @@ def claim(spark: SparkSession, tape: Tape, wanted: Claim) -> None:
     if is_table(tape.paths.feed):
         table = delta.open_table(tape.paths.feed)
         txn = Txn(txn.app, (table.transaction_version(txn.app) or 0) + 1)
-        there = _claims_from(table, wanted.batch)
+        there = _claims_from(tape, table, wanted.batch)
         if there:
             if all(each.batch == wanted.batch and each.by == wanted.by for each in there):
                 return
@@ -120,14 +120,14 @@ def claims_from(tape: Tape, batch: int) -> tuple[Claim, ...]:
     """Claims of this batch and later ones, without what they consumed; by batch."""
     if not is_table(tape.paths.feed):
         return ()
-    return _claims_from(delta.open_table(tape.paths.feed), batch)
+    return _claims_from(tape, delta.open_table(tape.paths.feed), batch)
 
 
-def _claims_from(table: deltalake.DeltaTable, batch: int) -> tuple[Claim, ...]:
+def _claims_from(tape: Tape, table: deltalake.DeltaTable, batch: int) -> tuple[Claim, ...]:
     # Most often there is none, and no file has to be opened for it.
     if max(delta.stat(table.get_add_actions(flatten=True), "max.batch"), default=-1) < batch:
         return ()
-    return _claims(table.to_pyarrow_dataset(), dataset.field("batch") >= batch)
+    return _claims(rows_of(tape.paths.feed, table), dataset.field("batch") >= batch)
 
 
 def inserted(tape: Tape) -> tuple[Claim, ...]:
@@ -135,7 +135,7 @@ def inserted(tape: Tape) -> tuple[Claim, ...]:
     if not is_table(tape.paths.feed):
         return ()
     # The table is partitioned by origin: files of micro-batches are not opened.
-    files = delta.open_table(tape.paths.feed).to_pyarrow_dataset()
+    files = rows_of(tape.paths.feed)
     return _claims(files, dataset.field("origin") != str(Origin.CAPTURE))
 
 

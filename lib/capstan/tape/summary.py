@@ -18,7 +18,7 @@ from pyarrow import dataset
 
 from capstan.errors import BadRequest
 from capstan.tape import delta
-from capstan.tape.scan import in_portions, iter_columns, read_columns
+from capstan.tape.scan import in_portions, iter_columns, read_columns, rows_of
 from capstan.tape.tape import Cut, Tape, newest_cut
 from capstan.times import Antichain, ChangeBatch, Time, TimeType
 from capstan.times.region import Region
@@ -197,7 +197,7 @@ def played(tape: Tape, cut: Cut, workers: Collection[int], region: Region) -> Pl
 
 def commit_counts(tape: Tape, commit: int) -> tuple[Counter[int], int]:
     """Events by worker, and records in all, of one commit."""
-    table = delta.open_table(tape.paths.events).to_pyarrow_dataset()
+    table = rows_of(tape.paths.events)
     rows = table.to_table(columns=["worker", "records"], filter=dataset.field("commit") == commit)
     records = pc.sum(rows.column("records")).as_py() or 0
     return Counter(rows.column("worker").to_pylist()), records
@@ -243,7 +243,7 @@ def _scan(
             there = pc.less_equal(batch.column("commit"), cut.commit)
             yield (batch if pc.all(there).as_py() else batch.filter(there)).select(columns)
         return
-    files = table.to_pyarrow_dataset()
+    files = rows_of(tape.paths.events, table)
     chosen = _files_of(table, tape.time_type, region)
     fragments = [each for each in files.get_fragments() if each.path.lstrip("/") in chosen]
     files = dataset.FileSystemDataset(fragments, files.schema, files.format, files.filesystem)

@@ -29,6 +29,7 @@ from capstan.ledger.tables import PROPERTIES
 from capstan.protocol.rules import holdings_json
 from capstan.tape import delta
 from capstan.tape.lake import Lake, is_table
+from capstan.tape.scan import rows_of
 from capstan.tape.tape import Cut, Tape
 from capstan.verify.fold import Outcome, Start
 
@@ -81,7 +82,7 @@ def recall(lake: Lake, tape: Tape, cut: Cut) -> Remembered:
     path = lake.ledger("verified")
     if not is_table(path):
         return Remembered()
-    found = delta.open_table(path).to_pyarrow_dataset()
+    found = rows_of(path)
     wanted = (
         (dataset.field("stream") == tape.name)
         & (dataset.field("tape") == tape_id(tape))
