@@ -63,5 +63,8 @@ def test_every_line_is_measured(tmp_path: Path) -> None:
     assert lines["bytes written anew"]["a_second_time"] == 0
     assert lines["Airflow"]["wall"]["bare"][0] > 0
     assert lines["parsing a DAG file"]["value"] > 0
+    drivers = lines["capture, 2 cores"]["drivers"]
+    assert [each["cores"] for each in drivers] == [1, 2]
+    assert all(peak > 2**20 for each in drivers for peak in each["peaks"].values())
     assert found["machine"]["cores"] >= 1
     assert found["sources"][0]["bytes"] > 0

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from capstan.bench.soaking import COUNTED, Stage, grown
+from capstan.bench.soaking import COUNTED, MOST, Stage, grown
 
 STAGE = Stage(15, 10.0, 4, 8, 12, 15, 20, 100, 5000.0, {})
 
 
-def test_what_rises_and_falls_has_not_grown() -> None:
-    saw = [replace(STAGE, files=files, list_files=files) for files in (10, 64, 30, 64, 12, 78)]
-    assert grown(saw) == []
+def test_what_rises_now_and_then_has_not_grown() -> None:
+    counts = (6, 5, 5, 5, 5, 11)
+    assert grown([replace(STAGE, follow_jobs=count, verify_jobs=count) for count in counts]) == []
 
 
 def test_each_count_is_judged() -> None:
     for name in COUNTED:
         more = replace(STAGE, **{name: 1.31 * getattr(STAGE, name)})
-        (line,) = grown([STAGE, STAGE, STAGE, more])
+        (line,) = grown([STAGE, STAGE, more, more])
         assert line.startswith(f"{name}: ")
         assert grown([STAGE, more, STAGE, more]) == []
+
+
+def test_files_may_rise_up_to_a_bound() -> None:
+    for name, most in MOST.items():
+        there, many = replace(STAGE, **{name: most}), replace(STAGE, **{name: most + 1})
+        assert grown([STAGE, STAGE, STAGE, there]) == []
+        assert grown([many, STAGE, STAGE, STAGE]) == [f"{name}: {most + 1}, of at most {most}"]

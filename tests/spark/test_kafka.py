@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.nightly
-
 TYPED = {
     "at": "timestamp'2024-05-01 00:30:00Z' + make_interval(0, 0, 0, 0, id, 0, 0.000001)",
     "real": "array(double('NaN'), double('Infinity'), -0.0d, 5e-324d, 0.1d, null)[id]",
@@ -58,6 +56,13 @@ TYPED = {
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with broker(tmp_path_factory.mktemp("kafka") / "broker", partitions=2) as found:
+        yield found
+
+
+@pytest.fixture
+def mortal(tmp_path: Path) -> Iterator[Broker]:
+    """A broker that may be ended: Spark keeps producers, which then have to find it again."""
+    with broker(tmp_path / "broker", partitions=2) as found:
         yield found
 
 
@@ -215,10 +220,10 @@ def test_the_timestamp_of_a_record_is_a_time_as_well(
 
 
 def test_a_broker_that_dies_in_the_midst_loses_and_doubles_nothing(
-    spark: SparkSession, kafka: Broker, lake: Lake
+    spark: SparkSession, mortal: Broker, lake: Lake
 ) -> None:
-    click(spark, kafka.address, "dying", range(40))
-    stream = stream_of(kafka.address, "dying", name="dying", maxOffsetsPerTrigger="10")
+    click(spark, mortal.address, "dying", range(40))
+    stream = stream_of(mortal.address, "dying", name="dying", maxOffsetsPerTrigger="10")
     hasty = replace(stream, source=replace(stream.source, options=stream.source.options | HASTY))
     left = [2]
 
@@ -226,7 +231,7 @@ def test_a_broker_that_dies_in_the_midst_loses_and_doubles_nothing(
         left[0] -= point == "capture.events"
         if left[0] == 0:
             left[0] = -1
-            kafka.stop()
+            mortal.stop()
 
     with steps.listening(die), pytest.raises(Broken, match="CAP-BROKER: stream dying"):
         capture(spark, lake, hasty)
@@ -234,7 +239,7 @@ def test_a_broker_that_dies_in_the_midst_loses_and_doubles_nothing(
         compare(spark, open_tape(lake, "dying"), hasty, deep=True)
     # What is known without the broker is still told.
     assert compare(spark, open_tape(lake, "dying"), stream).agrees
-    kafka.start()
+    mortal.start()
     capture(spark, lake, stream)
     assert ids(lake, "dying") == list(range(40))
     tape = open_tape(lake, "dying")
@@ -242,28 +247,29 @@ def test_a_broker_that_dies_in_the_midst_loses_and_doubles_nothing(
     assert compare(spark, tape, stream, deep=True).records == 40
 
 
+@pytest.mark.nightly
 def test_wherever_a_broker_dies_the_next_capture_goes_on(
-    spark: SparkSession, kafka: Broker, lake: Lake
+    spark: SparkSession, mortal: Broker, lake: Lake
 ) -> None:
     """At each point of a batch once: what was read is written, and what was not is read again."""
-    stream = stream_of(kafka.address, "mortal", name="mortal", maxOffsetsPerTrigger="5")
+    stream = stream_of(mortal.address, "mortal", name="mortal", maxOffsetsPerTrigger="5")
     hasty = replace(stream, source=replace(stream.source, options=stream.source.options | HASTY))
     deaths, failures = [], []
     points = ("begin", "claim", "records", "late", "events")
     for number, fatal in enumerate(points):
-        click(spark, kafka.address, "mortal", range(10 * number, 10 * number + 10))
+        click(spark, mortal.address, "mortal", range(10 * number, 10 * number + 10))
 
         def die(point: str, _: dict[str, object], fatal: str = fatal) -> None:
             if point == f"capture.{fatal}" and fatal not in deaths:
                 deaths.append(fatal)
-                kafka.stop()
+                mortal.stop()
 
         try:
             with steps.listening(die):
                 capture(spark, lake, hasty)
         except Broken as error:
             failures.append(error.code)
-        kafka.start()
+        mortal.start()
     assert deaths == list(points)
     # The first of two batches is the one that it dies in, so that the second has no broker.
     assert failures == ["CAP-BROKER"] * len(points)

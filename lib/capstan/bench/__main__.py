@@ -30,6 +30,7 @@ from capstan.bench.parsing import parsing
 from capstan.bench.pipelines import pipelines
 from capstan.bench.replays import replays
 from capstan.bench.rescales import rescales
+from capstan.bench.scaling import scaling
 from capstan.bench.scheduled import scheduled
 from capstan.bench.states import states
 from capstan.errors import BadRequest, CapstanError
@@ -50,6 +51,7 @@ NAMES = (
     "parse",
     "pipeline",
     "state",
+    "scale",
     "airflow",
 )
 _REPLAYS = frozenset({"direct", "staged", "verify"})
@@ -114,6 +116,7 @@ def measured(bench: Bench) -> Iterator[list[Line]]:
         (frozenset({"parse"}), lambda: parsing(bench)),
         (frozenset({"pipeline"}), lambda: pipelines(bench)),
         (frozenset({"state"}), lambda: [*states(bench), *rescales(bench)]),
+        (frozenset({"scale"}), lambda: scaling(bench)),
         (frozenset({"airflow"}), lambda: scheduled(bench)),
     ]
     return (part() for names, part in parts if names & wanted)

@@ -24,8 +24,8 @@ from capstan.declare import Declarations, Replay
 from capstan.errors import Broken
 from capstan.replay.request import Request
 from capstan.replay.run import replay
-from capstan.tape import delta
 from capstan.tape.lake import Lake
+from capstan.tape.scan import rows_of
 from capstan.workloads import nexmark
 
 GOAL: Final = 1.1
@@ -168,7 +168,7 @@ def _filled(bench: Bench, lake: Lake, hours: int, number: int, chunk: int | None
 
 
 def _rows(lake: Lake, target: str) -> int:
-    return int(delta.open_table(lake.table(target)).to_pyarrow_dataset().count_rows())
+    return int(rows_of(lake.table(target)).count_rows())
 
 
 def _line(

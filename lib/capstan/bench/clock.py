@@ -127,13 +127,11 @@ class Clock:
 
     def peak(self) -> int:
         """The peak resident memory of any Python worker that is alive, in bytes; 0 for none."""
-        peaks = [0]
-        for pid in descendants(dict(_processes()), self.jvm):
-            with suppress(OSError):
-                status = (_PROC / str(pid) / "status").read_text(encoding="ascii")
-                lines = dict(line.split(":", 1) for line in status.splitlines())
-                peaks.append(int(lines["VmHWM"].split()[0]) * 1024 if "VmHWM" in lines else 0)
-        return max(peaks)
+        return max(map(_peak, descendants(dict(_processes()), self.jvm)), default=0)
+
+    def peak_of_jvm(self) -> int:
+        """The peak resident memory of the JVM since it began, in bytes."""
+        return _peak(self.jvm)
 
 
 def descendants(processes: dict[int, _Process], root: int) -> list[int]:
@@ -146,6 +144,16 @@ def descendants(processes: dict[int, _Process], root: int) -> list[int]:
         found += children
         waiting += children
     return found
+
+
+def _peak(pid: int) -> int:
+    """The peak resident memory of a process, in bytes; 0 where it has ended."""
+    try:
+        status = (_PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0
+    lines = dict(line.split(":", 1) for line in status.splitlines())
+    return int(lines["VmHWM"].split()[0]) * 1024 if "VmHWM" in lines else 0
 
 
 def _processes() -> Iterator[tuple[int, _Process]]:

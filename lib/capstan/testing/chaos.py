@@ -6,10 +6,11 @@ Some lakes grow in rounds. In each a file comes, and a driver captures it, follo
 replays a range, fills gaps and keeps the lake up, until it is killed: for each lake with two pieces
 of work at once, each stopped at a named point of `capstan.steps` that the seed chooses; or all at a
 moment that it chooses. In other rounds the driver works on a cluster, and one executor after the
-other is killed; or the broker is, whose topics are captured. The next round goes on from what was
-left. In the end everything is done once more, undisturbed, and looked at: what was fed is on tape
-or late, once; every tape is sound, down to its records; what was followed or filled piece by piece
-is what one run through gives; and every published run passes its audit.
+other is killed; or the broker is, whose topics are captured; or Airflow has all of it done on a
+lake of its own, and tasks are killed. The next round goes on from what was left. In the end
+everything is done once more, undisturbed, and looked at: what was fed is on tape or late, once;
+every tape is sound, down to its records; what was followed or filled piece by piece is what one run
+through gives; and every published run passes its audit, and was published once.
 
 What is done is noted in the folder, so that the same command goes on where it was stopped.
 """
@@ -31,22 +32,23 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from capstan.ledger import coverage
-from capstan.ledger.runs import read_history
+from capstan.ledger.runs import read_histories, read_history
 from capstan.replay.foreign import audit_run, require_auditable
 from capstan.tape.lake import Lake, is_table
 from capstan.testing import children, contents, little
 from capstan.testing.actions import act
 from capstan.testing.deaths import BROKERS, Topics, kill_executors
 from capstan.testing.kill import Step
+from capstan.testing.scheduled import Scheduled
 from capstan.testing.streams import START, lay, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LAKES = 3
-"""How many lakes a driver works on: each is cut off at a point of its own."""
+"""How many lakes a driver works on: each is cut off at a point of its own. Airflow has one more."""
 
-ROUNDS = ("points", "points", "points", "moment", "executors", "broker")
+ROUNDS = ("points", "points", "points", "moment", "executors", "broker", "airflow")
 """What may be killed in a round, as often as it is to be: work at points, a driver, and others."""
 
 _ROWS = 24
@@ -91,7 +93,8 @@ class Progress:
         rounds: Rounds that have begun.
         kills: Work that was cut off.
         whole: Drivers that had ended before they could be killed.
-        executors, brokers: Of the kills, those of executors and of the broker.
+        executors, brokers, tasks: Of the kills, those of executors, of the broker, and of what
+            Airflow had at work.
     """
 
     seed: int
@@ -100,6 +103,7 @@ class Progress:
     whole: int = 0
     executors: int = 0
     brokers: int = 0
+    tasks: int = 0
 
 
 class Chaos:
@@ -110,6 +114,8 @@ class Chaos:
         self._rounds = rounds
         self._file = folder / "progress.json"
         self._topics = Topics(folder / "topics")
+        place = (self._lake(LAKES), self._source(LAKES))
+        self._scheduled = Scheduled(folder / "airflow", *place, (_FOLLOWED, _PIPED))
         folder.mkdir(parents=True, exist_ok=True)
         self.progress = Progress(seed)
         if self._file.exists():
@@ -140,16 +146,20 @@ class Chaos:
         Raises:
             AssertionError: Something is wrong; the message says what, and with which seed.
         """
-        for number in range(LAKES):
-            place = f"seed {self.progress.seed}, {self._lake(number)}"
-            self._act(spark, number, "unlock", {})
-            for name in ("capture", "follow", "pipe", "copy", "fill", "maintain"):
-                self._act(spark, number, *_WORK[name][:2])
-            _require_whole(self._fed(number), Lake.at(self._lake(number)), place)
-            contents.require_sound(spark, Lake.at(self._lake(number)))
-            self._require_same(spark, number, place)
-            self._require_audits(spark, number)
+        for number in range(LAKES + self._source(LAKES).exists()):
+            self._finish(spark, number)
         self._topics.finish(spark)
+
+    def _finish(self, spark: SparkSession, number: int) -> None:
+        lake = Lake.at(self._lake(number))
+        place = f"seed {self.progress.seed}, {lake.root}"
+        self._act(spark, number, "unlock", {})
+        for name in ("capture", "follow", "pipe", "copy", "fill", "maintain"):
+            self._act(spark, number, *_WORK[name][:2])
+        contents.require_whole(lake, self._fed(number), place)
+        contents.require_sound(spark, lake)
+        self._require_same(spark, number, place)
+        self._require_audits(spark, number)
 
     def _round(self, chance: random.Random) -> None:
         log = self.folder / f"round-{self.progress.rounds}"
@@ -164,6 +174,10 @@ class Chaos:
         elif kind == "executors":
             killed = kill_executors(log, list(self._script(chance, at_once=True)), chance)
             done.executors += killed
+        elif kind == "airflow":
+            self._feed(LAKES, len(list(self._source(LAKES).glob("*.parquet"))))
+            killed = self._scheduled.kill_tasks(log, chance)
+            done.tasks += killed
         else:
             killed = self._kill_driver(log, chance, at_once=kind == "moment")
             done.whole += not killed
@@ -245,6 +259,9 @@ class Chaos:
                 history = require_auditable(lake, run, None)
                 _, found = audit_run(spark, lake, declared, history)
                 assert found.passed, (run, found)
+        for run, history in read_histories(lake).items():
+            if history.published:
+                contents.require_published_once(lake, run)
 
     def _lake(self, number: int) -> str:
         return str(self.folder / f"lake-{number}" / "lake")
@@ -259,15 +276,6 @@ class Chaos:
         whole.rename(self._file)
 
 
-def _require_whole(fed: Counter[int], lake: Lake, place: str) -> None:
-    """Check that every row that was fed is on tape or among the late ones, once."""
-    tape = lake.stream(little.NAME)
-    kept: Counter[int] = Counter()
-    for path in (tape.records, tape.late):
-        kept.update(pl.read_delta(path)["data"].struct.field("id").to_list())
-    assert kept == fed, f"{place}: lost {fed - kept}, doubled {kept - fed}"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run chaos from a shell; the exit code."""
     from capstan.session import build_session
@@ -277,8 +285,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=2013)
     parser.add_argument("--folder", type=Path, default=Path("chaos"))
+    parser.add_argument("--rounds", nargs="+", choices=sorted(set(ROUNDS)), default=ROUNDS)
     asked = parser.parse_args(arguments)
-    chaos = Chaos(asked.folder.absolute(), asked.seed)
+    chaos = Chaos(asked.folder.absolute(), asked.seed, asked.rounds)
     chaos.run(asked.kills)
     spark = build_session("chaos", master=MASTER, extra=SHRUNK)
     try:
@@ -286,7 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         spark.stop()
     done = chaos.progress
-    others = f"{done.executors} of executors, {done.brokers} of a broker"
+    others = f"{done.executors} of executors, {done.brokers} of a broker, {done.tasks} of tasks"
     print(
         f"{done.kills} kills ({others}) in {done.rounds} rounds, seed {done.seed}: nothing is wrong"
     )

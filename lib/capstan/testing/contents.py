@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
 import polars as pl
+from pyarrow import dataset
 
 from capstan.dag.arrow import table_from_bytes
 from capstan.ledger import claims, coverage, runs
@@ -15,6 +17,7 @@ from capstan.ledger.regions import region_text
 from capstan.ledger.runs import Step
 from capstan.tape import delta
 from capstan.tape.lake import Lake, is_table
+from capstan.tape.scan import rows_of
 from capstan.tape.tape import open_tape
 from capstan.testing import little
 from capstan.verify import verify
@@ -29,7 +32,7 @@ def rows(path: str) -> Rows:
     """The rows of a Delta table as sorted JSON texts: equal where two tables hold the same."""
     if not is_table(path):
         return []
-    return _as_text(delta.open_table(path).to_pyarrow_table().to_pylist())
+    return _as_text(rows_of(path).to_table().to_pylist())
 
 
 def _as_text(found: list[dict[str, object]]) -> Rows:
@@ -48,8 +51,7 @@ def read_by_others(lake: Lake) -> set[str]:
         path = f"{root}/{name}"
         read = rows(path)
         assert _as_text(pl.read_delta(path).to_dicts()) == read, name
-        dataset = delta.open_table(path).to_pyarrow_dataset()
-        assert duckdb.from_arrow(dataset).count("*").fetchall() == [(len(read),)], name
+        assert duckdb.from_arrow(rows_of(path)).count("*").fetchall() == [(len(read),)], name
     return names
 
 
@@ -93,6 +95,21 @@ def require_sound(spark: SparkSession, lake: Lake, name: str = little.NAME) -> N
     assert found.valid, found
 
 
+def require_whole(lake: Lake, fed: Counter[int], place: str) -> None:
+    """Check that every row that was fed is on tape or among the late ones, once.
+
+    Args:
+        lake: The lake.
+        fed: How often each `id` of the little stream was fed.
+        place: What the message begins with.
+    """
+    tape = lake.stream(little.NAME)
+    kept: Counter[int] = Counter()
+    for path in (tape.records, tape.late):
+        kept.update(pl.read_delta(path)["data"].struct.field("id").to_list())
+    assert kept == fed, f"{place}: lost {fed - kept}, doubled {kept - fed}"
+
+
 def require_published_once(lake: Lake, run: str) -> None:
     """Check that a run is done once, by the ledger and by its target, and holds nothing."""
     history = runs.read_history(lake, run)
@@ -117,8 +134,8 @@ def _covered(lake: Lake, target: str, run: str) -> list[coverage.Covered]:
 
 def state(lake: Lake, pipeline: str, snapshot: str) -> Rows:
     """What a snapshot of a followed pipeline knows, whoever of the replay workers knows it."""
-    own = [("snapshot", "=", snapshot), ("kind", "!=", "head")]
-    table = delta.open_table(lake.state(pipeline)).to_pyarrow_table(filters=own)
+    own = (dataset.field("snapshot") == snapshot) & (dataset.field("kind") != "head")
+    table = rows_of(lake.state(pipeline)).to_table(filter=own)
     found = []
     for row in table.to_pylist():
         place = [row[name] for name in ("stage", "kind", "node", "part_of")]
