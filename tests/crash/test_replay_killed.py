@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from capstan.errors import AnswerIsNo, Held
@@ -56,30 +58,56 @@ WAITING: list[tuple[str, str, str, dict[str, object]]] = [
 ]
 SUCCESSORS = [("fence", BEFORE, "replay.fence"), ("shut out", STAGED, "replay.shut-out")]
 
+# What is cut off here at points where others of the list are cut off as well.
+AGAIN = {
+    ("direct", "replay.audit"),
+    ("direct", "replay.coverage"),
+    ("follow", "replay.audit"),
+    ("publish", "replay.coverage"),
+    ("publish", "replay.certificate"),
+    ("rollback", "append", "rollback.publish"),
+    ("failing", "replay.publish"),
+}
+
+
+def kinds(found, *of):
+    """Parameters of a test; those that are also in `AGAIN`, after `of`, are left to the night."""
+    values = [each if isinstance(each, tuple) else (each,) for each in found]
+    return [
+        pytest.param(*each, marks=pytest.mark.nightly if (*of, *each) in AGAIN else ())
+        for each in values
+    ]
+
+
+def begin(worlds, recorded, night, found, *of):
+    """Each kind that is asked for, after `of`, with a world of its own."""
+    for each in found:
+        place = (*of, *each) if isinstance(each, tuple) else (*of, each)
+        if night or place not in AGAIN:
+            worlds[place] = recorded()
+            yield each, worlds[place]
+
 
 @pytest.fixture(scope="module")
-def killed(recorded, kill):
+def killed(request, recorded, kill):
     """Worlds by what was cut off in them, and at which point."""
     worlds, script = {}, []
-    for name, point in REPLAYS:
-        world = worlds[name, point] = recorded()
+    night = any(item.get_closest_marker("nightly") for item in request.session.items)
+    begun = partial(begin, worlds, recorded, night)
+    for (name, point), world in begun(REPLAYS):
         script.append(world.step("replay", point, request=REQUESTS[name]))
-    for point in PUBLISHES:
-        world = worlds["publish", point] = recorded()
+    for point, world in begun(PUBLISHES, "publish"):
         script.append(world.step("replay", request=BEFORE))
         script.append(world.step("replay", request={**STAGED, "hold": True}))
         script.append(world.step("publish", point))
-    for point in ROLLBACKS:
-        world = worlds["rollback", point] = recorded()
+    for point, world in begun(ROLLBACKS, "rollback"):
         script.append(world.step("replay", request=BEFORE))
         script.append(world.step("replay", request=STAGED))
         script.append(world.step("rollback", point))
-    for name, point in ADDING:
-        world = worlds["rollback", name, point] = recorded()
+    for (name, point), world in begun(ADDING, "rollback"):
         script.append(world.step("replay", request=REQUESTS[name]))
         script.append(world.step("rollback", point))
-    for point in FAILING:
-        world = worlds["failing", point] = recorded()
+    for point, world in begun(FAILING, "failing"):
         wrong = {**WRONG, "direct": point != "audit.findings"}
         script.append(world.step("replay", point, request=wrong))
     for name, action, point, more in WAITING:
@@ -117,7 +145,7 @@ def require_stands(world, name: str, run: str) -> None:
     assert delta.version_of(target) == version
 
 
-@pytest.mark.parametrize(("name", "point"), REPLAYS)
+@pytest.mark.parametrize(("name", "point"), kinds(REPLAYS))
 def test_a_killed_replay_ends_in_the_same_target(killed, whole, name, point) -> None:
     world = killed[name, point]
     run = world.replay(REQUESTS[name])["run"]
@@ -140,7 +168,7 @@ def test_rows_aside_of_a_killed_pipeline_are_those_of_the_attempt_that_counts(
     assert sorted(set(metrics["node"].to_pylist())) == ["by_hour", "hours", "odd", "rows"]
 
 
-@pytest.mark.parametrize("point", PUBLISHES)
+@pytest.mark.parametrize("point", kinds(PUBLISHES, "publish"))
 def test_a_killed_publish_of_a_held_run_publishes_once(killed, whole, point) -> None:
     world = killed["publish", point]
     run = world.act("publish")["run"]
@@ -184,7 +212,7 @@ def test_a_killed_rollback_takes_back_once(killed, whole, point) -> None:
     contents.require_published_once(world.lake, again)
 
 
-@pytest.mark.parametrize(("name", "point"), ADDING)
+@pytest.mark.parametrize(("name", "point"), kinds(ADDING, "rollback"))
 def test_a_killed_rollback_of_added_rows_takes_back_once(killed, whole, name, point) -> None:
     world = killed["rollback", name, point]
     into = REQUESTS[name]["into"]
@@ -197,7 +225,7 @@ def test_a_killed_rollback_of_added_rows_takes_back_once(killed, whole, name, po
     contents.require_published_once(world.lake, again)
 
 
-@pytest.mark.parametrize("point", FAILING)
+@pytest.mark.parametrize("point", kinds(FAILING, "failing"))
 def test_a_killed_run_whose_audit_fails_leaves_nothing(killed, point) -> None:
     world = killed["failing", point]
     with pytest.raises(AnswerIsNo, match="CAP-AUDIT"):

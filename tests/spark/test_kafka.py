@@ -207,6 +207,7 @@ def test_a_record_that_was_lost_or_changed_is_found(
     assert [each.part for each in later.findings] == ["lost/1"]
 
 
+@pytest.mark.nightly
 def test_the_timestamp_of_a_record_is_a_time_as_well(
     spark: SparkSession, kafka: Broker, lake: Lake
 ) -> None:
@@ -367,6 +368,7 @@ class TestTopics:
         assert sent["records"] == taken["records"] > 0
         assert same_recording(lake, "little", "told")
 
+    @pytest.mark.nightly
     def test_what_is_missing_or_another_is_refused_by_name(
         self, spark: SparkSession, kafka: Broker, recorded: tuple[Lake, Stream, Path]
     ) -> None:
@@ -411,6 +413,7 @@ class TestTopics:
         assert newest_cut(open_tape(lake, "refused")).commit == -1
         assert pl.read_delta(lake.stream("refused").records).is_empty()
 
+    @pytest.mark.nightly
     def test_topics_of_something_else(
         self, spark: SparkSession, kafka: Broker, recorded: tuple[Lake, Stream, Path]
     ) -> None:

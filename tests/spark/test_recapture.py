@@ -47,7 +47,7 @@ def kill_at(point: str):
     return listener
 
 
-@pytest.mark.parametrize("peers", [1, 4])
+@pytest.mark.parametrize("peers", [pytest.param(1, marks=pytest.mark.nightly), 4])
 def test_a_recapture_goes_on_where_the_last_one_stood(
     spark: SparkSession, lake: Lake, source: Path, peers: int
 ) -> None:
@@ -102,7 +102,15 @@ def test_chosen_workers_and_a_declaration_that_stays(
     assert newest_cut(open_tape(lake, "part")).commit == 0
 
 
-@pytest.mark.parametrize("point", ["recapture.workers", "recapture.records", "recapture.events"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        # At the other points a driver is killed in tests/crash.
+        pytest.param("recapture.workers", marks=pytest.mark.nightly),
+        "recapture.records",
+        pytest.param("recapture.events", marks=pytest.mark.nightly),
+    ],
+)
 def test_what_was_cut_off_is_finished_at_the_cut_that_it_played(
     spark: SparkSession, lake: Lake, source: Path, point: str
 ) -> None:

@@ -12,6 +12,9 @@ SHRUNK = {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
     "spark.databricks.delta.snapshotPartitions": "1",
+    # Delta keeps 10,000 tables, each with a plan of a megabyte. Tests make some thousand, look at
+    # each for a moment, and would spend the last of their half hour on collecting garbage.
+    "spark.databricks.delta.delta.log.cacheSize": "64",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     # To interpret a projection of a few rows costs a quarter less than to generate and compile it.
     # Whole stages still are, as everywhere.
