@@ -70,19 +70,23 @@ AGAIN = {
 }
 
 
+def values(kind) -> tuple[str, ...]:
+    """The values of a parameter, of which there may be one only."""
+    return kind if isinstance(kind, tuple) else (kind,)
+
+
 def kinds(found, *of):
     """Parameters of a test; those that are also in `AGAIN`, after `of`, are left to the night."""
-    values = [each if isinstance(each, tuple) else (each,) for each in found]
     return [
         pytest.param(*each, marks=pytest.mark.nightly if (*of, *each) in AGAIN else ())
-        for each in values
+        for each in map(values, found)
     ]
 
 
 def begin(worlds, recorded, night, found, *of):
     """Each kind that is asked for, after `of`, with a world of its own."""
     for each in found:
-        place = (*of, *each) if isinstance(each, tuple) else (*of, each)
+        place = (*of, *values(each))
         if night or place not in AGAIN:
             worlds[place] = recorded()
             yield each, worlds[place]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import deltalake
 import pytest
 from airflow.api_fastapi import app as airflow_app
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
@@ -17,11 +19,13 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from capstan.airflow import ahead
+from capstan.airflow.ahead import read_ahead
 from capstan.airflow.guard import HEADERS
-from capstan.airflow.page import PREFIX, CapstanPlugin, app
-from capstan.airflow.pages import make_app
+from capstan.airflow.page import PREFIX, CapstanPlugin, _pages, app
+from capstan.airflow.pages import make_app, setting
 from capstan.airflow.resolving import foresee
-from capstan.airflow.setting import read_setting
+from capstan.airflow.setting import Setting, read_setting
 from capstan.airflow.sight import REPLAY_DAG, ROLLBACK_DAG, capture_dag, replay_dag
 from capstan.replay.request import Request
 from capstan.tape import opened
@@ -433,6 +437,62 @@ def test_a_run_that_stands_can_be_taken_back_by_who_may(
     failed = seeing(*ALL, ROLLBACK_DAG).get(f"{PREFIX}/runs/by_day-0b0b0b0b-1")
     assert failed.status_code == 200
     assert "Roll back" not in failed.text
+
+
+def test_what_the_overview_shows_is_read_ahead(
+    seeing: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = read_ahead(setting)
+    assert thread is not None
+    thread.join(60)
+    tables: list[str] = []
+    whole = deltalake.DeltaTable.__init__
+
+    def counted(table: deltalake.DeltaTable, path: str, *more: Any, **options: Any) -> None:
+        tables.append(path)
+        whole(table, path, *more, **options)
+
+    monkeypatch.setattr(deltalake.DeltaTable, "__init__", counted)
+    client = seeing(*ALL)
+    shown = client.get(f"{PREFIX}/").text
+    assert tables == []
+    for page in ("streams/little", "replays/by_day", f"runs/{RUN}"):
+        assert f'href="{PREFIX}/{page}"' in shown
+    # What is on a page of its own is read for that.
+    assert client.get(f"{PREFIX}/streams/little").status_code == 200
+    assert tables != []
+
+
+def test_the_first_request_of_a_process_has_it_read(
+    seeing: Callable[..., TestClient], place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, began = list[str](), threading.Event()
+
+    def reading(found: Setting) -> None:
+        read.append(found.lake)
+        began.set()
+
+    monkeypatch.setattr(ahead, "_read", reading)
+    _pages.cache_clear()
+    client = seeing(*ALL)
+    for _ in range(2):
+        assert client.get(f"{PREFIX}/icon.svg").status_code == 200
+    assert began.wait(60)
+    assert read == [str(place.lake)]
+
+
+def test_nothing_is_read_ahead_where_the_page_has_to_say_what_is_wrong(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    # There is no lake yet.
+    thread = read_ahead(setting)
+    assert thread is not None
+    thread.join(60)
+    assert failed == []
+    place.streams.write_text("streams: [", encoding="utf-8")
+    assert read_ahead(setting) is None
 
 
 def test_a_lake_that_is_not_there(

@@ -32,9 +32,12 @@ async def app(scope: _Scope, receive: _Receive, send: _Send) -> None:
 
 @lru_cache(maxsize=1)
 def _pages() -> Callable[[_Scope, _Receive, _Send], Awaitable[None]]:
-    from capstan.airflow.pages import make_app
+    from capstan.airflow.ahead import read_ahead
+    from capstan.airflow.pages import make_app, setting
 
-    return make_app()
+    pages = make_app()
+    read_ahead(setting)
+    return pages
 
 
 def place(path: str) -> str:

@@ -62,7 +62,7 @@ def make_app() -> FastAPI:
     return app
 
 
-def _setting() -> Setting:
+def setting() -> Setting:
     """Where Capstan works; read at each request, as the declaration file may change."""
     folder = Path(conf.get_mandatory_value("core", "dags_folder"))
     return read_setting(folder / "any.py")
@@ -72,7 +72,7 @@ def _sight(user: Annotated[BaseUser, Depends(get_user)]) -> Sight:
     return Sight(user)
 
 
-Where = Annotated[Setting, Depends(_setting)]
+Where = Annotated[Setting, Depends(setting)]
 Who = Annotated[Sight, Depends(_sight)]
 
 

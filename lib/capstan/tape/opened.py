@@ -7,32 +7,28 @@ Other processes keep nothing: what they read lies there as they read it.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
+from capstan.tape.kept import Kept
 from capstan.tape.lake import newest_entry
 
 Found = TypeVar("Found")
 
 _MOST = 1024
-_LOCK = threading.Lock()
-_kept: OrderedDict[tuple[str, str], tuple[str, object]] | None = None
+_kept: Kept[object] | None = None
 
 
 def keep() -> None:
     """From now on keep what is read of tables: the last 1,024."""
     global _kept  # noqa: PLW0603  (of the process, as the tables are)
-    with _LOCK:
-        _kept = OrderedDict() if _kept is None else _kept
+    _kept = _kept or Kept(_MOST)
 
 
 def let_go() -> None:
     """Keep nothing any more."""
     global _kept  # noqa: PLW0603
-    with _LOCK:
-        _kept = None
+    _kept = None
 
 
 def keeping() -> bool:
@@ -49,20 +45,9 @@ def kept(what: str, table: str, read: Callable[[], Found]) -> Found:
         read: Reads it; what it raises is not kept.
     """
     store = _kept
-    if store is None:
+    # The log may grow before it is read: then this is newer than it says, and read once more.
+    newest = newest_entry(table) if store is not None else ""
+    if store is None or not newest:
         return read()
-    key, newest = (what, table), newest_entry(table)
-    with _LOCK:
-        known = store.get(key)
-        if known is not None and known[0] == newest:
-            found: Found = known[1]  # type: ignore[assignment]
-            return found
-    # The log may have grown since: then this is newer than it says, and read once more.
-    value = read()
-    with _LOCK:
-        if newest:
-            store[key] = newest, value
-            store.move_to_end(key)
-        while len(store) > _MOST:
-            store.popitem(last=False)
-    return value
+    found: Found = store.get((what, table), newest, read)  # type: ignore[assignment]
+    return found

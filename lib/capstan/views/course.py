@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 
 from capstan.capture.stalled import moments
 from capstan.tape import delta
+from capstan.tape.kept import Kept
 from capstan.tape.lake import Lake, newest_entry
 from capstan.tape.tape import Tape, open_tape
 from capstan.times import Coordinate
-from capstan.views.kept import Kept
 from capstan.views.streams import StreamView, greatest_times
 
 _OLDEST = 4096

@@ -16,9 +16,9 @@ from capstan.backfill.gaps import Survey, bound_text, survey
 from capstan.backfill.interval import Interval, State
 from capstan.declare import Declarations, Mode, Replay
 from capstan.errors import BadRequest, CapstanError
+from capstan.tape.kept import Kept
 from capstan.tape.lake import Lake, newest_entry
 from capstan.times import Kind, TimeType
-from capstan.views.kept import Kept
 from capstan.views.shown import short_bound
 
 WORST = ("failed", "gap", "stale", "waiting", "retired", "incomplete", "covered")

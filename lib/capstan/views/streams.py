@@ -15,12 +15,12 @@ from capstan.declare import Declarations
 from capstan.errors import CapstanError
 from capstan.tape import delta
 from capstan.tape.feed import count_late
+from capstan.tape.kept import Kept
 from capstan.tape.lake import Lake, newest_entry
 from capstan.tape.scan import read_columns
 from capstan.tape.tape import Cut, Tape, open_tape
 from capstan.times import Coordinate, Kind
 from capstan.verify.broken import Known, known_violations
-from capstan.views.kept import Kept
 from capstan.views.progress import Line, Progress, read_progress
 
 

@@ -1,0 +1,64 @@
+"""What was read stays in memory while the tables it was read from have not changed."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
+
+Found = TypeVar("Found")
+
+
+@dataclass(slots=True)
+class Kept(Generic[Found]):
+    """The newest value for each key, with the state of what it was read from.
+
+    Threads may use it at once: of several that miss the same one reads, and the others wait for it.
+
+    Attributes:
+        most: How many values are kept; of more, those that were asked for last.
+    """
+
+    most: int = 256
+    _values: OrderedDict[Hashable, tuple[object, Found]] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    # A gate is there as long as somebody stands before it.
+    _gates: WeakValueDictionary[Hashable, threading.Lock] = field(
+        default_factory=WeakValueDictionary
+    )
+
+    def get(self, key: Hashable, state: object, read: Callable[[], Found]) -> Found:
+        """The value of a key, read again where the state is another one.
+
+        Args:
+            key: What is asked for.
+            state: Compared with the state in which the value was read.
+            read: Reads the value; what it raises is not kept. It must not ask for its own key.
+        """
+        with self._lock:
+            known = self._known(key, state)
+            gate = self._gates.setdefault(key, threading.Lock())
+        if known is not None:
+            return known[1]
+        with gate:
+            with self._lock:
+                known = self._known(key, state)
+            if known is not None:
+                return known[1]
+            value = read()
+            with self._lock:
+                self._values[key] = state, value
+                self._values.move_to_end(key)
+                while len(self._values) > self.most:
+                    self._values.popitem(last=False)
+        return value
+
+    def _known(self, key: Hashable, state: object) -> tuple[object, Found] | None:
+        known = self._values.get(key)
+        if known is None or known[0] != state:
+            return None
+        self._values.move_to_end(key)
+        return known
