@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
+from pyspark.sql import DataFrameWriter
 
 from capstan import steps
 from capstan.capture.comparing import Difference, compare
@@ -335,6 +336,27 @@ class TestTopics:
         # As of the first commit it is what it was.
         states = summary.worker_states(copy, summary.find_cut(copy, 0))
         assert sum(state.records for state in states) == 41
+
+    def test_no_request_is_sent_before_the_last_one_was_answered(
+        self,
+        spark: SparkSession,
+        kafka: Broker,
+        recorded: tuple[Lake, Stream, Path],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        # Else a broker that makes the topic just then may take the second one first, and from then
+        # on refuse the first; one send of thirteen to a broker that had just begun came to that.
+        told: list[str | None] = []
+        options = DataFrameWriter.options
+
+        def spied(writer: DataFrameWriter, **given: str) -> DataFrameWriter:
+            if "kafka.bootstrap.servers" in given:
+                told.append(given.get("kafka.max.in.flight.requests.per.connection"))
+            return options(writer, **given)
+
+        monkeypatch.setattr(DataFrameWriter, "options", spied)
+        self.export(spark, recorded[0], Topics.at(f"kafka://{kafka.address}/one.by.one"))
+        assert told == ["1", "1"]
 
     def test_columns_of_every_type_come_back(
         self, spark: SparkSession, kafka: Broker, lake: Lake, tmp_path: Path

@@ -37,6 +37,13 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 RECORD = "record"
+IN_ORDER = {"kafka.max.in.flight.requests.per.connection": "1"}
+"""What a producer is told, so that one request follows upon the answer to the last.
+
+A broker that is just making a topic may turn down the first request and take the second. It takes
+the first no more then, as its numbers are out of order, and after two minutes the producer gives up
+(KAFKA-15591).
+"""
 _TIME = ArrayType(LongType())
 _UPDATE = StructType([StructField("time", _TIME), StructField("diff", LongType())])
 
@@ -139,7 +146,7 @@ def export_topics(
 
 
 def _send(messages: DataFrame, topics: Topics) -> None:
-    options = {"kafka.bootstrap.servers": topics.servers}
+    options = {"kafka.bootstrap.servers": topics.servers, **IN_ORDER}
     messages.write.format("kafka").options(**options).save()
 
 

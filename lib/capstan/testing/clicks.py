@@ -11,6 +11,7 @@ import polars as pl
 
 from capstan.declare import ByPartition, EventTime, Source, Stream
 from capstan.declare.models import Watermark
+from capstan.exchange.topics import IN_ORDER
 from capstan.tape.lake import Lake
 from capstan.testing.streams import HOUR, START
 
@@ -31,7 +32,8 @@ HASTY = {
 
 def send(address: str, frame: DataFrame) -> None:
     """Send rows `topic, partition, value`, or without a partition."""
-    frame.write.format("kafka").options(**{"kafka.bootstrap.servers": address}).save()
+    options = {"kafka.bootstrap.servers": address, **IN_ORDER}
+    frame.write.format("kafka").options(**options).save()
 
 
 def click(
