@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from capstan.bench.soaking import COUNTED, MOST, Stage, grown
+from capstan.bench.soaking import COUNTED, MOST, Stage, grown, in_turns
 
 STAGE = Stage(15, 10.0, 4, 8, 12, 15, 20, 100, 5000.0, {})
 
@@ -27,3 +27,20 @@ def test_files_may_rise_up_to_a_bound() -> None:
         there, many = replace(STAGE, **{name: most}), replace(STAGE, **{name: most + 1})
         assert grown([STAGE, STAGE, STAGE, there]) == []
         assert grown([many, STAGE, STAGE, STAGE]) == [f"{name}: {most + 1}, of at most {most}"]
+
+
+def test_a_young_tape_and_an_old_one_are_measured_in_turns() -> None:
+    told: list[str] = []
+
+    def growing(name: str, *costs: float):
+        left = iter(costs)
+
+        def grow() -> Stage:
+            told.append(name)
+            return replace(STAGE, cpu={"capture": (cost := next(left)), "list": 10 * cost})
+
+        return grow
+
+    found = in_turns(growing("young", 1.0, 9.0, 2.0), growing("old", 4.0, 3.0, 0.0))
+    assert found == {"capture": (2.0, 3.0), "list": (20.0, 30.0)}
+    assert told == ["young", "old"] * 3
