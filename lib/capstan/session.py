@@ -54,6 +54,8 @@ _SETTINGS = {
     # A commit is two files of a log in a folder, with Hadoop's checksums four, and Delta lists the
     # folder at each look at the table: after 2,000 commits a third of a small batch.
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+    # No two records of a task have one position: whoever looks for such first writes each twice.
+    "spark.hadoop.parquet.enable.dictionary#pos": "false",
     # Both add commits or shuffles of their own; maintenance does that when it is asked to.
     "spark.databricks.delta.optimizeWrite.enabled": "false",
     "spark.databricks.delta.autoCompact.enabled": "false",

@@ -14,7 +14,7 @@ from capstan.tape.lake import Lake
 from capstan.testing import children, contents, little
 from capstan.testing.actions import act
 from capstan.testing.kill import Step
-from capstan.testing.settings import MASTER, SHRUNK
+from capstan.testing.settings import LASTING, MASTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The session in which what was killed is run again, to its end."""
-    session = build_session("capstan-tests", master=MASTER, extra=SHRUNK)
+    session = build_session("capstan-tests", master=MASTER, extra=LASTING)
     yield session
     session.stop()
 

@@ -8,7 +8,7 @@ import pytest
 
 from capstan.session import build_session
 from capstan.tape.lake import Lake
-from capstan.testing.settings import MASTER, SHRUNK
+from capstan.testing.settings import LASTING, MASTER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The session of all Spark tests, shrunk to two cores; stopped after the last."""
-    session = build_session("capstan-tests", master=MASTER, extra=SHRUNK)
+    session = build_session("capstan-tests", master=MASTER, extra=LASTING)
     yield session
     session.stop()
 

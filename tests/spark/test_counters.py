@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -167,6 +168,36 @@ def test_a_replay_reads_records_once_and_its_audit_does_not(made: Made) -> None:
             lambda d=direct: made.replay(f"once_{d}".lower(), direct=d, **made.days(2, 3))
         )
         assert [scan.rows for scan in scans] == [PER_DAY]
+
+
+def test_files_of_records_are_told_apart_by_what_places_a_record(made: Made) -> None:
+    stated = {name for name in made.files()[0] if name.startswith("min.")}
+    assert stated == {"min.worker", "min.batch", "min.time.event", "min.pos"}
+    [first, *_] = Path(made.tape.paths.records).glob("*.parquet")
+    group = pq.ParquetFile(first).metadata.row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    looked_up = {c.path_in_schema for c in columns if c.has_dictionary_page}
+    assert "pos" not in looked_up
+    assert looked_up >= {"worker", "batch", "time.event", "data.who"}
+
+
+def test_what_is_staged_has_no_statistics_and_a_target_has_all(made: Made) -> None:
+    staged = []
+
+    def listen(point: str, _: dict[str, object]) -> None:
+        if point == "replay.staging":
+            (folder,) = Path(made.lake.staging("")).iterdir()
+            staged.extend(statistics(str(folder)))
+
+    with steps.listening(listen):
+        made.replay("stated", **made.days(0, 1))
+    assert staged == []
+    assert {"min.id", "min.text", "min._time.event"} <= set(statistics(made.lake.table("stated")))
+
+
+def statistics(path: str) -> list[str]:
+    names = pa.table(delta.open_table(path).get_add_actions(flatten=True)).column_names
+    return [name for name in names if name.startswith("min.")]
 
 
 def test_verification_reads_no_payload(made: Made) -> None:

@@ -203,13 +203,13 @@ def _log_files(path: str) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a soak from a shell; the exit code."""
     from capstan.session import build_session
-    from capstan.testing.settings import MASTER, SHRUNK
+    from capstan.testing.settings import LASTING, MASTER
 
     parser = argparse.ArgumentParser(prog="soak", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--batches", type=int, default=2000)
     parser.add_argument("--folder", type=Path, default=Path("soak"))
     asked = parser.parse_args(arguments)
-    spark = build_session("soak", master=MASTER, extra=SHRUNK)
+    spark = build_session("soak", master=MASTER, extra=LASTING)
     try:
         folder = asked.folder.absolute()
         old, young = (Soak(spark, place, asked.batches) for place in (folder, folder / "young"))

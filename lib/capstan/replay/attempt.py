@@ -167,7 +167,9 @@ def _hold(
 
 def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str, object]]:
     delete_folder(staging)
-    writer = rows.write.format("delta").mode("overwrite")
+    # It is read as a whole, twice, and then deleted: nothing is looked up in it.
+    plain = {"delta.dataSkippingNumIndexedCols": "0"}
+    writer = rows.write.format("delta").mode("overwrite").options(**plain)
     if job.plan.layout.worker:
         writer = writer.partitionBy(job.plan.layout.worker)
     writer.save(staging)

@@ -96,6 +96,11 @@ def format_of(events: str) -> int:
     return int(delta.open_table(events).metadata().configuration["capstan.format"])
 
 
+# Files are skipped by what says where a record belongs. To keep the least and the greatest of every
+# column of the payload as well takes a tenth of a capture.
+_PLACED = {"delta.dataSkippingStatsColumns": "worker,batch,time,pos"}
+
+
 def create_tape(
     spark: SparkSession,
     lake: Lake,
@@ -108,7 +113,8 @@ def create_tape(
     paths = lake.stream(name)
     append_only = {"delta.appendOnly": "true"}
     delta.create_table(spark, paths.workers, schema.WORKERS, properties=append_only)
-    delta.create_table(spark, paths.records, schema.records_schema(time_type, payload))
+    records = schema.records_schema(time_type, payload)
+    delta.create_table(spark, paths.records, records, properties=_PLACED)
     delta.create_table(spark, paths.late, schema.late_schema(time_type, payload))
     properties = {
         **append_only,

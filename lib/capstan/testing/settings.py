@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from capstan.runtime import jvm
+
+# The simplest collector; and a heap that begins small is collected every half second.
+_SMALL = "-XX:+UseSerialGC -Xshare:auto -Xms1g -Xmn600m"
+
 SHRUNK = {
-    # The first compiler alone, and the simplest collector: tests end before better code pays. A
-    # heap that begins small is collected every half second.
-    "spark.driver.extraJavaOptions": (
-        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto -Xms1g -Xmn600m"
-    ),
+    # The first compiler alone: who is about to be killed ends before better code pays.
+    jvm.OPTIONS: f"-XX:TieredStopAtLevel=1 {_SMALL}",
     "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
@@ -21,6 +23,9 @@ SHRUNK = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 """Spark settings of a session over two cores that does little work."""
+
+LASTING = {**SHRUNK, jvm.OPTIONS: _SMALL}
+"""The same of one that many tests share: after three minutes better code takes a fifth less."""
 
 MASTER = "local[2]"
 """The Spark master of all tests."""
