@@ -6,8 +6,9 @@ STAMPS := .venv/stamps
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Passed on to the program that a target runs: make bench ARGS=--rows=1000000
 ARGS   ?=
-# Processes for the tests; 0 runs them in pytest's own. All Spark tests go to one of them.
-JOBS   ?= 2
+# Processes for the tests; 0 runs them in pytest's own. Each waits for others a quarter of its time,
+# so that three keep two cores at work; Spark's tests go to two of them.
+JOBS   ?= 3
 # The examples and the order of this run. One for all, so that a change lands or not for what it is;
 # SEED=random draws another one, and prints it.
 SEED   ?= 2013
@@ -68,7 +69,7 @@ demo: setup
 airflow: setup
 	$(BIN)/python -m capstan.launcher $(ARGS)
 
-## Set up, then run all tests but nightly ones and benchmarks (SEED=random for other examples, JOBS=2, ARGS=... for pytest).
+## Set up, then run all tests but nightly ones and benchmarks (SEED=random for other examples, JOBS=3, ARGS=... for pytest).
 test: kafka broker classes
 	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder \
 	  --hypothesis-seed=$(SEED) $(ARGS)

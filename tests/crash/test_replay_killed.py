@@ -60,6 +60,7 @@ SUCCESSORS = [("fence", BEFORE, "replay.fence"), ("shut out", STAGED, "replay.sh
 
 # What is cut off here at points where others of the list are cut off as well.
 AGAIN = {
+    ("direct", "replay.publish"),
     ("direct", "replay.audit"),
     ("direct", "replay.coverage"),
     ("follow", "replay.audit"),

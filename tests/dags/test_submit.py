@@ -283,8 +283,9 @@ def test_a_kill_ends_all_that_was_started(
     family = [process, *process.children(recursive=True)]
     assert len(family) == 2
     task.on_kill()
-    _, alive = psutil.wait_procs(family, timeout=60)
+    # First the task: whoever waits for a child of this process takes its exit code away.
     thread.join(60)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
     assert len(ended) == 1
     assert "spark-submit ended with -9" in ended[0]

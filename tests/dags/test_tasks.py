@@ -143,6 +143,7 @@ def test_a_day_is_backfilled_and_an_audit_tells_what_was_changed_since(taped: Pl
     assert (told.success, told.params) == (False, {"run": audit["run"]})
 
 
+@pytest.mark.nightly
 def test_what_is_missing_is_filled_by_a_run_for_each_interval(
     taped: Place, execute: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -470,6 +471,7 @@ def listed(setting: Setting, execute: Any, context: Any) -> Callable[..., list[A
     return found
 
 
+@pytest.mark.nightly
 def test_audits_are_of_what_stands(taped: Place, listed: Callable[..., list[Any]]) -> None:
     with pytest.raises(TaskRefusedError, match="CAP-TARGET: no replay has published into 'by_dya'"):
         listed(target="by_dya")

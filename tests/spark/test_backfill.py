@@ -166,6 +166,7 @@ def test_changed_code_makes_everything_stale_and_stale_mends_it(days: Days) -> N
     assert all(json.loads(row)["amount"] <= 0 for row in later.rows("stale"))
 
 
+@pytest.mark.nightly
 def test_one_that_fails_is_told_and_ends_it_unless_asked_to_keep_going(days: Days) -> None:
     place = Place(days.lake, "unused")
     first = Request("little", "guarded", since="2024-05-01", until="2024-05-02")
@@ -237,6 +238,7 @@ def test_the_command_fills_and_prints_one_object(
     assert "stood already" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_what_is_captured_later_changes_no_interval_that_stands(days: Days) -> None:
     names = ("kept", "added")
     assert [days.fill(name, chunk=3).as_json()["done"] for name in names] == [2, 2]

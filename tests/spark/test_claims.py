@@ -159,6 +159,7 @@ def test_a_claim_that_ran_out_lets_another_in(play: Play, monkeypatch: pytest.Mo
     assert claims.alive(play.lake) == []
 
 
+@pytest.mark.nightly
 def test_a_claim_that_ran_out_is_claimed_anew_where_nobody_came(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,6 +177,7 @@ def test_a_claim_that_ran_out_is_claimed_anew_where_nobody_came(
     assert mine == [1, 1, 1]
 
 
+@pytest.mark.nightly
 def test_whoever_lost_its_range_while_its_claim_had_run_out_gives_way(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +235,7 @@ def test_a_rollback_that_was_unlocked_while_it_lived_is_shut_out(play: Play, how
     assert claims.alive(play.lake) == []
 
 
+@pytest.mark.nightly
 def test_a_rollback_knows_of_a_publish_that_no_ledger_tells_yet(play: Play) -> None:
     run = play.run("untold", **MORNING)
     later: list[str] = []
@@ -249,6 +252,7 @@ def test_a_rollback_knows_of_a_publish_that_no_ledger_tells_yet(play: Play) -> N
     contents.require_published_once(play.lake, later[0])
 
 
+@pytest.mark.nightly
 def test_a_rollback_sees_what_was_published_just_before_it_claimed(play: Play) -> None:
     run = play.run("just_before", **MORNING)
     real = claims.claim
@@ -275,6 +279,7 @@ def cut() -> None:
     raise Cut
 
 
+@pytest.mark.nightly
 def test_a_rollback_that_no_ledger_tells_yet_is_written_down_by_the_next_command(
     play: Play,
 ) -> None:
@@ -325,6 +330,7 @@ def test_what_waits_is_not_published_by_two(play: Play) -> None:
     contents.require_published_once(play.lake, run)
 
 
+@pytest.mark.nightly
 def test_a_publish_that_was_cut_off_under_its_new_attempt_is_finished(play: Play) -> None:
     run = play.run("cut_publish", **MORNING, hold=True)
     play.unlock()
@@ -336,6 +342,7 @@ def test_a_publish_that_was_cut_off_under_its_new_attempt_is_finished(play: Play
     contents.require_published_once(play.lake, run)
 
 
+@pytest.mark.nightly
 def test_a_rollback_whose_rows_of_before_are_gone_is_refused(play: Play) -> None:
     play("vacuumed", **MORNING, workers=("a",))
     run = play.run("vacuumed", **MORNING)

@@ -193,6 +193,7 @@ def test_a_replay_stands_is_altered_mended_and_taken_back(run, spark, place, cap
     assert again == {**told, "stood": True}
 
 
+@pytest.mark.nightly
 def test_a_run_is_held_and_published(run):
     held = replay(run, "--hold")
     assert (held["published"], held["target_version"]) == (False, None)
@@ -208,6 +209,7 @@ def test_a_run_is_held_and_published(run):
     assert [each["run"] for each in plan["covered"]] == [held["run"]]
 
 
+@pytest.mark.nightly
 def test_a_transform_is_audited_as_one(run):
     found = replay(run, "--transform", "by_hour")
     assert found["audit"]["kind"] == "transform"
@@ -286,6 +288,7 @@ def test_a_foreign_table_is_audited_by_its_own_columns(foreign):
     assert (code, found["kind"]) == (0, "shared-columns")
 
 
+@pytest.mark.nightly
 def test_a_foreign_table_fails_in_each_way(foreign, spark):
     path, audit = foreign
     early = "at < TIMESTAMP '2013-03-01T01:00:00Z'"

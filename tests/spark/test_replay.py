@@ -504,6 +504,7 @@ class TestFollow:
         with pytest.raises(BadRequest, match="CAP-FOLLOW"):
             play("followed", follow="daily", workers=("a",))
 
+    @pytest.mark.nightly
     def test_by_whole_days(self, growing: tuple[Play, Callable[[int, int], None]]) -> None:
         play, feed = growing
         feed(0, 60)

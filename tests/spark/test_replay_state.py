@@ -250,6 +250,7 @@ def test_no_run_goes_on_from_the_state_of_a_pipeline_that_was_changed(
     assert done["pipeline"]["resumed"] == kept  # type: ignore[index]
 
 
+@pytest.mark.nightly
 def test_the_state_of_one_of_several_tables_is_rescaled_by_the_command(
     followed: Followed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -271,6 +272,7 @@ def test_the_state_of_one_of_several_tables_is_rescaled_by_the_command(
     assert peers == {"one": 2, "other": 3}
 
 
+@pytest.mark.nightly
 def test_snapshots_that_no_run_goes_on_from_are_cleared(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
