@@ -272,7 +272,6 @@ def test_the_state_of_one_of_several_tables_is_rescaled_by_the_command(
     assert peers == {"one": 2, "other": 3}
 
 
-@pytest.mark.nightly
 def test_snapshots_that_no_run_goes_on_from_are_cleared(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
