@@ -20,7 +20,7 @@ from capstan.capture.comparing import Compared, Difference
 from capstan.exchange import topics
 from capstan.interop.topics import Head
 from capstan.ledger import aside, findings, retired, tables
-from capstan.ledger.coverage import PUBLISHED, ROLLED_BACK
+from capstan.ledger.coverage import GONE, PUBLISHED, ROLLED_BACK
 from capstan.ledger.identity import RunId
 from capstan.ledger.runs import Step
 from capstan.maintain import run
@@ -214,7 +214,7 @@ def test_steps_of_runs_and_what_they_hold_are_those_of_the_code() -> None:
 
 def test_states_of_coverage_are_those_of_the_code() -> None:
     cells = {row[0].strip("`"): row[2] for row in rows(section("`coverage`"), "column")}
-    assert words(cells["state"]) == {PUBLISHED, ROLLED_BACK}
+    assert words(cells["state"]) == {PUBLISHED, ROLLED_BACK, GONE}
 
 
 def test_state_keys_are_those_of_the_code() -> None:

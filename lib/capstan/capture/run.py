@@ -111,7 +111,7 @@ def capture(
     _run(prepared, stream, tape, seat, progress)
     _move_idle(spark, tape, stream)
     cut = newest_cut(tape)
-    frontier = summary.frontier_of(summary.worker_states(tape, cut))
+    frontier = summary.frontier_of(tape, summary.worker_states(tape, cut))
     late: Counter[str] = Counter()
     for result in progress.results:
         late.update(result.late)

@@ -42,11 +42,9 @@ def require_moving(stream: Stream, tape: Tape, now: datetime) -> None:
     if since is None or now - since <= bound:
         return
     states = summary.worker_states(tape, newest_cut(tape))
-    frontier = summary.frontier_of(states)
+    frontier = summary.frontier_of(tape, states)
     holding = [s.label for s in states if set(s.frontier.elements) & set(frontier.elements)]
-    # Of a tape on which nothing is yet no worker is known, and any would stand at the minimum.
-    elements = frontier.elements if states else (tape.time_type.minimum,)
-    times = [tape.time_type.render(time) for time in elements]
+    times = [tape.time_type.render(time) for time in frontier.elements]
     raise AnswerIsNo(
         "CAP-STALLED",
         f"stream {stream.name}: the frontier stands at {', '.join(map(str, times))} since "
@@ -73,7 +71,7 @@ def stood_since(tape: Tape, enough: datetime) -> datetime | None:
     """
     cut = newest_cut(tape)
     states = summary.worker_states(tape, cut)
-    frontier = summary.frontier_of(states)
+    frontier = summary.frontier_of(tape, states)
     if cut.commit < 0:
         return _begun(tape, None, enough)
     if frontier.is_empty:

@@ -62,7 +62,7 @@ def _stream_facts(lake: Lake, name: str) -> dict[str, object]:
 
 
 def _frontier(tape: Tape, states: list[WorkerState]) -> dict[str, object]:
-    frontier = summary.frontier_of(states)
+    frontier = summary.frontier_of(tape, states)
     return {
         "frontier": [tape.time_type.render(time) for time in frontier.elements],
         "closed": bool(states) and all(state.closed for state in states),

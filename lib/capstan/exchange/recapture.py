@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from capstan.capture.statements import CLOSING, Statement, numbered_events
 from capstan.declare import check_name
-from capstan.errors import AnswerIsNo, BadRequest
+from capstan.errors import AnswerIsNo, BadRequest, NotComplete
 from capstan.exchange.onto import enrol, existing_tape, forgotten
 from capstan.ledger.retired import require_kept
 from capstan.steps import reached
@@ -112,19 +112,27 @@ def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Rec
         BadRequest: `CAP-DECLARED`, the new stream came from another one, from other workers, or
             has another number of workers; `CAP-RETIRED`, records that it needs were deleted.
         Fenced: `CAP-FENCED`, another process records onto it.
+        NotComplete: `CAP-INCOMPLETE`, the stream that is played has no worker yet.
     """
     tape = open_tape(lake, request.stream)
     cut = summary.find_cut(tape, request.as_of)
     workers = summary.resolve_workers(tape, cut, request.workers)
+    if not workers:
+        raise NotComplete(
+            "CAP-INCOMPLETE",
+            f"stream {tape.name} has no worker yet, so nothing of it is complete",
+            "capture it first",
+            stream=tape.name,
+        )
     verify(spark, lake, tape, workers=tuple(workers), cut=cut).require_valid(tape)
     copy = _copy(spark, lake, request, tape, len(workers))
     commit = newest_cut(copy).commit + 1
     cut = _pinned(copy, commit, cut, tape)
     states = [s for s in summary.worker_states(tape, cut) if s.worker in workers]
-    after = summary.frontier_of(states)
+    after = summary.frontier_of(tape, states)
     # Before the first commit its workers are written down, and hold the minimum.
     holders = summary.worker_states(copy, Cut(max(commit - 1, 0), commit - 1))
-    before = summary.frontier_of(holders)
+    before = summary.frontier_of(copy, holders)
     if after == before and commit:
         return _told(request, cut, copy, records=0, stood=True)
     region = Region(Box.everything(tape.time_type), after, before if commit else None)
@@ -288,6 +296,6 @@ def _told(
         len(states),
         newest.commit,
         records,
-        [copy.time_type.render(time) for time in summary.frontier_of(states)],
+        [copy.time_type.render(time) for time in summary.frontier_of(copy, states)],
         stood,
     )

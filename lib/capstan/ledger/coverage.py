@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from capstan.ledger.claims import Scope
 from capstan.ledger.regions import parse_region, region_text, render_bounds
 from capstan.ledger.tables import append_rows, as_text, read_rows
-from capstan.tape.lake import Lake
+from capstan.tape.lake import Lake, is_table
 from capstan.times import TimeType
 from capstan.times.region import Region
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PUBLISHED, ROLLED_BACK = "published", "rolled-back"
+PUBLISHED, ROLLED_BACK, GONE = "published", "rolled-back", "gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +62,59 @@ def write_covered(
         "target_version": covered.target_version,
         "state": state,
     }
-    workers: Iterable[int | None] = covered.scope.workers or (None,)
+    workers: Iterable[int | None] = (
+        (None,) if covered.scope.workers is None else covered.scope.workers
+    )
     append_rows(spark, lake, "coverage", [{**row, "worker": worker} for worker in workers])
 
 
+def write_gone(spark: SparkSession, lake: Lake, target: str, runs: Collection[str]) -> None:
+    """Write down that what runs had published into a target went with its table."""
+    rows = [row for row in read_rows(lake, "coverage", target=target) if row["run"] in runs]
+    lost = [
+        {**{name: value for name, value in row.items() if name != "at"}, "state": GONE}
+        for row in rows
+        if row["state"] == PUBLISHED
+    ]
+    append_rows(spark, lake, "coverage", lost)
+
+
 def standing(lake: Lake, target: str) -> list[Covered]:
-    """What stands in a target, in the order it was published: not what was rolled back."""
-    found: dict[str, tuple[dict[str, object], list[int]]] = {}
-    gone: set[str] = set()
-    for row in read_rows(lake, "coverage", target=target):
-        run = str(row["run"])
-        if row["state"] == ROLLED_BACK:
-            gone.add(run)
-            continue
-        _, workers = found.setdefault(run, (row, []))
-        if row["worker"] is not None and row["worker"] not in workers:
-            workers.append(int(str(row["worker"])))
-    listed = [_covered(row, workers) for run, (row, workers) in found.items() if run not in gone]
+    """What stands in a target, in the order it was published: not what was rolled back.
+
+    Nothing stands in a table that is gone.
+    """
+    return told(lake, target) if is_table(target) else []
+
+
+def told(lake: Lake, target: str) -> list[Covered]:
+    """What stands in a target by the ledger alone, whether or not its table is there."""
+    found = {
+        run: (rows[0], [int(str(row["worker"])) for row in rows if row["worker"] is not None])
+        for run, rows in standing_rows(read_rows(lake, "coverage", target=target)).items()
+    }
+    listed = [_covered(row, workers) for row, workers in found.values()]
     return sorted(listed, key=lambda covered: covered.target_version)
+
+
+def standing_rows(
+    rows: Iterable[Mapping[str, object]],
+) -> dict[str, list[Mapping[str, object]]]:
+    """The rows of the ledger that stand, by run: neither rolled back nor gone with their table.
+
+    Args:
+        rows: Rows of the ledger, in the order they were written.
+    """
+    written = list(rows)
+    undone = {row["run"] for row in written if row["state"] == ROLLED_BACK}
+    found: dict[str, list[Mapping[str, object]]] = {}
+    for row in written:
+        if row["state"] == PUBLISHED and row["run"] not in undone:
+            found.setdefault(str(row["run"]), []).append(row)
+        else:
+            # One that was cut off before its certificate may publish again, into a new table.
+            found.pop(str(row["run"]), None)
+    return found
 
 
 def later_than(lake: Lake, covered: Covered) -> list[Covered]:
@@ -97,7 +132,7 @@ def _covered(row: Mapping[str, object], workers: list[int]) -> Covered:
         str(row["run"]),
         int(str(row["generation"])),
         str(row["stream"]),
-        Scope(str(row["target"]), tuple(sorted(workers)) or None, region),
+        Scope(str(row["target"]), tuple(sorted(set(workers))) or None, region),
         str(row["transform"]),
         str(row["code"]),
         int(str(row["cut"])),

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from capstan.errors import BadRequest
-from capstan.ledger.identity import RunId
+from capstan.ledger.identity import RunId, short_name
 from capstan.ledger.tables import append_rows, as_text, read_rows
 from capstan.tape.lake import Lake
 
@@ -66,6 +66,12 @@ class History:
     def last(self) -> Row:
         """The newest row."""
         return self.rows[-1]
+
+    @property
+    def run_id(self) -> RunId:
+        """The run's identity and generation."""
+        last = self.last
+        return RunId(last.identity, last.generation, short_name(last.target))
 
     @property
     def attempts(self) -> int:

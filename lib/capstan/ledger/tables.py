@@ -147,7 +147,7 @@ _MOST_BYTES = 64 << 20
 
 # Rows of these ledgers change what was said before with the same value of a column. They are read
 # by `at`, which therefore goes on where the clock jumps back, or is another machine's.
-_FOLLOWS = {"runs": "run", "snapshots": "pipeline", "retired": "stream"}
+_FOLLOWS = {"runs": "run", "coverage": "run", "snapshots": "pipeline", "retired": "stream"}
 
 
 def now() -> datetime:

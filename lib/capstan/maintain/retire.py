@@ -98,7 +98,7 @@ def plan_retire(lake: Lake, stream: str, before: str) -> Plan:
     if all(bound is None for bound in until):
         raise BadRequest("CAP-RANGE", f"{before} bounds no time", "give a time: 2024-01-01")
     box = Box((None,) * len(until), until)
-    frontier = summary.frontier_of(summary.worker_states(tape, cut))
+    frontier = summary.frontier_of(tape, summary.worker_states(tape, cut))
     if not box.is_complete(frontier):
         times = [tape.time_type.render(time) for time in frontier.elements]
         raise NotComplete(

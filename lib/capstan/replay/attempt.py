@@ -175,6 +175,7 @@ def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str
     writer.save(staging)
     reached("replay.staging", run=job.run.name)
     staged = delta.load(job.spark, staging)
+    target.require_inside(job.plan, staged)
     audit = target.audit(job.spark, job.plan, staged)
     reached("replay.audit", run=job.run.name, passed=audit.passed, cells=audit.cells)
     note_findings(job.spark, job.lake, job.plan, audit, run=job.run.name, attempt=job.attempt)

@@ -23,8 +23,7 @@ from capstan.replay.request import Request
 from capstan.tape import delta
 from capstan.tape.lake import Lake, is_table
 from capstan.tape.tape import stored_payload
-from capstan.times import Box, Kind, TimeType
-from capstan.times.region import Region
+from capstan.times import Kind, TimeType
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -183,7 +182,7 @@ def _require_times(schema: StructType, layout: Layout, shape: Shape, time_type: 
 def _restricted(rows: DataFrame, plan: Plan, asked: Against) -> DataFrame:
     """The table's rows of the audited workers and times."""
     layout, time_type = plan.layout, plan.tape.time_type
-    region = _aligned(plan.region, layout, time_type, rows.schema)
+    region = plan.region
     times = replace(layout, worker=None).predicate(rows.schema, time_type, None, region)
     inside = F.expr(times)
     if asked.since is None and asked.until is None:
@@ -193,19 +192,6 @@ def _restricted(rows: DataFrame, plan: Plan, asked: Against) -> DataFrame:
         return rows
     by_worker = replace(layout, time=None)
     return rows.where(by_worker.predicate(rows.schema, time_type, tuple(plan.workers), region))
-
-
-def _aligned(region: Region, layout: Layout, time_type: TimeType, schema: StructType) -> Region:
-    """The region with bounds that mean the same for times as finely as the table has them."""
-    raw = not isinstance(schema[layout.time or ""].dataType, StructType)
-    if not raw or time_type.coordinates[0].kind is not Kind.TIMESTAMP:
-        return region
-    box = region.simplified().box
-
-    def upwards(bound: int | None) -> int | None:
-        return None if bound is None else -(-bound // layout.every) * layout.every
-
-    return Region(Box((upwards(box.since[0]),), (upwards(box.until[0]),)))
 
 
 def require_auditable(lake: Lake, run: str, version: int | None) -> History:

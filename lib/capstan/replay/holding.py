@@ -24,15 +24,19 @@ if TYPE_CHECKING:
     from capstan.tape.lake import Lake
 
 
-def shut_out(job: Job) -> None:
+def shut_out(job: Job, scope: Scope | None = None) -> None:
     """Shut out the attempts whose claims on the job's rows are dead, and that have not ended.
 
     Nothing is committed where there is none. One of a run that the ledger of runs does not know has
     not written its intent: when it does, it finds that its claim is dead.
+
+    Args:
+        job: The job, at the attempt that has claimed.
+        scope: What it has claimed; by default what its plan may change.
     """
     path = job.plan.target
     newest: dict[str, int] = {}
-    for dead in claims.left_open(job.lake, job.run.name, job.attempt, job.plan.scope):
+    for dead in claims.left_open(job.lake, job.run.name, job.attempt, scope or job.plan.scope):
         if dead.scope.target == path:
             newest[dead.run] = max(dead.attempt, newest.get(dead.run, 0))
     for name, attempt in newest.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import time as clock
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from capstan.declare import Declarations
 from capstan.errors import BadRequest
 from capstan.ledger import claims, coverage, runs
+from capstan.ledger.claims import Scope
 from capstan.ledger.coverage import PUBLISHED, Covered
 from capstan.ledger.identity import RunId, short_name
 from capstan.ledger.regions import parse_region, region_text
@@ -63,14 +64,17 @@ class Job:
         """The same run at an attempt, which publishes what another one has played if that is so."""
         return replace(self, attempt=attempt, played=played)
 
-    def claimed(self) -> Job:
+    def claimed(self, scope: Scope | None = None) -> Job:
         """The same run at its next attempt, which holds its workers and times.
+
+        Args:
+            scope: What it claims; by default what its plan may change.
 
         Raises:
             Held: `CAP-HELD` when another run holds part of them.
         """
-        plan = self.plan
-        attempt = claims.claim(self.spark, self.lake, self.run, plan.tape.name, plan.scope)
+        wanted, stream = scope or self.plan.scope, self.plan.tape.name
+        attempt = claims.claim(self.spark, self.lake, self.run, stream, wanted)
         return self.at(attempt, self.played)
 
     def hold(self) -> None:
@@ -108,6 +112,8 @@ class Job:
             "region": region_text(self.plan.region),
             "reached": [list(time) for time in self.plan.reached.elements],
             "code": self.plan.code,
+            "placed": {"worker": self.plan.layout.worker, "time": self.plan.layout.time},
+            "keys": list(self.plan.keys),
             "target_version": -1 if version is None else version,
             "certificate": dict(draft),
         }
@@ -145,7 +151,7 @@ class Job:
             target_version=version,
             audit=audit,
             approval=None if history is None else history.approval(self.source),
-            seconds=time.monotonic() - self.started,
+            seconds=clock.monotonic() - self.started,
         )
         self.end(Step.DONE, done)
         reached("replay.certificate", run=self.run.name)
@@ -162,8 +168,23 @@ class Job:
                 delete_folder(self.lake.staging(name))
 
 
-def restore(spark: SparkSession, lake: Lake, declarations: Declarations, history: History) -> Job:
+def restore(
+    spark: SparkSession,
+    lake: Lake,
+    declarations: Declarations,
+    history: History,
+    *,
+    undo: bool = False,
+) -> Job:
     """The job of a run as its last intent pinned it.
+
+    Args:
+        spark: The session.
+        lake: The lake.
+        declarations: What is declared.
+        history: The run's history.
+        undo: Whether it is only to be taken back, for which it does not matter what it computed,
+            but where its rows are: as the run has written that down.
 
     Raises:
         BadRequest: `CAP-NO-INTENT` when the run never got so far; `CAP-CODE` when its transform
@@ -178,7 +199,9 @@ def restore(spark: SparkSession, lake: Lake, declarations: Declarations, history
     cut = summary.find_cut(tape, int(str(intent.detail["cut"])))
     plan = make_plan(lake, declarations, request, cut=cut)
     plan = with_region(plan, parse_region(str(intent.detail["region"])))
-    if plan.code != intent.detail["code"]:
+    if undo and "placed" in intent.detail:
+        plan = _placed(plan, intent)
+    elif plan.code != intent.detail["code"]:
         title = plan.computation.title if plan.computation else "a copy"
         raise BadRequest(
             "CAP-CODE",
@@ -187,7 +210,17 @@ def restore(spark: SparkSession, lake: Lake, declarations: Declarations, history
             run=intent.run,
         )
     run = RunId(intent.identity, intent.generation, short_name(plan.target))
-    return Job(spark, lake, plan, run, time.monotonic(), intent.attempt)
+    return Job(spark, lake, plan, run, clock.monotonic(), intent.attempt)
+
+
+def _placed(plan: Plan, intent: Row) -> Plan:
+    """The plan with worker, time and keys in the columns where a run had them."""
+    columns = _object(intent, "placed")
+    worker, time = (None if columns[n] is None else str(columns[n]) for n in ("worker", "time"))
+    keys = intent.detail["keys"]
+    assert isinstance(keys, list)
+    request = replace(plan.request, keys=tuple(map(str, keys)))
+    return replace(plan, request=request, layout=replace(plan.layout, worker=worker, time=time))
 
 
 def require_intent(history: History) -> Row:

@@ -75,11 +75,14 @@ class Layout:
             columns = [f"{quoted(name)}.{quoted(each)}" for each in time_type.names]
             return region_sql(time_type, region, columns)
         own = single(time_type, f"column {name}")
-        if own.kind is Kind.TIMESTAMP and isinstance(kind, DateType):
+        if own.kind is not Kind.TIMESTAMP:
+            return region_sql(time_type, region, [quoted(name)])
+        if isinstance(kind, DateType):
             # In the column's own type, so that files can be skipped; the bounds are whole days.
             days = TimeType((Coordinate.of(own.name, Kind.DATE),))
-            return region_sql(days, Region(_in_days(region.simplified().box)), [quoted(name)])
-        return region_sql(time_type, region, [quoted(name)])
+            return region_sql(days, _in_units(region, _DAY, 1), [quoted(name)])
+        # Finer than the stream's times: of a bound within a step, that whole step is before it.
+        return region_sql(time_type, _in_units(region, self.every, self.every), [quoted(name)])
 
     def tagged(self, frame: DataFrame, time_type: TimeType) -> DataFrame:
         """The frame with `_worker INT` and `_time STRUCT` as the tape has them, null if unknown."""
@@ -134,9 +137,14 @@ def text_literal(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _in_days(box: Box) -> Box:
-    def days(bound: int | None) -> int | None:
-        # Upwards: a first instant within a day leaves that day out.
-        return None if bound is None else -(-bound // _DAY)
+def _in_units(region: Region, unit: int, size: int) -> Region:
+    """A region of one coordinate, with bounds in whole units that are `size` each.
 
-    return Box((days(box.since[0]),), (days(box.until[0]),))
+    Upwards: a first instant within a unit leaves that unit out.
+    """
+    box = region.simplified().box
+
+    def counted(bound: int | None) -> int | None:
+        return None if bound is None else -(-bound // unit) * size
+
+    return Region(Box((counted(box.since[0]),), (counted(box.until[0]),)))

@@ -92,9 +92,14 @@ class Plan:
         return Scope(self.target, tuple(sorted(self.workers)) if keeps else None, region)
 
     @property
+    def whole(self) -> Scope:
+        """All rows of the target."""
+        return Scope(self.target, None, Region(Box.everything(self.time_type)))
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """The columns by which `merge` and audits match rows."""
-        return self.request.keys or (self.computation.keys if self.computation else ())
+        return _keys(self.request, self.computation)
 
     @property
     def time_type(self) -> TimeType:
@@ -225,7 +230,7 @@ def make_plan(
     if states is None:
         states = summary.worker_states(tape, cut)
     states = [state for state in states if state.worker in workers]
-    frontier = summary.frontier_of(states)
+    frontier = summary.frontier_of(tape, states)
     transform, named, computation = computation_of(declarations, request)
     box = _box(tape, request)
     if computation is not None:
@@ -259,7 +264,7 @@ def make_plan(
         piped=piped and piped.at(region),
         computation=computation,
         code=computation.code if computation else "",
-        checks=_checks(declarations, request, declared),
+        checks=_checks(declarations, request, declared, computation),
     )
     _check_scope(plan)
     return replace(plan, complete=plan.is_complete(frontier))
@@ -283,10 +288,22 @@ def with_region(plan: Plan, region: Region) -> Plan:
 
 
 def _checks(
-    declarations: Declarations, request: Request, declared: Target | None
+    declarations: Declarations,
+    request: Request,
+    declared: Target | None,
+    computation: Computation | None,
 ) -> tuple[Check, ...]:
     own = () if request.replay is None else declarations.replay(request.replay).checks
-    return (*(declared.checks if declared is not None else ()), *own)
+    found = (*(declared.checks if declared is not None else ()), *own)
+    keys = _keys(request, computation)
+    if request.mode is not Mode.MERGE or not keys or any(c.unique == keys for c in found):
+        return found
+    # Of two rows of one key a merge takes both where the table has none of it yet.
+    return (*found, Check(unique=keys))
+
+
+def _keys(request: Request, computation: Computation | None) -> tuple[str, ...]:
+    return request.keys or (computation.keys if computation else ())
 
 
 def _box(tape: Tape, request: Request) -> Box:

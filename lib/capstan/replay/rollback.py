@@ -9,8 +9,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
 from capstan.declare import Mode
 from capstan.errors import BadRequest
 from capstan.ledger import claims, coverage
@@ -18,8 +16,8 @@ from capstan.ledger.coverage import ROLLED_BACK
 from capstan.ledger.runs import History, Step
 from capstan.replay import target
 from capstan.replay.holding import changed_since, shut_out
+from capstan.replay.inverse import before_image, less, with_columns
 from capstan.replay.job import Job
-from capstan.replay.layout import quoted
 from capstan.steps import reached
 from capstan.tape import delta
 from capstan.tape.delta import Commit
@@ -52,7 +50,7 @@ def roll_back(job: Job, history: History) -> int:
 
     Raises:
         BadRequest: `CAP-NOT-PUBLISHED`; `CAP-LATER` when a later run wrote over part of it;
-            `CAP-GONE` when the rows of before are no longer kept.
+            `CAP-GONE` when the rows of before, or the table, are no longer there.
         Held: `CAP-HELD` when another run holds part of the range.
     """
     if history.certificate is None:
@@ -61,6 +59,15 @@ def roll_back(job: Job, history: History) -> int:
             f"run {job.run.name} has published nothing that stands",
             "see `capstan runs`",
             run=job.run.name,
+        )
+    if not target.knows(job.plan.target, job.run):
+        raise BadRequest(
+            "CAP-GONE",
+            f"the table that run {job.run.name} has published into is no longer at "
+            f"{job.plan.target}, so there is nothing to take back",
+            "replay what is to be there; what went with the table is not taken for published",
+            run=job.run.name,
+            target=job.plan.target,
         )
     version = int(str(history.certificate["target_version"]))
     _require_last(job, version)
@@ -91,10 +98,12 @@ def take_back(job: Job, version: int) -> int:
 
 def _carry_out(job: Job, version: int) -> int:
     """Claim like an attempt that publishes, look again, and put the rows back."""
-    job = job.claimed()
+    # The rows of a merge lie where their keys lie, whatever range was played.
+    scope = job.plan.whole if job.plan.request.mode is Mode.MERGE else job.plan.scope
+    job = job.claimed(scope)
     reached("rollback.claim", run=job.run.name, attempt=job.attempt)
     try:
-        shut_out(job)
+        shut_out(job, scope)
         # Asked now that nobody else can change these rows any more.
         landed = target.find_rollback(job.plan.target, job.run.name, version)
         if landed is not None:
@@ -130,38 +139,38 @@ def _invert(job: Job, version: int) -> Commit | None:
     note = {"run": job.run.name, "attempt": job.attempt, "rollback": True}
     before = delta.load(job.spark, plan.target, version - 1)
     after = delta.load(job.spark, plan.target, version)
+    now = delta.load(job.spark, plan.target)
     if plan.request.mode is Mode.MERGE:
-        own = after.exceptAll(before.select(after.columns)) if before.columns else after
-        changed = own.select(*map(quoted, plan.keys)).distinct()
-        return delta.merge(
-            _before_image(changed, before, plan.keys),
-            plan.target,
-            plan.keys,
-            txn=txn,
-            note=note,
-            delete_when="_gone",
-        )
+        own = less(after, before)
+        _require_as_merged(job, version, own, now)
+        rows = before_image(own, with_columns(before, after.schema), plan.keys)
+        return delta.merge(rows, plan.target, plan.keys, txn=txn, note=note, delete_when="_gone")
     where = target.predicate(plan, after.schema)
     rows = before.where(where)
     if plan.request.mode is Mode.APPEND:
         # Others may have appended to the same range since: only the run's own rows go.
-        own = after.where(where).exceptAll(before.where(where))
-        now = delta.load(job.spark, plan.target).where(where)
-        rows = now.exceptAll(own.select(now.columns))
+        rows = less(now.where(where), less(after.where(where), rows))
     return delta.replace(rows, plan.target, where, txn=txn, note=note)
 
 
-def _before_image(changed: DataFrame, before: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """Per changed key its row of before, or `_gone` where there was none."""
-    # By name alone: both sides may be the same table, and Spark could not tell their columns apart.
-    named = changed.select(*(F.col(quoted(k)).alias(f"_key{i}") for i, k in enumerate(keys)))
-    marked = before.withColumn("_gone", F.lit(False))
-    same = [F.col(f"_key{i}").eqNullSafe(F.col(quoted(k))) for i, k in enumerate(keys)]
-    rest = [F.col(quoted(name)) for name in before.columns if name not in keys]
-    return named.join(marked, same, "left").select(
-        *(F.col(f"_key{i}").alias(key) for i, key in enumerate(keys)),
-        *rest,
-        F.coalesce(F.col("_gone"), F.lit(True)).alias("_gone"),
+def _require_as_merged(job: Job, version: int, own: DataFrame, now: DataFrame) -> None:
+    """Check that every row is as the run has merged it: keys know no range, so others may have it.
+
+    Raises:
+        BadRequest: `CAP-LATER`, naming the runs that have published since.
+    """
+    if less(own, now).isEmpty():
+        return
+    path = job.plan.target
+    later = [c.run for c in coverage.standing(job.lake, path) if c.target_version > version]
+    raise BadRequest(
+        "CAP-LATER",
+        f"rows that {job.run.name} has merged into {job.plan.request.into} were changed since",
+        f"roll back first what of {', '.join(later)} has changed them"
+        if later
+        else "replay the range as it should be instead",
+        run=job.run.name,
+        later=later,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,10 +12,16 @@ from capstan.errors import BadRequest, Fenced
 from capstan.ledger import claims, runs
 from capstan.ledger.identity import RunId, short_name
 from capstan.ledger.runs import History, Step
-from capstan.replay import settle
+from capstan.replay import settle, target
 from capstan.replay.approval import Decision, require_unmoved, require_waiting
 from capstan.replay.attempt import Outcome, carry_out, publish_staged, take_turn
-from capstan.replay.follow import Cursor, find_cursor, follow_identity, nothing_new
+from capstan.replay.follow import (
+    Cursor,
+    find_cursor,
+    follow_identity,
+    last_published,
+    nothing_new,
+)
 from capstan.replay.job import Job, draft_of, require_intent, restore
 from capstan.replay.plan import Plan, make_plan, target_path
 from capstan.replay.request import Request
@@ -57,6 +63,7 @@ def replay(
     """
     started = time.monotonic()
     cursor: Cursor | None = None
+    histories: Collection[History] = ()
     if request.follow is not None:
         path = target_path(lake, declarations, request.into)[0]
         identity = follow_identity(request, path)
@@ -70,6 +77,8 @@ def replay(
     settle.complete_others(spark, lake, declarations, plan)
     run = RunId(identity, 1 if last is None else last.last.generation, short_name(plan.target))
     job = Job(spark, lake, plan, run, started)
+    if request.follow is not None:
+        _require_target(plan, last_published(histories))
     if request.follow is not None and nothing_new(plan):
         found = last.certificate if last is not None else None
         return Outcome(found or {}, stood=True)
@@ -84,6 +93,23 @@ def replay(
 
 def _last(lake: Lake, identity: str) -> History | None:
     return runs.last_generation(runs.read_histories(lake, identity=identity).values())
+
+
+def _require_target(plan: Plan, last: History | None) -> None:
+    """Check that what a followed replay goes on from is still in its target.
+
+    Raises:
+        BadRequest: `CAP-FOLLOW` when the table is gone, or was made anew.
+    """
+    if plan.cursor is None or last is None or target.knows(plan.target, last.run_id):
+        return
+    raise BadRequest(
+        "CAP-FOLLOW",
+        f"{plan.request.follow} has played into a table that is no longer at {plan.target}",
+        "put the table back; or follow under another name, which plays all of it again",
+        follow=plan.request.follow,
+        target=plan.target,
+    )
 
 
 def _pinned(
@@ -214,7 +240,7 @@ def rollback(spark: SparkSession, lake: Lake, declarations: Declarations, run: s
     for row in history.rows:
         if row.step is Step.ROLLED_BACK:
             return int(str(row.detail["target_version"]))
-    return roll_back(restore(spark, lake, declarations, history), history)
+    return roll_back(restore(spark, lake, declarations, history, undo=True), history)
 
 
 def unlock(spark: SparkSession, lake: Lake, run: str) -> int:

@@ -11,7 +11,6 @@ from capstan.declare import Declarations, Mode
 from capstan.errors import AnswerIsNo, BadRequest, Fenced, Held
 from capstan.ledger import claims, coverage, runs
 from capstan.ledger.coverage import Covered
-from capstan.ledger.identity import RunId, short_name
 from capstan.ledger.regions import parse_region
 from capstan.ledger.runs import History
 from capstan.replay import target
@@ -71,7 +70,7 @@ def complete_others(
     for name, history, intent in unsaid:
         if name in alive or intent is None:
             continue
-        run = RunId(intent.identity, intent.generation, short_name(plan.target))
+        run = history.run_id
         newest = changes.transaction_version(run.app)
         if newest is not None and newest >= run.change(intent.attempt).version:
             # What that run has to be told, or that another one holds its range, is not this one's.
@@ -85,11 +84,11 @@ def _complete_rollback(
     certificate = history.certificate or {}
     version, path = int(str(certificate["target_version"])), history.last.target
     # Told from the run's newest transaction, mostly without a look at the target's log.
-    run = RunId(history.last.identity, history.last.generation, short_name(path))
+    run = history.run_id
     untouched = target.newest_change(path, run) <= run.change(_ended_by(history)).version
     if untouched or target.find_rollback(path, run.name, version) is None:
         return history
-    take_back(restore(spark, lake, declarations, history), version)
+    take_back(restore(spark, lake, declarations, history, undo=True), version)
     return runs.read_history(lake, run.name)
 
 
@@ -139,6 +138,8 @@ def audit_direct(job: Job, version: int, draft: Mapping[str, object]) -> dict[st
 
 def stands(job: Job, history: History) -> bool:
     """Whether what a run published is still what the target holds, and meets today's checks."""
+    if not target.knows(job.plan.target, history.run_id):
+        return False
     certificate = history.certificate or {}
     version = int(str(certificate["target_version"]))
     checked = _checked(certificate) == [(each.title, each.rule) for each in job.plan.checks]

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from capstan.audit import (
@@ -43,6 +44,7 @@ def ensure(spark: SparkSession, plan: Plan, schema: StructType) -> None:
         BadRequest: `CAP-TARGET-SCHEMA`, naming the column that has another type or is missing.
     """
     if not is_table(plan.target):
+        _tell_gone(spark, plan)
         by_worker = (plan.layout.worker,) if plan.layout.worker else ()
         delta.create_table(
             spark, plan.target, schema, properties=delta.KEEP_VERSIONS, partitions=by_worker
@@ -54,6 +56,14 @@ def ensure(spark: SparkSession, plan: Plan, schema: StructType) -> None:
             kinds = there[field.name].dataType.simpleString(), field.dataType.simpleString()
             raise _misfit(plan, field.name, f"is {kinds[0]} there, and {kinds[1]} in the replay")
     _require_placed(plan, there)
+
+
+def _tell_gone(spark: SparkSession, plan: Plan) -> None:
+    """Write down what went with a table that was there: in one that is made anew it is not."""
+    told = coverage.told(plan.lake, plan.target)
+    # Looked at after the ledger was read: another run may just have made it, and published.
+    if told and not is_table(plan.target):
+        coverage.write_gone(spark, plan.lake, plan.target, {each.run for each in told})
 
 
 def _require_placed(plan: Plan, there: StructType) -> None:
@@ -195,6 +205,22 @@ def require_checks(plan: Plan, rows: DataFrame) -> None:
         prepare(plan.checks, plan.layout.tagged(rows, plan.tape.time_type) if copied else rows)
 
 
+def require_inside(plan: Plan, rows: DataFrame) -> None:
+    """Check that what a transform or pipeline adds or merges is of the workers and times played.
+
+    What replaces them is checked by Delta as it is written. A run could not be taken back, nor
+    audited, by the range that it says it has written, if it had written beside it.
+
+    Raises:
+        AnswerIsNo: `CAP-OUTSIDE`.
+    """
+    if plan.computation is None or plan.request.mode is Mode.REPLACE:
+        return
+    where = predicate(plan, rows.schema)
+    if not rows.where(~F.coalesce(F.expr(where), F.lit(False))).isEmpty():
+        raise delta.outside(plan.target, where)
+
+
 def audit_target(spark: SparkSession, plan: Plan, version: int | None = None) -> Audit:
     """Audit the target's own rows of the plan's workers and times, now or at a version."""
     rows = delta.load(spark, plan.target, version)
@@ -230,6 +256,11 @@ def newest_change(path: str, run: RunId) -> int:
     """The newest transaction of a run that its target has, `2k` or `2k + 1`; -1 where none is."""
     found = delta.open_table(path).transaction_version(run.app) if is_table(path) else None
     return -1 if found is None else found
+
+
+def knows(path: str, run: RunId) -> bool:
+    """Whether a table is there, and is the one that a run has published into: none made since."""
+    return newest_change(path, run) >= 0
 
 
 def fenced(run: RunId, attempt: int) -> Fenced:

@@ -236,12 +236,17 @@ def replace(
     except PySparkException as error:
         if "DELTA_REPLACE_WHERE_MISMATCH" not in str(error):
             raise
-        raise AnswerIsNo(
-            "CAP-OUTSIDE",
-            f"there are rows outside of what is replaced in {path}, nothing was written",
-            "a transform must keep to the range that it is given; the condition: " + predicate,
-            path=path,
-        ) from error
+        raise outside(path, predicate) from error
+
+
+def outside(path: str, predicate: str) -> AnswerIsNo:
+    """The error of rows that are to go into a table, and do not meet a condition."""
+    return AnswerIsNo(
+        "CAP-OUTSIDE",
+        f"there are rows outside of the range that is written in {path}, nothing was written",
+        "a transform must keep to the range that it is given; the condition: " + predicate,
+        path=path,
+    )
 
 
 def delete_rows(spark: SparkSession, path: str, condition: str) -> None:
@@ -364,6 +369,7 @@ def _merge(
     columns = [name for name in frame.columns if name != delete_when]
     values: dict[str, str | Column] = {_name(n): f"s.{_name(n)}" for n in columns}
     job = DeltaTable.forPath(spark, path).alias("t").merge(frame.alias("s"), same)
+    job = job.withSchemaEvolution()
     keep = "true"
     if delete_when is not None:
         keep = f"NOT s.{_name(delete_when)}"

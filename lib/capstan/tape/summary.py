@@ -161,8 +161,13 @@ def resolve_workers(tape: Tape, cut: Cut, chosen: Collection[str] | None) -> dic
     return found
 
 
-def frontier_of(states: Collection[WorkerState]) -> Antichain:
-    """The frontier of the sum of the workers' holdings."""
+def frontier_of(tape: Tape, states: Collection[WorkerState]) -> Antichain:
+    """The frontier of the sum of the workers' holdings; the minimum while there is no worker.
+
+    Without a worker nothing is complete: any that comes opens at the minimum.
+    """
+    if not states:
+        return Antichain.of([tape.time_type.minimum])
     return Antichain.of(t for state in states for t, count in state.holdings if count > 0)
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from capstan.ledger.regions import region_text
 from capstan.tape import summary
-from capstan.tape.lake import Lake
+from capstan.tape.lake import Lake, is_table
 from capstan.tape.tape import open_tape
 from capstan.times import Kind, TimeType
 from capstan.times.region import Region
@@ -257,6 +257,9 @@ class Books:
         intent = {"region": region_text(region), "request": {"mode": mode}}
         self.stepped(run, "intent", intent, identity=identity)
         self._version += 1
+        # What is published stands only as long as its table is there.
+        if not is_table(self.target):
+            _write(self.target, pa.table({"n": [1]}), {})
         self._cover(run, workers, kept or region, "published", cut)
         done = {"attempt": 1, "target_version": self._version}
         self.stepped(run, "done", done, identity=identity)

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from capstan.errors import CapstanError
 from capstan.ledger.claims import Scope
-from capstan.ledger.coverage import ROLLED_BACK
+from capstan.ledger.coverage import standing_rows
 from capstan.ledger.regions import parse_region
 from capstan.ledger.tables import read_rows
 from capstan.tape import summary
@@ -75,11 +75,9 @@ def view_tables(lake: Lake, seen: Collection[str], target: str | None = None) ->
         target: The path of the only table that is asked about; None for all.
     """
     rows = read_rows(lake, "coverage", **({} if target is None else {"target": target}))
-    gone = {row["run"] for row in rows if row["state"] == ROLLED_BACK}
     found: dict[str, dict[str, list[Mapping[str, object]]]] = {}
-    for row in rows:
-        if row["run"] not in gone:
-            found.setdefault(str(row["target"]), {}).setdefault(str(row["run"]), []).append(row)
+    for run, written in standing_rows(rows).items():
+        found.setdefault(str(written[0]["target"]), {})[run] = written
     labels = _Labels(lake)
     views = [TableView(path, _written(runs, seen, labels)) for path, runs in sorted(found.items())]
     return [view for view in views if view.written]

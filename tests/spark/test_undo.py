@@ -1,0 +1,264 @@
+"""What a replay may touch, and what of it can be taken back."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from capstan.capture.run import capture
+from capstan.declare import Declarations, Mode, Target, Transform
+from capstan.errors import AnswerIsNo, BadRequest, NotComplete
+from capstan.exchange.recapture import RecaptureRequest, recapture
+from capstan.ledger import coverage
+from capstan.ledger.tables import read_rows
+from capstan.replay.inverse import less
+from capstan.replay.request import Request
+from capstan.replay.run import Outcome, replay, rollback
+from capstan.tape import delta
+from capstan.tape.lake import Lake
+from capstan.testing.streams import SUM_BY_DAY, declared, lay, little_stream, rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+# Half an hour apart: four days that are complete.
+ROWS = rows(range(240))
+DAY2, DAY3, DAY4 = "2024-05-02", "2024-05-03", "2024-05-04"
+DATED = Target(name="dated", worker="place", time="at", columns=("id", "place", "at"))
+OUTSIDE = Transform(
+    name="outside",
+    sql="SELECT id, _worker, _time.event + INTERVAL 10 DAYS AS day FROM records",
+    time="day",
+    worker="_worker",
+)
+BY_WORKER: dict[str, object] = {
+    "transform": "sum_by_day",
+    "mode": Mode.MERGE,
+    "keys": ("_worker",),
+}
+
+MERGING: dict[str, object] = {"mode": Mode.MERGE, "keys": ("id",)}
+
+
+class Play:
+    """A tape, and short ways to replay it and to take that back."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, declarations: Declarations) -> None:
+        self.spark, self.lake, self.declarations = spark, lake, declarations
+
+    def __call__(self, into: str, **request: object) -> Outcome:
+        asked = Request("little", into, **request)  # type: ignore[arg-type]
+        return replay(self.spark, self.lake, self.declarations, asked)
+
+    def run(self, into: str, **request: object) -> str:
+        return str(self(into, **request).certificate["run"])
+
+    def rollback(self, run: str) -> int:
+        return rollback(self.spark, self.lake, self.declarations, run)
+
+    def column(self, into: str, name: str = "id") -> list[object]:
+        found = delta.open_table(self.lake.table(into)).to_pyarrow_table(columns=[name])
+        return sorted(found[name].to_pylist())
+
+    def standing(self, into: str) -> list[str]:
+        return [each.run for each in coverage.standing(self.lake, self.lake.table(into))]
+
+
+@pytest.fixture(scope="module")
+def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
+    folder: Path = tmp_path_factory.mktemp("undo")
+    lay(folder / "source", "0", ROWS)
+    stream = little_stream(folder / "source")
+    lake = Lake.at(folder / "lake")
+    capture(spark, lake, stream)
+    return Play(spark, lake, declared(stream, (SUM_BY_DAY, OUTSIDE), {"dated": DATED}))
+
+
+def test_nothing_is_complete_while_there_is_no_worker(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    stream = little_stream(tmp_path / "source")
+    play = Play(spark, Lake.at(tmp_path / "lake"), declared(stream))
+    found = capture(spark, play.lake, stream)
+    assert (found.batches, found.frontier) != (0, [])
+
+    with pytest.raises(NotComplete, match="CAP-INCOMPLETE"):
+        play("ranged", since=DAY2, until=DAY3)
+    with pytest.raises(NotComplete, match="CAP-INCOMPLETE"):
+        recapture(spark, play.lake, RecaptureRequest("little", "copy"))
+    assert play("followed", follow="daily").certificate["records"] == 0
+    lay(tmp_path / "source", "0", rows(range(60)))
+    capture(spark, play.lake, stream)
+
+    assert play("followed", follow="daily").certificate["records"] == 54
+    assert play("ranged", since="2024-05-01", until=DAY2).certificate["records"] == 48
+
+
+def test_a_range_from_within_a_step_replaces_no_row_that_it_does_not_play(play: Play) -> None:
+    play("dated", since=DAY2, until=DAY4)
+    before = play.column("dated")
+
+    done = play("dated", since="2024-05-02T06:30:00", until="2024-05-03T06:30:00")
+
+    # The hours of 06:00 have begun before either bound.
+    assert done.certificate["records"] == 48
+    assert play.column("dated") == before
+
+
+class TestGone:
+    def test_what_went_with_its_table_is_played_again(self, play: Play) -> None:
+        first, second = play.run("lost", since=DAY2, until=DAY3), play.run("lost", since=DAY3)
+        assert play.standing("lost") == [first, second]
+
+        shutil.rmtree(play.lake.table("lost"))
+
+        assert play.standing("lost") == []
+        with pytest.raises(BadRequest, match="CAP-GONE"):
+            play.rollback(first)
+        again = play("lost", since=DAY2, until=DAY3)
+        assert (again.stood, again.certificate["generation"]) == (False, 2)
+        # The other's rows are not in the table that was made anew, whatever its versions are.
+        assert play.standing("lost") == [again.certificate["run"]]
+        with pytest.raises(BadRequest, match="CAP-GONE"):
+            play.rollback(second)
+        assert not play("lost", since=DAY3).stood
+        assert play.column("lost") == list(range(48, 234))
+        told = Counter(str(r["state"]) for r in read_rows(play.lake, "coverage", run=first))
+        assert told == {"published": 3, "gone": 3}
+
+    @pytest.mark.parametrize("mode", [Mode.APPEND, Mode.MERGE])
+    def test_in_any_mode(self, play: Play, mode: Mode) -> None:
+        into, keys = f"lost_{mode}", () if mode is Mode.APPEND else ("id",)
+        play(into, since=DAY2, until=DAY3, mode=mode, keys=keys)
+        shutil.rmtree(play.lake.table(into))
+
+        assert not play(into, since=DAY2, until=DAY3, mode=mode, keys=keys).stood
+
+        assert play.column(into) == list(range(48, 96))
+
+    def test_what_is_followed_does_not_go_on_without_it(self, play: Play) -> None:
+        play("lost_followed", follow="lost")
+        shutil.rmtree(play.lake.table("lost_followed"))
+
+        with pytest.raises(BadRequest, match="CAP-FOLLOW"):
+            play("lost_followed", follow="lost")
+
+        assert play("lost_followed", follow="found").certificate["records"] == 234
+
+
+class TestMerge:
+    def test_what_others_have_merged_since_is_not_taken_back(self, play: Play) -> None:
+        first = play.run("merged", since=DAY2, until=DAY3, **BY_WORKER)
+        sums = play.column("merged", "amount")
+        second = play.run("merged", since=DAY3, until=DAY4, **BY_WORKER)
+        assert play.column("merged", "amount") != sums
+
+        with pytest.raises(BadRequest, match="CAP-LATER") as caught:
+            play.rollback(first)
+        assert second in caught.value.hint
+
+        play.rollback(second)
+        assert play.column("merged", "amount") == sums
+        play.rollback(first)
+        assert play.column("merged", "amount") == []
+
+    def test_of_rows_that_nobody_has_changed_any_run_is_taken_back(self, play: Play) -> None:
+        first = play.run("apart", since=DAY2, until=DAY3, **MERGING)
+        play.run("apart", since=DAY3, until=DAY4, **MERGING)
+
+        play.rollback(first)
+
+        assert play.column("apart") == list(range(96, 144))
+
+    def test_two_rows_of_one_key_are_refused(self, play: Play) -> None:
+        with pytest.raises(AnswerIsNo, match="unique_place"):
+            play("doubled", since=DAY2, until=DAY3, mode=Mode.MERGE, keys=("place",))
+        assert play.column("doubled") == []
+
+
+@pytest.mark.parametrize("mode", [Mode.APPEND, Mode.MERGE])
+def test_rows_outside_of_the_range_are_neither_added_nor_merged(play: Play, mode: Mode) -> None:
+    into, keys = f"outside_{mode}", () if mode is Mode.APPEND else ("id",)
+    asked = {"transform": "outside", "mode": mode, "keys": keys}
+    with pytest.raises(AnswerIsNo, match="CAP-OUTSIDE"):
+        play(into, since=DAY2, until=DAY3, **asked)
+    assert play.column(into) == []
+
+
+def by_day(time: str, amount: str) -> Transform:
+    sql = SUM_BY_DAY.sql or ""
+    return Transform(
+        name=SUM_BY_DAY.name,
+        sql=sql.replace("AS day", f"AS {time}").replace("sum(amount)", amount),
+        time=time,
+        grain=SUM_BY_DAY.grain,
+        worker=SUM_BY_DAY.worker,
+    )
+
+
+def test_a_run_is_taken_back_though_its_transform_was_mended_since(play: Play) -> None:
+    wrong = by_day("day", "-sum(amount)")
+    asked: dict[str, object] = {"transform": "sum_by_day", "mode": Mode.APPEND}
+    old = Play(play.spark, play.lake, replace(play.declarations, transforms={wrong.name: wrong}))
+    run = old.run("mended", since=DAY2, until=DAY3, **asked)
+    # Its time has another name by now, which the table does not have.
+    moved = by_day("date", "sum(amount)")
+    new = Play(play.spark, play.lake, replace(play.declarations, transforms={moved.name: moved}))
+
+    new.rollback(run)
+
+    assert play.column("mended", "amount") == []
+
+
+class TestGrown:
+    """A stream that gains a column while its targets are there."""
+
+    @pytest.fixture
+    def grown(self, spark: SparkSession, tmp_path: Path) -> Play:
+        stream = little_stream(tmp_path / "source")
+        lay(tmp_path / "source", "0", rows(range(60)))
+        lake = Lake.at(tmp_path / "lake")
+        capture(spark, lake, stream)
+        play = Play(spark, lake, declared(stream))
+        for into, more in (("added", {"mode": Mode.APPEND}), ("merged", MERGING)):
+            play(into, since="2024-05-01", until="2024-05-01T12:00:00", **more)
+        wider = replace(stream.source, schema=f"{stream.source.schema}, extra DOUBLE")
+        lay(tmp_path / "source", "1", rows(range(60, 120)))
+        capture(spark, lake, replace(stream, source=wider))
+        return play
+
+    def test_what_was_added_with_it_is_taken_back(self, grown: Play) -> None:
+        before = grown.column("added")
+        run = grown.run("added", since="2024-05-01T12:00:00", until=DAY2, mode=Mode.APPEND)
+        assert grown.column("added") == list(range(48))
+        grown.rollback(run)
+        assert grown.column("added") == before
+
+    def test_it_is_merged_and_taken_back(self, grown: Play) -> None:
+        before = grown.column("merged")
+        run = grown.run("merged", since="2024-05-01", until=DAY2, **MERGING)
+        assert grown.column("merged") == list(range(48))
+        assert "extra" in delta.open_table(grown.lake.table("merged")).schema().to_arrow().names
+        grown.rollback(run)
+        assert grown.column("merged") == before
+
+
+def test_less_is_except_all_for_any_type(spark: SparkSession) -> None:
+    schema = "id INT, words MAP<STRING, INT>, late TIMESTAMP"
+    some = [(1, {"a": 1}), (1, {"a": 1}), (1, {"a": 1}), (2, None), (None, {}), (None, {})]
+    found = spark.createDataFrame([(*row, None) for row in some], schema)
+    taken = spark.createDataFrame(
+        [(1, {"a": 1}), (None, {}), (3, None)], "id INT, words MAP<STRING, INT>"
+    )
+
+    left = less(found, taken)
+
+    assert left.columns == ["id", "words", "late"]
+    assert sorted(map(str, left.collect())) == sorted(
+        map(str, spark.createDataFrame([(*some[i], None) for i in (0, 1, 3, 4)], schema).collect())
+    )
