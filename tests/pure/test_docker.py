@@ -23,6 +23,16 @@ DOCKER = ROOT / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text(encoding="utf-8")
 COMPOSE = DOCKER / "compose.yaml"
 OWN = "docker/Dockerfile"
+# Of the image that the first stage begins with.
+BASE_PATH = "/usr/local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# Where the commands of RUN lie: in Debian bookworm, in that image, and in what is installed there.
+COMMANDS = {
+    "/usr/bin": "apt-get chmod cp dirname install ln readlink rm touch",
+    "/usr/sbin": "groupadd useradd",
+    "/usr/local/bin": "python",
+    "/opt/capstan/.venv/bin": "spark-submit",
+}
+SHELLS_OWN = {"command", "fi", "[", ""}
 _VARIABLE = re.compile(r"\$\{(\w+)(?:(:-|:\?)([^}]*))?\}")
 
 
@@ -81,6 +91,29 @@ def last_stage():
     return found[begin:]
 
 
+def runs():
+    """The RUN instructions, each with the PATH that it is carried out with."""
+    stages = {}
+    path = ""
+    stage = ""
+    for word, rest in instructions():
+        if word == "FROM":
+            image, _, stage = rest.split()
+            path = stages.get(image, BASE_PATH)
+        elif word == "ENV" and (found := re.search(r"(?:^|\s)PATH=(\S+)", rest)):
+            path = re.sub(r"\$(PATH\b|\{PATH\})", path, found.group(1))
+        elif word == "RUN":
+            yield rest, path
+        stages[stage] = path
+
+
+def commands(shell):
+    """The commands that a line of shell begins, without those of the shell itself."""
+    parts = re.split(r"&&|\|\||[;|]|\$\(|\bthen\b", shell)
+    words = [re.sub(r"^\s*(if\s+|\w+=\S*\s+)*", "", part).split() for part in parts]
+    return [each[0] for each in words if each and each[0] not in SHELLS_OWN]
+
+
 def own(compose):
     """The services that run the project's image."""
     return {n: s for n, s in compose["services"].items() if "build" in s}
@@ -126,6 +159,32 @@ def test_what_is_copied_is_there_and_is_let_in():
     for secret in ("docker/.env", ".git", "lake", ".cache", ".venv"):
         assert any(fnmatch.fnmatch(secret, rule) for rule in kept_out), secret
         assert secret not in let_in
+
+
+def test_commands_of_the_image_are_found():
+    where = {name: folder for folder, names in COMMANDS.items() for name in names.split()}
+    seen = set()
+    for shell, path in runs():
+        for command in commands(shell):
+            seen.add(command)
+            if "/" not in command:
+                assert command in where, f"{command}: say in COMMANDS where it lies"
+                assert where[command] in path.split(":"), f"{command} in: {shell}"
+    assert seen >= set(where)
+
+
+def test_what_is_copied_can_be_read_by_who_is_not_root():
+    """Files come with the modes that they have on the machine that builds, whatever its umask."""
+    found = instructions()
+    opened = next(rest for word, rest in found if word == "RUN" and "chmod" in rest).split()
+    after = found[found.index(("RUN", " ".join(opened))) :]
+    assert opened[:3] == ["chmod", "--recursive", "a+rX"]
+    assert [rest for word, rest in after if word == "COPY"] == [
+        "--from=build /opt/capstan /opt/capstan"
+    ]
+    copied = [rest.split()[:-1] for word, rest in found if word == "COPY"]
+    folders = {place for words in copied for place in words if (ROOT / place).is_dir()}
+    assert {place.split("/")[0] for place in folders} == set(opened[3:])
 
 
 def test_nothing_starts_without_secrets_of_ones_own(variables):
