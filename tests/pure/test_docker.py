@@ -248,6 +248,24 @@ def test_volumes_and_pictures_are_named(compose):
             assert source in compose["volumes"] or (DOCKER / source).is_dir(), f"{name}: {volume}"
 
 
+def test_what_one_role_writes_for_another_is_in_a_volume(compose):
+    """The form is parsed elsewhere than the tasks run that know what it offers."""
+    made = re.search(r"install --directory .*--owner=capstan.*", dict(last_stage())["RUN"]).group()
+    settings = dict(re.findall(r"(\w+)=(\S+)", dict(last_stage())["ENV"]))
+    roles = ("init", "api-server", "scheduler", "dag-processor", "triggerer")
+    for place in ("/airflow/logs", settings["CAPSTAN_LAKE"], settings["CAPSTAN_WORK"]):
+        # A new volume has the owner of what the image has in its place.
+        assert place in made.split(), place
+        [volume] = {
+            each.split(":")[0]
+            for role in roles
+            for each in compose["services"][role]["volumes"]
+            if each.split(":")[1] == place
+        }
+        for role in roles:
+            assert f"{volume}:{place}" in compose["services"][role]["volumes"], (role, place)
+
+
 def test_roles_are_those_of_the_entry_point(compose):
     entry = (DOCKER / "entry").read_text(encoding="utf-8")
     roles = set(re.findall(r"^  ([a-z-]+)\)", entry, flags=re.MULTILINE))
