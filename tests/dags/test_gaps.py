@@ -59,16 +59,16 @@ def look(
 ) -> Callable[..., tuple[dict[str, Any], str, bool]]:
     """Runs the task `gaps`: its result, what it shows, and whether it has the rest go on."""
 
-    def look(**params: object) -> tuple[dict[str, Any], str, bool]:
-        [dag] = gaps_dags(setting)
+    def look(where: Setting = setting, /, **params: object) -> tuple[dict[str, Any], str, bool]:
+        [dag] = gaps_dags(where)
         task = dag.get_task("gaps")
         assert isinstance(task, ListGapsOperator)
-        where = {**context(), "params": {"fill": False, **params}, "task": task}
+        run = {**context(), "params": {"fill": False, **params}, "task": task}
         try:
-            return execute(task, where), task.found, True
+            return execute(task, run), task.found, True
         except DownstreamTasksSkipped as skipped:
             assert list(skipped.tasks) == ["fill"]
-            return where["ti"].pushed["return_value"], task.found, False
+            return run["ti"].pushed["return_value"], task.found, False
 
     return look
 
@@ -124,6 +124,23 @@ def test_what_is_asked_for_is_filled_in_one_app_at_a_pinned_cut(
     }
     assert look(fill=True, replays=["endless"])[0]["count"] == 1
     assert look(fill=True, replays=["asked"])[2] is False
+
+
+@pytest.mark.parametrize("target", ["copy", "{lake}/tables/copy"])
+def test_a_table_that_a_person_decides_on_is_filled_by_no_replay(
+    setting: Setting, look: Any, target: str
+) -> None:
+    """Also by none that asks for no approval itself, whatever it calls the table."""
+    said = target.format(lake=setting.lake)
+    with setting.streams.open("a", encoding="utf-8") as file:
+        file.write(f"  strict: {{stream: little, target: '{said}', approve: true}}\n")
+    # What is declared is read anew.
+    result, shown, goes_on = look(read_setting(DAGS / "any.py"), fill=True, replays=["copy"])
+    assert (result["count"], goes_on) == (0, False)
+    assert "Is not filled: a person has to approve each run into its table, by replay strict" in (
+        shown
+    )
+    assert "| copy | copy | 2 gap |" in shown
 
 
 def test_nothing_missing_is_nothing_to_fill(setting: Setting, look: Any) -> None:

@@ -33,7 +33,8 @@ complete yet: of those that have a range or a schedule, or of the replays that a
 
 **gaps** needs no Spark; what it found is on its page, under *Rendered Templates*, and in its XCom.
 With *Fill*, **fill** is one Spark app that replays first what is missing, then what is stale, each
-as a run of its own. A replay that somebody has to approve is reported, and not filled.
+as a run of its own. A replay into a table where somebody has to approve runs is reported, and not
+filled: play its intervals by `capstan_replay`.
 """
 
 
@@ -203,6 +204,7 @@ def _chosen(setting: Setting, names: list[str] | None) -> list[Replay]:
 
 def _told(setting: Setting, replay: Replay, chunk: int | None) -> dict[str, object]:
     """What there is to say of a replay: its counts, its gaps, and under `fills` what to ask for."""
+    from capstan.airflow.resolving import approving
     from capstan.backfill.gaps import State, survey
     from capstan.backfill.interval import stretches
     from capstan.errors import CapstanError
@@ -223,6 +225,10 @@ def _told(setting: Setting, replay: Replay, chunk: int | None) -> dict[str, obje
     ]
     if replay.approve:
         return {**about, "not_filled": "a person has to approve its runs"}
+    other = approving(setting, replay.target)
+    if other is not None:
+        said = f"a person has to approve each run into its table, by replay {other.name}"
+        return {**about, "not_filled": said}
     fills, problems = _fills(found, chunk)
     return {**about, "fills": fills} | ({"not_filled": "; ".join(problems)} if problems else {})
 

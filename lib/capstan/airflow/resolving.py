@@ -58,7 +58,7 @@ def resolve(setting: Setting, fields: Mapping[str, object]) -> Request:
             `CAP-REQUEST` where the fields say otherwise than the declaration.
     """
     asked = read_request(fields)
-    if not asked.approve and _is_approved(setting, asked.into):
+    if not asked.approve and approving(setting, asked.into) is not None:
         asked = replace(asked, approve=True)
     if asked.replay is None:
         return asked
@@ -90,14 +90,18 @@ def resolve(setting: Setting, fields: Mapping[str, object]) -> Request:
     return request
 
 
-def _is_approved(setting: Setting, into: str) -> bool:
-    """Whether a person decides on what is put into a target."""
+def approving(setting: Setting, into: str) -> Replay | None:
+    """The declared replay by which a person decides on what is put into a target, if any does.
+
+    Raises:
+        BadRequest: `CAP-NAME` for what can be no target.
+    """
     lake, declared = Lake.at(setting.lake), setting.declarations
-    approved = [each.target for each in declared.replays.values() if each.approve]
+    approved = [each for each in declared.replays.values() if each.approve]
     if not approved:
-        return False
+        return None
     path = target_path(lake, declared, check_target(into))[0]
-    return any(target_path(lake, declared, each)[0] == path for each in approved)
+    return next((r for r in approved if target_path(lake, declared, r.target)[0] == path), None)
 
 
 def since_of(replay: Replay) -> str | None:
