@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace as Some
 from typing import Any
 
+import deltalake
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
 
-from capstan.errors import BadRequest
-from capstan.submit import several
+from capstan import submit
+from capstan.errors import AnswerIsNo, BadRequest, Broken
+from capstan.submit import Place, several
+from capstan.tape.lake import Lake
+from capstan.testing.bare import Books
+from capstan.times import Box
+from capstan.times.region import Region
+
+ALL = Region(Box((None,), (None,)))
 
 
 def found(passed: bool) -> Any:
@@ -17,7 +27,7 @@ def found(passed: bool) -> Any:
 
 
 @pytest.fixture
-def audit(monkeypatch: pytest.MonkeyPatch) -> Any:
+def audit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     def of_run(_s: Any, _l: Any, _d: Any, history: Any, version: int | None) -> Any:
         answer = answers[history.last.run]
         if isinstance(answer, Exception):
@@ -26,13 +36,16 @@ def audit(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     answers: dict[str, object] = {}
     monkeypatch.setattr(several, "audit_run", of_run)
+    monkeypatch.setattr(several, "require_auditable", lambda _, run, __: histories[run])
+    histories: dict[str, Any] = {}
 
     def all_of(strict: bool = False, **given: object) -> Any:
         answers.update(given)
         asked: Any = [
-            (Some(last=Some(run=run, stream="s", target="t")), number)
+            (Some(last=Some(run=run, stream="s", target=str(tmp_path / "t"))), number)
             for number, run in enumerate(given)
         ]
+        histories.update({history.last.run: history for history, _ in asked})
         return several.audit_all(Any, Any, Any, asked, strict=strict)  # type: ignore[arg-type]
 
     return all_of
@@ -80,3 +93,50 @@ def test_what_cannot_be_audited_is_refused_where_that_is_asked(audit: Any) -> No
 def test_what_nobody_foresaw_is_not_passed_over(audit: Any) -> None:
     with pytest.raises(ZeroDivisionError):
         audit(a=ZeroDivisionError())
+
+
+def test_what_is_broken_stops_no_other_and_is_told_at_the_end(
+    audit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torn = Broken("CAP-DAMAGED", "a file is torn", "put it back")
+    monkeypatch.setattr(several, "is_table", lambda _: True)
+    answer = audit(a=torn, b=True)
+    assert answer.refusal is torn
+    assert [each.get("error") for each in answer.value["audits"]] == ["CAP-DAMAGED", None]
+    assert answer.value["not_audited"] == ["a"]
+    assert isinstance(audit(a=torn, b=False).refusal, AnswerIsNo)
+
+
+def laid(lake: Lake, target: str, *runs: str) -> Books:
+    books = Books(lake, "s", lake.table(target))
+    for number, run in enumerate(runs):
+        books.published(run, [number], ALL)
+    return books
+
+
+def test_runs_that_cannot_be_audited_any_more_stop_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One was taken back since it was listed, a table is gone, another was made anew."""
+    lake = Lake.at(tmp_path)
+    laid(lake, "t", "back", "good").rolled_back("back", [0], ALL)
+    laid(lake, "gone", "lost")
+    laid(lake, "new", "remade")
+    for name in ("t", "new"):
+        deltalake.write_deltalake(lake.table(name), pa.table({"x": [1]}))
+    plan = Some(cut=Some(commit=7), tape=Some(time_type=None))
+    monkeypatch.setattr(several, "audit_run", lambda *_: (plan, found(True)))
+    asked = [{"run": "back"}, {"run": "lost", "version": 3}, {"run": "remade", "version": 3}]
+    work = submit.audit({"audits": [*asked, {"run": "good"}]}, Place(lake))
+    answer = work(Any)  # type: ignore[arg-type]
+    assert answer.refusal is None
+    audits: Any = answer.value["audits"]
+    assert [(each["run"], each.get("error")) for each in audits] == [
+        ("back", "CAP-NOT-PUBLISHED"),
+        ("lost", "CAP-TABLE"),
+        ("remade", "CAP-VERSION"),
+        ("good", None),
+    ]
+    assert answer.value["not_audited"] == ["back", "lost", "remade"]
+    with pytest.raises(BadRequest, match="^CAP-RUN: "):
+        submit.audit({"audits": [{"run": "never"}]}, Place(lake))

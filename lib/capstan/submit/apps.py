@@ -14,6 +14,7 @@ from capstan.declare import format_duration, parse_duration
 from capstan.declare.names import did_you_mean, one_of
 from capstan.declare.reading import read_model
 from capstan.errors import AnswerIsNo, BadRequest, CapstanError
+from capstan.ledger.runs import read_history
 from capstan.replay.foreign import (
     Against,
     audit_against,
@@ -239,7 +240,9 @@ def _audit_of_run(fields: Fields, place: Place) -> Work:
 def _audit_of_runs(fields: Fields, place: Place) -> Work:
     asked = _read(RunAudits, fields)
     declarations = place.declarations()
-    found = [(require_auditable(place.lake, a.run, a.version), a.version) for a in asked.audits]
+    place.lake.require()
+    # A run that nobody knows is refused; what cannot be audited any more stops no other.
+    found = [(read_history(place.lake, a.run), a.version) for a in asked.audits]
 
     def work(spark: SparkSession) -> Answer:
         return audit_all(spark, place.lake, declarations, found, strict=asked.strict)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkException
 
 from capstan.declare import Declarations
-from capstan.errors import AnswerIsNo, BadRequest
+from capstan.errors import AnswerIsNo, BadRequest, CapstanError
 from capstan.ledger.runs import History
-from capstan.replay.foreign import audit_run
+from capstan.replay.foreign import audit_run, require_auditable
 from capstan.submit.values import Answer
-from capstan.tape.lake import Lake
+from capstan.tape.lake import Lake, is_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,8 +28,9 @@ def audit_all(
 ) -> Answer:
     """Audit what runs have published, each at a version of its target, or as it is now.
 
-    A run whose transform or pipeline has changed since, or whose version is no longer kept, cannot
-    be audited: its entry has `error`, `message` and `hint` in place of an audit.
+    A run that was taken back, whose table is gone, whose transform or pipeline has changed since,
+    or whose version is no longer kept, cannot be audited: its entry has `error`, `message` and
+    `hint` in place of an audit. So has one by which something turned out to be broken.
 
     Args:
         spark: The session.
@@ -40,12 +41,22 @@ def audit_all(
 
     Returns:
         `audits`, `passed` (whether none differs) and `not_audited` (runs); with a refusal if one
-        differs.
+        differs, or if something is broken.
     """
-    audits = [_audited(spark, lake, declarations, history, version) for history, version in asked]
+    audits: list[dict[str, object]] = []
+    broken: list[CapstanError] = []
+    for history, version in asked:
+        about = _about(history, version)
+        try:
+            audits.append({**about, **_audit(spark, lake, declarations, history, version)})
+        except CapstanError as error:
+            audits.append({**about, **error.told()})
+            # A table that a person has removed is none that is broken.
+            if not isinstance(error, BadRequest) and is_table(history.last.target):
+                broken.append(error)
     wrong = [str(each["run"]) for each in audits if each.get("passed") is False]
     missing = [each["run"] for each in audits if "error" in each]
-    refusal = None
+    refusal: CapstanError | None = None
     if wrong:
         refusal = AnswerIsNo(
             "CAP-AUDIT",
@@ -54,6 +65,8 @@ def audit_all(
             "`capstan audit RUN` shows the rows; roll the run back, or replay it",
             runs=wrong,
         )
+    elif broken:
+        refusal = broken[0]
     elif missing and strict:
         refusal = AnswerIsNo(
             "CAP-AUDIT",
@@ -65,27 +78,34 @@ def audit_all(
     return Answer({"audits": audits, "passed": not wrong, "not_audited": missing}, refusal)
 
 
-def _audited(
-    spark: SparkSession,
-    lake: Lake,
-    declarations: Declarations,
-    history: History,
-    version: int | None,
-) -> dict[str, object]:
-    about: dict[str, object] = {
+def _about(history: History, version: int | None) -> dict[str, object]:
+    return {
         "run": history.last.run,
         "stream": history.last.stream,
         "target": history.last.target,
         "target_path": history.last.target,
         "version": version,
     }
+
+
+def _audit(
+    spark: SparkSession,
+    lake: Lake,
+    declarations: Declarations,
+    history: History,
+    version: int | None,
+) -> dict[str, object]:
+    """An audit, as its entry has it.
+
+    Raises:
+        BadRequest: As `require_auditable` and `audit_run`; `CAP-GONE` for what Spark cannot read.
+    """
     try:
-        plan, found = audit_run(spark, lake, declarations, history, version)
-    except BadRequest as error:
-        return {**about, **error.told()}
+        # Those before it took their time: it may have been taken back meanwhile.
+        now = require_auditable(lake, history.last.run, version)
+        plan, found = audit_run(spark, lake, declarations, now, version)
     except PySparkException as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         hint = "replay it again, or audit what stands there now with --against"
-        gone = BadRequest("CAP-GONE", f"it cannot be read any more: {reason}", hint)
-        return {**about, **gone.told()}
-    return {**about, "cut": plan.cut.commit, **found.as_json(plan.tape.time_type)}
+        raise BadRequest("CAP-GONE", f"it cannot be read any more: {reason}", hint) from error
+    return {"cut": plan.cut.commit, **found.as_json(plan.tape.time_type)}
