@@ -13,9 +13,10 @@ from capstan.bench.counters import Watch, commits
 from capstan.capture.comparing import compare
 from capstan.cli import main
 from capstan.errors import BadRequest, Held, NotComplete
-from capstan.exchange import RecaptureRequest, export_recordings, recapture
+from capstan.exchange import RecaptureRequest, export_recordings, export_topics, recapture
 from capstan.exchange.exporting import form_of
 from capstan.exchange.form import Format
+from capstan.interop.topics import Topics
 from capstan.ledger import claims
 from capstan.ledger.claims import Scope
 from capstan.ledger.identity import RunId
@@ -28,6 +29,7 @@ from capstan.replay.preview import preview
 from capstan.replay.request import Request
 from capstan.submit.several import audit_all
 from capstan.tape.lake import delete_folder
+from capstan.tape.tape import newest_cut
 from capstan.testing import contents
 from capstan.testing.sixteen import NAME, ROWS, SIZES, Sixteen, make
 from capstan.times import Box
@@ -158,6 +160,9 @@ def test_what_needs_whole_recordings_is_refused(retired: Sixteen, tmp_path: Path
     form = form_of(tape, Format.JSONL)
     refused(lambda: export_recordings(spark, lake, tape, tmp_path / "out", form, workers=[3]))
     assert not (tmp_path / "out").exists()
+    to = Topics("127.0.0.1:1", "nobody")
+    cut = newest_cut(tape)
+    refused(lambda: export_topics(spark, lake, tape, to, workers=[3], cut=cut))
     refused(lambda: recapture(spark, lake, RecaptureRequest(NAME, "other")))
 
 

@@ -70,7 +70,11 @@ def audit_copy(
     if len(fields) == len(payload.fields):
         return sides.copy()
     if retired:
-        raise gone(tape, retired[0], "an audit of some of the columns")
+        hint = (
+            "audit all columns of the stream, or later times alone "
+            "(--against {stream} --since {since})"
+        )
+        raise gone(tape, retired[0], "an audit of some of the columns", hint)
     return sides.shared()
 
 

@@ -16,7 +16,7 @@ from capstan.errors import BadRequest
 from capstan.exchange import writing
 from capstan.exchange.columns import payload_type
 from capstan.exchange.form import Form, Format
-from capstan.ledger.retired import require_kept
+from capstan.ledger.retired import WHOLE, require_kept
 from capstan.protocol import Rule
 from capstan.steps import reached
 from capstan.tape.columns import JSON, integers
@@ -112,7 +112,7 @@ def export_recordings(
     chosen = sorted(workers)
     _require_events(verify(spark, lake, tape, workers=chosen, cut=cut), tape)
     everything = Region(Box.everything(tape.time_type))
-    require_kept(lake, tape, cut, chosen, everything, "a whole recording")
+    require_kept(lake, tape, cut, chosen, everything, "a whole recording", WHOLE)
     rows = _rows(spark, tape, cut, chosen, form)
     require_new_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -24,10 +24,13 @@ from pyspark.sql.types import (
 from capstan.capture.source import broker_gone
 from capstan.errors import CapstanError
 from capstan.interop.topics import Head, Topics, newest_head
+from capstan.ledger.retired import WHOLE, require_kept
 from capstan.steps import reached
 from capstan.tape import delta, summary
 from capstan.tape.columns import JSON, integers
 from capstan.tape.tape import Cut, Tape, read_events, read_records, stored_payload
+from capstan.times import Box
+from capstan.times.region import Region
 from capstan.verify import verify
 
 if TYPE_CHECKING:
@@ -111,10 +114,13 @@ def export_topics(
     Raises:
         AnswerIsNo: `CAP-VIOLATION`, a recording is not sound; `CAP-TOPIC`, the topics hold another
             recording.
+        BadRequest: `CAP-RETIRED`, records were deleted; nothing is written then.
         Broken: `CAP-BROKER`, the broker does not answer.
     """
     chosen = sorted(workers)
     verify(spark, lake, tape, workers=chosen, cut=cut).require_valid(tape)
+    everything = Region(Box.everything(tape.time_type))
+    require_kept(lake, tape, cut, chosen, everything, "a whole recording", WHOLE)
     labels = summary.worker_labels(tape, cut)
     head = Head(
         tape.name,

@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_LEAVE_OUT = "leave out these times (--since {since}); what was published from them stands"
+WHOLE = (
+    "a recording is exported whole; `capstan replay {stream} --into TABLE --since {since}` plays "
+    "what is left"
+)
+"""The hint for what takes whole recordings, and has no times to choose."""
+
+
 class State(StrEnum):
     """How far a retirement is."""
 
@@ -108,7 +116,13 @@ def needed_of(
 
 
 def require_kept(
-    lake: Lake, tape: Tape, cut: Cut, workers: Collection[int], region: Region, what: str
+    lake: Lake,
+    tape: Tape,
+    cut: Cut,
+    workers: Collection[int],
+    region: Region,
+    what: str,
+    hint: str = _LEAVE_OUT,
 ) -> None:
     """Check that no record is gone of chosen workers and times.
 
@@ -119,23 +133,32 @@ def require_kept(
         workers: The workers.
         region: The times.
         what: What needs the records, as the beginning of a sentence.
+        hint: What to do next; see `gone`.
 
     Raises:
         BadRequest: `CAP-RETIRED`, naming the times that have no records any more.
     """
     needed = needed_of(tape, cut, workers, region, boxes_of(lake, tape))
     if needed:
-        raise gone(tape, needed[0], what)
+        raise gone(tape, needed[0], what, hint)
 
 
-def gone(tape: Tape, box: Box, what: str) -> BadRequest:
-    """The error of whoever needs records that were retired."""
+def gone(tape: Tape, box: Box, what: str, hint: str = _LEAVE_OUT) -> BadRequest:
+    """The error of whoever needs records that were retired.
+
+    Args:
+        tape: The tape.
+        box: The times.
+        what: What needs the records, as the beginning of a sentence.
+        hint: What to do next; `{stream}` and `{since}` in it become the stream and the first time
+            that has its records. Who has no `--since` has a hint of its own.
+    """
     before = box.to_json(tape.time_type)["until"]
     shown = before if isinstance(before, str | int) else ", ".join(map(str, before or ()))
     return BadRequest(
         "CAP-RETIRED",
         f"{what} needs records of stream {tape.name} before {shown}, which were retired",
-        f"leave out these times (--since {shown}); what was published from them stands",
+        hint.format(stream=tape.name, since=shown),
         stream=tape.name,
         before=before,
     )
