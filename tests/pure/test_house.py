@@ -12,6 +12,7 @@ import pytest
 from importlinter.cli import lint_imports
 
 from capstan import errors
+from capstan.cli.app import app
 from capstan.dag import errors as dag_errors
 from capstan.state import errors as state_errors
 
@@ -95,6 +96,27 @@ def test_every_error_says_what_to_do() -> None:
     # Of those that others are made from nothing is raised.
     raised = coded - {base for each in coded for base in each.__bases__}
     assert {each.__name__ for each in raised if not each.HINT} == set()
+
+
+def told(module: Path) -> str:
+    """All texts of a module, those in pieces put together as far as they are known."""
+    nodes = ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+    found = [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return "\n".join(found)
+
+
+def test_every_command_that_is_named_is_there() -> None:
+    texts = {name_of(module): told(module) for module in MODULES}
+    pages = (LIBRARY / "capstan").rglob("*.html")
+    texts |= {name_of(page): page.read_text(encoding="utf-8") for page in pages}
+    named = {
+        (name, command)
+        for name, text in texts.items()
+        for command in re.findall(r"(?:`|<code>)capstan\s+([a-z][a-z-]*)", text)
+    }
+    assert len(named) > 20
+    known = {command.name for command in app.registered_commands}
+    assert {(name, command) for name, command in named if command not in known} == set()
 
 
 def test_only_one_room_imports_airflow() -> None:

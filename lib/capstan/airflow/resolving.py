@@ -233,7 +233,7 @@ def auditable(
             raise BadRequest(
                 "CAP-TARGET",
                 f"no replay has published into {target[:80]!r}{did_you_mean(target, known)}",
-                "see `capstan tables`, or the page's *Tables*",
+                "see `capstan runs`, or the page's *Tables*",
                 target=target,
             )
         paths &= {path}
