@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import deltalake
+import pyarrow as pa
 import pytest
+from deltalake import CommitProperties, Transaction
 
 from capstan import submit
 from capstan.errors import BadRequest
+from capstan.ledger.identity import RunId
 from capstan.submit import Place
 from capstan.tape.lake import Lake
 from capstan.testing.bare import Books
@@ -78,3 +83,37 @@ def test_who_is_in_the_way_is_named(place: Place) -> None:
 def test_a_lake_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="^CAP-LAKE: "):
         submit.rollback({"run": "a"}, Place(Lake.at(tmp_path / "none")))
+
+
+ROWS = pa.table({"x": [1]})
+
+
+def commit(lake: Lake, run: RunId, version: int, **note: object) -> None:
+    """A commit of the target by a transaction of a run."""
+    metadata = {"userMetadata": json.dumps({"capstan": {"run": run.name, **note}})}
+    properties = CommitProperties(metadata, app_transactions=[Transaction(run.app, version)])
+    deltalake.write_deltalake(lake.table("t"), ROWS, mode="append", commit_properties=properties)
+
+
+@pytest.mark.parametrize("steps", [("audited",), ("audited", "approved"), ("failed",)])
+def test_what_was_killed_after_its_commit_can_be_taken_back(
+    tmp_path: Path, steps: tuple[str, ...]
+) -> None:
+    lake = Lake.at(tmp_path)
+    books = Books(lake, "s", lake.table("t"))
+    run, other = (RunId(digit * 32, 1, "t") for digit in "ab")
+    deltalake.write_deltalake(lake.table("t"), ROWS)
+    for each in (run, other):
+        books.claimed(each.name, [0], ALL)
+        books.stepped(each.name, "intent", {"target_version": 0}, identity=each.identity)
+        for step in steps:
+            books.stepped(each.name, step, {}, identity=each.identity)
+    commit(lake, run, run.change(1).version, publish=True, attempt=1)
+    # A later attempt has shut it out, and not gone on: that is no publish.
+    commit(lake, other, other.fence(2).version, fence=other.name, attempt=2)
+    assert callable(submit.rollback({"run": run.name}, Place(lake)))
+    with pytest.raises(BadRequest, match="^CAP-NOT-PUBLISHED: "):
+        submit.rollback({"run": other.name}, Place(lake))
+    # Who shuts it out now comes too late to undo that.
+    commit(lake, run, run.fence(2).version, fence=run.name, attempt=2)
+    assert callable(submit.rollback({"run": run.name}, Place(lake)))

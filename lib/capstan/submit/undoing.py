@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from capstan.errors import BadRequest
 from capstan.ledger import coverage
+from capstan.ledger.identity import RunId, short_name
 from capstan.ledger.runs import History, Step, read_history
+from capstan.replay import target
 from capstan.replay.job import draft_of, require_intent
 from capstan.replay.run import rollback
 from capstan.submit.values import Answer, Place
@@ -27,7 +29,8 @@ class RollbackRequest:
 def require_reversible(lake: Lake, run: str) -> History:
     """Check without a JVM that a run can be taken back, or was taken back already.
 
-    Of a run that was cut off in the midst of its publish, its target alone knows how far it got.
+    Of a run that was cut off in the midst of its publish, its target alone knows how far it got;
+    the rollback itself writes down what the ledgers lack.
 
     Returns:
         The run's history.
@@ -41,7 +44,8 @@ def require_reversible(lake: Lake, run: str) -> History:
     if history.rolled_back:
         return history
     over = history.last.step in (Step.FAILED, Step.REJECTED, Step.AUDITED, Step.APPROVED)
-    if history.intended is None or (over and not history.published):
+    over = over and not history.published and not _landed(history)
+    if history.intended is None or over:
         raise BadRequest(
             "CAP-NOT-PUBLISHED",
             f"run {run} has published nothing that stands: its last step was {history.last.step}",
@@ -52,6 +56,19 @@ def require_reversible(lake: Lake, run: str) -> History:
         if own.run == run:
             _require_last(lake, own)
     return history
+
+
+def _landed(history: History) -> bool:
+    """Whether the target has a publish of a run that was killed before it could say so."""
+    first = history.first_intent
+    if first is None:
+        return False
+    run = RunId(first.identity, first.generation, short_name(first.target))
+    # Mostly enough, and without a look at the target's log.
+    if target.newest_change(first.target, run) < run.change(first.attempt).version:
+        return False
+    since = int(str(first.detail["target_version"]))
+    return target.find_publish(first.target, first.run, since) is not None
 
 
 def _require_last(lake: Lake, own: coverage.Covered) -> None:
