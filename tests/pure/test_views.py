@@ -12,6 +12,7 @@ import pytest
 
 from capstan.declare import Declarations, Replay
 from capstan.errors import BadRequest, Broken
+from capstan.ledger.regions import region_text
 from capstan.ledger.tables import read_rows
 from capstan.tape import delta, opened, summary
 from capstan.tape.delta import note_text
@@ -505,6 +506,27 @@ def test_a_publish_shows_at_once(covered):
     view = view_coverage(covered, declared(), "r")
     assert not isinstance(view, NoCoverage)
     assert view.counts["gap"] == view.counts["failed"] == 0
+
+
+def test_a_retirement_shows_at_once(covered):
+    """What has lost its records is offered to be filled no more."""
+    before = view_coverage(covered, declared(), "r")
+    assert not isinstance(before, NoCoverage)
+    assert (before.counts["gap"], before.counts["retired"]) == (2, 0)
+    row = {
+        "stream": "little",
+        "tape": str(delta.open_table(covered.stream("little").events).metadata().id),
+        "at": datetime.now(UTC),
+        "region": region_text(days(1, 5)),
+        "cut": 0,
+        "records": 2,
+        "state": "begun",
+    }
+    write(covered.ledger("retired"), pa.table({name: [value] for name, value in row.items()}))
+    view = view_coverage(covered, declared(), "r")
+    assert not isinstance(view, NoCoverage)
+    assert (view.counts["gap"], view.counts["retired"]) == (1, 2)
+    assert {cell.name: cell.state for cell in view.cells}["2024-05-04"] == "retired"
 
 
 def test_of_each_table_is_told_what_stands_in_it_and_who_wrote_it(covered):

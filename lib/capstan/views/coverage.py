@@ -234,7 +234,7 @@ def require_tape(lake: Lake, stream: str) -> None:
 
 def _survey(lake: Lake, declarations: Declarations, replay: Replay) -> Survey:
     """The state of a replay's intervals, told again when its tape or a ledger has grown."""
-    ledgers = [lake.ledger(name) for name in ("coverage", "runs", "claims")]
+    ledgers = [lake.ledger(name) for name in ("coverage", "runs", "claims", "retired")]
     read = [lake.stream(replay.stream).events, *ledgers]
     return _KEPT.get(
         (lake.root, replay.name),
