@@ -105,3 +105,24 @@ def test_what_was_done_is_shown() -> None:
         "**CAP-TAPE**: m",
     ]
     assert maintained_markdown({**RESULT, "violations": [broken], **broken}).count("seq") == 1
+
+
+def test_what_comes_out_of_data_is_shown_as_text() -> None:
+    """A label of a worker is whatever a source says."""
+    label = "worker ![a](https://x/y.png) <b>|`z`"
+    shown = r"worker !\[a\](https://x/y.png) \<b>\|\`z\`"
+    broken = {"error": "CAP-VIOLATION", "message": f"{label}\nbreaks seq", "hint": ""}
+    table = {**RESULT["tables"][0], "stream": label}
+    found = {
+        "tables": [table], "busy": [{"message": label}], "violations": [broken],
+        "error": "CAP-TAPE", "message": label,
+    }  # fmt: skip
+    assert maintained_markdown(found).splitlines()[4:] == [
+        f"| {shown} | records | 40 | 3 | 70 | 90 | 2 | 3 to 5 |",
+        "",
+        f"passed over: {shown}",
+        "",
+        f"**CAP-VIOLATION**: {shown} breaks seq",
+        "",
+        f"**CAP-TAPE**: {shown}",
+    ]

@@ -9,6 +9,7 @@ from airflow.sdk import DAG, BaseOperator, Context, Param
 from capstan.airflow import docs, schedules
 from capstan.airflow.failing import as_task, say_last
 from capstan.airflow.setting import Setting
+from capstan.airflow.showing import markdown_cell
 from capstan.airflow.submit import CapstanSubmitOperator
 from capstan.airflow.tries import tried
 from capstan.errors import AnswerIsNo, CapstanError
@@ -134,15 +135,15 @@ def maintained_markdown(found: Mapping[str, object]) -> str:
         names = ("table", "files_before", "files", "bytes", "rewritten", "vacuumed")
         damaged = ", ".join(f"{first} to {last}" for first, last in each["damaged"])
         cells = [each["stream"] or "", *(each[name] for name in names), damaged]
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
+        lines.append("| " + " | ".join(map(markdown_cell, cells)) + " |")
     busy = found.get("busy")
     for each in busy if isinstance(busy, list) else ():
-        lines += ["", f"passed over: {each['message']}"]
+        lines += ["", f"passed over: {markdown_cell(each['message'])}"]
     violations = found.get("violations")
     for each in violations if isinstance(violations, list) else ():
-        lines += ["", f"**{each['error']}**: {each['message']}"]
+        lines += ["", f"**{each['error']}**: {markdown_cell(each['message'])}"]
     if "message" in found and found.get("error") != "CAP-VIOLATION":
-        lines += ["", f"**{found['error']}**: {found['message']}"]
+        lines += ["", f"**{found['error']}**: {markdown_cell(found['message'])}"]
     return "\n".join(lines)
 
 
