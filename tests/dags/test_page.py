@@ -414,6 +414,15 @@ def test_the_form_has_every_field_of_the_dag_s_own(
     assert re.search(r'name="peers"[^>]* value="2"', form)
 
 
+@pytest.mark.parametrize("count", ["--5", "-", "5-", "1.5", "\u0663", "\u00b2"])
+def test_what_is_no_number_is_refused_on_the_page(
+    seeing: Callable[..., TestClient], count: str
+) -> None:
+    asked = {"stream": "little", "into": "t", "peers": count}
+    answer = seeing(*ALL).get(f"{PREFIX}/fill", params=asked)
+    assert (answer.status_code, "CAP-REQUEST" in answer.text) == (200, True), answer.text
+
+
 def test_nobody_is_led_to_a_form_that_they_may_not_send(
     seeing: Callable[..., TestClient],
 ) -> None:

@@ -6,6 +6,7 @@ sends what stands in them to Airflow's API as the user who presses the button.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from capstan.airflow.resolving import OWN_FIELDS, foresee, resolve
 from capstan.airflow.setting import Setting
 
 _LONGEST = 2_000
+# Anything else stays text, which a request refuses.
+_WHOLE = re.compile(r"-?[0-9]+")
 _ANOTHER = "a run that you may not see"
 
 
@@ -115,6 +118,6 @@ def _meant(field: Field) -> object:
         return field.value or None
     if field.kind == "list":
         return [part.strip() for part in field.value.split(",") if part.strip()]
-    if field.kind == "whole" and field.value.lstrip("-").isdecimal():
+    if field.kind == "whole" and _WHOLE.fullmatch(field.value):
         return int(field.value)
     return field.value
