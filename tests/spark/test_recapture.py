@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from capstan.capture.run import capture, close
 from capstan.errors import BadRequest
 from capstan.exchange import RecaptureRequest, recapture
 from capstan.steps import listening
-from capstan.tape import summary
+from capstan.tape import delta, summary
 from capstan.tape.tape import newest_cut, open_tape
 from capstan.testing.streams import lay, little_stream, rows
 from capstan.verify import verify
@@ -100,6 +101,30 @@ def test_chosen_workers_and_a_declaration_that_stays(
     with pytest.raises(BadRequest, match="CAP-INTO-STREAM"):
         RecaptureRequest("little", "little")
     assert newest_cut(open_tape(lake, "part")).commit == 0
+
+
+def test_a_copy_is_never_taken_back(spark: SparkSession, lake: Lake, source: Path) -> None:
+    stream = little_stream(source)
+    lay(source, "0", rows(NUMBERS))
+    capture(spark, lake, stream)
+    lay(source, "1", rows(range(40, 60)))
+    capture(spark, lake, stream)
+    asked = RecaptureRequest("little", "copy")
+    recapture(spark, lake, asked)
+    paths = open_tape(lake, "copy").paths
+    known = [delta.version_of(path) for path in (paths.records, paths.events)]
+    stands, older = "2024-05-02T03:00:00.000000Z", "2024-05-01T17:00:00.000000Z"
+
+    with pytest.raises(BadRequest, match=f"CAP-CUT: stream copy .*{stands}.*{older}") as refused:
+        recapture(spark, lake, replace(asked, as_of=0))
+
+    assert refused.value.hint.startswith("leave out --as-of")
+    close(spark, lake, "copy")
+    with pytest.raises(BadRequest, match="CAP-CLOSED: stream copy is closed"):
+        recapture(spark, lake, asked)
+    assert delta.version_of(paths.records) == known[0]
+    assert delta.version_of(paths.events) == known[1] + 1
+    assert verify(spark, lake, open_tape(lake, "copy"), deep=True).valid
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ on where it stands, and plays what is new alone.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -110,7 +111,8 @@ def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Rec
         AnswerIsNo: `CAP-VIOLATION`, the recording that is played is not sound; `CAP-AUDIT`, what
             was recorded is not what was played.
         BadRequest: `CAP-DECLARED`, the new stream came from another one, from other workers, or
-            has another number of workers; `CAP-RETIRED`, records that it needs were deleted.
+            has another number of workers; `CAP-CLOSED`, it is closed; `CAP-CUT`, it is further than
+            the cut; `CAP-RETIRED`, records that it needs were deleted.
         Fenced: `CAP-FENCED`, another process records onto it.
         NotComplete: `CAP-INCOMPLETE`, the stream that is played has no worker yet.
     """
@@ -135,6 +137,7 @@ def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Rec
     before = summary.frontier_of(copy, holders)
     if after == before and commit:
         return _told(request, cut, copy, records=0, stood=True)
+    _require_onward(tape, cut, copy, before, after)
     region = Region(Box.everything(tape.time_type), after, before if commit else None)
     require_kept(lake, tape, cut, tuple(workers), region, "the re-capture")
     source = _Source(tape, cut, tuple(workers), region)
@@ -246,6 +249,29 @@ def _dealt(records: DataFrame, commit: int, count: int) -> DataFrame:
             F.monotonically_increasing_id().alias("pos"),
             "data",
         )
+    )
+
+
+def _require_onward(tape: Tape, cut: Cut, copy: Tape, before: Antichain, after: Antichain) -> None:
+    """Check that the frontier only moves on: a commit that takes it back could not be undone."""
+    if before.dominates(after):
+        return
+    if before.is_empty:
+        raise BadRequest(
+            "CAP-CLOSED",
+            f"stream {copy.name} is closed: no record of stream {tape.name} can come any more",
+            "re-capture into another stream",
+            stream=copy.name,
+        )
+    stands, reaches = (
+        json.dumps([tape.time_type.render(time) for time in each]) for each in (before, after)
+    )
+    raise BadRequest(
+        "CAP-CUT",
+        f"stream {copy.name} stands at {stands}, and at commit {cut.commit} stream {tape.name} "
+        f"had come to {reaches}",
+        "leave out --as-of, or re-capture into another stream",
+        stream=copy.name,
     )
 
 
