@@ -127,6 +127,28 @@ def test_a_copy_is_never_taken_back(spark: SparkSession, lake: Lake, source: Pat
     assert verify(spark, lake, open_tape(lake, "copy"), deep=True).valid
 
 
+def test_a_column_that_the_stream_gains_is_gained_by_its_copy(
+    spark: SparkSession, lake: Lake, source: Path
+) -> None:
+    stream = little_stream(source)
+    narrow = "id BIGINT, place STRING, at TIMESTAMP, amount INT"
+    lay(source, "0", rows(NUMBERS))
+    capture(spark, lake, replace(stream, source=replace(stream.source, schema=narrow)))
+    asked = RecaptureRequest("little", "copy")
+    recapture(spark, lake, asked)
+    lay(source, "1", rows(range(40, 60)))
+    capture(spark, lake, stream)
+
+    assert recapture(spark, lake, asked).records == 20
+
+    copy = open_tape(lake, "copy")
+    assert verify(spark, lake, copy, deep=True).valid
+    data = pl.read_delta(copy.paths.records)["data"].struct.unnest()
+    assert dict(data.filter(pl.col("note").is_not_null()).select("id", "note").iter_rows()) == {
+        n: f"note {n}" for n in range(40, 54) if n % 5
+    }
+
+
 @pytest.mark.parametrize(
     "point",
     [

@@ -24,6 +24,7 @@ from capstan.steps import reached
 from capstan.tape import delta, summary
 from capstan.tape.fingerprint import fingerprint, record_hashes
 from capstan.tape.lake import Lake
+from capstan.tape.schema import check_payload
 from capstan.tape.summary import Played, WorkerState
 from capstan.tape.tape import (
     Cut,
@@ -170,7 +171,8 @@ def _record(
         spark, source.tape, source.cut, workers=source.workers, region=source.region
     )
     dealt = _dealt(records, commit, len(holders))
-    delta.append(dealt, copy.paths.records, txn=_transaction(copy, commit), note=note)
+    transaction = _transaction(copy, commit)
+    delta.append(dealt, copy.paths.records, txn=transaction, note=note, merge_schema=True)
     reached("recapture.records", stream=copy.name, commit=commit)
     stored = _stored(spark, copy, commit)
     promised = summary.played(source.tape, source.cut, source.workers, source.region)
@@ -196,8 +198,8 @@ def _copy(
         "count": count,
     }
     settings = {"fixed": fixed, "free": {}}
+    payload = stored_payload(spark, tape)
     if copy is None:
-        payload = stored_payload(spark, tape)
         copy = create_tape(spark, lake, request.into, tape.time_type, payload, settings)
     elif copy.settings != settings:
         raise BadRequest(
@@ -206,6 +208,7 @@ def _copy(
             "re-capture as before, or into another stream",
             stream=copy.name,
         )
+    check_payload(copy.name, stored_payload(spark, copy), payload)
     if newest_cut(copy).commit < 0:
         enrol(spark, copy, range(count))
     reached("recapture.workers", stream=copy.name, workers=count)
