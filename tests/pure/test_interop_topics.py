@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -82,3 +84,13 @@ def test_the_newest_head_counts_and_two_recordings_are_refused() -> None:
         newest_head([HEAD.to_text(), other.to_text()], "t")
     with pytest.raises(BadRequest, match="CAP-TOPIC: there is no topic t"):
         newest_head([], "t")
+
+
+def test_heads_of_workers_that_were_written_one_by_one_name_them_all() -> None:
+    heads = [
+        replace(HEAD, commit=commit, workers={worker: label})
+        for commit, worker, label in [(3, 2, "c"), (5, 0, "a"), (5, 1, "b")]
+    ]
+    for order in itertools.permutations(heads):
+        found = newest_head([head.to_text() for head in order], "t")
+        assert found == replace(HEAD, commit=5, workers={0: "a", 1: "b", 2: "c"})

@@ -7,7 +7,7 @@ their records; so an import that was cut off is finished with the same ones, wha
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,15 @@ from capstan.tape.columns import coordinate
 from capstan.tape.fingerprint import fingerprint, record_hashes
 from capstan.tape.lake import Lake
 from capstan.tape.schema import WORKERS, check_payload, time_struct, updates_array
-from capstan.tape.tape import Cut, Tape, append_events, create_tape, newest_cut, stored_payload
+from capstan.tape.tape import (
+    Cut,
+    Tape,
+    append_events,
+    create_tape,
+    fenced,
+    newest_cut,
+    stored_payload,
+)
 from capstan.tape.transaction import Txn
 from capstan.times import TimeType
 from capstan.verify.columns import Fingerprint
@@ -72,6 +80,7 @@ def import_topics(spark: SparkSession, lake: Lake, name: str, topics: Topics) ->
         AnswerIsNo: `CAP-TOPIC-GAP`, events or records are missing; `CAP-TOPIC`, they are not what
             was written; `CAP-VIOLATION`, they are no sound recording. Nothing was written.
         Broken: `CAP-BROKER`, the broker does not answer.
+        Fenced: `CAP-FENCED`, another process records onto the tape.
     """
     head = read_head(spark, topics)
     tape = _tape(spark, lake, name, head)
@@ -85,6 +94,7 @@ def import_topics(spark: SparkSession, lake: Lake, name: str, topics: Topics) ->
         ends = _ends(new.where("kind <> 'record'"), states, topics)
         if not ends:
             return _told(tape, topics, events=0, records=0)
+        _require_named(ends, head.workers.keys() | states.keys(), topics)
         taken = _Taken(new, head, ends, newest_cut(tape).batch + 1)
         records = _require_all(taken, topics)
         _require_sound(taken, states, tape.time_type, name)
@@ -230,6 +240,19 @@ def _ends(
     return {row["worker"]: row["last"] + 1 for row in found}
 
 
+def _require_named(ends: Mapping[int, int], named: Collection[int], topics: Topics) -> None:
+    """Check that all whose events are to be put on tape are on its roster, or will be."""
+    for worker in sorted(ends.keys() - named):
+        raise AnswerIsNo(
+            "CAP-TOPIC",
+            f"topic {topics.of(worker)} has events, and topic {topics.prefix} names no worker "
+            f"{worker}",
+            "import again once the export is done; delete the topic if it is none of this stream's",
+            worker=worker,
+            topic=topics.of(worker),
+        )
+
+
 def _first_missing(events: DataFrame, worker: int, first: int) -> int:
     own = events.where(F.col("worker") == worker).select("seq").distinct()
     placed = own.withColumn("place", F.expr("row_number() OVER (ORDER BY seq)") - 1 + first)
@@ -306,14 +329,7 @@ def _require_sound(
 
 def _write(spark: SparkSession, tape: Tape, taken: _Taken, commit: int) -> None:
     """Workers, then records, then the events that promise them: one commit of the tape."""
-    known = summary.worker_labels(tape, Cut(commit, 0))
-    fresh = [
-        (w, label, commit) for w, label in sorted(taken.head.workers.items()) if w not in known
-    ]
-    if fresh:
-        rows = spark.createDataFrame(fresh, WORKERS).coalesce(1)
-        delta.append(rows, tape.paths.workers, txn=Txn(f"roster:{tape.name}", fresh[0][0]))
-    reached("topics.workers", stream=tape.name, workers=len(fresh))
+    _enrol(spark, tape, taken.head.workers, commit)
     records = taken.records().select("worker", "batch", "time", "pos", "data")
     note = {"stream": tape.name, "ends": {str(worker): end for worker, end in taken.ends.items()}}
     delta.append(
@@ -324,6 +340,26 @@ def _write(spark: SparkSession, tape: Tape, taken: _Taken, commit: int) -> None:
     events = counted_events(taken.events().drop("h1", "h2"), stored, commit).coalesce(1)
     append_events(tape, events, commit, {"stream": tape.name, "topics": True})
     reached("topics.events", stream=tape.name, commit=commit)
+
+
+def _enrol(spark: SparkSession, tape: Tape, workers: Mapping[int, str], commit: int) -> None:
+    """Write down the workers that are not on the roster yet.
+
+    Raises:
+        Fenced: `CAP-FENCED` when another process writes to it meanwhile.
+    """
+    app = f"roster:{tape.name}"
+    # Before the roster is looked at: whoever writes to it from here on is in the way of this write.
+    last = delta.open_table(tape.paths.workers).transaction_version(app)
+    known = summary.worker_labels(tape, Cut(commit, 0))
+    fresh = [(w, label, commit) for w, label in sorted(workers.items()) if w not in known]
+    if fresh:
+        rows = spark.createDataFrame(fresh, WORKERS).coalesce(1)
+        # Workers come in any order: the transaction rises though their numbers may not.
+        txn = Txn(app, 0 if last is None else last + 1)
+        if delta.append(rows, tape.paths.workers, txn=txn) is None:
+            raise fenced(tape, commit)
+    reached("topics.workers", stream=tape.name, workers=len(fresh))
 
 
 def _transaction(tape: Tape, commit: int) -> Txn:

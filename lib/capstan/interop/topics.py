@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from capstan.errors import AnswerIsNo, BadRequest
 from capstan.times import TimeType
@@ -83,7 +83,7 @@ class Head:
         commit: The commit up to which all was written.
         time_type: Its times.
         columns: Its own columns, as Spark writes a schema down in JSON.
-        workers: Labels by worker.
+        workers: Labels by worker, of those that were written.
     """
 
     stream: str
@@ -141,7 +141,7 @@ class Head:
 
 
 def newest_head(texts: list[str], topic: str) -> Head:
-    """What a topic says at last; all it ever said must be of one recording.
+    """What a topic says at last, with the workers of all it ever said; of one recording it must be.
 
     Raises:
         BadRequest: `CAP-TOPIC`, it says nothing.
@@ -156,7 +156,10 @@ def newest_head(texts: list[str], topic: str) -> Head:
         )
     if len({head.tape for head in heads}) > 1:
         raise mixed(topic)
-    return max(heads, key=lambda head: head.commit)
+    heads.sort(key=lambda head: head.commit)
+    # Workers may be written one by one, and each head names only those that were written with it.
+    workers = {worker: label for head in heads for worker, label in head.workers.items()}
+    return replace(heads[-1], workers=dict(sorted(workers.items())))
 
 
 def mixed(topic: str) -> AnswerIsNo:
