@@ -88,7 +88,7 @@ class MicroBatch:
             Counts, and the roster after the batch.
         """
         spark = prepared.sparkSession
-        roster, fresh = roster.with_labels(self.tape, self.stream, prepared)
+        roster, fresh = roster.with_labels(self.stream, prepared)
         judged = self._judged(prepared, roster)
         if self.stream.late == "fail":
             lateness.refuse_any(self.stream, judged)

@@ -75,7 +75,7 @@ def carry_out(spark: SparkSession, tape: Tape, claim: Claim) -> None:
     old = Roster.load(tape, cut, pending=False)
     first = int(str(claim.detail["first"]))
     fresh = {first + i: str(first + i) for i in range(count)}
-    new = Roster(cut.commit, old.minimum, (), old.seen).opened_at(old.frontier, fresh)
+    new = Roster(cut.commit, old.minimum, (), first, old.seen).opened_at(old.frontier, fresh)
     if number_of_next(tape) == first:
         new.write_down(spark, tape, fresh)
     reached("rescale.workers", stream=tape.name)

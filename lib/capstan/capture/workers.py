@@ -48,6 +48,8 @@ class Roster:
         commit: The ordinal of the tape's last commit.
         minimum: The time that a worker holds before its first event.
         workers: By number.
+        free: The first number that no worker has had. Two that go on from one roster take the same
+            one, so that only one of them can write down whom it gives it to.
         seen: The greatest event time on tape in microseconds (or epoch, where times have none), or
             None.
     """
@@ -55,6 +57,7 @@ class Roster:
     commit: int
     minimum: Time
     workers: tuple[OpenWorker, ...]
+    free: int
     seen: int | None = None
 
     @classmethod
@@ -69,7 +72,10 @@ class Roster:
 
         Raises:
             BadRequest: `CAP-CLOSED` when the stream is closed.
+            Fenced: `CAP-FENCED` when another process has written down workers of a later commit.
         """
+        # Before all else: a number that is taken from now on is in the way of who takes this one.
+        free = number_of_next(tape)
         states = summary.worker_states(tape, cut)
         if states and all(state.closed for state in states):
             raise BadRequest(
@@ -84,11 +90,13 @@ class Roster:
             if not state.closed:
                 held = state.holdings[0][0]
                 workers.append(OpenWorker(state.worker, state.label, state.events, held, held))
-        roster = cls(cut.commit, minimum, tuple(workers), _seen(tape, cut, workers))
+        roster = cls(cut.commit, minimum, tuple(workers), free, _seen(tape, cut, workers))
         if not pending:
             return roster
         there = {state.worker for state in states}
         written = summary.worker_labels(tape, Cut(cut.commit + 1, cut.batch))
+        if free > max(written, default=-1) + 1:
+            raise fenced(tape, cut.commit + 1)
         fresh = {n: label for n, label in written.items() if n not in there}
         return roster.opened_at(roster.frontier, fresh)
 
@@ -102,9 +110,7 @@ class Roster:
         """The next `seq` by worker."""
         return {worker.number: worker.next_seq for worker in self.workers}
 
-    def with_labels(
-        self, tape: Tape, stream: Stream, prepared: DataFrame
-    ) -> tuple[Roster, Mapping[int, str]]:
+    def with_labels(self, stream: Stream, prepared: DataFrame) -> tuple[Roster, Mapping[int, str]]:
         """The roster with a worker for every label that is declared, or is in the micro-batch.
 
         Returns:
@@ -115,8 +121,7 @@ class Roster:
         labels = [label for label in self._labels(stream, prepared, known) if label not in known]
         if not labels:
             return self, {}
-        free = number_of_next(tape)
-        fresh = {free + i: label for i, label in enumerate(labels)}
+        fresh = {self.free + i: label for i, label in enumerate(labels)}
         return self.opened_at(self.frontier, fresh), fresh
 
     def write_down(self, spark: SparkSession, tape: Tape, fresh: Mapping[int, str]) -> None:
@@ -139,7 +144,9 @@ class Roster:
         """The roster with further workers, which are judged by a frontier from the beginning."""
         added = [OpenWorker(n, x, 0, self.minimum, frontier) for n, x in labels.items()]
         everyone = sorted([*self.workers, *added], key=lambda worker: worker.number)
-        return replace(self, workers=tuple(everyone))
+        return replace(
+            self, workers=tuple(everyone), free=max([self.free, *(n + 1 for n in labels)])
+        )
 
     def _labels(self, stream: Stream, prepared: DataFrame, known: set[str]) -> list[str]:
         by = stream.workers
