@@ -483,6 +483,27 @@ class TestRefusals:
         assert done.records == 10
         assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
 
+    def test_a_column_that_comes_while_a_batch_is_half_done_is_taken_with_the_next(
+        self, spark: SparkSession, lake: Lake, source: Path
+    ) -> None:
+        def die(point: str, _: object) -> None:
+            if point == "capture.records":
+                raise Broken("CAP-TEST", "killed")
+
+        stream = little_stream(source)
+        lay(source, "0", rows(range(10)))
+        with pytest.raises(Broken, match="CAP-TEST"), listening(die):
+            capture(spark, lake, stream)
+        wider = (stream.source.schema or "") + ", extra DOUBLE"
+        stream = replace(stream, source=replace(stream.source, schema=wider))
+
+        assert capture(spark, lake, stream).records == 10
+
+        lay(source, "1", rows(range(10, 20)))
+        assert capture(spark, lake, stream).records == 10
+        assert "extra" in records_of(lake)["data"].struct.unnest().columns
+        assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
+
     def test_workers_and_times_of_a_tape_cannot_change(
         self, spark: SparkSession, lake: Lake, source: Path
     ) -> None:

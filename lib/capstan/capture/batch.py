@@ -155,7 +155,9 @@ class MicroBatch:
         rows = stored.where(f"batch = {self.number}").select(
             F.col("worker").alias("_worker"), F.col("time").alias("_time"), F.col("data.*")
         )
-        h1, h2 = row_hashes(payload.fields)
+        # An earlier try may have written them before the source gained a column: null, it is not in
+        # the hash of a row, and with the next batch it is in the table.
+        h1, h2 = row_hashes(payload_of(stored.schema).fields)
         at = F.unix_micros(domain.event_time(self.stream, rows)).alias("_at")
         return rows.select("_worker", "_time", at, h1.alias("_h1"), h2.alias("_h2"))
 
