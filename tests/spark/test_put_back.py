@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from capstan import steps
-from capstan.capture import idle
+from capstan.capture import idle, inserting
 from capstan.capture.run import capture, close, put_back
 from capstan.declare import ByKey, EventTime
 from capstan.errors import BadRequest, Broken
@@ -150,6 +150,39 @@ def test_what_is_not_there_to_be_put_back_is_told_before_anything_is_on_tape(
     assert put_back(spark, lake, "little").records == 2
     require_all_fed(lake, 43)
     assert verify(spark, lake, tape, deep=True).valid
+
+
+def test_late_records_that_come_beside_a_put_back_are_put_back_with_it(
+    spark: SparkSession, lake: Lake, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = little_stream(source)
+    capture(spark, lake, stream)
+    insert = inserting.insert
+
+    def beside(*given: object) -> object:
+        lay(source, "2", [*rows(range(40, 44)), (600, "c", START, 1, "late again")])
+        assert capture(spark, lake, stream).late == {"late": 1}
+        return insert(*given)
+
+    monkeypatch.setattr(inserting, "insert", beside)
+    done = put_back(spark, lake, "little")
+
+    assert (done.batch, done.records, dict(done.left)) == (3, 3, {"unknown-worker": 1})
+    require_all_fed(lake, 48)
+    assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
+
+    # Another one that was faster leaves none to it, and no batch of nothing.
+    def faster(*given: object) -> object:
+        monkeypatch.setattr(inserting, "insert", insert)
+        assert put_back(spark, lake, "little").records == 1
+        return insert(*given)
+
+    lay(source, "3", [(601, "c", START, 1, "late again")])
+    capture(spark, lake, stream)
+    monkeypatch.setattr(inserting, "insert", faster)
+    done = put_back(spark, lake, "little")
+    assert (done.records, newest_cut(open_tape(lake, "little")).batch) == (1, done.batch)
+    require_all_fed(lake, 49)
 
 
 def test_bitemporal_late_records_get_the_number_of_their_batch(

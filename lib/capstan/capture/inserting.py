@@ -19,6 +19,9 @@ from capstan.tape.tape import Tape, newest_cut
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Detail = Callable[[int], Mapping[str, object] | None]
+"""What there is to say of an inserted batch, by its number."""
+
 _CARRY_OUT: Mapping[Origin, Callable[[SparkSession, Tape, Claim], None]] = {
     Origin.RESCALE: rescaling.carry_out,
     Origin.IDLE: idle.carry_out,
@@ -36,15 +39,15 @@ def finish(spark: SparkSession, tape: Tape) -> bool:
 
 
 def insert(
-    spark: SparkSession, tape: Tape, origin: Origin, detail: Mapping[str, object], what: str
-) -> Claim:
-    """Begin an inserted batch, and carry it out.
+    spark: SparkSession, tape: Tape, origin: Origin, detail: Detail, what: str
+) -> Claim | None:
+    """Begin an inserted batch, and carry it out; None where there is nothing to do.
 
     Args:
         spark: The session.
         tape: The tape, on which no inserted batch is begun.
         origin: What it comes from.
-        detail: All that is needed to carry it out.
+        detail: All that is needed to carry it out, given its number; None to insert none.
         what: What has to wait while a micro-batch is half done, in words.
 
     Raises:
@@ -52,8 +55,13 @@ def insert(
         Fenced: `CAP-FENCED` when another process has taken the number.
     """
     Roster.load(tape, newest_cut(tape))  # Not of a closed stream: nothing could carry it out.
+    number = checkpoint.last_batch(tape) + 1
+    # After that: a micro-batch that begins from here on is in the way of the number.
     checkpoint.require_whole(tape, what)
-    wanted = Claim(checkpoint.last_batch(tape) + 1, origin, detail=dict(detail))
+    told = detail(number)
+    if told is None:
+        return None
+    wanted = Claim(number, origin, detail=dict(told))
     if any(each.origin is Origin.CAPTURE for each in feed.claims_from(tape, wanted.batch)):
         raise checkpoint.half_done(tape, what)
     feed.claim(spark, tape, wanted)

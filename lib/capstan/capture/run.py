@@ -143,7 +143,7 @@ def _tape(
     count = rescaling.wanted_count(tape, settings, rescale)
     if count is not None:
         detail = rescaling.detail_of(tape, count)
-        inserting.insert(spark, tape, Origin.RESCALE, detail, "rescaling it")
+        inserting.insert(spark, tape, Origin.RESCALE, lambda _: detail, "rescaling it")
         tape = open_tape(lake, stream.name)
     return keep_settings(spark, tape, settings)
 
@@ -157,7 +157,7 @@ def _move_idle(spark: SparkSession, tape: Tape, stream: Stream) -> None:
     """Move workers of an idle source on, where the declaration says so."""
     detail = idle.detail_of(tape, stream, now())
     if detail is not None:
-        inserting.insert(spark, tape, Origin.IDLE, detail, "an idle source")
+        inserting.insert(spark, tape, Origin.IDLE, lambda _: detail, "an idle source")
 
 
 def _run(
@@ -210,11 +210,14 @@ def put_back(spark: SparkSession, lake: Lake, name: str) -> PutBack:
     tape = upgrade(spark, open_tape(lake, name))
     begun = newest_cut(tape)
     inserting.finish(spark, tape)
-    cut = newest_cut(tape)
-    waiting = feed.count_late(tape, cut).get("late", 0)
-    if waiting:
-        what = "putting late records back"
-        inserting.insert(spark, tape, Origin.PUT_BACK, {"records": waiting}, what)
+
+    def detail(batch: int) -> dict[str, object] | None:
+        # All of batches before it: also what a capture has brought since they were first counted.
+        waiting = feed.count_late(tape, Cut(newest_cut(tape).commit, batch - 1)).get("late", 0)
+        return {"records": waiting} if waiting else None
+
+    if feed.count_late(tape, newest_cut(tape)).get("late", 0):
+        inserting.insert(spark, tape, Origin.PUT_BACK, detail, "putting late records back")
     done = [
         claim
         for claim in feed.inserted(tape)
