@@ -262,6 +262,22 @@ def test_a_batch_without_any_worker_is_late_as_a_whole(
     assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
 
 
+def test_a_first_batch_without_any_row_is_followed_by_others(
+    spark: SparkSession, lake: Lake, source: Path
+) -> None:
+    source.mkdir()
+    stream = little_stream(source)
+    stream = replace(stream, source=replace(stream.source, format="csv"))
+    (source / "0.csv").touch()
+    assert capture(spark, lake, stream).fed == 0
+    (source / "1.csv").write_text("1,a,2024-05-01T00:00:00Z,1,x\n", encoding="utf-8")
+
+    done = capture(spark, lake, stream)
+
+    assert (done.batches, done.records) == (1, 1)
+    assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
+
+
 def test_fail_writes_nothing_of_the_batch(spark: SparkSession, lake: Lake, source: Path) -> None:
     lay(source, "0", rows(range(40)))
     late, new = (100, "b", START, 1, "came late"), (101, "d", START + 40 * HOUR, 1, "new place")

@@ -89,9 +89,27 @@ def reseat(spark: SparkSession, tape: Tape) -> Checkpoint:
 
 
 def last_batch(tape: Tape) -> int:
-    """The last micro-batch that left anything on tape or in `late`, -1 for none."""
-    late = delta.open_table(tape.paths.late).get_add_actions(flatten=True)
-    return max([newest_cut(tape).batch, *delta.stat(late, "max.batch")])
+    """The last micro-batch that left anything on tape or in `late`, or ended without; else -1."""
+    late, cut = delta.open_table(tape.paths.late).get_add_actions(flatten=True), newest_cut(tape)
+    # While there is no worker, nobody could state that a batch without rows was there.
+    bare = _ended(tape) if cut.commit < 0 else -1
+    return max([cut.batch, bare, *delta.stat(late, "max.batch")])
+
+
+def _ended(tape: Tape) -> int:
+    """The last batch of the feed that the tape's checkpoint gave, and knows to be over; -1."""
+    known, commits = _known(tape), _last(tape, "commits")
+    return max(
+        (
+            each.batch
+            for each in feed.claims_from(tape, 0)
+            if known is not None
+            and each.checkpoint == known.identity
+            and each.number is not None
+            and each.number <= commits
+        ),
+        default=-1,
+    )
 
 
 def transaction(tape: Tape, identity: str, batch: int) -> Txn:
