@@ -237,6 +237,20 @@ def test_numbers_that_a_tape_cannot_hold_are_refused(spark: SparkSession, lake: 
     assert lake.streams() == []
 
 
+@pytest.mark.parametrize("form", Format)
+def test_recordings_without_any_event_are_refused(
+    spark: SparkSession, lake: Lake, tmp_path: Path, form: Format
+) -> None:
+    """A stream of none could neither be imported again nor closed."""
+    for worker in range(2):
+        (tmp_path / f"worker-{worker}{form.suffix}").touch()
+    given = Form.given(form, time_type="u64", record_type="u64")
+    for _ in range(2):
+        with pytest.raises(BadRequest, match="CAP-FILE: there is no event in .*worker-0.* of 2"):
+            import_recordings(spark, lake, "none", find_recordings(tmp_path, form), given)
+    assert lake.streams() == []
+
+
 def beyond(mutant: dict) -> bool:
     """Whether a mutant has a number that no BIGINT holds."""
     text = (TIMELY / "mutants" / mutant["file"]).read_text(encoding="utf-8")

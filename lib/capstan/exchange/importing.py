@@ -94,11 +94,12 @@ def import_recordings(
     Raises:
         AnswerIsNo: `CAP-VIOLATION`, a recording breaks a rule.
         BadRequest: `CAP-BIGINT`, a number has no place on a tape; `CAP-EXISTS`, the stream is
-            there already, with other recordings; `CAP-TYPE`.
+            there already, with other recordings; `CAP-FILE`, there is no event; `CAP-TYPE`.
     """
     files = _files(spark, recordings)
     surveys = _surveyed(files, form)
     reached("import.survey", stream=name, files=len(surveys), events=sum(s.events for s in surveys))
+    _require_any(surveys)
     _require_storable(surveys)
     if not unchecked:
         _require_sound(surveys)
@@ -132,6 +133,18 @@ def _surveyed(files: DataFrame, form: Form) -> tuple[Survey, ...]:
     rows = _read(files, form, reading.survey, schema).collect()
     found = [Survey.from_text(row["survey"]) for row in rows]
     return tuple(sorted(found, key=lambda each: each.worker))
+
+
+def _require_any(surveys: Sequence[Survey]) -> None:
+    """Check that there is something to commit; and a stream takes no other files later on."""
+    if any(each.events for each in surveys):
+        return
+    raise BadRequest(
+        "CAP-FILE",
+        f"there is no event in {surveys[0].path}, nor in any other of {len(surveys)} recordings",
+        "nothing was written; import them once there is one",
+        file=surveys[0].path,
+    )
 
 
 def _require_storable(surveys: Iterable[Survey]) -> None:
