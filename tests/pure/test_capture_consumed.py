@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from capstan.capture.consumed import consumed
+from capstan.capture.consumed import begun_at, consumed
 from capstan.declare import Source
 from capstan.tape.feed import Consumed
 
@@ -81,3 +81,14 @@ def test_another_source_says_itself_where_it_stands(tmp_path: Path) -> None:
     offsets(tmp_path, {"reservoirVersion": 4})
     (found,) = consumed(str(tmp_path), Source(format="delta", path="/t"), 0)
     assert found == Consumed(detail={"offset": {"reservoirVersion": 4}})
+
+
+def test_when_a_micro_batch_was_begun(tmp_path: Path) -> None:
+    known = {"batchWatermarkMs": 0, "batchTimestampMs": 1795525530821, "conf": {}}
+    lay(tmp_path, "offsets/0", known, {"logOffset": 0})
+    offsets(tmp_path / "untold", {"logOffset": 0})
+    lay(tmp_path, "offsets/1")
+    lay(tmp_path, "offsets/2", "-", {"logOffset": 0})
+    assert begun_at(str(tmp_path), 0) == 1795525530821000
+    assert begun_at(str(tmp_path / "untold"), 0) is None
+    assert [begun_at(str(tmp_path), batch) for batch in (1, 2, 3)] == [None] * 3

@@ -191,7 +191,7 @@ def test_each_reason_for_being_late(spark: SparkSession, lake: Lake, source: Pat
         (100, None, START + 19 * HOUR, 0, "no place"),
         (101, "a", None, 0, "no time"),
         (102, "a", START - timedelta(days=400), 0, "below"),
-        (103, "a", START + timedelta(days=900), 0, "ahead"),
+        (103, "a", START.replace(year=2099), 0, "ahead"),
         (104, "a", START, 0, "late"),
         (105, "a", START + 19 * HOUR, 0, "in time"),
         (106, "a", START + 20 * HOUR, 0, "in time"),
@@ -216,7 +216,7 @@ def test_each_reason_for_being_late(spark: SparkSession, lake: Lake, source: Pat
     assert kept[104]["data"]["note"] == "late"
     assert kept[104]["frontier"] == [{"event": START + 17 * HOUR}]
     assert kept[104]["time"] == {"event": START}
-    # The one of 900 days ahead has not shut out all that follow.
+    # The one of 2099 has not shut out all that follow.
     assert done.frontier == ["2024-05-01T18:00:00.000000Z"]
 
 
@@ -230,6 +230,25 @@ def test_a_backlog_in_one_batch_is_not_ahead_of_itself(
     done = capture(spark, lake, stream)
 
     assert (done.records, done.late) == (30, {})
+
+
+def test_what_comes_after_a_long_silence_is_not_ahead(
+    spark: SparkSession, lake: Lake, source: Path
+) -> None:
+    """Neither is all that follows one old first record."""
+    lay(source, "0", [(100, "a", START - timedelta(days=900), 1, "old")])
+    lay(source, "1", rows(range(10)))
+    lay(
+        source, "2", [(n, place, at + 90 * 24 * HOUR, 1, "") for n, place, at, *_ in rows([10, 11])]
+    )
+    lay(source, "3", [(101, "a", START.replace(year=2099), 1, "ahead")])
+    stream = little_stream(source)
+    stream = replace(stream, time=replace(stream.time, max_ahead=timedelta(days=30)))
+
+    done = capture(spark, lake, stream)
+
+    assert (done.records, done.late) == (13, {"ahead": 1})
+    assert ids(records_of(lake)) == [*range(12), 100]
 
 
 def test_advance_sends_late_records_at_the_frontier(

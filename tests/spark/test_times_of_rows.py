@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from capstan.tape.lake import Lake
 
 MAY = datetime(2024, 5, 1, 9, 30, tzinfo=UTC)
+DAY = timedelta(days=1)
 MICROS = domain.since_epoch(MAY)
 MOST, LEAST = 2**63 - 1, -(2**63)
 YEAR_10000 = 253_402_300_800_000_000
@@ -201,3 +202,27 @@ def test_an_expression_that_cannot_be_computed(
     assert "\n" not in refused.value.message
     assert refused.value.hint
     assert lake.streams() == []
+
+
+def test_what_lies_behind_a_gap_and_in_the_future_is_ahead(spark: SparkSession) -> None:
+    time = EventTime(domain="event", column="at", every=HOUR, max_ahead=5 * DAY)
+    day = domain.micros(DAY)
+
+    def ahead(days: list[int], seen: int | None, begun: int | None) -> int | None:
+        """The first day that is ahead; all are counted from May."""
+        rows = spark.createDataFrame([(MAY + each * DAY,) for each in days], "at TIMESTAMP")
+        known = [None if each is None else MICROS + each * day for each in (seen, begun)]
+        found = domain.ahead_from(rows, time, *known)
+        return None if found is None else round((found - MICROS) / day)
+
+    # A backlog is not ahead of itself, whether the clock has come to it or not.
+    backlog = list(range(0, 90, 3))
+    assert [ahead(backlog, None, begun) for begun in (None, -900, 900)] == [None] * 3
+    assert ahead([*backlog, 97], None, None) == 97
+    assert ahead([*backlog, 97], None, 91) == 97
+    assert ahead([*backlog, 97], None, 93) is None
+    assert ahead([*backlog, 97, 900], None, 93) == 900
+    assert ahead([50, 51], 40, -900) == 50
+    assert ahead([50, 51], 40, 46) is None
+    # Behind a gap all is ahead, though nothing up to the present is.
+    assert ahead([50, 61, 62], 40, 50) == 61

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from capstan.capture import checkpoint, domain, lateness
+from capstan.capture.consumed import begun_at
 from capstan.capture.statements import CLOSING, numbered_events
 from capstan.capture.workers import Roster
 from capstan.declare import EventTime, Stream
@@ -106,9 +107,11 @@ class MicroBatch:
         return self._commit(stored, roster, seen, late)
 
     def _judged(self, prepared: DataFrame, roster: Roster) -> DataFrame:
-        ahead = None
-        if isinstance(self.stream.time, EventTime):
-            ahead = domain.ahead_from(prepared, self.stream.time, roster.seen)
+        ahead, time = None, self.stream.time
+        if isinstance(time, EventTime) and time.max_ahead is not None:
+            assert self.claim.number is not None
+            begun = begun_at(self.tape.paths.checkpoint, self.claim.number)
+            ahead = domain.ahead_from(prepared, time, roster.seen, begun)
         limits = domain.Limits(self.number, ahead)
         return domain.judge(roster.assign(prepared, self.stream), self.stream, limits)
 

@@ -1,7 +1,7 @@
 """What a micro-batch has consumed of its source, as Structured Streaming has written it down.
 
-A checkpoint keeps, by micro-batch, where each source stands at its end; of a source of files also
-which files it consists of. Both are there before the micro-batch begins.
+A checkpoint keeps, by micro-batch, when it was begun, and where each source stands at its end; of a
+source of files also which files it consists of. All are there before the micro-batch begins.
 """
 
 from __future__ import annotations
@@ -33,6 +33,26 @@ def consumed(checkpoint: str, source: Source, batch: int) -> tuple[Consumed, ...
     if source.format == "kafka":
         return _partitions(begin or _offset(f"{checkpoint}/sources/0/0") or {}, end)
     return (Consumed(detail={"offset": end}),)
+
+
+def begun_at(checkpoint: str, batch: int) -> int | None:
+    """When a micro-batch was begun, in microseconds since 1970; of one tried again the first time.
+
+    Args:
+        checkpoint: The folder of the checkpoint.
+        batch: The checkpoint's number of the micro-batch.
+
+    Returns:
+        The moment by the clock of the driver, or None where that is not told.
+    """
+    path = f"{checkpoint}/offsets/{batch}"
+    if not exists(path):
+        return None
+    # A version, what Spark knew when it began, and the sources.
+    lines = read_text(path).splitlines()[1:]
+    known = json.loads(lines[0]) if lines else None
+    moment = known.get("batchTimestampMs") if isinstance(known, dict) else None
+    return 1000 * int(moment) if moment else None
 
 
 def _offset(path: str) -> Mapping[str, object] | None:

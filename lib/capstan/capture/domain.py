@@ -249,25 +249,32 @@ def watermark(time: EventTime, greatest: int, before: int) -> int:
     return max(before, bound - bound % micros(time.every))
 
 
-def ahead_from(frame: DataFrame, time: EventTime, seen: int | None) -> int | None:
+def ahead_from(
+    frame: DataFrame, time: EventTime, seen: int | None, begun: int | None
+) -> int | None:
     """The first time of a batch that lies more than `max_ahead` after every time before it.
 
     What lies behind a gap is ahead, not what is far from the batch's start: so a backlog of a year
-    in one micro-batch is judged as it would have been day by day.
+    in one micro-batch is judged as it would have been day by day. Nor is what the clock has come
+    to: a source may be silent for long, and what it sends then is no error.
 
     Args:
         frame: Prepared rows of the micro-batch.
         time: The declaration.
         seen: The greatest time on tape, in microseconds, or None.
+        begun: When the micro-batch was begun, in microseconds; None where that is not known.
     """
     if time.max_ahead is None:
         return None
+    most = micros(time.max_ahead)
     own = truncated(F.col("at"), time).alias("own")
     times = frame.select(own).where(F.col("own") >= since_epoch(time.minimum)).distinct()
     if seen is not None:
         times = times.where(F.col("own") > seen)
     before = F.expr("lag(own) OVER (ORDER BY own)")
     gaps = times.select("own", F.coalesce(before, F.lit(seen)).alias("before"))
-    first = gaps.where(F.col("own") - F.col("before") > micros(time.max_ahead))
+    first = gaps.where(F.col("own") - F.col("before") > most)
+    if begun is not None:
+        first = first.where(F.col("own") > begun + most)
     row = first.agg(F.min("own").alias("first")).collect()[0]
     return None if row["first"] is None else int(row["first"])
