@@ -488,6 +488,25 @@ def test_other_readers(spark: SparkSession, lake: Lake, source: Path) -> None:
     assert first["updates"][0][0]["time"]["event"].year == 1  # type: ignore[index]
 
 
+def test_a_folder_is_a_worker_of_its_own_name(
+    spark: SparkSession, lake: Lake, source: Path
+) -> None:
+    folders = ["New York", "a+b", "50%", "Zürich", "k=a%3Ab", "plain"]
+    for number, folder in enumerate(folders):
+        lay(source / folder, "0", rows([number]))
+    stream = little_stream(source, workers=ByPartition())
+    options = {"recursiveFileLookup": "true"}
+
+    capture(spark, lake, replace(stream, source=replace(stream.source, options=options)))
+
+    tape = open_tape(lake, "little")
+    labels = summary.worker_labels(tape, newest_cut(tape))
+    owners = records_of(lake).select("worker", pl.col("data").struct.field("id"))
+    assert {labels[worker]: number for worker, number in owners.iter_rows()} == {
+        folder: number for number, folder in enumerate(folders)
+    }
+
+
 class TestRefusals:
     def test_payload_that_lost_or_changed_a_column(
         self, spark: SparkSession, lake: Lake, source: Path

@@ -159,8 +159,10 @@ def _label(frame: DataFrame, stream: Stream) -> Column:
             return _column(frame, stream, by.column)
         if stream.source.format == "kafka":
             return F.concat_ws("/", F.col("topic"), F.col("partition"))
-        # A file's partition is the folder it lies in.
-        return F.regexp_extract(F.col("_metadata.file_path"), "([^/]+)/[^/]+$", 1)
+        # A file's partition is the folder it lies in; the path is a URI, in which a plus is itself.
+        folder = F.regexp_extract(F.col("_metadata.file_path"), "([^/]+)/[^/]+$", 1)
+        named = F.try_url_decode(F.replace(folder, F.lit("+"), F.lit("%2B")))
+        return F.coalesce(named, folder)
     return F.lit(None)
 
 
