@@ -89,7 +89,7 @@ def test_a_recording_is_not_exported_in_part_to_topics(
     )
     assert sent == []
     assert error.hint == (
-        "a recording is exported whole; `capstan replay s --into TABLE --since "
+        "a recording is taken whole; `capstan replay s --into TABLE --since "
         f"{SINCE}` plays what is left"
     )
 

@@ -19,7 +19,7 @@ from capstan.capture.statements import CLOSING, Statement, numbered_events
 from capstan.declare import check_name
 from capstan.errors import AnswerIsNo, BadRequest, NotComplete
 from capstan.exchange.onto import enrol, existing_tape, forgotten
-from capstan.ledger.retired import require_kept
+from capstan.ledger.retired import WHOLE, require_kept
 from capstan.steps import reached
 from capstan.tape import delta, summary
 from capstan.tape.fingerprint import fingerprint, record_hashes
@@ -140,7 +140,7 @@ def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Rec
         return _told(request, cut, copy, records=0, stood=True)
     _require_onward(tape, cut, copy, before, after)
     region = Region(Box.everything(tape.time_type), after, before if commit else None)
-    require_kept(lake, tape, cut, tuple(workers), region, "the re-capture")
+    require_kept(lake, tape, cut, tuple(workers), region, "the re-capture", WHOLE)
     source = _Source(tape, cut, tuple(workers), region)
     records = _record(spark, source, copy, commit, holders, _moves(holders, before, after))
     verify(spark, lake, copy).require_valid(copy)

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from capstan.errors import AnswerIsNo, BadRequest
 from capstan.exchange.importing import counted_events
-from capstan.exchange.onto import existing_tape, forgotten
+from capstan.exchange.onto import enrol_named, existing_tape, forgotten
 from capstan.exchange.topics import RECORD, asked, read_head, read_messages, short
 from capstan.interop.topics import Head, Topics, mixed
 from capstan.steps import reached
@@ -26,13 +26,11 @@ from capstan.tape import delta, summary
 from capstan.tape.columns import coordinate
 from capstan.tape.fingerprint import fingerprint, record_hashes
 from capstan.tape.lake import Lake
-from capstan.tape.schema import WORKERS, check_payload, time_struct, updates_array
+from capstan.tape.schema import check_payload, time_struct, updates_array
 from capstan.tape.tape import (
-    Cut,
     Tape,
     append_events,
     create_tape,
-    fenced,
     newest_cut,
     stored_payload,
 )
@@ -329,7 +327,8 @@ def _require_sound(
 
 def _write(spark: SparkSession, tape: Tape, taken: _Taken, commit: int) -> None:
     """Workers, then records, then the events that promise them: one commit of the tape."""
-    _enrol(spark, tape, taken.head.workers, commit)
+    fresh = enrol_named(spark, tape, taken.head.workers, commit)
+    reached("topics.workers", stream=tape.name, workers=fresh)
     records = taken.records().select("worker", "batch", "time", "pos", "data")
     note = {"stream": tape.name, "ends": {str(worker): end for worker, end in taken.ends.items()}}
     delta.append(
@@ -340,26 +339,6 @@ def _write(spark: SparkSession, tape: Tape, taken: _Taken, commit: int) -> None:
     events = counted_events(taken.events().drop("h1", "h2"), stored, commit).coalesce(1)
     append_events(tape, events, commit, {"stream": tape.name, "topics": True})
     reached("topics.events", stream=tape.name, commit=commit)
-
-
-def _enrol(spark: SparkSession, tape: Tape, workers: Mapping[int, str], commit: int) -> None:
-    """Write down the workers that are not on the roster yet.
-
-    Raises:
-        Fenced: `CAP-FENCED` when another process writes to it meanwhile.
-    """
-    app = f"roster:{tape.name}"
-    # Before the roster is looked at: whoever writes to it from here on is in the way of this write.
-    last = delta.open_table(tape.paths.workers).transaction_version(app)
-    known = summary.worker_labels(tape, Cut(commit, 0))
-    fresh = [(w, label, commit) for w, label in sorted(workers.items()) if w not in known]
-    if fresh:
-        rows = spark.createDataFrame(fresh, WORKERS).coalesce(1)
-        # Workers come in any order: the transaction rises though their numbers may not.
-        txn = Txn(app, 0 if last is None else last + 1)
-        if delta.append(rows, tape.paths.workers, txn=txn) is None:
-            raise fenced(tape, commit)
-    reached("topics.workers", stream=tape.name, workers=len(fresh))
 
 
 def _transaction(tape: Tape, commit: int) -> Txn:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _LEAVE_OUT = "leave out these times (--since {since}); what was published from them stands"
 WHOLE = (
-    "a recording is exported whole; `capstan replay {stream} --into TABLE --since {since}` plays "
+    "a recording is taken whole; `capstan replay {stream} --into TABLE --since {since}` plays "
     "what is left"
 )
 """The hint for what takes whole recordings, and has no times to choose."""

@@ -197,7 +197,11 @@ class Plan:
             BadRequest: `CAP-RETIRED`, naming the times that have no records any more.
         """
         workers = tuple(self.workers)
-        require_kept(self.lake, self.tape, self.cut, workers, self.reads, "the replay")
+        what = (self.lake, self.tape, self.cut, workers, self.reads, "the replay")
+        if self.cursor is None:
+            require_kept(*what)
+        else:
+            require_kept(*what, "follow under another name, {since} being its --since")
 
 
 def make_plan(

@@ -146,7 +146,8 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
             retired=retired,
         )
     if retired:
-        raise gone(tape, retired[0], "the audit")
+        hint = "what was published stands, but its rows cannot be computed again"
+        raise gone(tape, retired[0], "the audit", hint)
     with playing(spark, plan, again=True) as output:
         return audit_computed(
             spark,

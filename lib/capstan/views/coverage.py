@@ -16,6 +16,7 @@ from capstan.backfill.gaps import Survey, bound_text, survey
 from capstan.backfill.interval import Interval, State
 from capstan.declare import Declarations, Mode, Replay
 from capstan.errors import BadRequest, CapstanError
+from capstan.replay.plan import target_path
 from capstan.tape.kept import Kept
 from capstan.tape.lake import Lake, newest_entry
 from capstan.times import Kind, TimeType
@@ -235,7 +236,9 @@ def require_tape(lake: Lake, stream: str) -> None:
 def _survey(lake: Lake, declarations: Declarations, replay: Replay) -> Survey:
     """The state of a replay's intervals, told again when its tape or a ledger has grown."""
     ledgers = [lake.ledger(name) for name in ("coverage", "runs", "claims", "retired")]
-    read = [lake.stream(replay.stream).events, *ledgers]
+    target = target_path(lake, declarations, replay.target)[0]
+    # Nothing stands in a table that is gone; its own log tells that.
+    read = [lake.stream(replay.stream).events, target, *ledgers]
     return _KEPT.get(
         (lake.root, replay.name),
         (declarations, *map(newest_entry, read)),
