@@ -92,11 +92,11 @@ def test_workers_of_a_half_done_batch_do_not_hold_the_stream_back(killed) -> Non
     world.source.mkdir()
     lay(world.source, "east", [(row[0], "east", *row[2:]) for row in little.rows_of(1)])
     tape = open_tape(world.lake, little.NAME)
-    before = summary.frontier_of(summary.worker_states(tape, newest_cut(tape)))
+    before = summary.frontier_of(tape, summary.worker_states(tape, newest_cut(tape)))
     world.act("capture", reseat=True)
     contents.require_sound(world.spark, world.lake)
     states = summary.worker_states(tape, newest_cut(tape))
     assert [state.label for state in states] == ["north", "south", "west", "east"]
     assert states[3].records > 0
-    held = summary.frontier_of(states).elements
+    held = summary.frontier_of(tape, states).elements
     assert [tuple(time) for time in held] > [tuple(time) for time in before.elements]

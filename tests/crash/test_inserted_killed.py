@@ -105,6 +105,6 @@ def test_an_idle_source_that_was_cut_off_moves_to_where_it_was_to(killed, point)
     (claim,) = feed.inserted(tape)
     world.act("capture")
     assert feed.inserted(tape) == (claim,)
-    (held,) = summary.frontier_of(summary.worker_states(tape, newest_cut(tape))).elements
+    (held,) = summary.frontier_of(tape, summary.worker_states(tape, newest_cut(tape))).elements
     assert list(held) == [claim.detail["event"]]
     contents.require_sound(world.spark, world.lake)

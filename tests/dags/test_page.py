@@ -333,7 +333,8 @@ def test_no_field_of_the_form_takes_what_cannot_be_meant(
         assert answer.status_code == 200, (value, answer.text)
         assert RUN not in answer.text
         assert "<script>alert" not in answer.text
-    assert {each.name for each in Path(place.lake).iterdir()} == {"streams", "ledger"}
+    laid = {"streams", "ledger", "tables"}
+    assert {each.name for each in Path(place.lake).iterdir()} == laid
 
 
 @pytest.mark.parametrize(

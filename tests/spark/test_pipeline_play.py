@@ -49,7 +49,7 @@ class Tape:
         self.cut = newest_cut(self.tape)
         states = summary.worker_states(self.tape, self.cut)
         self.workers = {state.worker: state.label for state in states}
-        self.frontier = summary.frontier_of(states)
+        self.frontier = summary.frontier_of(self.tape, states)
 
     def play(self, name: str, since: str, until: str, **more: object) -> Played:
         box = Box.from_json(self.tape.time_type, {"since": since, "until": until})

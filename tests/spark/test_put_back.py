@@ -52,7 +52,7 @@ def records_of(lake: Lake) -> pl.DataFrame:
 
 def frontier(lake: Lake) -> datetime:
     tape = open_tape(lake, "little")
-    (time,) = summary.frontier_of(summary.worker_states(tape, newest_cut(tape))).elements
+    (time,) = summary.frontier_of(tape, summary.worker_states(tape, newest_cut(tape))).elements
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time[-1])
 
 

@@ -71,7 +71,7 @@ def test_the_frontier_never_moves_back(rescaled) -> None:
     before: tuple[int, ...] = ()
     for commit in range(newest_cut(tape).commit + 1):
         states = summary.worker_states(tape, summary.find_cut(tape, commit))
-        (now,) = summary.frontier_of(states).elements
+        (now,) = summary.frontier_of(tape, states).elements
         assert tuple(now) >= before
         before = tuple(now)
 
