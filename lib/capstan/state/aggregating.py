@@ -113,6 +113,7 @@ class _KeyedAggregateOperator(Operator):
         self._folded = Folded(with_time(schema), spec.by, spec.aggregates, spec.ties)
         self._rows = RowBuffer(self._folded.rows)
         self.state_ports = (0,) * (1 + self._folded.tables)
+        self.version = 2 if self._folded.widens else 1
 
     def process(self, batch: pa.RecordBatch, context: Context) -> None:
         rows = on_time(batch, context, self._every or 1)
@@ -142,7 +143,9 @@ class _KeyedAggregateOperator(Operator):
         return tables_to_bytes([self._rows.table(), *self._folded.checkpoint()])
 
     def restore(self, version: int, state: bytes) -> None:
-        check_version(version)
+        # Version 1 has narrow sums, which can be read like wide ones. The columns tell which.
+        if version not in (1, 2):
+            check_version(version, self.version)
         rows, *folded = tables_from_bytes(state)
         self._folded.restore(folded)
         self._rows.replace(rows)

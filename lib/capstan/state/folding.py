@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from capstan.dag import TIME
 from capstan.dag.operators.aggregates import Aggregate, AggregateKind, sum_type
 from capstan.dag.operators.order import first_of_each, group_ids, ordered, positions
-from capstan.dag.operators.reducing import Step, reduced
+from capstan.dag.operators.reducing import Step, reduced, sum_forms
+from capstan.dag.operators.sums import fitted, joined, widened
 from capstan.dag.operators.timed import constant, field_of
 
 FIRST_TIME: Final = "#first"
@@ -32,6 +33,7 @@ class Folded:
     Attributes:
         rows: The columns that are needed of a row.
         tables: How many tables its checkpoint has.
+        widens: Whether its checkpoint has sums in a wider type than their result.
         least: The first time of any row, or None.
     """
 
@@ -40,6 +42,7 @@ class Folded:
         "_by",
         "_count",
         "_distinct",
+        "_forms",
         "_keys",
         "_schema",
         "_sorting",
@@ -49,6 +52,7 @@ class Folded:
         "least",
         "rows",
         "tables",
+        "widens",
     )
 
     def __init__(
@@ -82,6 +86,9 @@ class Folded:
         ]
         self._values = list(dict.fromkeys(distinct))
         self.tables = 1 + len(self._values)
+        forms = sum_forms(self._aggregates, schema)
+        self._forms = {f"#sum:{name}": form for name, form in forms.items()}
+        self.widens = any(form.widens for form in forms.values())
         self._keys = [self.rows.field(name) for name in by]
         self._state: pa.Table = self._parts(self.rows.empty_table())
         self._distinct = [self._pairs(self.rows.empty_table(), name) for name in self._values]
@@ -118,18 +125,19 @@ class Folded:
     def checkpoint(self) -> list[pa.Table]:
         """All that is known, as tables that have the key columns."""
         self._fold()
-        return [self._state, *self._distinct]
+        return [widened(self._state, self._forms), *self._distinct]
 
     def restore(self, tables: Sequence[pa.Table]) -> None:
-        """Take back what `checkpoint` gave.
+        """Take back what `checkpoint` gave, or gave when all sums were narrow.
 
         Raises:
             ValueError: It is of other aggregates.
         """
         state, *distinct = tables
-        wanted = [self._state, *self._distinct]
-        found = [state, *distinct]
-        if [t.schema for t in found] != [t.schema for t in wanted]:
+        narrow = self._parts(self.rows.empty_table())
+        wide = widened(narrow, self._forms)
+        fits = state.schema in (narrow.schema, wide.schema)
+        if not fits or [t.schema for t in distinct] != [t.schema for t in self._distinct]:
             message = "the state of other aggregates"
             raise ValueError(message)
         self._state, self._distinct = state, distinct
@@ -140,13 +148,13 @@ class Folded:
         if not self._waiting:
             return
         rows = pa.concat_tables(self._waiting)
-        both = pa.concat_tables([self._state, self._parts(rows)])
-        state = self._merged(both)
+        both = joined([self._state, self._parts(rows)], self._forms)
+        state = joined([self._merged(both)], self._forms)
         distinct = [
             first_of_each(pa.concat_tables([seen, self._pairs(rows, name)]), [*self._by, name])
             for seen, name in zip(self._distinct, self._values, strict=True)
         ]
-        # All of it is computed before any of it is kept: a sum that overflows changes nothing.
+        # All of it is computed before any of it is kept: what fails changes nothing.
         self._state = state.combine_chunks()
         self._distinct = [seen.combine_chunks() for seen in distinct]
         self._waiting, self._count = [], 0
@@ -199,7 +207,7 @@ class Folded:
             if function in _ENDS:
                 values = parts.column(part).take(found.column(f"#at:{function}"))
                 found = found.append_column(part, values)
-        return found.select(parts.column_names).cast(parts.schema)
+        return found.select(parts.column_names)
 
     def _pairs(self, rows: pa.Table, name: str) -> pa.Table:
         pairs = rows.select(list(dict.fromkeys([*self._by, name])))
@@ -224,6 +232,8 @@ class Folded:
                 total = pc.cast(state.column(f"#sum:{a.column}"), kind, safe=False)
                 count = pc.cast(state.column(f"#count:{a.column}"), kind)
                 return pc.divide(total, pc.if_else(pc.equal(count, 0.0), 1.0, count))
+            case AggregateKind.SUM:
+                return fitted(state.column(f"#sum:{a.column}"), kind, str(a))
             case _:
                 return pc.cast(state.column(f"#{a.kind}:{a.column}"), kind)
 

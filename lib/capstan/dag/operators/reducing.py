@@ -1,8 +1,8 @@
 """Carries aggregates out over groups of rows.
 
 Results depend on the rows alone, not on the order or the batches that they came in. Sums of
-integers are exact or fail; they never wrap around. Sums of floats are taken in one order that
-follows from the values.
+integers and decimals are exact or fail; they never wrap around. Sums of floats are taken in one
+order that follows from the values.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from capstan.dag.event import TIME
 from capstan.dag.operators.aggregates import Aggregate, AggregateKind, sum_type
 from capstan.dag.operators.order import check_sortable, ordered, positions
+from capstan.dag.operators.sums import SumForm, fitted, joined, summable, widened
 from capstan.dag.operators.timed import field_of
 
 
@@ -26,9 +27,10 @@ class Reducer:
 
     Attributes:
         partial: Whether rows are reduced as they come.
+        widens: Whether a checkpoint of parts has sums in a wider type than their result.
     """
 
-    __slots__ = ("_aggregates", "_columns", "_schema", "_sorting", "partial")
+    __slots__ = ("_aggregates", "_columns", "_forms", "_schema", "_sorting", "partial", "widens")
 
     def __init__(
         self, schema: pa.Schema, aggregates: Sequence[Aggregate], ties: Sequence[str] = ()
@@ -49,6 +51,9 @@ class Reducer:
         self._schema = schema
         self._aggregates = tuple(aggregates)
         self.partial = all(_partial(aggregate, schema) for aggregate in aggregates)
+        forms = sum_forms(self._aggregates, schema) if self.partial else {}
+        self._forms = {f"#{name}:sum": form for name, form in forms.items()}
+        self.widens = any(form.widens for form in forms.values())
         ordering = [a.column for a in aggregates if _by_order(a, schema) and a.column is not None]
         self._sorting = list(dict.fromkeys([TIME, *ties, *ordering])) if ordering else []
         used = [a.column for a in aggregates if a.column is not None]
@@ -68,6 +73,14 @@ class Reducer:
         if self.partial:
             return reduced(rows, by, [step for a in self._aggregates for step in _parts(a)])
         return rows.select(list(dict.fromkeys([*by, *self._columns, TIME])))
+
+    def joined(self, kept: Sequence[pa.Table]) -> pa.Table:
+        """What was taken in at several times as one table."""
+        return joined(kept, self._forms)
+
+    def lasting(self, kept: pa.Table) -> pa.Table:
+        """What was taken in, in the form of checkpoints: its types do not depend on values."""
+        return widened(kept, self._forms)
 
     def merge(self, kept: pa.Table, by: Sequence[str]) -> pa.Table:
         """Fewer rows that stand for the same, where that is possible."""
@@ -96,6 +109,8 @@ class Reducer:
             total = pc.cast(grouped.column(_named(a, "sum")), pa.float64(), safe=False)
             count = pc.cast(grouped.column(_named(a, "count")), pa.float64())
             return pc.divide(total, pc.if_else(pc.equal(count, 0.0), 1.0, count))
+        if a.kind is AggregateKind.SUM:
+            return fitted(grouped.column(_named(a, "sum")), kind, str(a))
         return pc.cast(grouped.column(_named(a, a.kind.value)), kind)
 
 
@@ -140,7 +155,8 @@ def _by_order(a: Aggregate, schema: pa.Schema) -> bool:
 def reduced(rows: pa.Table, by: Sequence[str], steps: Sequence[Step]) -> pa.Table:
     """The columns of `by`, then one column for each step, groups in order of appearance.
 
-    Floats are summed in the order of the rows.
+    Floats are summed in the order of the rows. Other sums have the type that they were surely not
+    too large for, which is not always that of the result.
     """
     arrays: list[pa.ChunkedArray] = [rows.column(name) for name in by]
     names = [f"k{position}" for position in range(len(by))]
@@ -162,39 +178,21 @@ def reduced(rows: pa.Table, by: Sequence[str], steps: Sequence[Step]) -> pa.Tabl
     values = pa.Table.from_arrays(arrays, names)
     grouped = values.group_by(names[: len(by)], use_threads=False).aggregate(todo)
     results = [grouped.column(f"k{position}") for position in range(len(by))]
-    results += [_back(grouped.column(found), name, steps, rows) for name, found in done.items()]
+    results += [grouped.column(found) for found in done.values()]
     return pa.Table.from_arrays(results, [*by, *done])
 
 
+def sum_forms(aggregates: Sequence[Aggregate], schema: pa.Schema) -> dict[str, SumForm]:
+    """The forms of the sums that aggregates need, by the column that is summed."""
+    summed = [a.column for a in aggregates if a.kind in (AggregateKind.SUM, AggregateKind.MEAN)]
+    kinds = {name: field_of(schema, name).type for name in summed if name is not None}
+    return {name: SumForm.of(sum_type(kind), kind) for name, kind in kinds.items()}
+
+
 def _ready(column: pa.ChunkedArray, function: str) -> pa.ChunkedArray:
-    kind = column.type
     if function == "sum":
-        if pa.types.is_integer(kind):
-            wide = pa.decimal128(38, 0)
-            return pc.cast(column, wide) if _may_wrap(column) else column
-        if pa.types.is_decimal128(kind):
-            return pc.cast(column, pa.decimal128(38, kind.scale))
-        return pc.cast(column, pa.float64())
-    if function in ("min", "max") and pa.types.is_floating(kind):
+        return summable(column)
+    if function in ("min", "max") and pa.types.is_floating(column.type):
         # -0.0 and 0.0 are equal, so which is the least would depend on which came first.
-        return pc.add(column, pa.scalar(0.0, kind))
+        return pc.add(column, pa.scalar(0.0, column.type))
     return column
-
-
-def _may_wrap(column: pa.ChunkedArray) -> bool:
-    ends = pc.min_max(column).as_py()
-    if ends["min"] is None:
-        return False
-    limit = 2**64 if pa.types.is_unsigned_integer(column.type) else 2**63
-    return bool(len(column) * max(abs(ends["min"]), abs(ends["max"])) >= limit)
-
-
-def _back(
-    column: pa.ChunkedArray, name: str, steps: Sequence[Step], rows: pa.Table
-) -> pa.ChunkedArray:
-    source = next(step[0] for step in steps if step[2] == name)
-    if not pa.types.is_decimal128(column.type) or source is None:
-        return column
-    before = rows.column(source).type
-    # Only sums of integers went through decimals; a sum that does not fit raises here.
-    return pc.cast(column, sum_type(before)) if pa.types.is_integer(before) else column

@@ -104,7 +104,7 @@ class _SessionOperator(Operator):
         self._open: pa.Table | None = None
         # The first end that the sessions known so far can have; they can only grow.
         self._due: int | None = None
-        self.version = 2 if self._reducer.partial else 1
+        self.version = 1 + self._reducer.partial + self._reducer.widens
 
     def process(self, batch: pa.RecordBatch, context: Context) -> None:
         rows = on_time(batch, context, self._gap)
@@ -135,11 +135,11 @@ class _SessionOperator(Operator):
         # The same whenever the rows have come.
         self._keep(self._with_sessions(self._known()))
         assert self._open is not None
-        return tables_to_bytes([self._open])
+        return tables_to_bytes([self._reducer.lasting(self._open)])
 
     def restore(self, version: int, state: bytes) -> None:
-        # Version 1 is rows, of which parts can be made.
-        if version != 1:
+        # Version 1 is rows, of which parts can be made; 2 has narrow sums.
+        if not 1 <= version < self.version:
             check_version(version, self.version)
         (kept,) = tables_from_bytes(state)
         # Perhaps too early; then nothing closes and it is found anew.
@@ -155,7 +155,8 @@ class _SessionOperator(Operator):
         parts = self._reducer.take_in(rows, [*self._by, TIME])
         parts = parts.append_column(_START, parts.column(TIME))
         if self._open is not None:
-            parts = pa.concat_tables([self._open, parts.select(self._open.column_names)])
+            known = parts.select(self._open.column_names)
+            parts = self._reducer.joined([self._open, known])
         return parts.combine_chunks()
 
     def _keep(self, left: pa.Table) -> None:

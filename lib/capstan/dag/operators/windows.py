@@ -185,6 +185,7 @@ class _WindowOperator(Operator):
         self._compact = _COMPACT
         self._least: int | None = None
         self._closed: int | None = None
+        self.version = 2 if self._reducer.widens else 1
 
     def process(self, batch: pa.RecordBatch, context: Context) -> None:
         rows = on_time(batch, context, self._size)
@@ -195,7 +196,7 @@ class _WindowOperator(Operator):
         self._keep([*self._kept, self._reducer.take_in(table, [*self._by, _PANE])])
         # Parts grow with the number of batches, which says nothing of the number of groups.
         if self._reducer.partial and sum(kept.num_rows for kept in self._kept) > self._compact:
-            merged = self._reducer.merge(pa.concat_tables(self._kept), [*self._by, _PANE])
+            merged = self._reducer.merge(self._reducer.joined(self._kept), [*self._by, _PANE])
             self._keep([merged])
             self._compact = max(_COMPACT, 2 * merged.num_rows)
 
@@ -203,7 +204,7 @@ class _WindowOperator(Operator):
         closed, self._closed = self._closed, watermark
         if self._least is None or self._first_end(self._least) > watermark:
             return
-        kept = pa.concat_tables(self._kept)
+        kept = self._reducer.joined(self._kept)
         closing = self._closing(kept, closed, watermark)
         last = pc.add_checked(floor_to(kept.column(_PANE), self._slide, self._offset), self._size)
         self._keep([kept.filter(pc.greater(last, watermark)).combine_chunks()])
@@ -215,12 +216,14 @@ class _WindowOperator(Operator):
         emit_timed(rows, context, timed=self._timed)
 
     def checkpoint(self) -> bytes:
-        kept = [pa.concat_tables(self._kept)] if self._kept else []
+        kept = [self._reducer.lasting(self._reducer.joined(self._kept))] if self._kept else []
         edge = pa.table({"closed": pa.array([self._closed], pa.int64())})
         return tables_to_bytes([edge, *kept])
 
     def restore(self, version: int, state: bytes) -> None:
-        check_version(version)
+        # Version 1 has narrow sums, which can be read like wide ones.
+        if version != 1:
+            check_version(version, self.version)
         edge, *kept = tables_from_bytes(state)
         self._closed = edge.column("closed")[0].as_py()
         self._keep(kept)
