@@ -108,6 +108,7 @@ def bids(*rows):
         (Sql("SELECT random() AS r FROM input"), [BIDS], "random has no fixed value"),
         (Sql("SELECT now() AS r FROM input"), [BIDS], "now has no fixed value"),
         (Sql("SELECT CURRENT_TIMESTAMP AS r FROM input"), [BIDS], "has no fixed value"),
+        (Sql("SELECT error('no') AS r FROM input"), [BIDS], "error has no fixed value"),
         (Sql("SELECT * FROM read_csv('/etc/passwd')"), [BIDS], "read_csv has no fixed value"),
         (Sql("SELECT * FROM '/etc/passwd.csv'"), [BIDS], "no table /etc/passwd.csv"),
         (Sql("SELECT * FROM duckdb_settings"), [BIDS], "no table duckdb_settings"),
@@ -122,6 +123,68 @@ def test_what_does_not_fit_is_refused_by_the_build(spec, schemas, reason):
     with pytest.raises(SchemaMismatch) as caught:
         graph(spec, *schemas)
     assert reason in caught.value.fields["reason"]
+
+
+MOMENTS = pa.schema([("moment", pa.timestamp("us")), ("name", pa.string()), ("number", pa.int64())])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "current_localtimestamp()",
+        "Current_LocalTime()",
+        "ago(INTERVAL 1 DAY)",
+        "main.ago(INTERVAL 1 DAY)",
+        "age(moment)",
+        "pg_postmaster_start_time()",
+        "pg_conf_load_time()",
+        "pg_sleep(1)",
+        "json_serialize_plan('SELECT now()', optimize := true)",
+        "list_transform([number], lambda x: age(moment))",
+        "TIMETZ '10:00:00+00' AT TIME ZONE 'Australia/Sydney'",
+        "timezone('Australia/Sydney', CAST(name AS TIME WITH TIME ZONE))",
+    ],
+)
+@pytest.mark.parametrize("make", [Sql, lambda query: SqlWindow(query, 5)], ids=["row", "window"])
+def test_sql_that_depends_on_the_clock_is_refused(make, value):
+    with pytest.raises(SchemaMismatch, match="has no fixed value"):
+        graph(make(f"SELECT {value} AS made FROM input"), MOMENTS)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT number FROM input USING SAMPLE 2 ROWS",
+        "SELECT number FROM input TABLESAMPLE 10%",
+        "SELECT n FROM (SELECT count(*) AS n FROM input TABLESAMPLE reservoir(2 ROWS)) AS s",
+        "WITH few AS (SELECT * FROM input USING SAMPLE 2) SELECT number FROM few",
+    ],
+)
+def test_sql_over_a_sample_is_refused(query):
+    with pytest.raises(SchemaMismatch, match="a sample has no fixed value"):
+        graph(SqlWindow(query, 5), MOMENTS)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "age(moment, TIMESTAMP '2024-01-01')",
+        "split_part(name, ',', 1)",
+        "nullif(number, 1)",
+        "list_sum([number])",
+        "date_add(moment, INTERVAL 1 DAY)",
+        "json(name)",
+        "assert_true(number > 0)",
+        "moment AT TIME ZONE 'Australia/Sydney'",
+        "CAST(name AS TIME WITH TIME ZONE)",
+    ],
+)
+def test_sql_of_fixed_values_is_taken(value):
+    graph(Sql(f"SELECT {value} AS made FROM input"), MOMENTS)
+    graph(
+        SqlWindow(f"SELECT json_group_object(name, number) AS m, max({value}) AS v FROM input", 5),
+        MOMENTS,
+    )
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,9 @@ _CLOCKS: Final = {"current_date", "current_time", "current_timestamp", "localtim
     "session_user",
     "user",
 }
+# Told to be the same at each call, and read the clock: in a plan it is a constant.
+_CALLED_CLOCKS: Final = {"current_localtime", "current_localtimestamp", "json_serialize_plan"}
+_TIMES_WITH_ZONE: Final = {"timetz", "time with time zone"}
 
 
 def connected() -> DuckDBPyConnection:
@@ -84,27 +87,67 @@ def checked_query(query: str, tables: dict[str, pa.Schema], *, row_by_row: bool)
 def _unsteady() -> frozenset[str]:
     """The functions that read something else than rows, or give another value at each call."""
     with connected() as connection:
-        names = connection.execute(
-            "SELECT function_name FROM duckdb_functions() "
+        functions = connection.execute(
+            "SELECT function_name, function_type = 'table' FROM duckdb_functions() "
             "WHERE function_type = 'table' OR stability <> 'CONSISTENT'"
         ).fetchall()
-    return (frozenset(name for (name,) in names) | _CLOCKS) - {"unnest"}
+        # What a macro is made of decides; by itself nothing is told of it.
+        macros = connection.execute(
+            "SELECT function_name, json_serialize_sql('SELECT ' || macro_definition) "
+            "FROM duckdb_functions() WHERE function_type = 'macro'"
+        ).fetchall()
+    tables = {name for name, is_table in functions if is_table} - {"unnest"}
+    unsteady = {name for name, is_table in functions if not is_table} | _CLOCKS | _CALLED_CLOCKS
+    # A macro that fails on some values is as steady as they are.
+    made_of = [(name, _parts_of(json.loads(text)) - {"error"}) for name, text in macros]
+    while more := {name for name, parts in made_of if parts & {*unsteady, _SCAN}} - unsteady:
+        unsteady |= more
+    return frozenset(unsteady | tables)
+
+
+def _parts_of(macro: object) -> set[str]:
+    """The functions and clocks in a macro; `_SCAN` where it reads a table."""
+    parts = set()
+    for node in _nodes(macro):
+        if node.get("type") in ("BASE_TABLE", "TABLE_FUNCTION") or node.get("error"):
+            parts.add(_SCAN)
+        parts.add(str(node.get("function_name")).lower())
+        if node.get("class") == "COLUMN_REF":
+            parts.add(str(_bare_clock(node, set())).lower())
+    return parts
 
 
 def _check_names(tree: object, tables: dict[str, pa.Schema]) -> None:
     columns = {name for schema in tables.values() for name in schema.names}
     nodes = list(_nodes(tree))
     common = {entry["key"] for node in nodes for entry in _common_tables(node)}
+    zoned = any(str(node.get("type_name")).lower() in _TIMES_WITH_ZONE for node in nodes)
     for node in nodes:
-        name = node.get("function_name")
-        if node.get("class") == "COLUMN_REF":
-            name = _bare_clock(node, columns)
-        if isinstance(name, str) and name.lower() in _unsteady():
-            message = f"{name} has no fixed value"
+        what = _without_fixed_value(node, columns, zoned=zoned)
+        if what is not None:
+            message = f"{what} has no fixed value"
             raise ValueError(message)
         if node.get("type") == "BASE_TABLE" and node["table_name"] not in {*tables, *common}:
             message = f"no table {node['table_name']}, only {', '.join(tables)}"
             raise ValueError(message)
+
+
+def _without_fixed_value(node: dict[str, object], columns: set[str], *, zoned: bool) -> str | None:
+    """What of a node depends on clock or chance; None where nothing does."""
+    if node.get("sample") is not None:
+        return "a sample"
+    name = node.get("function_name")
+    if node.get("class") == "COLUMN_REF":
+        name = _bare_clock(node, columns)
+    if not isinstance(name, str):
+        return None
+    arguments = node.get("arguments")
+    count = len(arguments) if isinstance(arguments, list) else 0
+    if name.lower() == "age" and count == 1:
+        return "age of one argument, which reckons from today,"
+    if name.lower() == "timezone" and count == 2 and zoned:
+        return "TIME WITH TIME ZONE at a zone, which has today's offset,"
+    return name if name.lower() in _unsteady() else None
 
 
 def _bare_clock(node: dict[str, object], columns: set[str]) -> str | None:
