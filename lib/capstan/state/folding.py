@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from capstan.dag import TIME
 from capstan.dag.operators.aggregates import Aggregate, AggregateKind, sum_type
-from capstan.dag.operators.order import first_of_each, group_ids, ordered, positions
+from capstan.dag.operators.order import first_of_each, group_ids, one_of_equal, ordered, positions
 from capstan.dag.operators.reducing import Step, reduced, sum_forms
 from capstan.dag.operators.sums import fitted, joined, widened
 from capstan.dag.operators.timed import constant, field_of
@@ -140,6 +140,8 @@ class Folded:
         if not fits or [t.schema for t in distinct] != [t.schema for t in self._distinct]:
             message = "the state of other aggregates"
             raise ValueError(message)
+        # One that was kept by an earlier form may tell NaNs apart.
+        distinct = [self._pairs(t, name) for t, name in zip(distinct, self._values, strict=True)]
         self._state, self._distinct = state, distinct
         self._waiting, self._count = [], 0
         self.least = pc.min(state.column(FIRST_TIME)).as_py()
@@ -212,6 +214,10 @@ class Folded:
     def _pairs(self, rows: pa.Table, name: str) -> pa.Table:
         pairs = rows.select(list(dict.fromkeys([*self._by, name])))
         pairs = pairs.filter(pc.is_valid(pairs.column(name)))
+        if name not in self._by:
+            position = pairs.schema.get_field_index(name)
+            values = one_of_equal(pairs.column(name))
+            pairs = pairs.set_column(position, pairs.schema.field(name), values)
         return first_of_each(pairs, pairs.column_names)
 
     def _only(self, rows: pa.Table) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -58,6 +59,14 @@ def positions(rows: int) -> pa.Array:
     return pc.subtract(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), rows)), 1)
 
 
+def one_of_equal(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The values, where floats that count as one are the same: zeros of either sign, all NaNs."""
+    if column.type not in _BITS:
+        return column
+    nan, zero = (pa.scalar(value, column.type) for value in (math.nan, 0.0))
+    return pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
+
+
 def group_ids(rows: pa.Table, columns: Sequence[str]) -> pa.Array:
     """A number for each row, the same for rows with equal values; null is a value like others."""
     ids = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
@@ -112,7 +121,8 @@ def _sortable(kind: pa.DataType) -> bool:
         pa.types.is_integer(kind)
         or kind in _BITS
         or pa.types.is_boolean(kind)
-        or pa.types.is_decimal(kind)
+        or pa.types.is_decimal128(kind)
+        or pa.types.is_decimal256(kind)
         or pa.types.is_date(kind)
         or pa.types.is_time(kind)
         or pa.types.is_timestamp(kind)

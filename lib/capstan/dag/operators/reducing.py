@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from capstan.dag.event import TIME
 from capstan.dag.operators.aggregates import Aggregate, AggregateKind, sum_type
-from capstan.dag.operators.order import check_sortable, ordered, positions
+from capstan.dag.operators.order import check_sortable, one_of_equal, ordered, positions
 from capstan.dag.operators.sums import SumForm, fitted, joined, summable, widened
 from capstan.dag.operators.timed import field_of
 
@@ -178,7 +178,8 @@ def reduced(rows: pa.Table, by: Sequence[str], steps: Sequence[Step]) -> pa.Tabl
     values = pa.Table.from_arrays(arrays, names)
     grouped = values.group_by(names[: len(by)], use_threads=False).aggregate(todo)
     results = [grouped.column(f"k{position}") for position in range(len(by))]
-    results += [grouped.column(found) for found in done.values()]
+    extremes = {name: rows.column(of).type for of, f, name in steps if of and f in ("min", "max")}
+    results += [_back(grouped.column(made), extremes.get(name)) for name, made in done.items()]
     return pa.Table.from_arrays(results, [*by, *done])
 
 
@@ -192,7 +193,18 @@ def sum_forms(aggregates: Sequence[Aggregate], schema: pa.Schema) -> dict[str, S
 def _ready(column: pa.ChunkedArray, function: str) -> pa.ChunkedArray:
     if function == "sum":
         return summable(column)
+    if function == "count_distinct":
+        return one_of_equal(column)
     if function in ("min", "max") and pa.types.is_floating(column.type):
         # -0.0 and 0.0 are equal, so which is the least would depend on which came first.
         return pc.add(column, pa.scalar(0.0, column.type))
+    if function in ("min", "max") and pa.types.is_duration(column.type):
+        # Arrow orders durations, and has no extremes of them by group.
+        return pc.cast(column, pa.int64())
     return column
+
+
+def _back(column: pa.ChunkedArray, kind: pa.DataType | None) -> pa.ChunkedArray:
+    """What was made of values, in their type where that was put aside."""
+    duration = kind is not None and pa.types.is_duration(kind)
+    return pc.cast(column, kind) if duration else column
