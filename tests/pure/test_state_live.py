@@ -263,6 +263,18 @@ def test_after_a_suspend_nothing_begins():
         cluster.begin_rescale((0,))
 
 
+def test_a_suspended_cluster_takes_no_records():
+    cluster = ready_cluster((0, 1), [(1, 1), (2, 2)])
+    cluster.begin_suspend()
+    cluster.run()
+    assert cluster.sources == ()
+    for message in (Data(1, 5), Epoch(9)):
+        with pytest.raises(UnknownWorker, match="takes no records, all have suspended"):
+            cluster.feed(0, message)
+    cluster.run()
+    assert len(cluster.outputs) == 2
+
+
 def test_a_late_record_is_put_aside():
     cluster = Cluster(job(), (0,))
     cluster.feed(0, Epoch(5))

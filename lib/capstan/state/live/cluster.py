@@ -61,7 +61,12 @@ class Cluster:
 
     @property
     def sources(self) -> tuple[int, ...]:
-        """The workers that take records: those that leave do no more, those that join not yet."""
+        """The workers that take records: those that leave do no more, those that join not yet.
+
+        None do once the cluster is to suspend.
+        """
+        if self.coordinator.suspended:
+            return ()
         running = self.coordinator.running
         if running is None or running.operation is Operation.SNAPSHOT:
             return self.coordinator.workers
@@ -77,7 +82,9 @@ class Cluster:
         """
         if worker not in self.sources:
             known = ", ".join(map(str, self.sources)) or "none"
-            text = f"worker {worker} takes no records, only: {known}"
+            suspended = self.coordinator.suspended
+            why = "all have suspended: start the job again" if suspended else f"only: {known}"
+            text = f"worker {worker} takes no records, {why}"
             raise UnknownWorker.of(text, worker=worker)
         self._workers[worker].feed(message)
 
