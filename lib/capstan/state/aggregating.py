@@ -112,6 +112,7 @@ class _KeyedAggregateOperator(Operator):
         self._every = None if spec.every is None else units(spec.every)
         self._folded = Folded(with_time(schema), spec.by, spec.aggregates, spec.ties)
         self._rows = RowBuffer(self._folded.rows)
+        self._ended = False
         self.state_ports = (0,) * (1 + self._folded.tables)
         self.version = 2 if self._folded.widens else 1
 
@@ -124,6 +125,7 @@ class _KeyedAggregateOperator(Operator):
         if self._every is None:
             self._folded.add(self._rows.take_before(watermark))
             if watermark == END:
+                self._ended = True
                 self._emit(self._folded.results(), context)
             return
         edge = watermark if watermark == END else watermark // self._every * self._every
@@ -134,7 +136,8 @@ class _KeyedAggregateOperator(Operator):
             self._emit(changed.set_column(at, TIME, constant(last, changed.num_rows)), context)
 
     def hold(self) -> int | None:
-        if self._every is not None:
+        # Once all has been put out, whoever reads it has to learn that nothing follows.
+        if self._every is not None or self._ended:
             return None
         known_times = [self._rows.least, self._folded.least]
         return min((time for time in known_times if time is not None), default=None)
@@ -149,6 +152,7 @@ class _KeyedAggregateOperator(Operator):
         rows, *folded = tables_from_bytes(state)
         self._folded.restore(folded)
         self._rows.replace(rows)
+        self._ended = False
 
     def _steps(self, rows: pa.Table) -> Iterator[tuple[pa.Table, int]]:
         """The rows of each step, in order of time, and the last time in it."""
