@@ -45,6 +45,9 @@ from capstan.state import (
     rescaled,
     restore_all,
 )
+from capstan.state.chunks import PLACEMENT, cut_up, put_together
+from capstan.state.dealing import Arrivals, merged
+from capstan.state.dealing import deal as deal_chunk
 from capstan.state.errors import Misplaced, NotKeyed, NotWhole, SnapshotCorrupt
 
 SCHEMA = pa.schema([("key", pa.string()), ("number", pa.int64()), (TIME, pa.int64())])
@@ -410,8 +413,93 @@ def test_timers_that_differ_are_refused():
         deal(SUM, {0: whole, 1: node(whole, "op", timers=(Timer(5),))})
 
 
+def behind_a_holder(spec):
+    """A graph whose window is at several points on workers that have rows of several times."""
+    total = KeyedAggregate((sum_of("number"),), ("key",))
+    builder = DagBuilder().source("in", SCHEMA).operator("total", total).connect("in", "total")
+    return builder.operator("op", spec).connect("total", "op").sink_for("op", "out").build()
+
+
+def test_who_reads_aggregates_of_the_end_learns_that_it_has_come():
+    made = DagExecutor.from_dag(
+        behind_a_holder(Window.tumbling(10, (sum_of("sum_number", "sum"),), by=["key"]))
+    )
+    put(made, ("a", 1, 5), ("b", 2, 12), ("a", 3, 13))
+    assert made.watermark("op") == 5
+    made.finish()
+    assert made.watermark("out") == END
+    assert [(row["key"], row["sum"]) for row in taken(made)] == [("a", 4), ("b", 2)]
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["whole", "by chunks"])
+def test_windows_behind_an_operator_that_holds_back_are_dealt(chunked):
+    dag = behind_a_holder(Window.tumbling(10, (count_rows("n"), sum_of("sum_number")), by=["key"]))
+    placement = PLACEMENT if chunked else Rendezvous()
+    rows = [(f"k{n}", n, 5 + 7 * n) for n in range(12)]
+    through = DagExecutor.from_dag(dag)
+    crew = {worker: DagExecutor.from_dag(dag, worker=worker) for worker in (0, 1)}
+    for row in rows:
+        put(through, row)
+        owner = placement.owner(row[0], (0, 1))
+        put(crew[owner], row)
+    for each in (through, *crew.values()):
+        each.process_watermark("in", 100)
+    checkpoints = {worker: each.checkpoint() for worker, each in crew.items()}
+    assert len({each.nodes["op"].watermark for each in checkpoints.values()}) == 2
+    if chunked:
+        dealt = by_chunks(plan_stages(dag).stages[-1], checkpoints, 3)
+    else:
+        dealt = rescaled(dag, checkpoints, (0, 1, 2), placement).checkpoints
+    found = []
+    for worker, checkpoint in dealt.items():
+        each = DagExecutor.from_dag(dag, worker=worker)
+        each.restore(checkpoint)
+        each.process_watermark("in", END)
+        found += taken(each)
+    through.process_watermark("in", END)
+    assert sorted(map(str, found)) == sorted(map(str, taken(through)))
+    assert len(found) == len(rows)
+
+
+def by_chunks(stage, checkpoints, after):
+    """The checkpoints, cut up and dealt chunk by chunk to so many workers."""
+    before = len(checkpoints)
+    cut = {worker: cut_up(stage, worker, each) for worker, each in checkpoints.items()}
+    heads = {worker: head for worker, (head, _) in cut.items()}
+    dealt = [
+        part
+        for _, chunks in cut.values()
+        for chunk in chunks
+        for part in deal_chunk(stage, chunk, before, after)
+    ]
+    common, made = merged(stage, heads), {}
+    for worker in range(after):
+        mine, arrived = [c for c in dealt if c.worker == worker], Arrivals(stage, worker, after)
+        for chunk in mine:
+            arrived.add(chunk)
+        made[worker] = put_together(stage, worker, after, arrived.head(common), mine)
+    return made
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["whole", "by chunks"])
+def test_windows_that_overlap_behind_an_operator_that_holds_back_are_refused(chunked):
+    dag = behind_a_holder(Window.sliding(10, 5, (count_rows(),), by=["key"]))
+    crew = {worker: DagExecutor.from_dag(dag, worker=worker) for worker in (0, 1)}
+    placement = PLACEMENT if chunked else Rendezvous()
+    put(crew[placement.owner("a", (0, 1))], ("a", 1, 5))
+    checkpoints = {}
+    for worker, each in crew.items():
+        each.process_watermark("in", 100)
+        checkpoints[worker] = each.checkpoint()
+    with pytest.raises(NotWhole, match="op is not at one point .* as many workers as before"):
+        if chunked:
+            by_chunks(plan_stages(dag).stages[-1], checkpoints, 3)
+        else:
+            rescaled(dag, checkpoints, (0, 1, 2), placement)
+
+
 def test_windows_that_closed_at_different_times_are_refused():
-    spec = Window.tumbling(2, (count_rows(),), by=["key"])
+    spec = Window.sliding(4, 2, (count_rows(),), by=["key"])
     one = checkpoint_of(spec, ("a", 1, 1))
     other = node(checkpoint_of(spec, ("a", 1, 7)), "in", watermark=2)
     with pytest.raises(NotWhole, match="not at one point"):

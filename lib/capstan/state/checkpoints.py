@@ -134,6 +134,14 @@ def restore_all(executors: Mapping[int, DagExecutor], checkpoints: Checkpoints) 
     DagExecutor.restore_together([(each, checkpoints[w]) for w, each in executors.items()])
 
 
+def at_several_points(node: str) -> str:
+    """Why the state of a node that workers have brought to several points cannot be dealt."""
+    return (
+        f"{node} is not at one point on all workers; so are windows that overlap behind an "
+        "operator that holds its watermark back, which go on with as many workers as before"
+    )
+
+
 def _check_whole(dag: Dag, checkpoints: Checkpoints) -> None:
     if not checkpoints:
         raise _not_whole("no checkpoints")
@@ -281,7 +289,7 @@ class _Dealer:
 
     def _check_equal(self, parts: Sequence[pa.Table]) -> None:
         if any(part != parts[0] for part in parts):
-            raise _not_whole(f"{self.kept.node} is not at one point on all workers")
+            raise _not_whole(at_several_points(self.kept.node))
 
 
 def _rows(tables: Mapping[int, Sequence[pa.Table]], number: int) -> int:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from capstan.dag import DagCheckpoint, Stage
 from capstan.dag.arrow import table_from_bytes, table_to_bytes
-from capstan.state.checkpoints import together
+from capstan.state.checkpoints import at_several_points, together
 from capstan.state.chunks import (
     PLACEMENT,
     Chunk,
@@ -173,6 +173,6 @@ def _with(stage: Stage, place: tuple[str, int], known: Total | None, total: Tota
     if not is_common(stage, place):
         return known + total
     if known != total:
-        reason = f"{place[0]} is not at one point on all workers"
+        reason = at_several_points(place[0])
         raise NotWhole.of(f"workers cannot be dealt: {reason}", reason=reason, node=place[0])
     return total

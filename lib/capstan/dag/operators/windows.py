@@ -217,7 +217,10 @@ class _WindowOperator(Operator):
 
     def checkpoint(self) -> bytes:
         kept = [self._reducer.lasting(self._reducer.joined(self._kept))] if self._kept else []
-        edge = pa.table({"closed": pa.array([self._closed], pa.int64())})
+        # Only where windows overlap can one of a pane that is kept have closed. Elsewhere workers
+        # may be at several points, as behind an operator that holds its watermark, and be dealt.
+        closed = self._closed if self._slide < self._size else None
+        edge = pa.table({"closed": pa.array([closed], pa.int64())})
         return tables_to_bytes([edge, *kept])
 
     def restore(self, version: int, state: bytes) -> None:
