@@ -66,7 +66,7 @@ class Aggregate:
 
 
 def sum_of(column: str, name: str | None = None) -> Aggregate:
-    """The sum of the values."""
+    """The sum of the values: 64 bits of integers, 38 digits of decimals; a larger one fails."""
     return _of(AggregateKind.SUM, column, name)
 
 
