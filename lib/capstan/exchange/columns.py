@@ -3,7 +3,7 @@
 | type | column |
 | --- | --- |
 | integers, durations | BIGINT; what it cannot hold is refused |
-| `f32`, `f64` | FLOAT, DOUBLE; of all NaNs the one of Parquet, any other is refused |
+| `f32`, `f64` | FLOAT, DOUBLE |
 | `bool`, `char`, `string`, `bytes` | BOOLEAN, STRING, STRING, BINARY |
 | tuples, `Product` | STRUCT of `f0`, `f1`, ... |
 | `Vec`, arrays | ARRAY |
@@ -19,13 +19,10 @@ records have no type.
 from __future__ import annotations
 
 import json
-import math
-import struct
 from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from capstan.errors import BadRequest
 from capstan.interop import Codec, Shape
@@ -33,18 +30,8 @@ from capstan.interop import Codec, Shape
 _BIGINT: Final = (-(2**63), 2**63 - 1)
 
 
-_NAN: Final = struct.pack(">d", math.nan)
-
-
 class BeyondError(ValueError):
-    """Raised for a number that no column holds; the text is the number, of a NaN with its bits."""
-
-
-def unheld(number: str) -> str:
-    """Why no column holds a number that `BeyondError` was raised for, in words."""
-    if number.startswith("NaN"):
-        return f"of all NaNs a tape keeps {_NAN.hex()} alone, and this is {number}"
-    return f"no BIGINT holds {number}"
+    """Raised for a number that no BIGINT holds; the text is the number."""
 
 
 def payload_type(record: Codec | None) -> pa.StructType:
@@ -66,7 +53,7 @@ def payload_array(record: Codec | None, values: Sequence[object]) -> pa.StructAr
     """Records as the stream's columns.
 
     Raises:
-        BeyondError: A number does not fit a BIGINT, or is a NaN that Parquet would change.
+        BeyondError: A number does not fit a BIGINT.
     """
     if record is None:
         return pa.StructArray.from_arrays([pa.array(map(_text, values), pa.string())], ["json"])
@@ -141,8 +128,6 @@ def _array(codec: Codec, values: Sequence[object]) -> pa.Array:
                 if isinstance(value, int):
                     require_bigint(value)
             raise
-    if codec.shape is Shape.FLOAT:
-        return _floats(codec, values)
     if codec.shape is Shape.TUPLE:
         rows = [
             value if isinstance(value, tuple) else (None,) * len(codec.parts) for value in values
@@ -157,16 +142,6 @@ def _array(codec: Codec, values: Sequence[object]) -> pa.Array:
         texts = [None if value is None else _text(codec.to_json(value)) for value in values]
         return pa.array(texts, pa.string())
     return pa.array(values, _type(codec))
-
-
-def _floats(codec: Codec, values: Sequence[object]) -> pa.Array:
-    column = pa.array(values, _type(codec))
-    if pc.any(pc.is_nan(column)).as_py():
-        # Parquet's writer makes one NaN of all: what is exported would not be what was imported.
-        for value in values:
-            if isinstance(value, float) and math.isnan(value) and struct.pack(">d", value) != _NAN:
-                raise BeyondError(str(codec.to_json(value)))
-    return column
 
 
 def _list(part: Codec, values: Sequence[object]) -> pa.ListArray:

@@ -15,7 +15,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from capstan.errors import AnswerIsNo, BadRequest, Broken
 from capstan.exchange import reading
-from capstan.exchange.columns import unheld
 from capstan.exchange.form import Form, Recording
 from capstan.exchange.onto import enrol, form_tape
 from capstan.exchange.reading import Survey
@@ -94,9 +93,8 @@ def import_recordings(
 
     Raises:
         AnswerIsNo: `CAP-VIOLATION`, a recording breaks a rule.
-        BadRequest: `CAP-BIGINT`, `CAP-NAN`, a number has no place on a tape; `CAP-EXISTS`, the
-            stream is there already, with other recordings; `CAP-FILE`, there is no event;
-            `CAP-TYPE`.
+        BadRequest: `CAP-BIGINT`, a number has no place on a tape; `CAP-EXISTS`, the stream is
+            there already, with other recordings; `CAP-FILE`, there is no event; `CAP-TYPE`.
     """
     files = _files(spark, recordings)
     surveys = _surveyed(files, form)
@@ -153,12 +151,11 @@ def _require_storable(surveys: Iterable[Survey]) -> None:
     for each in surveys:
         if each.beyond is not None:
             position, number = each.beyond
-            nan = number.startswith("NaN")
-            kept = "the plain NaN" if nan else "numbers from -2^63 to 2^63-1"
             raise BadRequest(
-                "CAP-NAN" if nan else "CAP-BIGINT",
-                f"{each.path}, event {position}: {unheld(number)}",
-                f"a tape keeps {kept}; `capstan check` judges the files as they are",
+                "CAP-BIGINT",
+                f"{each.path}, event {position}: no BIGINT holds {number}",
+                "a tape keeps numbers from -2^63 to 2^63-1; `capstan check` judges the files as "
+                "they are",
                 file=each.path,
                 seq=position,
                 value=number,

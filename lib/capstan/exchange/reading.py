@@ -44,7 +44,7 @@ class Survey:
         records: Their records.
         violation: The first violation: `seq`, `rule` and what it says; None of a sound recording.
         torn: What is unfinished at its end, in words; None when all is whole.
-        beyond: The first number that no column holds: in which event, and the number; None.
+        beyond: The first number that no BIGINT holds: in which event, and the number; None.
     """
 
     worker: int
@@ -118,7 +118,7 @@ def _surveyed(recording: Recording, form: Form) -> Survey:
 
 
 def beyond(event: Event | None, form: Form) -> str | None:
-    """The first number of an event that no column holds, as text; None where all can be kept."""
+    """The first number of an event that no BIGINT holds, as text; None where all can be kept."""
     try:
         for time in _times(event):
             for value in time:
@@ -296,7 +296,7 @@ def record_batch(
         events: The batch of each event, and the event.
 
     Raises:
-        BeyondError: A number does not fit a BIGINT, or is a NaN that Parquet would change.
+        BeyondError: A number does not fit a BIGINT.
     """
     record = None if form.types is None else form.types.record
     data = [value for _, event in events for value in event.data or ()]

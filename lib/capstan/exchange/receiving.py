@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from capstan.errors import BadRequest, Broken
-from capstan.exchange.columns import unheld
 from capstan.exchange.form import Form
 from capstan.exchange.reading import beyond, weight
 from capstan.interop import EventReader, Listener
@@ -181,7 +180,7 @@ class Receiver:
         self.last = time.monotonic()
         number = beyond(event, self.form)
         if number is not None:
-            self._refuse(f"event {self.judge.seq} of {peer}: {unheld(number)}")
+            self._refuse(f"event {self.judge.seq} of {peer}: no BIGINT holds {number}")
             return
         seq = self.judge.seq
         violation = self.judge.judge(event)
