@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capstan.capture.run import capture
+from capstan.capture.run import capture, close
 from capstan.declare import Declarations, Mode, Target, Transform
 from capstan.errors import AnswerIsNo, BadRequest, NotComplete
 from capstan.exchange.recapture import RecaptureRequest, recapture
@@ -91,6 +91,8 @@ def test_nothing_is_complete_while_there_is_no_worker(spark: SparkSession, tmp_p
         play("ranged", since=DAY2, until=DAY3)
     with pytest.raises(NotComplete, match="CAP-INCOMPLETE"):
         recapture(spark, play.lake, RecaptureRequest("little", "copy"))
+    with pytest.raises(NotComplete, match="CAP-INCOMPLETE"):
+        close(spark, play.lake, "little")
     assert play("followed", follow="daily").certificate["records"] == 0
     lay(tmp_path / "source", "0", rows(range(60)))
     capture(spark, play.lake, stream)

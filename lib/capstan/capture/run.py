@@ -20,7 +20,7 @@ from capstan.capture.source import broker_gone, file_damaged, read_source
 from capstan.capture.statements import CLOSING, Statement, progress_events
 from capstan.capture.workers import Roster
 from capstan.declare import Stream
-from capstan.errors import CapstanError
+from capstan.errors import CapstanError, NotComplete
 from capstan.steps import reached
 from capstan.tape import feed, summary
 from capstan.tape.feed import Claim, Origin
@@ -240,12 +240,20 @@ def close(spark: SparkSession, lake: Lake, name: str) -> tuple[Tape, int]:
 
     Raises:
         BadRequest: `CAP-HALF-DONE` while a micro-batch is half done.
+        NotComplete: `CAP-INCOMPLETE` while it has no worker that could be closed.
     """
     tape = upgrade(spark, open_tape(lake, name))
     inserting.finish(spark, tape)
     cut = newest_cut(tape)
     # Also workers that are written down to open with the next commit, which this one will be.
     states = summary.worker_states(tape, Cut(cut.commit + 1, cut.batch))
+    if not states:
+        raise NotComplete(
+            "CAP-INCOMPLETE",
+            f"stream {name} has no worker yet, so there is nothing to close",
+            "capture it first: its first records open its workers",
+            stream=name,
+        )
     states = [state for state in states if not state.closed]
     if not states:
         return tape, 0
