@@ -258,7 +258,7 @@ class Books:
         self.stepped(run, "intent", intent, identity=identity)
         self._version += 1
         # What is published stands only as long as its table is there.
-        if not is_table(self.target):
+        if "://" not in self.target and not is_table(self.target):
             _write(self.target, pa.table({"n": [1]}), {})
         self._cover(run, workers, kept or region, "published", cut)
         done = {"attempt": 1, "target_version": self._version}
