@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from capstan.errors import BadRequest
 from capstan.ledger import coverage
-from capstan.ledger.identity import RunId, short_name
 from capstan.ledger.runs import History, Step, read_history
 from capstan.replay import target
 from capstan.replay.job import draft_of, require_intent
@@ -63,7 +62,7 @@ def _landed(history: History) -> bool:
     first = history.first_intent
     if first is None:
         return False
-    run = RunId(first.identity, first.generation, short_name(first.target))
+    run = history.run_id
     # Mostly enough, and without a look at the target's log.
     if target.newest_change(first.target, run) < run.change(first.attempt).version:
         return False
