@@ -445,3 +445,24 @@ def test_zeros_of_either_sign_are_told_apart_by_their_bits():
         assert repr(row) == (
             "{'key': 1, 'window_start': 0, 'window_end': 10, 'first_zero': -0.0, 'min_zero': 0.0}"
         )
+
+
+def test_sessions_at_both_ends_of_time_are_two():
+    dag = graph(SessionWindow(10, (count_rows("n"),), by=("auction",)), TIMED)
+    executor = DagExecutor.from_dag(dag)
+    times = [-(2**63), -(2**63) + 9, 12, 20, 21, 2**63 - 20]
+    rows = pa.table({"auction": [1] * 6, "price": [5] * 6, "fee": [1.0] * 6, TIME: times})
+    executor.process_event("s0", Event(-(2**63), rows.to_batches()[0]))
+    executor.finish()
+    found = [row for e in executor.take_sink_outputs("out") for row in e.batch.to_pylist()]
+    assert [(row["window_start"], row["window_end"], row["n"]) for row in found] == [
+        (-(2**63), -(2**63) + 19, 2),
+        (12, 31, 3),
+        (2**63 - 20, 2**63 - 10, 1),
+    ]
+
+
+def test_a_row_at_the_end_of_times_is_refused_rather_than_lost():
+    with pytest.raises(OperatorFailed, match="before the end of 64 bits"):
+        came_out(Deduplicate(("auction",)), (END, bids((1, 5))))
+    assert len(came_out(Deduplicate(("auction",)), (END - 1, bids((1, 5))))) == 1

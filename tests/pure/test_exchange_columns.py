@@ -44,3 +44,10 @@ def test_it_travels_with_the_form_of_its_recordings():
     out = bytearray()
     again.encode((1j, (2j,)), out)
     assert again.decode(bytes(out), 0)[0] == (1j, (2j,))
+
+
+def test_half_a_surrogate_pair_is_kept_by_its_escape():
+    values = ["\ud800", {"half": "\udc00 of it"}, "\U0001f600"]
+    column = payload_array(None, values)
+    assert column.field("json").to_pylist()[2] == '"\U0001f600"'
+    assert payload_values(None, column) == values

@@ -108,3 +108,27 @@ def test_a_sender_of_lines_that_dies_in_one_leaves_its_worker_open():
     (said,) = receiver.faults
     assert "torn at byte" in said
     assert not receiver.refused
+
+
+def test_who_waits_for_room_is_neither_done_nor_silent():
+    form = Form.given(Format.TIMELY, time_type="u64", record_type="u64")
+    inbox = Inbox(limit=1)
+    with Listener(1, form.encoding) as listener:
+        receiver = Receiver(0, Judge((0,)), form, listener, inbox, lambda: False)
+        thread = threading.Thread(target=receiver.run, daemon=True)
+        thread.start()
+        with connect("127.0.0.1", listener.ports[0], form.encoding(0)) as sender:
+            sender.push(Messages.of((0,), [1]))
+            sender.push(Progress.of([((0,), -1)]))
+            sender.flush()
+            until = time.monotonic() + PATIENCE
+            while not receiver.judge.closed and time.monotonic() < until:
+                time.sleep(0.01)
+            # The last event was judged, and is not in the inbox yet.
+            assert not receiver.done
+            assert time.monotonic() - receiver.last < 0
+            assert len(inbox.take(0)) == 1
+            thread.join(PATIENCE)
+    assert receiver.done
+    assert receiver.last <= time.monotonic()
+    assert len(inbox.take(0)) == 1

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,10 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capstan.errors import AnswerIsNo, Broken, Held
+from capstan.maintain.promises import settled_batch
 from capstan.maintain.run import Maintained, Table, _is_import
 from capstan.maintain.runs import File, Run, Sizes, runs_of, worth_writing
-from capstan.maintain.seats import deal
+from capstan.maintain.seats import deal, row_bytes
+from capstan.maintain.tables import aside_tables
+from capstan.replay.staged import Why, list_staged
+from capstan.tape.lake import Lake
 from capstan.tape.rewriting import require_rows
+from capstan.tape.summary import WorkerState, worker_states
+from capstan.tape.tape import newest_cut, open_tape
+from capstan.testing.recorded import Recorded
 
 SIZES = Sizes(file=1000, full=640, share=40, least=10, many=8, fan=4, most=10_000)
 
@@ -129,7 +140,7 @@ def test_files_stay_bounded_however_small_the_batches() -> None:
 )
 def test_every_record_has_a_seat(counts: Mapping[int, list[int]]) -> None:
     cells = {worker: [((n,), c) for n, c in enumerate(some)] for worker, some in counts.items()}
-    seats = deal(cells, 1.0, SIZES)
+    seats = deal(cells, dict.fromkeys(cells, 1.0), SIZES)
     held: dict[int, set[int]] = {}
     size: dict[int, int] = {}
     for worker, some in cells.items():
@@ -147,8 +158,54 @@ def test_every_record_has_a_seat(counts: Mapping[int, list[int]]) -> None:
 
 
 def test_who_has_little_shares_a_file() -> None:
-    seats = deal({worker: [((0,), 3)] for worker in range(12)}, 1.0, SIZES)
+    cells = {worker: [((0,), 3)] for worker in range(12)}
+    seats = deal(cells, dict.fromkeys(cells, 1.0), SIZES)
     assert (seats.count, set(seats.first.values())) == (2, {0, 1})
+
+
+def test_a_record_is_as_large_as_those_of_its_files() -> None:
+    files = [
+        File("a", 100, 10, 0, 0, (0, 2)),
+        File("b", 50, 50, 0, 0, (4, 4)),
+        File("c", 20, 10, 0, 0, (2, 3)),
+    ]
+    assert row_bytes(files, [0, 1, 2, 3, 4, 5]) == {0: 10, 1: 10, 2: 6, 3: 2, 4: 1, 5: 0}
+    assert row_bytes([File("a", 0, 0, 0, 0, (0, 2))], []) == {}
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40)), min_size=1, max_size=12),
+    batches=st.integers(1, 9),
+)
+def test_workers_of_unlike_records_are_soon_in_their_files(
+    sizes: list[tuple[int, int]], batches: int
+) -> None:
+    """Each has so many records of so many bytes: what is written anew ends after a few turns."""
+    wide = replace(SIZES, file=10**6, most=10**9)
+    rows, size = zip(*sizes, strict=True)
+    workers = range(len(sizes))
+    total = sum(map(operator.mul, rows, size))
+    files = [File(f"{n}", total, sum(rows), n, n, (0, workers[-1])) for n in range(batches)]
+    for _ in range(len(sizes) + 2):
+        groups = worth_writing(runs_of(files), wide, len(sizes), ended=True)
+        if not groups:
+            return
+        (group,) = groups
+        cells = {worker: [((), batches * rows[worker])] for worker in workers}
+        first = deal(cells, row_bytes(group, cells), wide).first
+        files = [
+            File(
+                f"{seat}",
+                sum(batches * rows[w] * size[w] for w in own),
+                sum(batches * rows[w] for w in own),
+                0,
+                batches - 1,
+                (min(own), max(own)),
+            )
+            for seat in sorted(set(first.values()))
+            for own in [[worker for worker in workers if first[worker] == seat]]
+        ]
+    raise AssertionError("it does not come to an end")
 
 
 @pytest.mark.parametrize(("workers", "whole"), [(1, 640), (16, 640), (100, 4000)])
@@ -188,3 +245,28 @@ def test_what_was_imported_with_its_faults_is_not_verified_again(
 ) -> None:
     tape = SimpleNamespace(settings={"fixed": {"domain": domain}})
     assert _is_import(tape) is imported  # type: ignore[arg-type]
+
+
+def test_a_worker_that_holds_less_than_nothing_can_send_nothing(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path)
+    Recorded("broken", ["a", "b"]).lay(lake)
+    tape = open_tape(lake, "broken")
+    cut = newest_cut(tape)
+    (held, _), *_ = worker_states(tape, cut)[0].holdings
+    overdrawn = [WorkerState(number, "", 1, 0, ((held, -1),)) for number in (0, 1)]
+    assert settled_batch(tape, cut, overdrawn, 0) == cut.batch
+
+
+def test_what_others_have_left_in_a_lake_is_passed_over(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path)
+    Recorded("mine", ["a"]).lay(lake)
+    for folder in ("streams", "state", "aside", "staging"):
+        (tmp_path / folder / "lost+found").mkdir(parents=True)
+        (tmp_path / folder / ".DS_Store").write_text("what is it", encoding="utf-8")
+        (tmp_path / folder / "notes").write_text("to do", encoding="utf-8")
+    assert lake.streams() == ["mine"]
+    assert (lake.states(), lake.asides(), aside_tables(lake)) == ([], [], [])
+    staged = list_staged(lake, datetime.now(UTC))
+    assert {(each.name, each.bytes) for each in staged if each.why is Why.UNKNOWN} == {
+        (".DS_Store", 10), ("lost+found", 0), ("notes", 5),
+    }  # fmt: skip

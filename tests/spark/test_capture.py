@@ -342,6 +342,42 @@ def test_a_source_that_gives_other_rows_when_it_is_read_again(
     assert newest_cut(open_tape(lake, "little")).commit == -1
 
 
+def test_a_new_checkpoint_that_was_cut_off_loses_no_batch(
+    spark: SparkSession, lake: Lake, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay(source, "0", rows(range(20)))
+    stream = little_stream(source)
+    capture(spark, lake, stream)
+    lay(source, "1", rows(range(20, 40)))
+
+    def half(point: str, _facts: dict[str, object]) -> None:
+        if point == "capture.late":
+            raise Broken("CAP-TEST", "half done")
+
+    with listening(half), pytest.raises(Broken, match="half done"):
+        capture(spark, lake, stream)
+    assert ids(records_of(lake)) == list(range(40))
+    delete, tape = delta.delete_rows, open_tape(lake, "little")
+
+    def cut_off(spark: SparkSession, path: str, condition: str) -> None:
+        delete(spark, path, condition)
+        raise RuntimeError("cut off")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(delta, "delete_rows", cut_off)
+        with pytest.raises(RuntimeError, match="cut off"):
+            capture(spark, lake, stream, reseat=True)
+    assert ids(records_of(lake)) == list(range(20))
+
+    # Delta knows the commit of the batch, and would skip it.
+    with pytest.raises(BadRequest, match="CAP-CHECKPOINT: .* is gone"):
+        capture(spark, lake, stream)
+    (source / "0.parquet").unlink()
+    capture(spark, lake, stream, reseat=True)
+    assert ids(records_of(lake)) == list(range(40))
+    assert verify(spark, lake, tape, deep=True).valid
+
+
 def test_epochs(spark: SparkSession, lake: Lake, source: Path) -> None:
     lay_in(source, rows(range(12)), files=3)
 

@@ -12,25 +12,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 from capstan import steps
-from capstan.capture.run import capture
-from capstan.declare import Declarations, Mode
+from capstan.declare import Mode
 from capstan.errors import BadRequest, Fenced, Held
 from capstan.ledger import claims, runs
 from capstan.ledger.claims import Scope
 from capstan.ledger.identity import RunId
 from capstan.ledger.tables import read_rows
-from capstan.replay.request import Request
-from capstan.replay.run import Outcome, publish, replay, rollback, unlock
+from capstan.replay.run import unlock
 from capstan.tape import delta
-from capstan.tape.lake import Lake
 from capstan.testing import contents
-from capstan.testing.streams import declared, lay, little_stream, rows
+from capstan.testing.play import Play
+from capstan.testing.streams import rows
 from capstan.times import Box
 from capstan.times.region import Region
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -46,43 +43,15 @@ MODES: dict[str, dict[str, object]] = {
 }
 
 
-class Play:
-    """The tape of this module, and short ways to work with its runs."""
-
-    def __init__(self, spark: SparkSession, lake: Lake, declarations: Declarations) -> None:
-        self.spark, self.lake, self.declarations = spark, lake, declarations
-
-    def __call__(self, into: str, **request: object) -> Outcome:
-        asked = Request("little", into, **request)  # type: ignore[arg-type]
-        return replay(self.spark, self.lake, self.declarations, asked)
-
-    def run(self, into: str, **request: object) -> str:
-        return str(self(into, **request).certificate["run"])
-
-    def publish(self, run: str) -> Outcome:
-        return publish(self.spark, self.lake, self.declarations, run)
-
-    def rollback(self, run: str) -> int:
-        return rollback(self.spark, self.lake, self.declarations, run)
-
-    def unlock(self) -> None:
-        """Declare whoever holds something dead."""
-        for each in claims.alive(self.lake):
-            unlock(self.spark, self.lake, each.run)
-
-    def ids(self, into: str) -> list[int]:
-        found = delta.open_table(self.lake.table(into)).to_pyarrow_table(columns=["id"])
-        return sorted(found["id"].to_pylist())
-
-
 @pytest.fixture(scope="module")
 def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
-    folder: Path = tmp_path_factory.mktemp("claims")
-    lay(folder / "source", "0", ROWS)
-    stream = little_stream(folder / "source")
-    lake = Lake.at(folder / "lake")
-    capture(spark, lake, stream)
-    return Play(spark, lake, declared(stream))
+    return Play.of(spark, tmp_path_factory.mktemp("claims"), ROWS)
+
+
+def declare_dead(play: Play) -> None:
+    """Declare whoever holds something dead."""
+    for each in claims.alive(play.lake):
+        unlock(play.spark, play.lake, each.run)
 
 
 @contextmanager
@@ -115,13 +84,13 @@ def test_a_run_that_was_unlocked_while_it_lived_is_shut_out(
     into = f"unlocked_{how}_{point[-5:]}"
 
     def take() -> None:
-        play.unlock()
+        declare_dead(play)
         play(into, **NOON, workers=("a", "b"), **MODES[how])
 
     with meanwhile(point, take), pytest.raises(Fenced, match="CAP-FENCED"):
         play(into, **MORNING, **MODES[how])
 
-    assert play.ids(into) == ids(12, 36, "ab")
+    assert play.column(into) == ids(12, 36, "ab")
     assert claims.alive(play.lake) == []
 
 
@@ -141,7 +110,7 @@ def test_what_an_interrupted_run_was_about_to_commit_comes_too_late(play: Play) 
     # What Spark was still at when its driver was interrupted.
     orphan = play.spark.read.format("delta").load(target)
     assert delta.append(orphan, target, txn=run.change(1)) is None
-    assert play.ids("interrupted") == ids(12, 36)
+    assert play.column("interrupted") == ids(12, 36)
 
 
 def test_a_claim_that_ran_out_lets_another_in(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +123,7 @@ def test_a_claim_that_ran_out_lets_another_in(play: Play, monkeypatch: pytest.Mo
 
     with meanwhile("replay.audit", take), pytest.raises(Fenced, match="CAP-FENCED"):
         play("ran_out", **MORNING)
-    assert play.ids("ran_out") == ids(12, 36)
+    assert play.column("ran_out") == ids(12, 36)
     # Shut out, it holds nothing.
     assert claims.alive(play.lake) == []
 
@@ -192,9 +161,9 @@ def test_whoever_lost_its_range_while_its_claim_had_run_out_gives_way(
 
     with meanwhile("replay.audit", take), pytest.raises(Fenced, match="holds no more"):
         play("gave_way", **MORNING)
-    assert play.ids("gave_way") == []
+    assert play.column("gave_way") == []
     assert [each.run for each in claims.alive(play.lake, scope.target)] == [other.name]
-    play.unlock()
+    declare_dead(play)
 
 
 def test_a_rollback_holds_its_range(play: Play) -> None:
@@ -208,7 +177,7 @@ def test_a_rollback_holds_its_range(play: Play) -> None:
 
     with meanwhile("rollback.claim", refused):
         version = play.rollback(run)
-    assert play.ids("taking_back") == ids(0, 24, "a")
+    assert play.column("taking_back") == ids(0, 24, "a")
     assert claims.alive(play.lake) == []
     assert play.rollback(run) == version == delta.version_of(play.lake.table("taking_back"))
 
@@ -220,18 +189,18 @@ def test_a_rollback_that_was_unlocked_while_it_lived_is_shut_out(play: Play, how
     later: list[str] = []
 
     def take() -> None:
-        play.unlock()
+        declare_dead(play)
         later.append(play.run(into, **NOON, **MODES[how]))
 
     with meanwhile("rollback.holds", take), pytest.raises(Fenced, match="CAP-FENCED"):
         play.rollback(run)
-    before = play.ids(into)
+    before = play.column(into)
     assert sorted(set(before)) == ids(0, 36)
     with pytest.raises(BadRequest, match=f"CAP-LATER.*{later[0]}"):
         play.rollback(run)
     play.rollback(later[0])
     play.rollback(run)
-    assert play.ids(into) == []
+    assert play.column(into) == []
     assert claims.alive(play.lake) == []
 
 
@@ -243,7 +212,7 @@ def test_a_rollback_knows_of_a_publish_that_no_ledger_tells_yet(play: Play) -> N
     def unsaid() -> None:
         (holder,) = claims.alive(play.lake)
         later.append(holder.run)
-        play.unlock()
+        declare_dead(play)
         with pytest.raises(BadRequest, match=f"CAP-LATER.*{holder.run}"):
             play.rollback(run)
 
@@ -267,7 +236,7 @@ def test_a_rollback_sees_what_was_published_just_before_it_claimed(play: Play) -
         patched.setattr(claims, "claim", late)
         with pytest.raises(BadRequest, match="CAP-LATER"):
             play.rollback(run)
-    assert play.ids("just_before") == ids(0, 36)
+    assert play.column("just_before") == ids(0, 36)
     assert claims.alive(play.lake) == []
 
 
@@ -287,19 +256,19 @@ def test_a_rollback_that_no_ledger_tells_yet_is_written_down_by_the_next_command
     run = play.run(into, **MORNING, mode=Mode.APPEND)
     with meanwhile("rollback.publish", cut), pytest.raises(Cut):
         play.rollback(run)
-    assert play.ids(into) == []
+    assert play.column(into) == []
 
     again = play(into, **MORNING, mode=Mode.APPEND)
 
     assert (again.stood, again.certificate["generation"]) == (False, 2)
-    assert play.ids(into) == ids(0, 24)
+    assert play.column(into) == ids(0, 24)
     assert [row.step for row in runs.read_history(play.lake, run).rows][-1] == "rolled-back"
     assert claims.alive(play.lake) == []
 
 
 def test_what_waits_is_published_by_a_new_attempt_once_its_claim_is_dead(play: Play) -> None:
     run = play.run("waited", **MORNING, hold=True)
-    play.unlock()
+    declare_dead(play)
     other = play.run("waited", **NOON)
     with pytest.raises(BadRequest, match=f"CAP-LATER.*{other}"):
         play.publish(run)
@@ -312,33 +281,33 @@ def test_what_waits_is_published_by_a_new_attempt_once_its_claim_is_dead(play: P
     assert done.certificate["attempt"] == 1
     assert runs.read_history(play.lake, run).last.attempt == 2
     contents.require_published_once(play.lake, run)
-    assert play.ids("waited") == ids(0, 24)
+    assert play.column("waited") == ids(0, 24)
     assert play.publish(run).stood
     play.rollback(run)
-    assert play.ids("waited") == []
+    assert play.column("waited") == []
 
 
 def test_what_waits_is_not_published_by_two(play: Play) -> None:
     run = play.run("by_two", **MORNING, hold=True, mode=Mode.APPEND)
-    play.unlock()
+    declare_dead(play)
     with (
         meanwhile("replay.holds", lambda: play.publish(run)),
         pytest.raises(Fenced, match="CAP-FENCED"),
     ):
         play.publish(run)
-    assert play.ids("by_two") == ids(0, 24)
+    assert play.column("by_two") == ids(0, 24)
     contents.require_published_once(play.lake, run)
 
 
 @pytest.mark.nightly
 def test_a_publish_that_was_cut_off_under_its_new_attempt_is_finished(play: Play) -> None:
     run = play.run("cut_publish", **MORNING, hold=True)
-    play.unlock()
+    declare_dead(play)
     with meanwhile("replay.publish", cut), pytest.raises(Cut):
         play.publish(run)
     done = play.publish(run)
     assert (done.stood, done.certificate["attempt"]) == (False, 1)
-    assert play.ids("cut_publish") == ids(0, 24)
+    assert play.column("cut_publish") == ids(0, 24)
     contents.require_published_once(play.lake, run)
 
 

@@ -116,6 +116,9 @@ def test_the_feed_keeps_its_rows_where_they_belong(unkept: Sixteen, tmp_path: Pa
     assert done.files < (done.files_before or 0)
     assert contents.rows(feed.path) == rows
     assert [each.batch for each in inserted(made.tape)] == [4]
+    # Rows of another origin stay in files of their own, however often it is looked at.
+    again = compact_index(made.spark, replace(feed, sizes=SIZES), ended=True)
+    assert (again.commits, again.files) == (0, done.files)
 
 
 def test_a_table_that_is_followed_tells_nothing_new(made: Sixteen, tmp_path: Path) -> None:

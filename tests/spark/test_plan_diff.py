@@ -10,7 +10,6 @@ import pytest
 
 from capstan import steps
 from capstan.bench.counters import Watch, commits
-from capstan.capture.run import capture
 from capstan.declare import Mode, Transform
 from capstan.errors import AnswerIsNo, BadRequest
 from capstan.ledger import claims, runs
@@ -19,18 +18,15 @@ from capstan.replay.approval import Decision, reject
 from capstan.replay.difference import Difference, difference
 from capstan.replay.plan import make_plan
 from capstan.replay.preview import preview
-from capstan.replay.request import Request
-from capstan.replay.run import Outcome, publish, replay, unlock
+from capstan.replay.run import unlock
 from capstan.tape import delta
-from capstan.tape.lake import Lake, exists
-from capstan.testing.streams import SUM_BY_DAY, declared, lay, little_stream, rows
+from capstan.tape.lake import exists
+from capstan.testing.play import Play
+from capstan.testing.streams import SUM_BY_DAY, rows
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
-    from capstan.declare import Declarations
 
 # Half an hour apart: five days, of which all but the last two hours are complete.
 ROWS = rows(range(240))
@@ -39,17 +35,8 @@ PLACES = Transform(name="places", sql="SELECT place, count(*) AS n FROM records 
 ANN = Decision("ann", reason="looks right")
 
 
-class Play:
-    """The tape of this module, and short ways to plan and to replay it."""
-
-    def __init__(self, spark: SparkSession, lake: Lake, declarations: Declarations) -> None:
-        self.spark, self.lake, self.declarations = spark, lake, declarations
-
-    def request(self, into: str, **asked: object) -> Request:
-        return Request("little", into, **asked)  # type: ignore[arg-type]
-
-    def __call__(self, into: str, **asked: object) -> Outcome:
-        return replay(self.spark, self.lake, self.declarations, self.request(into, **asked))
+class Planned(Play):
+    """A tape, and a short way to plan what would change."""
 
     def diff(self, into: str, **asked: object) -> Difference:
         before = commits(self.lake.root)
@@ -59,24 +46,10 @@ class Play:
         json.dumps(found.as_json(plan.tape.time_type))
         return found
 
-    def publish(self, run: str, decision: Decision | None = None) -> Outcome:
-        return publish(self.spark, self.lake, self.declarations, run, decision)
-
-    def rows(self, into: str) -> pl.DataFrame:
-        return pl.read_delta(self.lake.table(into))
-
-    def sql(self, statement: str, into: str) -> None:
-        self.spark.sql(statement.format(table=f"delta.`{self.lake.table(into)}`"))
-
 
 @pytest.fixture(scope="module")
-def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
-    folder: Path = tmp_path_factory.mktemp("diff")
-    lay(folder / "source", "0", ROWS)
-    stream = little_stream(folder / "source")
-    lake = Lake.at(folder / "lake")
-    capture(spark, lake, stream)
-    return Play(spark, lake, declared(stream, (SUM_BY_DAY, PLACES)))
+def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Planned:
+    return Planned.of(spark, tmp_path_factory.mktemp("diff"), ROWS, (SUM_BY_DAY, PLACES))
 
 
 def figures(found: Difference) -> tuple[int, int, int]:
@@ -91,7 +64,7 @@ DAMAGE = (
 )
 
 
-def test_all_rows_are_added_where_there_is_no_target(play: Play) -> None:
+def test_all_rows_are_added_where_there_is_no_target(play: Planned) -> None:
     found = play.diff("new", since=DAY2, until=DAY4)
     assert figures(found) == (96, 0, 0)
     assert {each.kind for each in found.findings} == {"missing"}
@@ -99,7 +72,7 @@ def test_all_rows_are_added_where_there_is_no_target(play: Play) -> None:
     assert not exists(play.lake.table("new"))
 
 
-def test_a_copy_is_compared_row_by_row_and_the_replay_does_as_it_said(play: Play) -> None:
+def test_a_copy_is_compared_row_by_row_and_the_replay_does_as_it_said(play: Planned) -> None:
     play("copied", since=DAY2, until=DAY4)
     assert figures(play.diff("copied", since=DAY2, until=DAY4)) == (0, 0, 0)
     for statement in DAMAGE:
@@ -122,7 +95,7 @@ def test_a_copy_is_compared_row_by_row_and_the_replay_does_as_it_said(play: Play
     assert figures(play.diff("copied", **asked)) == (0, 0, 0)
 
 
-def test_cells_that_stay_cost_no_look_at_the_records(play: Play) -> None:
+def test_cells_that_stay_cost_no_look_at_the_records(play: Planned) -> None:
     play("quiet", since=DAY2, until=DAY4)
     with Watch(play.spark) as watch:
         assert figures(play.diff("quiet", since=DAY2, until=DAY4)) == (0, 0, 0)
@@ -130,7 +103,7 @@ def test_cells_that_stay_cost_no_look_at_the_records(play: Play) -> None:
     assert [scan.rows for scan in watch.scans(play.lake.table("quiet"))] == [96]
 
 
-def test_a_transform_of_other_code_changes_its_rows(play: Play) -> None:
+def test_a_transform_of_other_code_changes_its_rows(play: Planned) -> None:
     play("by_day", transform="sum_by_day", until=DAY4)
     assert figures(play.diff("by_day", transform="sum_by_day")) == (3, 0, 0)
     play.sql("UPDATE {table} SET amount = -1 WHERE _worker = 1", "by_day")
@@ -139,7 +112,7 @@ def test_a_transform_of_other_code_changes_its_rows(play: Play) -> None:
     assert {each.worker for each in found.findings if each.kind == "changed"} == {1}
 
 
-def test_append_adds_all_and_merge_takes_nothing_away(play: Play) -> None:
+def test_append_adds_all_and_merge_takes_nothing_away(play: Planned) -> None:
     asked: dict[str, object] = {"transform": "sum_by_day", "until": DAY4}
     keys: dict[str, object] = {"mode": Mode.MERGE, "keys": ("_worker", "day")}
     play("merged", **asked, **keys)
@@ -157,7 +130,7 @@ def test_append_adds_all_and_merge_takes_nothing_away(play: Play) -> None:
     assert figures(found) == (48, 0, 0)
 
 
-def test_without_worker_and_time_the_whole_output_is_one_cell(play: Play) -> None:
+def test_without_worker_and_time_the_whole_output_is_one_cell(play: Planned) -> None:
     play("places", transform="places")
     play.sql("UPDATE {table} SET n = 1 WHERE place = 'a'", "places")
     found = play.diff("places", transform="places")
@@ -165,7 +138,7 @@ def test_without_worker_and_time_the_whole_output_is_one_cell(play: Play) -> Non
     assert (found.cells, found.differing) == (1, 1)
 
 
-def test_a_column_that_the_target_lacks_is_named(play: Play) -> None:
+def test_a_column_that_the_target_lacks_is_named(play: Planned) -> None:
     play("narrow", since=DAY2, until=DAY3)
     narrow = play.spark.read.format("delta").load(play.lake.table("narrow")).drop("note")
     narrow = narrow.localCheckpoint()
@@ -176,14 +149,14 @@ def test_a_column_that_the_target_lacks_is_named(play: Play) -> None:
     assert figures(found) == (0, 0, 0)
 
 
-def held(play: Play, into: str, **asked: object) -> tuple[str, dict[str, object]]:
+def held(play: Planned, into: str, **asked: object) -> tuple[str, dict[str, object]]:
     found = play(into, **{"since": DAY2, "until": DAY4, "approve": True, **asked})
     value = found.as_json()
     assert value["published"] is False
     return str(value["run"]), value
 
 
-def test_what_waits_says_what_it_would_change_and_who_approved_is_certified(play: Play) -> None:
+def test_what_waits_says_what_it_would_change_and_who_approved_is_certified(play: Planned) -> None:
     play("approved", since=DAY2, until=DAY3, workers=("a",))
     run, waits = held(play, "approved")
     diff = waits["diff"]
@@ -206,7 +179,7 @@ def test_what_waits_says_what_it_would_change_and_who_approved_is_certified(play
     assert play("approved", since=DAY2, until=DAY4, approve=True).stood
 
 
-def test_a_publish_that_was_cut_off_after_the_approval_is_finished(play: Play) -> None:
+def test_a_publish_that_was_cut_off_after_the_approval_is_finished(play: Planned) -> None:
     run, _ = held(play, "cut_off")
 
     def cut(point: str, _: dict[str, object]) -> None:
@@ -223,7 +196,7 @@ def test_a_publish_that_was_cut_off_after_the_approval_is_finished(play: Play) -
     assert found.count(Step.APPROVED) == found.count(Step.DONE) == 1
 
 
-def test_rejected_leaves_the_target_and_the_staging_and_holds_nothing(play: Play) -> None:
+def test_rejected_leaves_the_target_and_the_staging_and_holds_nothing(play: Planned) -> None:
     run, waits = held(play, "rejected")
     version = delta.version_of(play.lake.table("rejected"))
     row = reject(play.spark, play.lake, run, Decision("ann", reason="the wrong month"))
@@ -248,7 +221,7 @@ def test_rejected_leaves_the_target_and_the_staging_and_holds_nothing(play: Play
         reject(play.spark, play.lake, run, ANN)
 
 
-def test_what_was_overtaken_while_it_waited_is_not_published(play: Play) -> None:
+def test_what_was_overtaken_while_it_waited_is_not_published(play: Planned) -> None:
     run, _ = held(play, "overtaken")
     assert unlock(play.spark, play.lake, run) == 1
     other = play("overtaken", since=DAY3, until=DAY4, workers=("c",)).certificate["run"]
@@ -257,7 +230,7 @@ def test_what_was_overtaken_while_it_waited_is_not_published(play: Play) -> None
     assert play.rows("overtaken").height == 16
 
 
-def test_the_whole_plan(play: Play) -> None:
+def test_the_whole_plan(play: Planned) -> None:
     play("whole", since=DAY2, until=DAY3, workers=("a", "b"))
     run, _ = held(play, "whole", since=DAY3, until=DAY4)
     found = preview(play.lake, play.declarations, play.request("whole", since=DAY2, until=DAY4))

@@ -17,12 +17,11 @@ from capstan.errors import AnswerIsNo, BadRequest, Held, NotComplete
 from capstan.ledger import claims, coverage, runs, tables
 from capstan.ledger.claims import Scope
 from capstan.ledger.identity import RunId
-from capstan.replay.request import Request
-from capstan.replay.run import Outcome, publish, replay, rollback, unlock
+from capstan.replay.run import Outcome, unlock
 from capstan.steps import listening
-from capstan.tape import delta
 from capstan.tape.lake import Lake, exists
 from capstan.tape.tape import open_tape
+from capstan.testing.play import Play
 from capstan.testing.streams import SUM_BY_DAY, declared, lay, little_stream, rows
 from capstan.times import Box
 from capstan.times.region import Region
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from capstan.declare import Declarations
 
 # Half an hour apart: five days, of which all but the last two hours are complete.
 ROWS = rows(range(240))
@@ -54,41 +52,10 @@ TARGETS = {
 }
 
 
-class Play:
-    """The tape of this module, and short ways to replay it."""
-
-    def __init__(self, spark: SparkSession, lake: Lake, declarations: Declarations) -> None:
-        self.spark, self.lake, self.declarations = spark, lake, declarations
-
-    def __call__(self, into: str, **request: object) -> Outcome:
-        asked = Request("little", into, **request)  # type: ignore[arg-type]
-        return replay(self.spark, self.lake, self.declarations, asked)
-
-    def rollback(self, run: str) -> int:
-        return rollback(self.spark, self.lake, self.declarations, run)
-
-    def rows(self, into: str) -> pl.DataFrame:
-        return pl.read_delta(self.lake.table(into))
-
-    def ids(self, into: str) -> list[int]:
-        return sorted(self.rows(into)["id"].to_list())
-
-    def version(self, into: str) -> int | None:
-        return delta.version_of(self.lake.table(into))
-
-    def sql(self, statement: str, into: str) -> None:
-        self.spark.sql(statement.format(table=f"delta.`{self.lake.table(into)}`"))
-
-
 @pytest.fixture(scope="module")
 def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
-    folder: Path = tmp_path_factory.mktemp("replay")
-    lay(folder / "source", "0", ROWS)
-    stream = little_stream(folder / "source")
-    lake = Lake.at(folder / "lake")
-    capture(spark, lake, stream)
-    transforms = (SUM_BY_DAY, TIMELESS, OUTSIDE, WRONG)
-    return Play(spark, lake, declared(stream, transforms, TARGETS))
+    folder = tmp_path_factory.mktemp("replay")
+    return Play.of(spark, folder, ROWS, (SUM_BY_DAY, TIMELESS, OUTSIDE, WRONG), TARGETS)
 
 
 def run_of(outcome: Outcome) -> str:
@@ -105,7 +72,7 @@ def test_the_same_rows_on_any_number_of_replay_workers(play: Play, peers: int | 
 
     done = play(into, since=DAY2, until=DAY4, peers=peers)
 
-    assert play.ids(into) == between(48, 144)
+    assert play.column(into) == between(48, 144)
     certificate = done.certificate
     assert (certificate["records"], certificate["peers"]) == (96, peers or 3)
     dealt = certificate["replay_workers"]
@@ -131,7 +98,7 @@ def test_twice_changes_nothing(play: Play) -> None:
     assert (first.stood, second.stood) == (False, True)
     assert run_of(second) == run_of(first)
     assert play.version("twice") == version
-    assert play.ids("twice") == between(48, 144, "ac")
+    assert play.column("twice") == between(48, 144, "ac")
     assert first.certificate["not_covered"]["workers"] == ["b"]  # type: ignore[index]
     assert not exists(play.lake.staging(f"{run_of(first)}-1"))
 
@@ -140,21 +107,21 @@ def test_replace_leaves_the_rows_outside(play: Play) -> None:
     play("outside_rows", workers=("a",), since=DAY2, until=DAY4)
     play("outside_rows", workers=("a", "b"), since="2024-05-03", until="2024-05-05")
 
-    assert play.ids("outside_rows") == sorted(between(48, 192, "a") + between(96, 192, "b"))
+    assert play.column("outside_rows") == sorted(between(48, 192, "a") + between(96, 192, "b"))
 
 
 def test_publish_roll_back_publish_again(play: Play) -> None:
     play("again", workers=("a",), since=DAY2, until="2024-05-03")
     first = play("again", workers=("a", "b"), since=DAY2, until=DAY4)
     play.rollback(run_of(first))
-    assert play.ids("again") == between(48, 96, "a")
+    assert play.column("again") == between(48, 96, "a")
     version = play.version("again")
     assert play.rollback(run_of(first)) == version == play.version("again")
 
     second = play("again", workers=("a", "b"), since=DAY2, until=DAY4)
 
     assert second.certificate["generation"] == 2
-    assert play.ids("again") == between(48, 144, "ab")
+    assert play.column("again") == between(48, 144, "ab")
 
 
 def test_a_clock_that_jumps_back_changes_nothing(
@@ -166,7 +133,7 @@ def test_a_clock_that_jumps_back_changes_nothing(
     range_ = {"since": DAY2, "until": DAY4}
 
     first = play("back", **range_, hold=True)
-    published = publish(play.spark, play.lake, play.declarations, run_of(first))
+    published = play.publish(run_of(first))
     history = runs.read_history(play.lake, run_of(published))
     assert [row.step for row in history.rows] == ["intent", "audited", "done"]
     assert play("back", **range_).stood
@@ -174,7 +141,7 @@ def test_a_clock_that_jumps_back_changes_nothing(
     assert runs.read_history(play.lake, run_of(published)).last.step == "rolled-back"
     again = play("back", **range_)
 
-    assert (again.certificate["generation"], play.ids("back")) == (2, between(48, 144))
+    assert (again.certificate["generation"], play.column("back")) == (2, between(48, 144))
     assert {each.run for each in coverage.standing(play.lake, play.lake.table("back"))} == {
         run_of(again)
     }
@@ -192,7 +159,7 @@ def test_what_a_run_has_published_is_known_though_it_could_not_say_so(play: Play
 
     wider = play("unsaid", since=DAY2, until="2024-05-05")
 
-    assert play.ids("unsaid") == between(48, 192)
+    assert play.column("unsaid") == between(48, 192)
     assert runs.read_history(play.lake, unsaid).published
     standing = coverage.standing(play.lake, play.lake.table("unsaid"))
     assert [each.run for each in standing] == [unsaid, run_of(wider)]
@@ -231,14 +198,14 @@ def test_rolling_back_what_a_later_run_wrote_over_is_refused(play: Play) -> None
         play.rollback(run_of(first))
 
     play.rollback(run_of(second))
-    assert play.ids("later") == between(48, 144)
+    assert play.column("later") == between(48, 144)
     assert [covered.run for covered in coverage.standing(play.lake, play.lake.table("later"))] == [
         run_of(first)
     ]
     # What the second wrote over stands again: nothing has to be done.
     assert play("later", since=DAY2, until=DAY4).stood
     play.rollback(run_of(first))
-    assert play.ids("later") == []
+    assert play.column("later") == []
 
 
 def test_what_others_changed_outside_survives_a_rollback(play: Play) -> None:
@@ -259,7 +226,7 @@ def test_rows_of_unknown_origin_are_not_replaced_unless_adopted(play: Play) -> N
     done = play("foreign", workers=("b",), since=DAY2, until=DAY4, adopt=True)
 
     assert done.certificate["records"] == 32
-    assert play.ids("foreign") == between(48, 144, "ab")
+    assert play.column("foreign") == between(48, 144, "ab")
 
 
 def test_only_complete_times(play: Play) -> None:
@@ -270,7 +237,7 @@ def test_only_complete_times(play: Play) -> None:
 
     done = play("early", since="2024-05-05", until="2024-05-06", partial=True)
 
-    assert play.ids("early") == between(192, 234)
+    assert play.column("early") == between(192, 234)
     assert done.certificate["complete"] is False
     left_out = done.certificate["not_covered"]
     assert left_out["incomplete_from"] == ["2024-05-05T21:00:00.000000Z"]  # type: ignore[index]
@@ -287,16 +254,16 @@ def test_a_declared_column_that_the_stream_does_not_have(play: Play) -> None:
 def test_held_then_published(play: Play) -> None:
     held = play("held", since=DAY2, until=DAY4, hold=True)
     assert held.certificate["published"] is False
-    assert play.ids("held") == []
+    assert play.column("held") == []
     # It goes on holding its range.
     with pytest.raises(Held, match=f"CAP-HELD.*{run_of(held)}"):
         play("held", workers=("a",), since=DAY2, until="2024-05-03")
 
-    done = publish(play.spark, play.lake, play.declarations, run_of(held))
+    done = play.publish(run_of(held))
 
     assert done.certificate["target_version"] == play.version("held")
-    assert play.ids("held") == between(48, 144)
-    assert publish(play.spark, play.lake, play.declarations, run_of(held)).stood
+    assert play.column("held") == between(48, 144)
+    assert play.publish(run_of(held)).stood
 
 
 def test_unlock(play: Play) -> None:
@@ -313,7 +280,7 @@ def test_unlock(play: Play) -> None:
     assert unlock(play.spark, play.lake, dead.name) == 1
 
     play("locked", workers=("b",), since=DAY2, until=DAY4)
-    assert play.ids("locked") == between(48, 144, "bc")
+    assert play.column("locked") == between(48, 144, "bc")
     with pytest.raises(BadRequest, match="CAP-RUN"):
         unlock(play.spark, play.lake, "nosuch-1")
 
@@ -321,12 +288,12 @@ def test_unlock(play: Play) -> None:
 def test_append_and_its_rollback(play: Play) -> None:
     play("appended", workers=("a",), since=DAY2, until=DAY4, mode=Mode.APPEND)
     second = play("appended", workers=("a", "b"), since=DAY2, until=DAY4, mode=Mode.APPEND)
-    assert play.ids("appended") == sorted(between(48, 144, "a") * 2 + between(48, 144, "b"))
+    assert play.column("appended") == sorted(between(48, 144, "a") * 2 + between(48, 144, "b"))
     assert play("appended", workers=("a", "b"), since=DAY2, until=DAY4, mode=Mode.APPEND).stood
 
     play.rollback(run_of(second))
 
-    assert play.ids("appended") == between(48, 144, "a")
+    assert play.column("appended") == between(48, 144, "a")
 
 
 def test_merge_and_its_rollback(play: Play) -> None:
@@ -403,12 +370,12 @@ def test_a_declared_target_has_its_own_columns(play: Play, into: str) -> None:
     assert done.certificate["audit"]["kind"] == "shared-columns"  # type: ignore[index]
     expected = {"declared": ["id", "place", "at"], "narrow": ["_worker", "_time", "id", "amount"]}
     assert play.rows(into).columns == expected[into]
-    assert play.ids(into) == between(48, 144, "ab")
+    assert play.column(into) == between(48, 144, "ab")
     play.sql("UPDATE {table} SET id = 999 WHERE id = 51", into)
     assert not play(into, workers=("a", "b"), since=DAY2, until=DAY4).stood
-    assert play.ids(into) == between(48, 144, "ab")
+    assert play.column(into) == between(48, 144, "ab")
     play(into, workers=("c",), since=DAY2, until=DAY4)
-    assert play.ids(into) == between(48, 144)
+    assert play.column(into) == between(48, 144)
 
 
 @pytest.mark.parametrize(
@@ -483,7 +450,7 @@ class TestFollow:
         play, feed = growing
         feed(0, 60)
         first = play("followed", follow="daily")
-        assert play.ids("followed") == between(0, 54)
+        assert play.column("followed") == between(0, 54)
         version = play.version("followed")
         assert play("followed", follow="daily").stood
         assert play.version("followed") == version
@@ -493,14 +460,14 @@ class TestFollow:
 
         assert (first.certificate["records"], second.certificate["records"]) == (54, 40)
         assert second.certificate["since"] == first.certificate["until"]
-        assert play.ids("followed") == between(0, 94)
+        assert play.column("followed") == between(0, 94)
         with pytest.raises(BadRequest, match="CAP-LATER"):
             play.rollback(run_of(first))
         play.rollback(run_of(second))
-        assert play.ids("followed") == between(0, 54)
+        assert play.column("followed") == between(0, 54)
         third = play("followed", follow="daily")
         assert third.certificate["generation"] == 3
-        assert play.ids("followed") == between(0, 94)
+        assert play.column("followed") == between(0, 94)
         with pytest.raises(BadRequest, match="CAP-FOLLOW"):
             play("followed", follow="daily", workers=("a",))
 
@@ -537,4 +504,4 @@ def test_what_was_complete_stands_at_a_newer_cut_and_has_the_same_rows(
     assert (first.certificate["cut"], new.certificate["cut"]) == (0, 1)
     fingerprints = {str(run.certificate["fingerprint"]) for run in (first, new, old)}
     assert len(fingerprints) == 1
-    assert play.ids("cuts") == play.ids("new") == play.ids("old") == between(0, 48)
+    assert play.column("cuts") == play.column("new") == play.column("old") == between(0, 48)

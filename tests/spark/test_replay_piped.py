@@ -20,19 +20,18 @@ from capstan.ledger.runs import Step
 from capstan.pipeline import definition
 from capstan.replay.approval import Decision
 from capstan.replay.foreign import audit_run, require_auditable
-from capstan.replay.request import Request
-from capstan.replay.run import Outcome, publish, replay, rollback
-from capstan.tape.lake import Lake, exists
+from capstan.replay.run import Outcome
+from capstan.tape.lake import exists
 from capstan.testing import split
 from capstan.testing.piped import REFERENCES
-from capstan.testing.streams import START, declared, lay, little_stream, rows
+from capstan.testing.play import Play
+from capstan.testing.streams import NAME, START, lay, rows
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from capstan.declare import Declarations
 
 # Half an hour apart: five days, of which all but the last two hours are complete.
 ROWS = rows(range(240))
@@ -41,18 +40,11 @@ DAY2, DAY4 = "2024-05-02", "2024-05-04"
 HOUR = timedelta(hours=1)
 
 
-class Play:
-    """The tape of this module, and short ways to replay it."""
+class Piped(Play):
+    """A tape, and short ways to replay it through a pipeline."""
 
-    def __init__(self, spark: SparkSession, lake: Lake, declarations: Declarations) -> None:
-        self.spark, self.lake, self.declarations = spark, lake, declarations
-
-    def __call__(self, into: str, pipeline: str = "places", **request: object) -> Outcome:
-        asked = Request("little", into, pipeline=pipeline, **request)  # type: ignore[arg-type]
-        return replay(self.spark, self.lake, self.declarations, asked)
-
-    def rows(self, into: str) -> pl.DataFrame:
-        return pl.read_delta(self.lake.table(into))
+    def __call__(self, into: str, pipeline: str = "places", **asked: object) -> Outcome:
+        return super().__call__(into, pipeline=pipeline, **asked)
 
     def multiset(self, into: str) -> Counter[tuple[object, ...]]:
         return Counter(json.dumps(row, default=str) for row in self.rows(into).rows())  # type: ignore[misc]
@@ -62,20 +54,14 @@ class Play:
 
 
 @pytest.fixture(scope="module")
-def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
-    folder: Path = tmp_path_factory.mktemp("piped")
-    stream = little_stream(folder / "source")
-    made = Play(
-        spark,
-        Lake.at(folder / "lake"),
-        replace(declared(stream), pipelines=REFERENCES),
-    )
-    lay(folder / "source", "0", ROWS[:FIRST])
-    capture(spark, made.lake, stream)
+def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Piped:
+    folder = tmp_path_factory.mktemp("piped")
+    first = Piped.of(spark, folder, ROWS[:FIRST])
+    made = replace(first, declarations=replace(first.declarations, pipelines=REFERENCES))
     # What is followed is played once before the rest is there.
     made("followed", sink="pairs", follow="nightly", peers=2)
     lay(folder / "source", "1", ROWS[FIRST:])
-    capture(spark, made.lake, stream)
+    capture(spark, made.lake, made.declarations.streams[NAME])
     return made
 
 
@@ -92,7 +78,7 @@ def by_hour(first: int, after: int) -> dict[tuple[str, datetime], list[int]]:
     return found
 
 
-def test_a_sink_goes_into_its_table(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sink_goes_into_its_table(play: Piped, monkeypatch: pytest.MonkeyPatch) -> None:
     held = play("hours", sink="hours", since=DAY2, until=DAY4, peers=3, approve=True)
     run = str(held.certificate["run"])
     assert play.rows("hours").height == 0
@@ -101,9 +87,9 @@ def test_a_sink_goes_into_its_table(play: Play, monkeypatch: pytest.MonkeyPatch)
     with monkeypatch.context() as patch:
         patch.setattr(definition, "_text", lambda pipeline, module: "other")
         with pytest.raises(BadRequest, match="^CAP-CODE: pipeline places at hours is not what"):
-            publish(play.spark, play.lake, play.declarations, run, Decision("ann"))
+            play.publish(run, Decision("ann"))
     assert play.rows("hours").height == 0
-    done = publish(play.spark, play.lake, play.declarations, run, Decision("ann")).certificate
+    done = play.publish(run, Decision("ann")).certificate
 
     wanted = by_hour(48, 144)
     got = play.rows("hours").select("place", "window_start", "rows", "sum_amount").rows()
@@ -142,7 +128,7 @@ def test_a_sink_goes_into_its_table(play: Play, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_every_sink_goes_into_its_own_table_by_one_command(
-    play: Play, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    play: Piped, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     declared = tmp_path / "streams.yaml"
     declared.write_text(f"pipelines: {{split: {split.REFERENCE!r}}}", encoding="utf-8")
@@ -166,7 +152,7 @@ def test_every_sink_goes_into_its_own_table_by_one_command(
     assert all(wanted.values())
 
 
-def test_a_followed_run_over_pieces_is_one_run_over_all(play: Play) -> None:
+def test_a_followed_run_over_pieces_is_one_run_over_all(play: Piped) -> None:
     second = play("followed", sink="pairs", follow="nightly", peers=3).certificate
     whole = play("pairs", sink="pairs").certificate
     assert second["generation"] == 2
@@ -178,7 +164,7 @@ def test_a_followed_run_over_pieces_is_one_run_over_all(play: Play) -> None:
     assert play("followed", sink="pairs", follow="nightly").stood
 
 
-def test_pieces_with_what_lies_ahead_are_the_whole(play: Play) -> None:
+def test_pieces_with_what_lies_ahead_are_the_whole(play: Piped) -> None:
     # At an odd hour: a window of two hours begins in the first piece and ends in the second.
     edge = "2024-05-02T13:00:00Z"
     play("pieces", sink="starts", since=DAY2, until=edge, direct=True, peers=1)
@@ -192,7 +178,7 @@ def test_pieces_with_what_lies_ahead_are_the_whole(play: Play) -> None:
     assert {(place, start): n for place, start, n in _starts(found)} == wanted
     assert found.height == len(wanted)
     assert found["_time"].struct.field("event").to_list() == found["window_start"].to_list()
-    rollback(play.spark, play.lake, play.declarations, str(second.certificate["run"]))
+    play.rollback(str(second.certificate["run"]))
     left = play.rows("pieces")
     assert {(place, start): n for place, start, n in _starts(left)} == {
         at: n for at, n in wanted.items() if at[1].hour < 13
@@ -203,7 +189,7 @@ def _starts(found: pl.DataFrame) -> list[tuple[str, datetime, int]]:
     return found.select("place", "window_start", "rows").rows()
 
 
-def test_workers_are_played_alone_where_the_sink_keeps_them(play: Play) -> None:
+def test_workers_are_played_alone_where_the_sink_keeps_them(play: Piped) -> None:
     done = play("workers", "by_worker", since=DAY2, until="2024-05-03", workers=("c", "a"))
     assert Counter(play.rows("workers")["_worker"]) == {0: 16, 2: 16}
     table = f"delta.`{play.lake.table('workers')}`"
@@ -214,14 +200,14 @@ def test_workers_are_played_alone_where_the_sink_keeps_them(play: Play) -> None:
     assert (found.totals["changed"], found.differing) == (1, 1)
 
 
-def test_unbounded_depends_on_the_very_first_records(play: Play) -> None:
+def test_unbounded_depends_on_the_very_first_records(play: Piped) -> None:
     done = play("firsts", "firsts", since=DAY2, until=DAY4).certificate
     assert done["records"] == 144
     assert play.rows("firsts").height == 0
     assert done["pipeline"]["trimmed"] == 3  # type: ignore[index]
 
 
-def test_an_operator_that_fails_publishes_nothing(play: Play) -> None:
+def test_an_operator_that_fails_publishes_nothing(play: Piped) -> None:
     with pytest.raises(OperatorFailed, match="a hundred") as failed:
         play("shaky", "shaky", since=DAY2, until=DAY4)
     assert failed.value.exit_code == 5
@@ -235,7 +221,7 @@ def test_an_operator_that_fails_publishes_nothing(play: Play) -> None:
     assert [claim for claim in claims.alive(play.lake) if claim.run == last.run] == []
 
 
-def test_a_column_that_the_stream_lacks_is_refused_before_anything_is_claimed(play: Play) -> None:
+def test_a_column_that_the_stream_lacks_is_refused_before_anything_is_claimed(play: Piped) -> None:
     with pytest.raises(BadRequest, match="strange reads price, and the stream has") as refused:
         play("strange", "strange", since=DAY2, until=DAY4)
     assert refused.value.code == "CAP-PIPELINE"
@@ -243,7 +229,7 @@ def test_a_column_that_the_stream_lacks_is_refused_before_anything_is_claimed(pl
     assert runs.read_histories(play.lake, target=play.lake.table("strange")) == {}
 
 
-def test_what_depends_on_the_number_of_replay_workers_is_found_out(play: Play) -> None:
+def test_what_depends_on_the_number_of_replay_workers_is_found_out(play: Piped) -> None:
     with pytest.raises(AnswerIsNo, match=r"CAP-AUDIT.*\(pipeline audit\)"):
         play("unsteady", "unsteady", since=DAY2, until=DAY4, peers=3)
     assert play.rows("unsteady").height == 0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
 
 from capstan.capture.run import capture
-from capstan.errors import AnswerIsNo
+from capstan.errors import AnswerIsNo, BadRequest
 from capstan.exchange import export_topics, import_topics, topics
 from capstan.interop.topics import Topics
 from capstan.tape import summary
@@ -48,9 +49,14 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return held
 
 
-def export(spark: SparkSession, lake: Lake, *workers: int) -> None:
-    tape = open_tape(lake, "little")
+def export(spark: SparkSession, lake: Lake, *workers: int, name: str = "little") -> None:
+    tape = open_tape(lake, name)
     export_topics(spark, lake, tape, PLACE, workers=workers, cut=newest_cut(tape))
+
+
+def frontier(lake: Lake, name: str) -> list[object]:
+    tape = open_tape(lake, name)
+    return list(summary.frontier_of(tape, summary.worker_states(tape, newest_cut(tape))))
 
 
 def test_workers_that_are_exported_one_by_one_are_all_on_the_roster(
@@ -60,10 +66,15 @@ def test_workers_that_are_exported_one_by_one_are_all_on_the_roster(
     capture(spark, lake, little_stream(tmp_path / "source"))
     tape = open_tape(lake, "little")
     export(spark, lake, 1)
-    assert import_topics(spark, lake, "copy", PLACE).workers == 1
+    assert import_topics(spark, lake, "one", PLACE).workers == 1
     export(spark, lake, 2)
     export(spark, lake, 0)
 
+    # What is complete of a stream of one worker would not be of one of three.
+    before = frontier(lake, "one")
+    with pytest.raises(AnswerIsNo, match="CAP-BEHIND: stream one: worker 0, a, has records at"):
+        import_topics(spark, lake, "one", PLACE)
+    assert frontier(lake, "one") == before
     assert import_topics(spark, lake, "copy", PLACE).workers == 3
 
     copy = open_tape(lake, "copy")
@@ -76,3 +87,52 @@ def test_workers_that_are_exported_one_by_one_are_all_on_the_roster(
     with pytest.raises(AnswerIsNo, match="CAP-TOPIC: topic one.by-one-7 has events, and topic one"):
         import_topics(spark, lake, "copy", PLACE)
     assert pl.read_delta(copy.paths.events).height == known
+
+
+def test_a_worker_that_opens_where_all_others_are_is_taken(
+    spark: SparkSession, lake: Lake, tmp_path: Path, sent: list[tuple[str, str]]
+) -> None:
+    lay(tmp_path / "source", "0", [row for row in rows(range(40)) if row[1] != "c"])
+    stream = little_stream(tmp_path / "source")
+    capture(spark, lake, stream)
+    export(spark, lake, 0, 1)
+    assert import_topics(spark, lake, "copy", PLACE).workers == 2
+    lay(tmp_path / "source", "1", rows(range(40, 80)))
+    capture(spark, lake, stream)
+    export(spark, lake, 0, 1, 2)
+
+    assert import_topics(spark, lake, "copy", PLACE).workers == 3
+
+    tapes = [open_tape(lake, name) for name in ("little", "copy")]
+    assert verify(spark, lake, tapes[1], deep=True).valid
+    assert frontier(lake, "copy") == frontier(lake, "little")
+    assert len({pl.read_delta(tape.paths.records).height for tape in tapes}) == 1
+
+
+def test_topics_of_another_recording_are_not_written_to(
+    spark: SparkSession, lake: Lake, tmp_path: Path, sent: list[tuple[str, str]]
+) -> None:
+    lay(tmp_path / "source", "0", rows(range(40)))
+    for name in ("little", "other"):
+        capture(spark, lake, replace(little_stream(tmp_path / "source"), name=name))
+    export(spark, lake, 0, 1, 2)
+    held = list(sent)
+    with pytest.raises(AnswerIsNo, match=r"CAP-TOPIC: .* another recording, of stream little"):
+        export(spark, lake, 0, name="other")
+    assert sent == held
+    sent[:] = [("one.by-one", "no head")]
+    with pytest.raises(BadRequest, match="CAP-TOPIC: topic one.by-one does not say what"):
+        export(spark, lake, 0)
+    assert len(sent) == 1
+
+
+def test_what_cannot_come_back_from_a_topic_is_not_sent(
+    spark: SparkSession, lake: Lake, tmp_path: Path, sent: list[tuple[str, str]]
+) -> None:
+    lay(tmp_path / "source", "0", rows(range(4)))
+    stream = little_stream(tmp_path / "source")
+    schema = f"{stream.source.schema}, tags STRUCT<of: ARRAY<MAP<INT, STRING>>>"
+    capture(spark, lake, replace(stream, source=replace(stream.source, schema=schema)))
+    with pytest.raises(BadRequest, match=r"CAP-TYPE: column tags.of has type map<int,string>"):
+        export(spark, lake, 0)
+    assert sent == []

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from capstan.capture.run import capture, close
-from capstan.declare import Declarations, Mode, Target, Transform
+from capstan.declare import Mode, Target, Transform
 from capstan.errors import AnswerIsNo, BadRequest, NotComplete
 from capstan.exchange.recapture import RecaptureRequest, recapture
 from capstan.ledger import coverage
 from capstan.ledger.tables import read_rows
 from capstan.replay.inverse import less
-from capstan.replay.request import Request
-from capstan.replay.run import Outcome, replay, rollback
 from capstan.tape import delta
 from capstan.tape.lake import Lake
-from capstan.testing.streams import SUM_BY_DAY, declared, lay, little_stream, rows
+from capstan.testing.play import Play
+from capstan.testing.streams import NAME, SUM_BY_DAY, declared, lay, little_stream, rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,38 +45,14 @@ BY_WORKER: dict[str, object] = {
 MERGING: dict[str, object] = {"mode": Mode.MERGE, "keys": ("id",)}
 
 
-class Play:
-    """A tape, and short ways to replay it and to take that back."""
-
-    def __init__(self, spark: SparkSession, lake: Lake, declarations: Declarations) -> None:
-        self.spark, self.lake, self.declarations = spark, lake, declarations
-
-    def __call__(self, into: str, **request: object) -> Outcome:
-        asked = Request("little", into, **request)  # type: ignore[arg-type]
-        return replay(self.spark, self.lake, self.declarations, asked)
-
-    def run(self, into: str, **request: object) -> str:
-        return str(self(into, **request).certificate["run"])
-
-    def rollback(self, run: str) -> int:
-        return rollback(self.spark, self.lake, self.declarations, run)
-
-    def column(self, into: str, name: str = "id") -> list[object]:
-        found = delta.open_table(self.lake.table(into)).to_pyarrow_table(columns=[name])
-        return sorted(found[name].to_pylist())
-
-    def standing(self, into: str) -> list[str]:
-        return [each.run for each in coverage.standing(self.lake, self.lake.table(into))]
-
-
 @pytest.fixture(scope="module")
 def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
-    folder: Path = tmp_path_factory.mktemp("undo")
-    lay(folder / "source", "0", ROWS)
-    stream = little_stream(folder / "source")
-    lake = Lake.at(folder / "lake")
-    capture(spark, lake, stream)
-    return Play(spark, lake, declared(stream, (SUM_BY_DAY, OUTSIDE), {"dated": DATED}))
+    folder = tmp_path_factory.mktemp("undo")
+    return Play.of(spark, folder, ROWS, (SUM_BY_DAY, OUTSIDE), {"dated": DATED})
+
+
+def standing(play: Play, into: str) -> list[str]:
+    return [each.run for each in coverage.standing(play.lake, play.lake.table(into))]
 
 
 def test_nothing_is_complete_while_there_is_no_worker(spark: SparkSession, tmp_path: Path) -> None:
@@ -115,17 +90,17 @@ def test_a_range_from_within_a_step_replaces_no_row_that_it_does_not_play(play: 
 class TestGone:
     def test_what_went_with_its_table_is_played_again(self, play: Play) -> None:
         first, second = play.run("lost", since=DAY2, until=DAY3), play.run("lost", since=DAY3)
-        assert play.standing("lost") == [first, second]
+        assert standing(play, "lost") == [first, second]
 
         shutil.rmtree(play.lake.table("lost"))
 
-        assert play.standing("lost") == []
+        assert standing(play, "lost") == []
         with pytest.raises(BadRequest, match="CAP-GONE"):
             play.rollback(first)
         again = play("lost", since=DAY2, until=DAY3)
         assert (again.stood, again.certificate["generation"]) == (False, 2)
         # The other's rows are not in the table that was made anew, whatever its versions are.
-        assert play.standing("lost") == [again.certificate["run"]]
+        assert standing(play, "lost") == [again.certificate["run"]]
         with pytest.raises(BadRequest, match="CAP-GONE"):
             play.rollback(second)
         assert not play("lost", since=DAY3).stood
@@ -222,16 +197,13 @@ class TestGrown:
 
     @pytest.fixture
     def grown(self, spark: SparkSession, tmp_path: Path) -> Play:
-        stream = little_stream(tmp_path / "source")
-        lay(tmp_path / "source", "0", rows(range(60)))
-        lake = Lake.at(tmp_path / "lake")
-        capture(spark, lake, stream)
-        play = Play(spark, lake, declared(stream))
+        play = Play.of(spark, tmp_path, rows(range(60)))
         for into, more in (("added", {"mode": Mode.APPEND}), ("merged", MERGING)):
             play(into, since="2024-05-01", until="2024-05-01T12:00:00", **more)
+        stream = play.declarations.streams[NAME]
         wider = replace(stream.source, schema=f"{stream.source.schema}, extra DOUBLE")
         lay(tmp_path / "source", "1", rows(range(60, 120)))
-        capture(spark, lake, replace(stream, source=wider))
+        capture(spark, play.lake, replace(stream, source=wider))
         return play
 
     def test_what_was_added_with_it_is_taken_back(self, grown: Play) -> None:

@@ -16,6 +16,7 @@ from capstan.errors import BadRequest
 from capstan.tape import delta, feed
 from capstan.tape.lake import (
     children,
+    delete_file,
     delete_folder,
     exists,
     is_table,
@@ -81,10 +82,13 @@ def reseat(spark: SparkSession, tape: Tape) -> Checkpoint:
     offers from its start is captured again: it must offer only what is not on tape yet.
     """
     last = newest_cut(tape).batch
+    # Before any row goes, and its identity before the rest: a capture that comes upon what was cut
+    # off here must not take the checkpoint for one whose rows Delta knows to be there.
+    delete_file(_identity_path(tape))
+    delete_folder(tape.paths.checkpoint)
     for path in (tape.paths.records, tape.paths.late, tape.paths.feed):
         if is_table(path):
             delta.delete_rows(spark, path, f"batch > {last}")
-    delete_folder(tape.paths.checkpoint)
     return _remember(spark, tape, Checkpoint(_write_identity(tape), last + 1))
 
 
@@ -163,15 +167,19 @@ def _remember(spark: SparkSession, tape: Tape, checkpoint: Checkpoint) -> Checkp
 
 
 def _identity(tape: Tape) -> str | None:
-    path = f"{tape.paths.checkpoint}/metadata"
+    path = _identity_path(tape)
     return str(json.loads(read_text(path))["id"]) if exists(path) else None
 
 
 def _write_identity(tape: Tape) -> str:
     # Spark takes over the query id that it finds here; so it is known before the first batch.
     identity = str(uuid.uuid4())
-    write_text(f"{tape.paths.checkpoint}/metadata", json.dumps({"id": identity}))
+    write_text(_identity_path(tape), json.dumps({"id": identity}))
     return identity
+
+
+def _identity_path(tape: Tape) -> str:
+    return f"{tape.paths.checkpoint}/metadata"
 
 
 def _last(tape: Tape, log: str) -> int:

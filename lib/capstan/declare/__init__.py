@@ -19,7 +19,7 @@ from capstan.declare.models import (
     Target,
     Watermark,
 )
-from capstan.declare.names import check_column, check_name, check_target
+from capstan.declare.names import check_column, check_name, check_target, is_name
 from capstan.declare.registry import Registry, transform, transforms
 from capstan.declare.values import format_duration, parse_duration, parse_instant
 
@@ -47,6 +47,7 @@ __all__ = [
     "check_target",
     "default_path",
     "format_duration",
+    "is_name",
     "load",
     "parse_duration",
     "parse_instant",

@@ -30,7 +30,7 @@ def check_name(kind: str, name: str) -> str:
     Raises:
         BadRequest: `CAP-NAME` when it is anything but `[a-z][a-z0-9_]{0,63}`.
     """
-    if _NAME.fullmatch(name):
+    if is_name(name):
         return name
     raise BadRequest(
         "CAP-NAME",
@@ -39,6 +39,11 @@ def check_name(kind: str, name: str) -> str:
         kind=kind,
         name=name,
     )
+
+
+def is_name(name: str) -> bool:
+    """Whether `name` may name a stream, table, transform or replay."""
+    return _NAME.fullmatch(name) is not None
 
 
 def check_column(name: str) -> str:

@@ -83,7 +83,13 @@ def require_bigint(value: int) -> int:
 
 
 def _text(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # Half of a surrogate pair is JSON, but only with its escape.
+        return json.dumps(value, separators=(",", ":"))
+    return text
 
 
 _PLAIN: Final = {

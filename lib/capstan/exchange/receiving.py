@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -114,9 +115,11 @@ class Receiver:
     Attributes:
         worker: The worker.
         judge: What it holds; goes on from the tape.
+        last: When its sender last said something; infinite while that has to wait for room.
         faults: Why senders were shut out, and what they left unfinished, in words.
         refused: Whether the worker's last sender broke a rule.
         silent: After so many seconds without an event a sender gives way to one that waits.
+        closed: Whether its last event has come, and is in the inbox.
     """
 
     worker: int
@@ -129,11 +132,15 @@ class Receiver:
     faults: list[str] = field(default_factory=list)
     refused: bool = False
     silent: float = _SILENT
+    closed: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.closed = self.judge.closed
 
     @property
     def done(self) -> bool:
-        """Whether nothing will come of it any more."""
-        return self.refused or self.judge.closed
+        """Whether nothing will come of it any more: all that it has taken is in the inbox."""
+        return self.refused or self.closed
 
     def run(self) -> None:
         """Receive until the recording is closed, refused, or all is to stop."""
@@ -187,7 +194,10 @@ class Receiver:
         if violation is not None:
             self._refuse(f"{peer}: {violation.describe(self.form.time_type)}")
             return
+        self.last = math.inf
         self.inbox.put(Received(self.worker, seq, event, size))
+        self.last = time.monotonic()
+        self.closed = self.judge.closed
 
     def _refuse(self, why: str) -> None:
         self.faults.append(f"worker {self.worker}, {why}")

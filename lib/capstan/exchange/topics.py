@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, TypeVar
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
+    DataType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
 )
 
 from capstan.capture.source import broker_gone
-from capstan.errors import CapstanError
+from capstan.errors import AnswerIsNo, BadRequest, CapstanError
 from capstan.interop.topics import Head, Topics, newest_head
 from capstan.ledger.retired import WHOLE, require_kept
 from capstan.steps import reached
@@ -114,10 +116,14 @@ def export_topics(
     Raises:
         AnswerIsNo: `CAP-VIOLATION`, a recording is not sound; `CAP-TOPIC`, the topics hold another
             recording.
-        BadRequest: `CAP-RETIRED`, records were deleted; nothing is written then.
+        BadRequest: `CAP-RETIRED`, records were deleted; `CAP-TYPE`, a column cannot come back from
+            a topic; `CAP-TOPIC`, what is there is no recording. Nothing is written then.
         Broken: `CAP-BROKER`, the broker does not answer.
     """
     chosen = sorted(workers)
+    payload = stored_payload(spark, tape)
+    for column in payload.fields:
+        _require_readable(column.name, column.dataType)
     verify(spark, lake, tape, workers=chosen, cut=cut).require_valid(tape)
     everything = Region(Box.everything(tape.time_type))
     require_kept(lake, tape, cut, chosen, everything, "a whole recording", WHOLE)
@@ -127,9 +133,11 @@ def export_topics(
         str(delta.open_table(tape.paths.events).metadata().id),
         cut.commit,
         tape.time_type,
-        stored_payload(spark, tape).json(),
+        payload.json(),
         {worker: labels[worker] for worker in chosen},
     )
+
+    _require_same(asked(topics.prefix, lambda: _texts(spark, topics)), head, topics)
 
     def write() -> None:
         text = spark.createDataFrame([(head.to_text(),)], "value STRING")
@@ -149,6 +157,39 @@ def export_topics(
         events,
         sum(state.records for state in states),
     )
+
+
+def _require_readable(name: str, kind: DataType) -> None:
+    """Check that a column comes back as it was from the JSON that messages are."""
+    if isinstance(kind, MapType):
+        if not isinstance(kind.keyType, StringType):
+            raise BadRequest(
+                "CAP-TYPE",
+                f"column {name} has type {kind.simpleString()}, and messages have keys of text",
+                "make a stream without it, with a transform and `replay --into-stream`, and export "
+                "that",
+                column=name,
+            )
+        _require_readable(name, kind.valueType)
+    elif isinstance(kind, ArrayType):
+        _require_readable(name, kind.elementType)
+    elif isinstance(kind, StructType):
+        for field in kind.fields:
+            _require_readable(f"{name}.{field.name}", field.dataType)
+
+
+def _require_same(texts: list[str], head: Head, topics: Topics) -> None:
+    """Check that topics are new, or hold what is to be written to them."""
+    if not texts:
+        return
+    held = newest_head(texts, topics.prefix)
+    if held.tape != head.tape:
+        raise AnswerIsNo(
+            "CAP-TOPIC",
+            f"topics {topics.prefix}-* hold another recording, of stream {held.stream}",
+            "export to a prefix of its own, or delete these topics first",
+            topic=topics.prefix,
+        )
 
 
 def _send(messages: DataFrame, topics: Topics) -> None:

@@ -10,7 +10,7 @@ from capstan.ledger.snapshots import parts_of
 from capstan.replay.outdated import clear_old
 from capstan.replay.staged import KEEP, clear_staged, list_staged
 from capstan.steps import reached
-from capstan.tape.lake import Lake, children, is_table
+from capstan.tape.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,11 +25,6 @@ def clear_staging(lake: Lake, now: datetime, keep: timedelta = KEEP) -> list[str
     if over:
         reached("maintain.staging", cleared=len(over))
     return over
-
-
-def pipelines_of(lake: Lake) -> list[str]:
-    """The pipelines that have a table of state."""
-    return [name for name in children(f"{lake.root}/state") if is_table(lake.state(name))]
 
 
 def clear_snapshots(spark: SparkSession, lake: Lake, pipeline: str) -> list[str]:

@@ -70,7 +70,15 @@ def compact_index(spark: SparkSession, table: Kept, *, ended: bool = False) -> C
         if files is None:
             return None
         done.see(files)
-        groups = worth_writing(runs_of(files), table.sizes, ended=ended)
+        groups = [
+            group
+            for part in sorted({file.partition for file in files})
+            for group in worth_writing(
+                runs_of(file for file in files if file.partition == part),
+                table.sizes,
+                ended=ended,
+            )
+        ]
         for group in groups:
             rows = rows_of_files(spark, table.path, [file.path for file in group])
             parts = max(1, -(-sum(file.bytes for file in group) // table.sizes.file))

@@ -125,7 +125,8 @@ def settled_batch(tape: Tape, cut: Cut, states: Sequence[WorkerState], since: in
         states: The workers at that cut.
         since: The first batch that is asked about.
     """
-    frontiers = {state.worker: state.frontier for state in states if not state.closed}
+    # Of a recording that breaks the rules counts may all be negative: nothing is held then.
+    frontiers = {state.worker: state.frontier for state in states if state.frontier}
     last = cut.batch
     if not frontiers:
         return last

@@ -6,7 +6,7 @@ were captured are named, and stay as they are: they can still be looked at.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from capstan.maintain.promises import (
     settled_batch,
 )
 from capstan.maintain.runs import File, Run, Sizes, runs_of, worth_writing
-from capstan.maintain.seats import Cells, Seats, deal
+from capstan.maintain.seats import Cells, Seats, deal, row_bytes
 from capstan.maintain.tables import files_of
 from capstan.tape.fingerprint import record_hashes, sum_mod64
 from capstan.tape.lake import Lake
@@ -109,7 +109,7 @@ def _cluster(
     path, low, high = tape.paths.records, *_bounds(group)
     expected = promised(tape, low, high, retired)
     rows = rows_of_files(spark, path, [file.path for file in group])
-    size = sum(file.bytes for file in group) / max(1, sum(file.rows for file in group))
+    size = row_bytes(group, expected.records)
     seats = deal(_cells(expected, size, sizes), size, sizes)
     seen, figures = Observation(), _figures(rows, tape, retired)
     laid = (
@@ -170,10 +170,10 @@ def _ranges(batches: Collection[int]) -> list[tuple[int, int]]:
     return found
 
 
-def _cells(expected: Promised, size: float, sizes: Sizes) -> dict[int, Cells]:
+def _cells(expected: Promised, size: Mapping[int, float], sizes: Sizes) -> dict[int, Cells]:
     """The cells that are to be dealt: one a worker, but of those who need several files."""
     return {
-        worker: expected.times_of(worker) if count * size > sizes.file else [((), count)]
+        worker: expected.times_of(worker) if count * size[worker] > sizes.file else [((), count)]
         for worker, count in expected.records.items()
     }
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from capstan.breakage import at
 from capstan.errors import AnswerIsNo, CapstanError, Held
 from capstan.ledger.tables import now as moment
-from capstan.maintain.clearing import clear_snapshots, clear_staging, pipelines_of
+from capstan.maintain.clearing import clear_snapshots, clear_staging
 from capstan.maintain.compact import Compacted, compact_index
 from capstan.maintain.records import compact_records
 from capstan.maintain.retire import finish
@@ -202,7 +202,7 @@ def _is_import(tape: Tape) -> bool:
 
 def _shared(spark: SparkSession, lake: Lake, done: Maintained) -> list[Table]:
     found = []
-    for pipeline in pipelines_of(lake):
+    for pipeline in lake.states():
         done.snapshots += clear_snapshots(spark, lake, pipeline)
         found.append(_kept_up(spark, Compacted(f"state {pipeline}"), lake.state(pipeline)))
     for table in (*aside_tables(lake), *ledger_tables(lake)):

@@ -64,6 +64,7 @@ class File:
         low: Its least batch, or commit.
         high: Its greatest.
         workers: The least and the greatest worker in it; None where rows have none.
+        partition: Which partition of its table it is in, from 0; rows stay in theirs.
     """
 
     path: str
@@ -72,6 +73,7 @@ class File:
     low: int
     high: int
     workers: tuple[int, int] | None = None
+    partition: int = 0
 
     @property
     def mixed(self) -> bool:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from capstan.maintain.runs import INDEX, File, Sizes
 from capstan.tape import delta
-from capstan.tape.lake import LEDGERS, Lake, children, is_table
+from capstan.tape.lake import LEDGERS, Lake, is_table
 from capstan.tape.tape import Tape
 
 
@@ -52,11 +52,10 @@ def ledger_tables(lake: Lake) -> list[Kept]:
 
 def aside_tables(lake: Lake) -> list[Kept]:
     """The tables of rows that runs of pipelines have put aside, which grow with each run."""
-    found = [
+    return [
         Kept(f"aside {name}", lake.aside(name), "at", ("at", "replay_worker", "time"))
-        for name in children(f"{lake.root}/aside")
+        for name in lake.asides()
     ]
-    return [table for table in found if is_table(table.path)]
 
 
 def files_of(path: str, key: str, *, by_worker: bool = False) -> list[File] | None:
@@ -67,7 +66,7 @@ def files_of(path: str, key: str, *, by_worker: bool = False) -> list[File] | No
         key: The column by which its rows came in order.
         by_worker: Whether the workers of a file's rows count.
     """
-    found = []
+    found, partitions = [], dict[tuple[object, ...], int]()
     for row in pa.table(delta.open_table(path).get_add_actions(flatten=True)).to_pylist():
         low, high = _number(row.get(f"min.{key}")), _number(row.get(f"max.{key}"))
         count = row.get("num_records")
@@ -77,7 +76,10 @@ def files_of(path: str, key: str, *, by_worker: bool = False) -> list[File] | No
                 continue
             return None
         pair = (int(workers[0]), int(workers[1])) if by_worker else None
-        found.append(File(row["path"], int(row["size_bytes"]), int(count), low, high, pair))
+        place = tuple(value for name, value in row.items() if name.startswith("partition."))
+        part = partitions.setdefault(place, len(partitions))
+        size = int(row["size_bytes"])
+        found.append(File(row["path"], size, int(count), low, high, pair, part))
     return found
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyarrow import NativeFile, fs
 
-from capstan.declare import check_name
+from capstan.declare import check_name, is_name
 from capstan.errors import BadRequest, Broken
 
 LEDGERS = (
@@ -134,7 +134,19 @@ class Lake:
 
     def streams(self) -> list[str]:
         """Names of the streams that have a tape here, sorted."""
-        return [n for n in children(f"{self.root}/streams") if is_table(self.stream(n).events)]
+        return [n for n in self._named("streams") if is_table(self.stream(n).events)]
+
+    def states(self) -> list[str]:
+        """Names of the pipelines that have a table of state here, sorted."""
+        return [name for name in self._named("state") if is_table(self.state(name))]
+
+    def asides(self) -> list[str]:
+        """Names of the pipelines that have put rows aside here, sorted."""
+        return [name for name in self._named("aside") if is_table(self.aside(name))]
+
+    def _named(self, folder: str) -> list[str]:
+        """What in a folder of the lake can be a name: others may have left files of theirs."""
+        return [name for name in children(f"{self.root}/{folder}") if is_name(name)]
 
     def require(self) -> None:
         """Check that the lake is there.
@@ -187,7 +199,7 @@ def children(path: str) -> list[str]:
     filesystem, inside = _open(path)
     if isinstance(filesystem, fs.LocalFileSystem):
         # Names alone: of a log with many commits Arrow would look at each entry.
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, NotADirectoryError):
             return sorted(each.name for each in Path(inside).iterdir())
         return []
     selector = fs.FileSelector(inside, allow_not_found=True)
@@ -211,6 +223,9 @@ def newest_entry(table: str) -> str:
 def size_of(path: str) -> int:
     """How many bytes the files have that lie anywhere below the folder `path`; 0 without one."""
     filesystem, inside = _open(path)
+    found = filesystem.get_file_info(inside)
+    if found.type == fs.FileType.File:
+        return int(found.size)
     selector = fs.FileSelector(inside, allow_not_found=True, recursive=True)
     return sum(info.size or 0 for info in filesystem.get_file_info(selector))
 
@@ -257,6 +272,13 @@ def write_text(path: str, text: str) -> None:
     filesystem.create_dir(inside.rsplit("/", 1)[0], recursive=True)
     with filesystem.open_output_stream(inside) as stream:
         stream.write(text.encode("utf-8"))
+
+
+def delete_file(path: str) -> None:
+    """Delete the file at `path`; it may be gone already."""
+    filesystem, inside = _open(path)
+    if exists(path):
+        filesystem.delete_file(inside)
 
 
 def delete_folder(path: str) -> None:

@@ -94,7 +94,7 @@ class _DeduplicateOperator(Operator):
         self._seen = self._rows.schema.empty_table().select([*self._by, TIME])
 
     def process(self, batch: pa.RecordBatch, context: Context) -> None:
-        rows = on_time(batch, context)
+        rows = on_time(batch, context, self._within or 1)
         if rows is not None:
             self._rows.add(rows)
 

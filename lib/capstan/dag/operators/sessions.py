@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,6 +30,7 @@ from capstan.dag.operators.windows import window_fields, window_rows
 
 _SESSION = "#session"
 _START, _STOP = "#start", "#stop"
+_Times = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +186,7 @@ class _SessionOperator(Operator):
         base = own * len(times)
         reach = times[np.maximum.accumulate(base + rank) - base]
         begins = np.ones(len(own), bool)
-        begins[1:] = (own[1:] != own[:-1]) | (starts[1:] - reach[:-1] >= self._gap)
+        begins[1:] = (own[1:] != own[:-1]) | _apart(starts[1:], reach[:-1], self._gap)
         session = np.cumsum(begins) - 1
         # They are in order, so a session ends where the next one begins.
         ends = np.append(begins[1:], True)[: len(own)]
@@ -194,3 +196,10 @@ class _SessionOperator(Operator):
             .append_column(_START, pa.array(starts[begins][session]))
             .append_column(_STOP, pc.add_checked(pa.array(reach[ends][session]), self._gap))
         )
+
+
+def _apart(starts: _Times, reach: _Times, gap: int) -> npt.NDArray[np.bool_]:
+    """Which starts lie so far or further behind what was reached, over the whole range of int64."""
+    # Of those behind it the difference is right in 64 bits without a sign.
+    between = starts.view(np.uint64) - reach.view(np.uint64)
+    return (starts > reach) & (between >= np.uint64(gap))
