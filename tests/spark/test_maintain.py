@@ -108,7 +108,8 @@ def test_a_second_maintenance_changes_nothing(made: Sixteen) -> None:
 def test_the_feed_keeps_its_rows_where_they_belong(unkept: Sixteen, tmp_path: Path) -> None:
     made = unkept.copied(tmp_path)
     [feed] = [table for table in index_tables(made.tape) if table.name == "feed"]
-    claim(made.spark, made.tape, Claim(4, Origin.IDLE))
+    for batch, origin in ((4, Origin.IDLE), (5, Origin.CAPTURE)):
+        claim(made.spark, made.tape, Claim(batch, origin))
     rows = contents.rows(feed.path)
 
     done = compact_index(made.spark, replace(feed, sizes=SIZES), ended=True)
