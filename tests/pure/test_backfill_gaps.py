@@ -244,6 +244,18 @@ def test_a_gap_whose_last_attempt_has_failed_says_so(place: Place) -> None:
     assert place.states("copy") == ["covered", "gap", "gap", "incomplete"]
 
 
+def test_that_a_merge_was_taken_back_hides_no_failure_elsewhere(place: Place) -> None:
+    books = place.books("copy")
+    books.failed("bad", [0, 1, 2], days(1, 2))
+    books.published("merged", [0, 1, 2], days(0, 1), mode="merge")
+    # Its rollback claims all of the target, as keys know no range.
+    whole = Region(Box.everything(EVENT))
+    books.claimed("merged", None, whole, attempt=2)
+    books.rolled_back("merged", [0, 1, 2], days(0, 1))
+    books.stepped("merged", "rolled-back", {}, attempt=2)
+    assert place.states("copy")[:3] == ["gap", "failed", "gap"]
+
+
 def test_what_stands_beside_it_does_not_hide_that_an_attempt_has_failed(place: Place) -> None:
     books = place.books("copy")
     books.failed("bad", [0, 1, 2], days(0, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -536,11 +537,11 @@ def test_of_each_table_is_told_what_stands_in_it_and_who_wrote_it(covered):
     kept.published("t-00000004-1", None, days(4, 5))
     kept.published("t-00000005-1", None, days(5, 6))
     kept.rolled_back("t-00000005-1", None, days(5, 6))
-    other = Books(covered, "gone", "/elsewhere/x", _claims=20)
+    other = Books(covered, "gone", covered.table("x"), _claims=20)
     other.published("x-00000006-1", [0, 3], days(1, 2))
     runs = {run.run for run in list_runs(covered)}
-    far, near = view_tables(covered, runs)
-    assert (far.target, far.streams, near.target) == ("/elsewhere/x", ["gone"], path)
+    near, far = view_tables(covered, runs)
+    assert (far.target, far.streams, near.target) == (covered.table("x"), ["gone"], path)
     # Of a tape that is gone there are no labels.
     assert far.written[0].workers == ("0", "3")
     assert [(each.run, each.workers, each.over) for each in near.written] == [
@@ -553,6 +554,9 @@ def test_of_each_table_is_told_what_stands_in_it_and_who_wrote_it(covered):
     assert view_tables(covered, {"t-00000003-1"}, path)[0].written == near.written[1:2]
     assert view_tables(covered, runs, "/elsewhere/y") == []
     assert view_tables(covered, ()) == []
+    # Nothing stands in a table that is gone.
+    shutil.rmtree(covered.table("x"))
+    assert view_tables(covered, runs) == [near]
 
 
 def _table(path, row):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,9 +14,10 @@ from capstan.capture.run import capture, close
 from capstan.declare import Mode, Target, Transform
 from capstan.errors import AnswerIsNo, BadRequest, NotComplete
 from capstan.exchange.recapture import RecaptureRequest, recapture
-from capstan.ledger import coverage
+from capstan.ledger import coverage, runs
 from capstan.ledger.tables import read_rows
 from capstan.replay.inverse import less
+from capstan.steps import listening
 from capstan.tape import delta
 from capstan.tape.lake import Lake
 from capstan.testing.play import Play
@@ -58,7 +60,7 @@ def standing(play: Play, into: str) -> list[str]:
 def test_nothing_is_complete_while_there_is_no_worker(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     stream = little_stream(tmp_path / "source")
-    play = Play(spark, Lake.at(tmp_path / "lake"), declared(stream))
+    play = Play(spark, Lake.at(tmp_path / "lake"), declared(stream, (), {"dated": DATED}))
     found = capture(spark, play.lake, stream)
     assert (found.batches, found.frontier) != (0, [])
 
@@ -68,11 +70,13 @@ def test_nothing_is_complete_while_there_is_no_worker(spark: SparkSession, tmp_p
         recapture(spark, play.lake, RecaptureRequest("little", "copy"))
     with pytest.raises(NotComplete, match="CAP-INCOMPLETE"):
         close(spark, play.lake, "little")
-    assert play("followed", follow="daily").certificate["records"] == 0
+    for into in ("followed", "dated"):  # Of which one has labels as workers.
+        assert play(into, follow=into).certificate["records"] == 0
     lay(tmp_path / "source", "0", rows(range(60)))
     capture(spark, play.lake, stream)
 
-    assert play("followed", follow="daily").certificate["records"] == 54
+    for into in ("followed", "dated"):
+        assert play(into, follow=into).certificate["records"] == 54
     assert play("ranged", since="2024-05-01", until=DAY2).certificate["records"] == 48
 
 
@@ -152,6 +156,22 @@ class TestMerge:
 
         assert play.column("apart") == list(range(96, 144))
 
+    @pytest.mark.parametrize("mode", [Mode.APPEND, Mode.REPLACE])
+    def test_rows_of_the_same_keys_are_not_taken_back_with_it(self, play: Play, mode: Mode) -> None:
+        into = f"mixed_{mode}"
+        first = play.run(into, since=DAY2, until=DAY3, **BY_WORKER)
+        second = play.run(into, since=DAY3, until=DAY4, transform="sum_by_day", mode=mode)
+        there = play.rows(into).rows()
+        with pytest.raises(BadRequest, match="CAP-LATER: .* others of their keys") as caught:
+            play.rollback(first)
+        assert second in caught.value.hint
+        assert sorted(play.rows(into).rows()) == sorted(there)
+
+        play.rollback(second)
+        play.rollback(first)
+
+        assert play.column(into, "amount") == []
+
     def test_two_rows_of_one_key_are_refused(self, play: Play) -> None:
         with pytest.raises(AnswerIsNo, match="unique_place"):
             play("doubled", since=DAY2, until=DAY3, mode=Mode.MERGE, keys=("place",))
@@ -167,29 +187,74 @@ def test_rows_outside_of_the_range_are_neither_added_nor_merged(play: Play, mode
     assert play.column(into) == []
 
 
-def by_day(time: str, amount: str) -> Transform:
+def by_day(column: str, amount: str, **changed: object) -> Transform:
     sql = SUM_BY_DAY.sql or ""
+    fields = {"time": column, "grain": SUM_BY_DAY.grain, "worker": SUM_BY_DAY.worker, **changed}
     return Transform(
         name=SUM_BY_DAY.name,
-        sql=sql.replace("AS day", f"AS {time}").replace("sum(amount)", amount),
-        time=time,
-        grain=SUM_BY_DAY.grain,
-        worker=SUM_BY_DAY.worker,
+        sql=sql.replace("AS day", f"AS {column}").replace("sum(amount)", amount),
+        **{name: value for name, value in fields.items() if value is not None},  # type: ignore[arg-type]
     )
 
 
-def test_a_run_is_taken_back_though_its_transform_was_mended_since(play: Play) -> None:
-    wrong = by_day("day", "-sum(amount)")
+def with_transforms(play: Play, *transforms: Transform) -> Play:
+    known = {each.name: each for each in transforms}
+    return replace(play, declarations=replace(play.declarations, transforms=known))
+
+
+# Its time may have another name by now, which the table does not have.
+MENDED = {
+    "moved": (by_day("date", "sum(amount)"),),
+    "coarser": (by_day("day", "sum(amount)", grain=timedelta(days=2)),),
+    "timeless": (by_day("day", "sum(amount)", time=None, grain=None),),
+    "removed": (),
+}
+
+
+@pytest.mark.parametrize("how", MENDED)
+def test_a_run_is_taken_back_though_its_transform_was_mended_since(play: Play, how: str) -> None:
     asked: dict[str, object] = {"transform": "sum_by_day", "mode": Mode.APPEND}
-    old = Play(play.spark, play.lake, replace(play.declarations, transforms={wrong.name: wrong}))
-    run = old.run("mended", since=DAY2, until=DAY3, **asked)
-    # Its time has another name by now, which the table does not have.
-    moved = by_day("date", "sum(amount)")
-    new = Play(play.spark, play.lake, replace(play.declarations, transforms={moved.name: moved}))
+    old = with_transforms(play, by_day("day", "-sum(amount)"))
+    run = old.run(f"mended_{how}", since=DAY2, until=DAY3, **asked)
 
-    new.rollback(run)
+    with_transforms(play, *MENDED[how]).rollback(run)
 
-    assert play.column("mended", "amount") == []
+    assert play.column(f"mended_{how}", "amount") == []
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_so_is_one_that_was_killed_after_its_commit(play: Play, direct: bool) -> None:
+    into, old = f"killed_{direct}".lower(), with_transforms(play, by_day("day", "-sum(amount)"))
+
+    def kill(point: str, _facts: object) -> None:
+        if point == "replay.publish":
+            raise KeyboardInterrupt
+
+    with listening(kill), pytest.raises(KeyboardInterrupt):
+        old(into, since=DAY2, until=DAY3, transform="sum_by_day", direct=direct)
+    assert len(play.column(into, "amount")) == 3
+    (run,) = runs.read_histories(play.lake, target=play.lake.table(into))
+
+    with_transforms(play).rollback(run)
+
+    assert play.column(into, "amount") == []
+    assert standing(play, into) == []
+
+
+def test_a_table_that_was_put_in_the_place_of_another_is_not_appended_to(play: Play) -> None:
+    asked: dict[str, object] = {"since": DAY2, "until": DAY3, "mode": Mode.APPEND}
+    play("swapped", **asked)
+    rows_ = play.spark.read.format("delta").load(play.lake.table("swapped")).localCheckpoint()
+    shutil.rmtree(play.lake.table("swapped"))
+    rows_.write.format("delta").save(play.lake.table("swapped"))
+
+    with pytest.raises(BadRequest, match="CAP-GONE: .* another table") as caught:
+        play("swapped", **asked)
+    assert "--adopt" in caught.value.hint
+    assert len(play.column("swapped")) == 48
+
+    assert not play("swapped", **asked, adopt=True).stood
+    assert len(play.column("swapped")) == 96
 
 
 class TestGrown:

@@ -127,9 +127,18 @@ def _played(history: History | None) -> Region | None:
 def _attempted(
     lake: Lake, plan: Plan, histories: Mapping[str, History], standing: Collection[str]
 ) -> Iterable[Attempted]:
-    """Attempts by their claims: one may fail before it has written anything else."""
+    """Attempts by their claims: one may fail before it has written anything else.
+
+    What was claimed to take a run back was no attempt to write, and may be wider than the run was.
+    """
     said = {
         (run, row.attempt): row.step for run, history in histories.items() for row in history.rows
+    }
+    published = {
+        run: row.attempt
+        for run, history in histories.items()
+        for row in history.rows
+        if row.step is Step.DONE
     }
     last = {run: waiting(history) for run, history in histories.items()}
     waits = {(run, each.attempt) for run, each in last.items() if each is not None}
@@ -139,7 +148,8 @@ def _attempted(
         run, attempt = str(row["run"]), int(str(row["attempt"]))
         step = said.get((run, attempt))
         gave_way = step is None and (run, attempt) in released
-        if run in standing or gave_way:
+        takes_back = attempt > published.get(run, attempt)
+        if run in standing or gave_way or takes_back:
             continue
         workers = row["workers"]
         chosen = tuple(workers) if isinstance(workers, list) else None

@@ -216,10 +216,15 @@ def append_rows(
 def _moment(lake: Lake, ledger: str, rows: Sequence[Mapping[str, object]]) -> datetime:
     """The present; where rows follow upon others, a moment after those."""
     moment, column = now(), _FOLLOWS.get(ledger)
-    for value in {row[column] for row in rows} if column else ():
-        for before in read_rows(lake, ledger, **{str(column): value})[-1:]:
-            last = before["at"]
-            assert isinstance(last, datetime)
+    if column is None:
+        return moment
+    values = {row[column] for row in rows}
+    # Of many at once one reading, not one of each.
+    only = {column: next(iter(values))} if len(values) == 1 else {}
+    for before in read_rows(lake, ledger, **only) if values else ():
+        last = before["at"]
+        assert isinstance(last, datetime)
+        if before[column] in values:
             moment = max(moment, last + timedelta(microseconds=1))
     return moment
 

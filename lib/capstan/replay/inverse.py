@@ -11,7 +11,7 @@ from capstan.replay.layout import quoted
 from capstan.tape.fingerprint import row_hashes
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
 _HASHES = ("_capstan_h1", "_capstan_h2")
@@ -53,19 +53,31 @@ def with_columns(rows: DataFrame, schema: StructType) -> DataFrame:
     )
 
 
+def of_keys(rows: DataFrame, own: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+    """The rows that have a key which a row of `own` has, columns and all."""
+    named, same = _keys_of(own, keys)
+    return rows.join(named, same, "left_semi")
+
+
 def before_image(own: DataFrame, before: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     """Per key of `own` its row of before, or `_gone` where there was none."""
-    changed = own.select(*map(quoted, keys)).distinct()
-    # By name alone: both sides may be the same table, and Spark could not tell their columns apart.
-    named = changed.select(*(F.col(quoted(k)).alias(f"_key{i}") for i, k in enumerate(keys)))
+    named, same = _keys_of(own, keys)
     marked = before.withColumn("_gone", F.lit(False))
-    same = [F.col(f"_key{i}").eqNullSafe(F.col(quoted(k))) for i, k in enumerate(keys)]
     rest = [F.col(quoted(name)) for name in before.columns if name not in keys]
     return named.join(marked, same, "left").select(
         *(F.col(f"_key{i}").alias(key) for i, key in enumerate(keys)),
         *rest,
         F.coalesce(F.col("_gone"), F.lit(True)).alias("_gone"),
     )
+
+
+def _keys_of(own: DataFrame, keys: tuple[str, ...]) -> tuple[DataFrame, list[Column]]:
+    """The keys of rows, each once, as `_key0` and so on; and what equals them in another frame."""
+    changed = own.select(*map(quoted, keys)).distinct()
+    # By name alone: both sides may be the same table, and Spark could not tell their columns apart.
+    named = changed.select(*(F.col(quoted(k)).alias(f"_key{i}") for i, k in enumerate(keys)))
+    same = [F.col(f"_key{i}").eqNullSafe(F.col(quoted(k))) for i, k in enumerate(keys)]
+    return named, same
 
 
 def _hashed(rows: DataFrame) -> DataFrame:

@@ -197,10 +197,12 @@ def restore(
         request = replace(request, replay=None)
     tape = open_tape(lake, request.stream)
     cut = summary.find_cut(tape, int(str(intent.detail["cut"])))
-    plan = make_plan(lake, declarations, request, cut=cut)
+    undo = undo and "placed" in intent.detail
+    asked = _copied(request, intent) if undo else request
+    plan = make_plan(lake, declarations, asked, cut=cut)
     plan = with_region(plan, parse_region(str(intent.detail["region"])))
-    if undo and "placed" in intent.detail:
-        plan = _placed(plan, intent)
+    if undo:
+        plan = _placed(plan, request, intent)
     elif plan.code != intent.detail["code"]:
         title = plan.computation.title if plan.computation else "a copy"
         raise BadRequest(
@@ -213,14 +215,30 @@ def restore(
     return Job(spark, lake, plan, run, clock.monotonic(), intent.attempt)
 
 
-def _placed(plan: Plan, intent: Row) -> Plan:
-    """The plan with worker, time and keys in the columns where a run had them."""
-    columns = _object(intent, "placed")
-    worker, time = (None if columns[n] is None else str(columns[n]) for n in ("worker", "time"))
+def _copied(request: Request, intent: Row) -> Request:
+    """The request without its transform, which may have been mended since, or be no more.
+
+    A pipeline stays: it says which of the stream's times its rows have.
+    """
+    return replace(request, transform=None, keys=_keys_of(intent))
+
+
+def _keys_of(intent: Row) -> tuple[str, ...]:
     keys = intent.detail["keys"]
     assert isinstance(keys, list)
-    request = replace(plan.request, keys=tuple(map(str, keys)))
-    return replace(plan, request=request, layout=replace(plan.layout, worker=worker, time=time))
+    return tuple(map(str, keys))
+
+
+def _placed(plan: Plan, request: Request, intent: Row) -> Plan:
+    """The plan with worker, time and keys in the columns where a run had them, and its code."""
+    columns = _object(intent, "placed")
+    worker, time = (None if columns[n] is None else str(columns[n]) for n in ("worker", "time"))
+    return replace(
+        plan,
+        request=replace(request, keys=_keys_of(intent)),
+        layout=replace(plan.layout, worker=worker, time=time),
+        code=str(intent.detail["code"]),
+    )
 
 
 def require_intent(history: History) -> Row:

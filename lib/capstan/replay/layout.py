@@ -65,6 +65,8 @@ class Layout:
         name = quoted(self.worker or "")
         if not isinstance(schema[self.worker or ""].dataType, StringType):
             return workers_sql(workers, name)
+        if not workers:
+            return "false"
         labels = ", ".join(sorted(text_literal(self.labels[worker]) for worker in workers))
         return f"{name} IN ({labels})"
 

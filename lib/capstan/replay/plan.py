@@ -123,7 +123,7 @@ class Plan:
     @property
     def name(self) -> str:
         """What the ledgers call what computes its rows; empty for a copy."""
-        return self.computation.name if self.computation else ""
+        return self.computation.name if self.computation else self.request.transform or ""
 
     def completes(self, box: Box) -> bool:
         """Whether nothing can change the rows of a range, in the tape's times, any more."""

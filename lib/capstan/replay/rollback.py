@@ -16,7 +16,7 @@ from capstan.ledger.coverage import ROLLED_BACK
 from capstan.ledger.runs import History, Step
 from capstan.replay import target
 from capstan.replay.holding import changed_since, shut_out
-from capstan.replay.inverse import before_image, less, with_columns
+from capstan.replay.inverse import before_image, less, of_keys, with_columns
 from capstan.replay.job import Job
 from capstan.steps import reached
 from capstan.tape import delta
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import DataFrame
+
+_MOST_NAMED = 8
 
 # Conditions and exceptions of Spark and Delta, for a file and for a version.
 _NO_LONGER_KEPT = (
@@ -154,19 +156,23 @@ def _invert(job: Job, version: int) -> Commit | None:
 
 
 def _require_as_merged(job: Job, version: int, own: DataFrame, now: DataFrame) -> None:
-    """Check that every row is as the run has merged it: keys know no range, so others may have it.
+    """Check that every row is as the run has merged it, and no other has its key.
+
+    Keys know no range: what others have published since may be anywhere.
 
     Raises:
         BadRequest: `CAP-LATER`, naming the runs that have published since.
     """
-    if less(own, now).isEmpty():
+    if less(own, now).isEmpty() and less(of_keys(now, own, job.plan.keys), own).isEmpty():
         return
     path = job.plan.target
     later = [c.run for c in coverage.standing(job.lake, path) if c.target_version > version]
+    named = later if len(later) <= _MOST_NAMED else [*later[:_MOST_NAMED], "or later ones"]
     raise BadRequest(
         "CAP-LATER",
-        f"rows that {job.run.name} has merged into {job.plan.request.into} were changed since",
-        f"roll back first what of {', '.join(later)} has changed them"
+        f"rows that {job.run.name} has merged into {job.plan.request.into} were changed since, or "
+        "others of their keys were added",
+        f"roll back first what of {', '.join(named)} has done so"
         if later
         else "replay the range as it should be instead",
         run=job.run.name,

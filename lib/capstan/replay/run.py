@@ -26,7 +26,7 @@ from capstan.replay.job import Job, draft_of, require_intent, restore
 from capstan.replay.plan import Plan, make_plan, target_path
 from capstan.replay.request import Request
 from capstan.replay.rollback import roll_back
-from capstan.replay.standing import stood_before
+from capstan.replay.standing import require_told_apart, stood_before
 from capstan.session import require_one_winner
 from capstan.steps import reached
 from capstan.tape import delta, summary
@@ -85,6 +85,7 @@ def replay(
     before = last if last is not None and last.published else stood_before(lake, declarations, plan)
     if request.follow is None and before is not None and settle.stands(job, before):
         return Outcome(before.certificate or {}, stood=True)
+    require_told_apart(lake, plan, before)
     if last is not None and (last.published or last.rolled_back):
         job = replace(job, run=replace(run, generation=run.generation + 1))
     plan.require_kept()
@@ -236,7 +237,7 @@ def rollback(spark: SparkSession, lake: Lake, declarations: Declarations, run: s
     """
     history = runs.read_history(lake, run)
     require_one_winner(spark, history.last.target)
-    history = settle.complete_ledger(spark, lake, declarations, history) or history
+    history = settle.complete_ledger(spark, lake, declarations, history, undo=True) or history
     for row in history.rows:
         if row.step is Step.ROLLED_BACK:
             return int(str(row.detail["target_version"]))

@@ -29,9 +29,23 @@ if TYPE_CHECKING:
 
 
 def complete_ledger(
-    spark: SparkSession, lake: Lake, declarations: Declarations, history: History | None
+    spark: SparkSession,
+    lake: Lake,
+    declarations: Declarations,
+    history: History | None,
+    *,
+    undo: bool = False,
 ) -> History | None:
-    """Write the ledger rows that a crash left out, of a publish or of a rollback in the target."""
+    """Write the ledger rows that a crash left out, of a publish or of a rollback in the target.
+
+    Args:
+        spark: The session.
+        lake: The lake.
+        declarations: What is declared.
+        history: The run's history, if there is one.
+        undo: Whether the run is to be taken back: what it has written at once, and not audited
+            yet, is then taken back without.
+    """
     if history is None or history.rolled_back or history.first_intent is None:
         return history
     if history.published:
@@ -41,8 +55,11 @@ def complete_ledger(
     if found is None:
         return history
     commit, note = found
-    job = restore(spark, lake, declarations, history)
-    if target.find_rollback(job.plan.target, job.run.name, commit.version) is None:
+    # What was staged was audited before; nothing has to be computed for it again.
+    direct = bool(note.get("direct"))
+    job = restore(spark, lake, declarations, history, undo=undo or not direct)
+    landed = target.find_rollback(job.plan.target, job.run.name, commit.version) is not None
+    if not landed and not (undo and direct):
         complete(job, commit.version, note)
     else:
         # It was found wrong, and is gone: another audit could only say otherwise of rows of before.
@@ -55,8 +72,8 @@ def complete_others(
 ) -> None:
     """Write what crashes of other runs into the same target have left out.
 
-    Of those that hold nothing any more: that they have published, the target alone knows. One whose
-    code has changed since stays unsaid; its rows are then unknown ones.
+    Of those that hold nothing any more: that they have published, the target alone knows. One that
+    has written at once, and whose code has changed since, stays unsaid; its rows are unknown ones.
     """
     unsaid = [
         (name, history, history.first_intent)

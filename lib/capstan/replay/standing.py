@@ -10,9 +10,12 @@ from capstan.ledger import coverage, runs
 from capstan.ledger.coverage import Covered
 from capstan.ledger.regions import may_overlap, parse_region
 from capstan.ledger.runs import History, Row
+from capstan.replay import target
 from capstan.replay.plan import Plan, make_plan
 from capstan.tape import summary
 from capstan.tape.lake import Lake
+
+_LOOK = "the table was put in its place since: look whether its rows are there; if not, --adopt"
 
 
 def stood_before(lake: Lake, declarations: Declarations, plan: Plan) -> History | None:
@@ -96,15 +99,47 @@ def require_not_doubled(lake: Lake, plan: Plan, besides: Collection[str] = ()) -
     histories = runs.read_histories(lake, target=plan.target) if there else {}
     for each in there:
         history = histories.get(each.run)
+        known = history is None or target.knows(plan.target, history.run_id)
+        if plan.request.adopt and not known:
+            continue
         if history is None or _meets(plan, each, history.intended):
             raise BadRequest(
                 "CAP-APPEND",
                 f"replay {plan.request.replay} appends, and run {each.run} has put rows of that "
                 f"range into {plan.request.into} already",
-                f"roll it back first: `capstan rollback {each.run}`; or declare mode replace",
+                f"roll it back first: `capstan rollback {each.run}`; or declare mode replace"
+                if known
+                else _LOOK,
                 replay=plan.request.replay,
                 run=each.run,
             )
+
+
+def require_told_apart(lake: Lake, plan: Plan, before: History | None) -> None:
+    """Check that rows which a run is said to have appended are in the table that it wrote to.
+
+    Of another one in its place nobody can tell whether it has them, and they would come twice.
+
+    Args:
+        lake: The lake.
+        plan: The replay, which does not stand.
+        before: The run of the same request, if there is one.
+
+    Raises:
+        BadRequest: `CAP-GONE`.
+    """
+    if before is None or plan.request.mode is not Mode.APPEND or plan.request.adopt:
+        return
+    run = before.run_id
+    stands = any(each.run == run.name for each in coverage.standing(lake, plan.target))
+    if stands and not target.knows(plan.target, run):
+        raise BadRequest(
+            "CAP-GONE",
+            f"run {run.name} has appended to another table than the one at {plan.target}",
+            _LOOK,
+            run=run.name,
+            target=plan.target,
+        )
 
 
 def _meets(plan: Plan, covered: Covered, intent: Row | None) -> bool:

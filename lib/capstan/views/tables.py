@@ -13,7 +13,7 @@ from capstan.ledger.coverage import standing_rows
 from capstan.ledger.regions import parse_region
 from capstan.ledger.tables import read_rows
 from capstan.tape import summary
-from capstan.tape.lake import Lake
+from capstan.tape.lake import Lake, is_table
 from capstan.tape.tape import newest_cut, open_tape
 
 
@@ -69,6 +69,8 @@ class TableView:
 def view_tables(lake: Lake, seen: Collection[str], target: str | None = None) -> list[TableView]:
     """Tables with what stands in them, by path, as far as it is of runs among those `seen`.
 
+    Nothing stands in a table that is gone.
+
     Args:
         lake: The lake.
         seen: Names of the runs that are shown.
@@ -79,7 +81,11 @@ def view_tables(lake: Lake, seen: Collection[str], target: str | None = None) ->
     for run, written in standing_rows(rows).items():
         found.setdefault(str(written[0]["target"]), {})[run] = written
     labels = _Labels(lake)
-    views = [TableView(path, _written(runs, seen, labels)) for path, runs in sorted(found.items())]
+    views = [
+        TableView(path, _written(runs, seen, labels))
+        for path, runs in sorted(found.items())
+        if is_table(path)
+    ]
     return [view for view in views if view.written]
 
 
