@@ -121,12 +121,12 @@ def export_topics(
         Broken: `CAP-BROKER`, the broker does not answer.
     """
     chosen = sorted(workers)
-    payload = stored_payload(spark, tape)
-    for column in payload.fields:
-        _require_readable(column.name, column.dataType)
     verify(spark, lake, tape, workers=chosen, cut=cut).require_valid(tape)
     everything = Region(Box.everything(tape.time_type))
     require_kept(lake, tape, cut, chosen, everything, "a whole recording", WHOLE)
+    payload = stored_payload(spark, tape)
+    for column in payload.fields:
+        _require_readable(column.name, column.dataType)
     labels = summary.worker_labels(tape, cut)
     head = Head(
         tape.name,
