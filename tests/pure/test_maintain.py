@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from capstan.errors import AnswerIsNo, Broken, Held
@@ -177,6 +177,7 @@ def test_a_record_is_as_large_as_those_of_its_files() -> None:
     sizes=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40)), min_size=1, max_size=12),
     batches=st.integers(1, 9),
 )
+@example(sizes=[(60, 1), (1, 40), (1, 40)], batches=1)
 def test_workers_of_unlike_records_are_soon_in_their_files(
     sizes: list[tuple[int, int]], batches: int
 ) -> None:
