@@ -80,7 +80,7 @@ _PLACES = tuple(
     for text in (
         rf"reading file {_PATH}\.\s",
         rf"Object at location {_PATH} not found",
-        rf"(?:Cannot (?:create|delete)|Failed to open)(?: directory| local file)? '?{_PATH}",
+        rf"(?:Cannot (?:create|delete)|Failed to open)(?: directory|(?: local)? file)? '?{_PATH}",
         rf"{_PATH} \((?:No space left|Read-only|Permission denied)",
         rf"(?:denied|system|device): '?{_PATH}",
         rf'path: "{_PATH}"',

@@ -56,6 +56,7 @@ HOLE = (
         (Py4JJavaError(READING.format("NO_HINT", "/l/_delta_log/04.json", "")), "DAMAGED", "/l/_"),
         (OSError(errno.EROFS, ARROW.format("Cannot create directory")), "NO-ACCESS", "/l/x"),
         (OSError(errno.EROFS, ARROW.format("Cannot delete directory")), "NO-ACCESS", "/l/x"),
+        (OSError(errno.EROFS, ARROW.format("Cannot delete file")), "NO-ACCESS", "/l/x"),
         (OSError(errno.ENOSPC, ARROW.format("Failed to open local file")), "NO-ACCESS", "/l/x"),
         (ValueError(KERNEL), "DAMAGED", None),
         (Py4JJavaError(HOLE), "DAMAGED", None),

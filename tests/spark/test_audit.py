@@ -20,11 +20,12 @@ from capstan.audit import (
     shape_of,
 )
 from capstan.audit.cells import compare, promised_cells, stored_cells
-from capstan.audit.shape import Shape, quoted
+from capstan.audit.shape import Shape
 from capstan.errors import AnswerIsNo, BadRequest
 from capstan.tape import delta
 from capstan.tape.fingerprint import fingerprint, row_hashes
 from capstan.tape.lake import Lake
+from capstan.tape.predicates import quoted
 from capstan.tape.schema import WORKERS, events_schema
 from capstan.tape.tape import Cut, Tape, append_events, create_tape, newest_cut, stored_payload
 from capstan.times import Antichain, Box, Kind, Time, TimeType

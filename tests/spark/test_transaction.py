@@ -7,6 +7,7 @@ import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,10 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from pyspark.errors import PySparkException
 from pyspark.sql.types import LongType, StructField, StructType
 
+from capstan.ledger import tables
 from capstan.tape import delta, rewriting, transaction
 from capstan.tape.committing import committing
+from capstan.tape.lake import Lake
 from capstan.tape.transaction import Txn
 
 if TYPE_CHECKING:
@@ -201,3 +204,27 @@ def test_no_kind_of_commit_lands_while_another_process_commits(
     assert {kind: delta.version_of(path) for kind, path in paths.items()} == dict.fromkeys(
         COMMITS, 2
     )
+
+
+def test_rows_of_many_runs_follow_upon_their_own_after_one_reading(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, many, asked = Lake.at(tmp_path), [f"run-{number}" for number in range(5)], []
+    tables.append_rows(spark, lake, "runs", [{"run": run, "step": "first"} for run in many])
+    began, read_rows = tables.now(), tables.read_rows
+
+    def counted(lake: Lake, ledger: str, **equal: object) -> list[dict[str, object]]:
+        asked.append(equal)
+        return read_rows(lake, ledger, **equal)
+
+    monkeypatch.setattr(tables, "read_rows", counted)
+    monkeypatch.setattr(tables, "now", lambda: began - timedelta(hours=1))
+
+    tables.append_rows(spark, lake, "runs", [{"run": run, "step": "second"} for run in many])
+
+    assert len(asked) == 1
+    for run in many:
+        assert [row["step"] for row in read_rows(lake, "runs", run=run)] == ["first", "second"]
+    # Of one run nothing else is read.
+    tables.append_rows(spark, lake, "runs", [{"run": many[0], "step": "third"}])
+    assert asked[1:] == [{"run": many[0]}]

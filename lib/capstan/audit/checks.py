@@ -30,11 +30,11 @@ from pyspark.sql.types import (
 
 from capstan.audit.report import CHECK, CheckResult, Finding
 from capstan.audit.rows import row_text
-from capstan.audit.shape import quoted
 from capstan.audit.view import View, place_of, time_of
 from capstan.declare.checks import Check, Limit, Range
 from capstan.errors import BadRequest
 from capstan.tape.fingerprint import row_hashes
+from capstan.tape.predicates import quoted
 
 SAMPLE = 5
 """How many rows of a failed check are shown."""

@@ -18,9 +18,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType, StructField
 
 from capstan.audit.report import Finding
-from capstan.audit.shape import quoted
 from capstan.audit.view import View, place_of, time_of
 from capstan.tape.fingerprint import row_hashes
+from capstan.tape.predicates import quoted
 
 _GROUP = ("k1", "k2")
 _HASHES = ("h1", "h2")

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 )
 
 from capstan.errors import BadRequest
+from capstan.tape.predicates import quoted
 from capstan.times import Kind, TimeType
 
 WORKER = "_worker"
@@ -66,11 +67,6 @@ class Shape:
                 f"{len(times)} time columns for a time of {', '.join(time_type.names)}"
             )
         return times
-
-
-def quoted(name: str) -> str:
-    """A column name as an SQL identifier, whatever characters it has."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def shape_of(

@@ -8,8 +8,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
-from capstan.audit.shape import Shape, quoted
-from capstan.tape.predicates import region_sql, workers_sql
+from capstan.audit.shape import Shape
+from capstan.tape.predicates import quoted, region_sql, workers_sql
 from capstan.tape.tape import Cut, Tape, read_records
 from capstan.times import Box, TimeType
 from capstan.times.region import Region

@@ -11,7 +11,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
 from capstan.audit.report import CellTime
-from capstan.audit.shape import Shape, check_time, quoted
+from capstan.audit.shape import Shape, check_time
+from capstan.tape.predicates import quoted
 from capstan.times import Coordinate, Kind, TimeType
 
 _PLACE = re.compile(r"worker|t[0-9]+")

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from capstan.errors import BadRequest
 from capstan.interop import Codec, Shape
+from capstan.protocol import json_text
 
 _BIGINT: Final = (-(2**63), 2**63 - 1)
 
@@ -56,7 +57,7 @@ def payload_array(record: Codec | None, values: Sequence[object]) -> pa.StructAr
         BeyondError: A number does not fit a BIGINT.
     """
     if record is None:
-        return pa.StructArray.from_arrays([pa.array(map(_text, values), pa.string())], ["json"])
+        return pa.StructArray.from_arrays([pa.array(map(json_text, values), pa.string())], ["json"])
     if record.shape is Shape.TUPLE and record.parts:
         return _array(record, values)
     return pa.StructArray.from_arrays([_array(record, values)], ["value"])
@@ -80,16 +81,6 @@ def require_bigint(value: int) -> int:
     if not _BIGINT[0] <= value <= _BIGINT[1]:
         raise BeyondError(str(value))
     return value
-
-
-def _text(value: object) -> str:
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # Half of a surrogate pair is JSON, but only with its escape.
-        return json.dumps(value, separators=(",", ":"))
-    return text
 
 
 _PLAIN: Final = {
@@ -145,7 +136,7 @@ def _array(codec: Codec, values: Sequence[object]) -> pa.Array:
     if codec.shape is Shape.LIST:
         return _list(codec.parts[0], values)
     if codec.shape is Shape.OTHER:
-        texts = [None if value is None else _text(codec.to_json(value)) for value in values]
+        texts = [None if value is None else json_text(codec.to_json(value)) for value in values]
         return pa.array(texts, pa.string())
     return pa.array(values, _type(codec))
 

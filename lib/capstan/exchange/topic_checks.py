@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import reduce
-from operator import and_, or_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column
@@ -17,8 +15,10 @@ from capstan.interop.topics import Head, Topics, mixed
 from capstan.tape import summary
 from capstan.tape.columns import coordinate
 from capstan.tape.fingerprint import fingerprint, record_hashes
+from capstan.tape.predicates import region_sql
 from capstan.tape.schema import time_struct, updates_array
-from capstan.times import Antichain, TimeType, complete
+from capstan.times import Antichain, Box, TimeType, complete
+from capstan.times.region import Region
 from capstan.verify.columns import Fingerprint
 from capstan.verify.fold import Outcome, Start
 from capstan.verify.run import judge_events
@@ -230,8 +230,8 @@ def require_ahead(
         if any(count > 0 and complete(frontier, t) for t, count in outcomes[worker].holdings)
     }
     if fresh:
-        sent = taken.messages.where((F.col("kind") == "messages") & F.col("worker").isin(*fresh))
-        past = sent.where(~_reached(F.col("time"), frontier))
+        sent = taken.events().where((F.col("kind") == "messages") & F.col("worker").isin(*fresh))
+        past = sent.where(_complete(frontier, taken.head.time_type))
         behind |= {row["worker"] for row in past.select("worker").distinct().collect()}
     if behind:
         worker = min(behind)
@@ -246,13 +246,9 @@ def require_ahead(
         )
 
 
-def _reached(time: Column, frontier: Antichain) -> Column:
-    """Whether a time, an array of integers, is not complete under a frontier."""
-    past = (
-        reduce(and_, (time[place] >= F.lit(value) for place, value in enumerate(element)))
-        for element in frontier
-    )
-    return reduce(or_, past, F.lit(False))
+def _complete(frontier: Antichain, time_type: TimeType) -> str:
+    past = Region(Box.everything(time_type), below=frontier)
+    return region_sql(time_type, past, [f"time.{name}" for name in time_type.names])
 
 
 def _first_missing(events: DataFrame, worker: int, first: int) -> int:

@@ -21,7 +21,6 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from capstan.audit.shape import quoted
 from capstan.dag import TIME
 from capstan.pipeline.definition import Pipeline
 from capstan.pipeline.keeping import COLUMNS
@@ -30,6 +29,7 @@ from capstan.pipeline.reach import Reach
 from capstan.pipeline.source import PLACE
 from capstan.tape.columns import integers
 from capstan.tape.fingerprint import row_hashes
+from capstan.tape.predicates import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

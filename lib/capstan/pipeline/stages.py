@@ -14,7 +14,6 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from capstan.audit.shape import quoted
 from capstan.dag import TIME, Plan, Stage
 from capstan.pipeline import frames
 from capstan.pipeline.definition import Pipeline
@@ -25,6 +24,7 @@ from capstan.pipeline.reach import Reach
 from capstan.pipeline.tables import side_rows
 from capstan.pipeline.task import Work
 from capstan.tape.columns import coordinate
+from capstan.tape.predicates import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from capstan.protocol.events import Event, Fault, Item, Messages, Progress
+from capstan.protocol.json_text import json_text
 from capstan.protocol.judge import Judge, judge_all
 from capstan.protocol.reference import Verdict, check
 from capstan.protocol.rules import Rule, Violation
@@ -19,6 +20,7 @@ __all__ = [
     "Verdict",
     "Violation",
     "check",
+    "json_text",
     "judge_all",
     "read_transcript",
     "transcript_line",

@@ -19,6 +19,7 @@ from typing import Final, NoReturn, TypeGuard
 
 from capstan.errors import BadRequest
 from capstan.protocol.events import Event, Fault, Item, Messages, Progress
+from capstan.protocol.json_text import json_text
 from capstan.protocol.rules import Rule
 from capstan.times import Time
 
@@ -97,7 +98,7 @@ def transcript_line(event: Event, worker: int, seq: int, minimum: object) -> byt
         fields["time"] = _written(event.time, width)
         fields["data"] = _unwritten(event) if event.data is None else event.data
     try:
-        return _encoded(fields)
+        return json_text(fields, allow_nan=False).encode() + b"\n"
     except (TypeError, ValueError, RecursionError) as error:
         raise _not_written(str(error)) from error
 
@@ -169,17 +170,6 @@ def _time(value: object, width: int | None) -> Time:
     ):
         _refuse(f"not a time of this recording: {_shown(value)}")
     return Time(values)
-
-
-def _encoded(fields: Mapping[str, object]) -> bytes:
-    def text(*, ascii_only: bool) -> str:
-        return json.dumps(fields, separators=(",", ":"), ensure_ascii=ascii_only, allow_nan=False)
-
-    try:
-        return text(ascii_only=False).encode("utf-8") + b"\n"
-    except UnicodeEncodeError:
-        # Half of a surrogate pair is JSON, but only with its escape.
-        return text(ascii_only=True).encode("ascii") + b"\n"
 
 
 def _written(time: Time, width: int | None) -> int | list[int]:

@@ -22,11 +22,11 @@ from capstan.audit.shape import common_fields, stored_fields
 from capstan.audit.view import View, table_view
 from capstan.declare import Mode
 from capstan.replay import target
-from capstan.replay.layout import quoted
 from capstan.replay.plan import Plan
 from capstan.replay.play import playing
 from capstan.tape import delta
 from capstan.tape.lake import is_table
+from capstan.tape.predicates import quoted
 from capstan.tape.tape import stored_payload
 
 if TYPE_CHECKING:

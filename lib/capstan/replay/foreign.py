@@ -17,11 +17,12 @@ from capstan.ledger.runs import History, read_history
 from capstan.replay import settle, target
 from capstan.replay.findings import note_findings
 from capstan.replay.job import restore
-from capstan.replay.layout import Layout, quoted
+from capstan.replay.layout import Layout
 from capstan.replay.plan import Plan, make_plan
 from capstan.replay.request import Request
 from capstan.tape import delta
 from capstan.tape.lake import Lake, is_table
+from capstan.tape.predicates import quoted
 from capstan.tape.tape import stored_payload
 from capstan.times import Kind, TimeType
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from capstan.replay.layout import quoted
 from capstan.tape.fingerprint import row_hashes
+from capstan.tape.predicates import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -15,7 +15,7 @@ from pyspark.sql.types import (
 )
 
 from capstan.errors import BadRequest
-from capstan.tape.predicates import region_sql, workers_sql
+from capstan.tape.predicates import quoted, region_sql, workers_sql
 from capstan.times import Box, Coordinate, Kind, TimeType
 from capstan.times.region import Region
 
@@ -127,11 +127,6 @@ def single(time_type: TimeType, what: str) -> Coordinate:
             "keep `_time` as it is",
         )
     return time_type.coordinates[0]
-
-
-def quoted(name: str) -> str:
-    """A column's name in SQL."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def text_literal(text: str) -> str:

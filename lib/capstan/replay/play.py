@@ -17,9 +17,9 @@ from capstan.pipeline.play import require_fit, sink_columns
 from capstan.pipeline.stages import Carried, Played
 from capstan.pipeline.tape import play_tape
 from capstan.replay.computing import Piped
-from capstan.replay.layout import quoted
 from capstan.replay.plan import Plan
 from capstan.replay.resuming import carried
+from capstan.tape.predicates import quoted
 from capstan.tape.tape import Cut
 
 if TYPE_CHECKING:

@@ -22,12 +22,12 @@ from capstan.errors import BadRequest, Broken, Fenced
 from capstan.ledger import coverage
 from capstan.ledger.identity import RunId
 from capstan.ledger.retired import boxes_of, gone, needed_of
-from capstan.replay.layout import quoted
 from capstan.replay.plan import Plan
 from capstan.replay.play import playing
 from capstan.tape import delta
 from capstan.tape.delta import Commit
 from capstan.tape.lake import Lake, is_table
+from capstan.tape.predicates import quoted
 from capstan.tape.tape import stored_payload
 
 if TYPE_CHECKING:
