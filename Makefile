@@ -56,6 +56,11 @@ $(STAMPS)/objects: requirements-s3.lock | setup
 broker: setup
 	@$(BIN)/python -m capstan.testing.broker
 
+# Docker's own reading of docker/compose.yaml, without an engine.
+.PHONY: compose
+compose: setup
+	@$(BIN)/python -m capstan.testing.compose
+
 # Spark starts sooner by it; only who starts it often has the minute back.
 .PHONY: classes
 classes: setup
@@ -70,7 +75,7 @@ airflow: setup
 	$(BIN)/python -m capstan.launcher $(ARGS)
 
 ## Set up, then run all tests but nightly ones and benchmarks (SEED=random for other examples, JOBS=3, ARGS=... for pytest).
-test: kafka broker classes
+test: kafka broker classes compose
 	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder \
 	  --hypothesis-seed=$(SEED) $(ARGS)
 
@@ -83,7 +88,7 @@ N ?= 200
 
 ## Kill work, executors, a broker and tasks of Airflow at random, N times over, and look at what is left (N=200, SEED=7; goes on in ./chaos).
 chaos: kafka broker
-	$(BIN)/python -m capstan.testing.chaos --kills=$(N) --seed=$(SEED) --folder=chaos $(ARGS)
+	$(BIN)/python -m capstan.testing.chaos --kills=$(N) --folder=chaos $(if $(filter file,$(origin SEED)),,--seed=$(SEED)) $(ARGS)
 
 ## Let a stream grow by N micro-batches, and tell what each of ten stages costs (N=2000; in ./soak).
 soak: setup

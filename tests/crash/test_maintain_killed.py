@@ -10,7 +10,7 @@ from capstan.maintain.tables import files_of
 from capstan.tape.tape import open_tape
 from capstan.testing import contents, little
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 # The tape is little: three batches have settled, and are worth a run.
 SIZES = {"file": 2**20, "full": 10, "share": 1, "least": 1, "many": 2}

@@ -407,6 +407,28 @@ def test_an_interval_that_is_none_is_refused(
         execute(task, where)
 
 
+@pytest.mark.parametrize(
+    ("since", "until", "asked"),
+    [
+        (START - DAY, START + DAY, ["2024-05-01T00:00:00+00:00", "2024-05-02T00:00:00+00:00"]),
+        (
+            START + 4 * DAY,
+            START + 11 * DAY,
+            ["2024-05-05T00:00:00+00:00", "2024-05-06T00:00:00+00:00"],
+        ),
+    ],
+)
+def test_an_interval_over_the_bounds_of_its_replay_is_cut_at_them(
+    taped: Place, since: datetime, until: datetime, asked: list[str], context: Any
+) -> None:
+    """As a week is that begins before the first day that is declared, or ends after the last."""
+    sensor = taped.bag().dags["capstan_backfill__by_day"].get_task("complete")
+    where = context()
+    where |= {"data_interval_start": since, "data_interval_end": until, "params": {}}
+    request = sensor._asked(where)
+    assert [request["since"], request["until"]] == asked
+
+
 def test_a_backfill_takes_its_parameters(taped: Place, execute: Any, context: Any) -> None:
     task = taped.bag().dags["capstan_backfill__by_day"].get_task("plan")
     where = context()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from capstan.bench.soaking import COUNTED, MOST, Stage, grown, in_turns
+import pytest
+
+from capstan.bench.soaking import COUNTED, MOST, Stage, grown, in_turns, main
 
 STAGE = Stage(15, 10.0, 4, 8, 12, 15, 20, 100, 5000.0, {})
 
@@ -44,3 +46,11 @@ def test_a_young_tape_and_an_old_one_are_measured_in_turns() -> None:
     found = in_turns(growing("young", 1.0, 9.0, 2.0), growing("old", 4.0, 3.0, 0.0))
     assert found == {"capture": (2.0, 3.0), "list": (20.0, 30.0)}
     assert told == ["young", "old"] * 3
+
+
+def test_a_soak_begins_in_a_folder_of_its_own(tmp_path, capsys) -> None:
+    (tmp_path / "source").mkdir()
+    with pytest.raises(SystemExit) as ended:
+        main(["--folder", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "delete it, or name another" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from capstan.declare import load, models
 from capstan.interop import codec_of
 from capstan.metrics import METRICS
 from capstan.runtime.archive import pyspark_home
-from capstan.runtime.jars import KAFKA
+from capstan.runtime.jars import HADOOP_VERSION, KAFKA, S3
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -87,18 +87,22 @@ def test_every_metric_is_listed() -> None:
 
 def test_settings_of_the_deployment_are_those_of_its_file() -> None:
     compose = (ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8")
-    section = TEXT.split("## On a cluster", 1)[1].split("\n## ", 1)[0]
-    said = set(re.findall(r"`((?:CAPSTAN|SPARK)_[A-Z0-9_]+)", section))
-    unknown = {name for name in said if f"${{{name}" not in compose}
-    assert unknown == {"CAPSTAN_MASTER", "SPARK_CONF_DIR"}
+    told = {name for row in table("in `.env`") for name in re.findall(r"`([A-Z0-9_]+)`", row[0])}
+    # Those that have to be set are made by docker/make-env.
+    assert told == set(re.findall(r"\$\{(\w+):-", compose))
+    defaults = dict(re.findall(r"\$\{(\w+):-([^}]+)\}", compose))
+    for names, _, usual in table("in `.env`"):
+        each = [part.strip(" `") for part in usual.split(",")]
+        for name, said in zip(re.findall(r"`([A-Z0-9_]+)`", names), each, strict=False):
+            assert said in (defaults.get(name), "none", "text", "off"), name
 
 
-def test_connectors_for_the_image_are_those_of_this_spark() -> None:
-    section = TEXT.split("## On a cluster", 1)[1].split("\n## ", 1)[0]
-    said = re.findall(r"`SPARK_PACKAGES=([^`]+)`", section)
-    assert set(KAFKA.packages) < set(said)
+def test_connectors_for_the_image_are_those_that_can_be_fetched() -> None:
+    [row] = [row for row in table("in `.env`") if row[0] == "`CONNECTORS`"]
+    assert re.findall(r"`(\w+)`", row[1]) == [KAFKA.name, S3.name]
+    assert row[2].strip("`") == KAFKA.name
     hadoop = next((pyspark_home() / "jars").glob("hadoop-client-api-*.jar")).stem.split("-")[-1]
-    assert set(said) - set(KAFKA.packages) == {f"org.apache.hadoop:hadoop-aws:{hadoop}"}
+    assert hadoop == HADOOP_VERSION
 
 
 def test_targets_of_make_exist() -> None:

@@ -176,6 +176,18 @@ def test_the_reason_of_a_failed_fetch_is_the_line_that_says_it() -> None:
     assert jars._reason("") == "no output"
 
 
+def test_what_is_named_is_fetched_or_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fetched: list[str] = []
+    monkeypatch.setattr(jars, "main", lambda found=DELTA: fetched.append(found.name) or 0)
+    assert [jars._fetch_named(names) for names in ([], ["kafka"], ["s3", "kafka"])] == [0, 0, 0]
+    assert fetched == ["jars", "kafka", "s3", "kafka"]
+    assert jars._fetch_named(["kafka", "kafak"]) == 2
+    assert capsys.readouterr().err == "jars: kafak: there are kafka, s3\n"
+    assert len(fetched) == 4
+
+
 def test_the_versions_are_those_of_the_lock() -> None:
     assert metadata.version("delta-spark") == jars.DELTA_VERSION
     assert metadata.version("pyspark").startswith(f"{jars.SPARK_SERIES}.")

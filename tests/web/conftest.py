@@ -226,15 +226,22 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture
-def on_postgres(tmp_path: Path) -> Iterator[World]:
-    """The same over an empty database of a server of the system's own packages."""
+def database() -> Iterator[str]:
+    """URL of an empty database of a server of the system's own packages."""
     programs = find_programs()
     if programs is None:
         message = "there is no PostgreSQL of the system's: run tests/install-postgres"
         if os.environ.get("CI"):
             pytest.fail(message)
         pytest.skip(message)
-    with server(programs) as database, _world(tmp_path.resolve() / "airflow", database) as made:
+    with server(programs) as url:
+        yield url
+
+
+@pytest.fixture
+def on_postgres(tmp_path: Path, database: str) -> Iterator[World]:
+    """The same over that database."""
+    with _world(tmp_path.resolve() / "airflow", database) as made:
         yield made
 
 

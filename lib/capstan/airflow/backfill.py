@@ -108,6 +108,7 @@ def _interval_of(replay: Replay) -> Callable[[Context], Mapping[str, object]]:
 
 
 def _bounds(replay: Replay, context: Context) -> tuple[datetime, datetime]:
+    """The part of the run's interval that is within the replay's own bounds."""
     since, until = context.get("data_interval_start"), context.get("data_interval_end")
     if since is None or until is None or since >= until:
         raise BadRequest(
@@ -115,14 +116,14 @@ def _bounds(replay: Replay, context: Context) -> tuple[datetime, datetime]:
             "this run has no data interval",
             "backfill the DAG, trigger it with a logical date, or use capstan_replay",
         )
-    outside = (isinstance(replay.since, datetime) and since < replay.since) or (
-        isinstance(replay.until, datetime) and until > replay.until
-    )
-    if outside:
+    # A schedule's first and last interval may reach over them: `capstan gaps` cuts those as well.
+    low = max(since, replay.since) if isinstance(replay.since, datetime) else since
+    high = min(until, replay.until) if isinstance(replay.until, datetime) else until
+    if low >= high:
         raise BadRequest(
             "CAP-INTERVAL",
             f"the interval {since.isoformat()} to {until.isoformat()} is not inside the bounds of "
             f"replay {replay.name}: {replay.since or 'the start'} to {replay.until or 'the end'}",
             "backfill from and to dates between them",
         )
-    return since.astimezone(UTC), until.astimezone(UTC)
+    return low.astimezone(UTC), high.astimezone(UTC)

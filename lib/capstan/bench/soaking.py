@@ -209,6 +209,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--batches", type=int, default=2000)
     parser.add_argument("--folder", type=Path, default=Path("soak"))
     asked = parser.parse_args(arguments)
+    if asked.folder.exists() and any(asked.folder.iterdir()):
+        parser.error(f"there is something in {asked.folder} already: delete it, or name another")
     spark = build_session("soak", master=MASTER, extra=LASTING)
     try:
         folder = asked.folder.absolute()

@@ -322,6 +322,15 @@ def main(jars: Jars = DELTA) -> int:
     return 0
 
 
+def _fetch_named(names: list[str]) -> int:
+    """Fetch what is named, Delta's jars where nothing is; the exit code of the process."""
+    known = {jars.name: jars for jars in (KAFKA, S3)}
+    unknown = sorted(set(names) - set(known))
+    if unknown:
+        print(f"jars: {', '.join(unknown)}: there are {', '.join(known)}", file=sys.stderr)
+        return 2
+    return max(main(known[name]) for name in names) if names else main()
+
+
 if __name__ == "__main__":
-    named = {jars.name: jars for jars in (KAFKA, S3)}
-    sys.exit(main(named.get("".join(sys.argv[1:]), DELTA)))
+    sys.exit(_fetch_named(sys.argv[1:]))

@@ -283,11 +283,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     parser = argparse.ArgumentParser(prog="chaos", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=2013)
+    parser.add_argument("--seed", type=int, help="of a folder that is new; 2013 by default")
     parser.add_argument("--folder", type=Path, default=Path("chaos"))
     parser.add_argument("--rounds", nargs="+", choices=sorted(set(ROUNDS)), default=ROUNDS)
     asked = parser.parse_args(arguments)
-    chaos = Chaos(asked.folder.absolute(), asked.seed, asked.rounds)
+    chaos = Chaos(asked.folder.absolute(), 2013 if asked.seed is None else asked.seed, asked.rounds)
+    if asked.seed not in (None, chaos.progress.seed):
+        parser.error(
+            f"what was begun in {asked.folder} goes on with seed {chaos.progress.seed}: "
+            "leave the seed out, or name another folder"
+        )
     chaos.run(asked.kills)
     spark = build_session("chaos", master=MASTER, extra=SHRUNK)
     try:
