@@ -19,6 +19,7 @@ SCHEMA = pa.schema(
         ("kind", pa.string()),
         ("time", pa.list_(pa.int64())),
         ("updates", pa.list_(pa.struct([("time", pa.list_(pa.int64())), ("diff", pa.int64())]))),
+        ("records", pa.int64()),
         ("data", pa.struct([("value", pa.string())])),
     ]
 )
@@ -27,9 +28,8 @@ SCHEMA = pa.schema(
 def rows(worker, *texts):
     """The rows of a worker that sends a text at each time."""
     for time, text in enumerate(texts):
-        yield {"worker": worker, "kind": "messages", "time": [time], "updates": None, "data": None}
-        yield {"worker": worker, "kind": None, "time": None, "updates": None,
-               "data": {"value": text}}  # fmt: skip
+        yield {"worker": worker, "kind": "messages", "time": [time], "records": 1}
+        yield {"worker": worker, "data": {"value": text}}
 
 
 def told(tmp_path, *given):
@@ -56,4 +56,22 @@ def test_an_event_that_nobody_could_read_is_told_and_leaves_no_file(
     refused = json.loads(found[1]["refused"])
     assert refused["error"] == "CAP-FRAME-LENGTH"
     assert "event 1 cannot be written" in refused["message"]
+    assert [path.name for path in tmp_path.iterdir()] == ["worker-1.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("lacks", "facts"),
+    [
+        (1, {"seq": 0, "time": [0], "stored": 0, "promised": 1}),
+        (3, {"seq": 1, "time": [1], "stored": 0, "promised": 1}),
+        (0, {"seq": None, "time": None, "stored": 1, "promised": 0}),
+    ],
+)
+def test_an_event_that_has_not_its_records_is_told_and_leaves_no_file(tmp_path, lacks, facts):
+    whole = list(rows(2, "a", "b"))
+    found = told(tmp_path, rows(1, "a"), whole[:lacks] + whole[lacks + 1 :], rows(3, "c"))
+    assert [row["worker"] for row in found] == [1, 2]
+    refused = json.loads(found[1]["refused"])
+    assert refused["error"] == "CAP-TAPE"
+    assert facts.items() <= refused.items()
     assert [path.name for path in tmp_path.iterdir()] == ["worker-1.jsonl"]

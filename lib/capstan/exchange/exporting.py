@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from capstan.errors import BadRequest
+from capstan.errors import BadRequest, CapstanError
 from capstan.exchange import writing
 from capstan.exchange.columns import payload_type
 from capstan.exchange.form import Form, Format
@@ -23,9 +23,10 @@ from capstan.tape.columns import JSON, integers
 from capstan.tape.lake import Lake
 from capstan.tape.schema import payload_of
 from capstan.tape.tape import Cut, Tape, newest_cut, read_events, read_records
-from capstan.times import Box
+from capstan.times import Box, Time
 from capstan.times.region import Region
 from capstan.verify import Verification, verify
+from capstan.verify.content import miscounted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -106,7 +107,8 @@ def export_recordings(
             are not of the record type that was given; `CAP-RETIRED`, records were deleted;
             `CAP-FRAME-LENGTH`, `CAP-VALUE`, an event cannot be written. No file is left then.
         AnswerIsNo: `CAP-VIOLATION`, a row of the tape is no event, or a number is missing; other
-            rules may be broken, and are in the files as on the tape.
+            rules may be broken, and are in the files as on the tape. `CAP-TAPE`, an event has not
+            the records that it says; no file is left then either.
     """
     cut = newest_cut(tape) if cut is None else cut
     chosen = sorted(workers)
@@ -125,7 +127,7 @@ def export_recordings(
         if row["refused"]:
             for each in written.values():
                 (folder / each.file).unlink()
-            raise _refused(row["worker"], json.loads(row["refused"]))
+            raise _refused(tape, row["worker"], json.loads(row["refused"]))
     for worker in chosen:
         if worker not in written:
             # It has no event yet, and an empty recording says so.
@@ -146,7 +148,10 @@ def _require_events(verification: Verification, tape: Tape) -> None:
     replace(verification, workers=tuple(unwritten)).require_valid(tape)
 
 
-def _refused(worker: int, told: Mapping[str, object]) -> BadRequest:
+def _refused(tape: Tape, worker: int, told: Mapping[str, Any]) -> CapstanError:
+    if told["error"] == "CAP-TAPE":
+        time = None if told["time"] is None else Time(told["time"])
+        return miscounted(tape, worker, told["seq"], time, told["stored"], told["promised"])
     code, message, hint = (str(told[name]) for name in ("error", "message", "hint"))
     return BadRequest(code, f"worker {worker}, {message}", hint, worker=worker)
 
@@ -170,13 +175,13 @@ def _rows(spark: SparkSession, tape: Tape, cut: Cut, workers: list[int], form: F
     """Events, each followed by its records, per worker in the recorded order.
 
     Columns: `worker, seq, kind` (null: a record), `time` and `updates` as integers, `records, pos,
-    data`.
+    data`. Records that no event has come first, with a null as `seq`.
     """
     events = read_events(spark, tape, cut, workers=workers)
     records = read_records(spark, tape, cut, workers=workers)
     data = _data(payload_of(records.schema), form)
     named = events.where("kind = 'messages'").select("worker", "seq", "batch", "time")
-    messages = records.join(named, ["worker", "batch", "time"]).select(
+    messages = records.join(named, ["worker", "batch", "time"], "left").select(
         "worker", "seq", "pos", data.alias("data")
     )
     numbers = events.select(

@@ -40,6 +40,7 @@ from capstan.tape.transaction import Txn
 from capstan.times import Antichain, Box
 from capstan.times.region import Region
 from capstan.verify import verify
+from capstan.verify.content import require_counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -109,8 +110,9 @@ def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Rec
     Cut off anywhere, the same request finishes what was begun.
 
     Raises:
-        AnswerIsNo: `CAP-VIOLATION`, the recording that is played is not sound; `CAP-AUDIT`, what
-            was recorded is not what was played.
+        AnswerIsNo: `CAP-VIOLATION`, the recording that is played is not sound; `CAP-TAPE`, an
+            event of it has not the records that it says; `CAP-AUDIT`, what was recorded is not
+            what was played.
         BadRequest: `CAP-DECLARED`, the new stream came from another one, from other workers, or
             has another number of workers; `CAP-CLOSED`, it is closed; `CAP-CUT`, it is further than
             the cut; `CAP-RETIRED`, records that it needs were deleted.
@@ -170,6 +172,8 @@ def _record(
     records = read_records(
         spark, source.tape, source.cut, workers=source.workers, region=source.region
     )
+    # What a commit has taken from a tape that lacks some it would keep, once they are put back.
+    require_counted(spark, source.tape, source.cut, source.workers, source.region)
     dealt = _dealt(records, commit, len(holders))
     transaction = _transaction(copy, commit)
     delta.append(dealt, copy.paths.records, txn=transaction, note=note, merge_schema=True)

@@ -34,6 +34,7 @@ from capstan.tape.tape import Cut, Tape, read_events, read_records, stored_paylo
 from capstan.times import Box
 from capstan.times.region import Region
 from capstan.verify import verify
+from capstan.verify.content import require_counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -115,7 +116,7 @@ def export_topics(
 
     Raises:
         AnswerIsNo: `CAP-VIOLATION`, a recording is not sound; `CAP-TOPIC`, the topics hold another
-            recording.
+            recording; `CAP-TAPE`, an event has not the records that it says.
         BadRequest: `CAP-RETIRED`, records were deleted; `CAP-TYPE`, a column cannot come back from
             a topic; `CAP-TOPIC`, what is there is no recording. Nothing is written then.
         Broken: `CAP-BROKER`, the broker does not answer.
@@ -138,6 +139,8 @@ def export_topics(
     )
 
     _require_same(asked(topics.prefix, lambda: _texts(spark, topics)), head, topics)
+    # No message can be taken back, and none passes through Python, where it would be counted.
+    require_counted(spark, tape, cut, chosen)
 
     def write() -> None:
         text = spark.createDataFrame([(head.to_text(),)], "value STRING")

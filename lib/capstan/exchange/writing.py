@@ -11,7 +11,7 @@ from typing import TypedDict
 
 import pyarrow as pa
 
-from capstan.errors import BadRequest
+from capstan.errors import AnswerIsNo, BadRequest
 from capstan.exchange.columns import payload_values
 from capstan.exchange.form import Form
 from capstan.interop import EventWriter
@@ -43,6 +43,9 @@ class Written:
         return cls(**json.loads(text))
 
 
+_COLUMNS = ("worker", "kind", "time", "updates", "records")
+
+
 class _Update(TypedDict):
     time: list[int]
     diff: int
@@ -59,19 +62,23 @@ class _Recording:
         self._file: BufferedWriter = self._unfinished.open("wb")
         self._writer = EventWriter(self._file, form.encoding(worker), str(self._path))
         self._records = 0
-        self._waiting: tuple[Time, list[object]] | None = None
+        self._waiting: tuple[Time, int, list[object]] | None = None
 
-    def event(self, time: list[int] | None, updates: list[_Update] | None) -> None:
+    def event(
+        self, time: list[int] | None, updates: list[_Update] | None, records: int | None
+    ) -> None:
         self._finish_messages()
         if time is None:
             pairs = ((Time(each["time"]), each["diff"]) for each in updates or ())
             self._writer.push(Progress(tuple(pairs)))
         else:
-            self._waiting = (Time(time), [])
+            self._waiting = (Time(time), records or 0, [])
 
     def record(self, value: object) -> None:
-        assert self._waiting is not None
-        self._waiting[1].append(value)
+        if self._waiting is None:
+            # These come before all events: they have no number.
+            raise _miscounted(None, None, 1, 0)
+        self._waiting[-1].append(value)
         self._records += 1
 
     def give_up(self) -> None:
@@ -88,7 +95,9 @@ class _Recording:
 
     def _finish_messages(self) -> None:
         if self._waiting is not None:
-            time, data = self._waiting
+            time, promised, data = self._waiting
+            if len(data) != promised:
+                raise _miscounted(self._writer.seq, time, len(data), promised)
             self._writer.push(Messages.of(time, data))
             self._waiting = None
 
@@ -98,13 +107,14 @@ def write(batches: Iterable[pa.RecordBatch], folder: str, form: Form) -> Iterato
 
     Yields:
         `worker INT, written STRING, refused STRING`: as `Written.to_text` has it; or the error,
-        where an event cannot be written. After that nothing more is.
+        where an event cannot be written, or has not the records that it says. After that nothing
+        more is.
     """
     recordings: list[_Recording] = []
     try:
         for written in _written(batches, folder, form, recordings):
             yield _told(written.worker, written.to_text(), None)
-    except BadRequest as error:
+    except (AnswerIsNo, BadRequest) as error:
         recordings[-1].give_up()
         yield _told(recordings[-1].worker, None, json.dumps(error.as_json()))
 
@@ -115,8 +125,8 @@ def _written(
     """Each file as it is whole; the last of `recordings` is the one at work."""
     for batch in batches:
         data = iter(_values(batch, form))
-        columns = [batch.column(name).to_pylist() for name in ("worker", "kind", "time", "updates")]
-        for worker, kind, time, updates in zip(*columns, strict=True):
+        columns = [batch.column(name).to_pylist() for name in _COLUMNS]
+        for worker, kind, time, updates, records in zip(*columns, strict=True):
             value = next(data)
             if not recordings or worker != recordings[-1].worker:
                 if recordings:
@@ -125,7 +135,7 @@ def _written(
             if kind is None:
                 recordings[-1].record(value)
             else:
-                recordings[-1].event(time, updates)
+                recordings[-1].event(time, updates, records)
     if recordings:
         yield recordings[-1].close()
 
@@ -141,6 +151,19 @@ def _values(batch: pa.RecordBatch, form: Form) -> list[object]:
     if form.types is None:
         return [None if text is None else json.loads(text) for text in column.to_pylist()]
     return payload_values(form.types.record, column)
+
+
+def _miscounted(seq: int | None, time: Time | None, stored: int, promised: int) -> AnswerIsNo:
+    """The error of what is not whole, with the facts that the driver tells it by."""
+    return AnswerIsNo(
+        "CAP-TAPE",
+        f"{stored} records are there, {promised} were recorded",
+        "see `capstan verify STREAM --deep`",
+        seq=seq,
+        time=None if time is None else list(time),
+        stored=stored,
+        promised=promised,
+    )
 
 
 def _told(worker: int, written: str | None, refused: str | None) -> pa.RecordBatch:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from capstan.errors import AnswerIsNo
 from capstan.tape.columns import integers
 from capstan.tape.fingerprint import record_hashes, sum_mod64
 from capstan.tape.predicates import region_sql
@@ -86,6 +87,68 @@ def findings(
         )
         for row in rows
     }
+
+
+def require_counted(
+    spark: SparkSession,
+    tape: Tape,
+    cut: Cut,
+    workers: Collection[int],
+    region: Region | None = None,
+) -> None:
+    """Check that each event has as many records as it says; no column of the payload is read.
+
+    Args:
+        spark: The session.
+        tape: The tape.
+        cut: The cut.
+        workers: Whose events.
+        region: Only events at its times; None for all.
+
+    Raises:
+        AnswerIsNo: `CAP-TAPE`, as `miscounted` tells it, of the first event of a worker.
+    """
+    cells = cells_of(spark, tape, cut, workers).where("stored <> promised")
+    if region is not None:
+        cells = cells.where(region_sql(tape.time_type, region, tape.columns))
+    coordinates = integers(F.col("time"), tape.time_type).alias("time")
+    first = cells.orderBy("worker", "seq").select(
+        "worker", "seq", coordinates, "stored", "promised"
+    )
+    for row in first.limit(1).collect():
+        time = None if row["time"] is None or None in row["time"] else Time(row["time"])
+        raise miscounted(tape, row["worker"], row["seq"], time, row["stored"], row["promised"])
+
+
+def miscounted(
+    tape: Tape, worker: int, seq: int | None, time: Time | None, stored: int, promised: int
+) -> AnswerIsNo:
+    """The error of an event that has not the records that it says.
+
+    Args:
+        tape: The tape.
+        worker: Whose event it is.
+        seq: Its number; None for records that have no event.
+        time: Its time, where it has one.
+        stored: How many records are there.
+        promised: How many the event says.
+    """
+    shown = None if time is None else tape.time_type.render(time)
+    where = "" if seq is None else f", event {seq} at {shown}"
+    said = f"{stored} records are there, {promised} were recorded"
+    return AnswerIsNo(
+        "CAP-TAPE",
+        f"stream {tape.name}, worker {worker}{where}: "
+        + ("records are there without an event" if seq is None else said),
+        f"`capstan verify {tape.name} --deep` names the first of each worker; put back from a copy "
+        "what is gone",
+        stream=tape.name,
+        worker=worker,
+        seq=seq,
+        time=shown,
+        stored=stored,
+        promised=promised,
+    )
 
 
 def cells_of(

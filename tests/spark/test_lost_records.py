@@ -1,0 +1,139 @@
+"""A tape that lacks records, or has some too many: no export takes it for whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+from pyspark.sql import functions as F
+
+from capstan.capture.run import capture
+from capstan.errors import AnswerIsNo
+from capstan.exchange import (
+    Form,
+    RecaptureRequest,
+    export_recordings,
+    export_topics,
+    import_recordings,
+    recapture,
+    topics,
+)
+from capstan.exchange.exporting import form_of
+from capstan.exchange.form import Format, find_recordings
+from capstan.exchange.serving import Address, serve
+from capstan.interop.topics import Topics
+from capstan.tape.tape import Tape, newest_cut, open_tape
+from capstan.testing.streams import HOUR, START, lay, little_stream, rows
+from capstan.verify import verify
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from capstan.tape.lake import Lake
+
+CASE = "g0_strings_w3"
+RECORDED = Path(__file__).parent.parent / "conformance" / "timely" / CASE
+LOST = r"stream little, worker 1, event 3 at 2024-05-01T05:00:00\S*: 0 records are there, 1 were"
+
+
+@pytest.fixture
+def tape(spark: SparkSession, lake: Lake, tmp_path: Path) -> Tape:
+    """The half hours of a day and more, of three workers; of worker 1 number 10 is gone."""
+    lay(tmp_path / "source", "0", rows(range(60)))
+    capture(spark, lake, little_stream(tmp_path / "source"))
+    found = open_tape(lake, "little")
+    lose(spark, found, "data.id = 10")
+    return found
+
+
+def lose(spark: SparkSession, tape: Tape, which: str) -> None:
+    spark.sql(f"DELETE FROM delta.`{tape.paths.records}` WHERE {which}")
+
+
+def put_back(spark: SparkSession, tape: Tape) -> None:
+    spark.sql(f"RESTORE TABLE delta.`{tape.paths.records}` TO VERSION AS OF 1")
+
+
+def test_files_are_written_of_no_worker(
+    spark: SparkSession, lake: Lake, tape: Tape, tmp_path: Path
+) -> None:
+    out, form = tmp_path / "out", form_of(tape, Format.JSONL)
+    with pytest.raises(AnswerIsNo, match=f"CAP-TAPE: {LOST}") as refused:
+        export_recordings(spark, lake, tape, out, form, workers=[0, 1, 2])
+    facts = {"worker": 1, "seq": 3, "stored": 0, "promised": 1}
+    assert facts.items() <= refused.value.fields.items()
+    assert "capstan verify little --deep" in refused.value.hint
+    assert list(out.iterdir()) == []
+
+    assert (
+        export_recordings(spark, lake, tape, out, form, workers=[0, 2]).as_json()["records"] == 40
+    )
+    put_back(spark, tape)
+    again = tmp_path / "again"
+    found = export_recordings(spark, lake, tape, again, form, workers=[0, 1, 2])
+    assert found.as_json()["records"] == 60
+
+
+def test_frames_are_written_of_no_worker(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    given = Form.of(RECORDED, Format.TIMELY)
+    import_recordings(spark, lake, CASE, find_recordings(RECORDED, Format.TIMELY), given)
+    tape = open_tape(lake, CASE)
+    # The last event that has records, of which some stay.
+    last = pl.read_delta(tape.paths.records).filter(pl.col("worker") == 2).sort("batch", "pos")[-1]
+    batch, pos = last["batch"][0], last["pos"][0]
+    lose(spark, tape, f"worker = 2 AND batch = {batch} AND pos = {pos}")
+    with pytest.raises(AnswerIsNo, match=f"CAP-TAPE: stream {CASE}, worker 2, event"):
+        export_recordings(spark, lake, tape, tmp_path / "out", given, workers=[0, 1, 2])
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_records_too_many_and_those_of_no_event_are_refused_as_well(
+    spark: SparkSession, lake: Lake, tape: Tape, tmp_path: Path
+) -> None:
+    put_back(spark, tape)
+    form = form_of(tape, Format.JSONL)
+    twice = spark.read.format("delta").load(tape.paths.records).where("data.id = 20")
+    twice.write.format("delta").mode("append").save(tape.paths.records)
+    said = "worker 2, event .*: 2 records are there, 1 were recorded"
+    with pytest.raises(AnswerIsNo, match=f"CAP-TAPE: stream little, {said}"):
+        export_recordings(spark, lake, tape, tmp_path / "twice", form, workers=[2])
+    put_back(spark, tape)
+    stray = twice.withColumn("time", F.struct(F.lit(START - HOUR).alias("event")))
+    stray.write.format("delta").mode("append").save(tape.paths.records)
+    with pytest.raises(AnswerIsNo, match="worker 2: records are there without an event"):
+        export_recordings(spark, lake, tape, tmp_path / "stray", form, workers=[2])
+
+
+def test_nobody_is_sent_a_part(spark: SparkSession, lake: Lake, tape: Tape) -> None:
+    # Nobody listens there: who were to be sent something would be waited for.
+    nobody, form = Address("127.0.0.1", 9), form_of(tape, Format.JSONL)
+    with pytest.raises(AnswerIsNo, match=f"CAP-TAPE: {LOST}"):
+        serve(spark, lake, tape, form, nobody, workers=[0, 1, 2], timeout=0.1)
+
+
+def test_topics_are_sent_no_message(
+    spark: SparkSession, lake: Lake, tape: Tape, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[DataFrame] = []
+    monkeypatch.setattr(topics, "_send", lambda messages, _: sent.append(messages))
+    monkeypatch.setattr(topics, "_texts", lambda *_: [])
+    place, cut = Topics("nowhere:9092", "little"), newest_cut(tape)
+    with pytest.raises(AnswerIsNo, match=f"CAP-TAPE: {LOST}"):
+        export_topics(spark, lake, tape, place, workers=[0, 1, 2], cut=cut)
+    assert sent == []
+    assert export_topics(spark, lake, tape, place, workers=[0, 2], cut=cut).records == 40
+
+
+def test_a_recapture_takes_nothing_and_goes_on_once_all_is_put_back(
+    spark: SparkSession, lake: Lake, tape: Tape
+) -> None:
+    asked = RecaptureRequest("little", "copy")
+    with pytest.raises(AnswerIsNo, match=f"CAP-TAPE: {LOST}"):
+        recapture(spark, lake, asked)
+    copy = open_tape(lake, "copy")
+    assert pl.read_delta(copy.paths.records).is_empty()
+    put_back(spark, tape)
+    assert recapture(spark, lake, asked).records == 54
+    assert verify(spark, lake, copy, deep=True).valid
