@@ -488,6 +488,7 @@ def test_a_run_by_hand_tells_those_of_its_declared_replay(
         ("maintain", {"tables": [{"stream": "little", "damaged": [[0, 0]]}]}, ["on call"]),
         ("maintain", {"tables": [{"stream": "little", "damaged": []}]}, []),
         ("maintain", {"violations": [{"stream": "other"}]}, []),
+        ("maintain", {"failed": [{"stream": "little"}]}, ["on call"]),
         ("audit", {"audits": [{"target": "{lake}/tables/by_day", "passed": False}]}, ["class"]),
         ("audit", {"audits": [{"target": "{lake}/tables/by_day", "error": "CAP-GONE"}]}, []),
         ("audit", {"audits": [{"target": "{lake}/tables/by_day", "passed": True}]}, []),

@@ -105,6 +105,10 @@ def test_what_was_done_is_shown() -> None:
         "**CAP-TAPE**: m",
     ]
     assert maintained_markdown({**RESULT, "violations": [broken], **broken}).count("seq") == 1
+    gone = {"error": "CAP-DAMAGED", "message": "stream a: a file is gone", "hint": ""}
+    lines = maintained_markdown({**RESULT, "failed": [gone], **gone}).splitlines()
+    assert lines[-1] == "**CAP-DAMAGED**: stream a: a file is gone"
+    assert lines.count(lines[-1]) == 1
 
 
 def test_what_comes_out_of_data_is_shown_as_text() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import operator
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from capstan.errors import AnswerIsNo, Broken, Held
 from capstan.maintain.promises import settled_batch
-from capstan.maintain.run import Maintained, Table, _is_import
+from capstan.maintain.run import Maintained, Table, _is_import, _own
 from capstan.maintain.runs import File, Run, Sizes, runs_of, worth_writing
 from capstan.maintain.seats import deal, row_bytes
 from capstan.maintain.tables import aside_tables
@@ -238,6 +239,35 @@ def test_it_ends_with_damage_before_a_violation_and_with_either_before_what_was_
     done.tables["b"] = [Table("records", damaged=[(3, 5)])]
     assert done.refusal.code == "CAP-TAPE"
     assert [each["error"] for each in done.as_json()["violations"]] == ["CAP-VIOLATION"]  # type: ignore[attr-defined]
+
+
+def test_it_ends_with_what_could_not_be_kept_up_before_all_else() -> None:
+    done = Maintained(["c"], violations=[AnswerIsNo("CAP-VIOLATION", "c", "", stream="c")])
+    done.failed = [Broken("CAP-DAMAGED", "stream a: gone", "put it back", stream="a")]
+    assert done.refusal is done.failed[0]
+    done.failed.append(Broken("CAP-FORMAT", "stream b is in format 9", "", stream="b"))
+    assert isinstance(done.refusal, Broken)
+    assert str(done.refusal) == "CAP-DAMAGED: stream a: gone; nor could be kept up: b"
+    assert done.as_json()["failed"] == [
+        {"stream": "a", "error": "CAP-DAMAGED", "message": "stream a: gone", "hint": "put it back"},
+        {"stream": "b", "error": "CAP-FORMAT", "message": "stream b is in format 9", "hint": ""},
+    ]
+
+
+def test_what_keeps_all_streams_from_being_kept_up_is_no_ones_own(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path)
+    inside = f"{lake.stream('a').records}/part.parquet"
+    other = f"{lake.stream('ab').root}/records"
+    of_all = (other, lake.ledger("runs"), lake.root)
+    for place, own in ((inside, True), *((each, False) for each in of_all)):
+        found = _own(lake, "a", PermissionError(errno.EACCES, "Permission denied", place))
+        assert (found is not None) is own
+    assert _own(lake, "a", OSError(errno.ENOSPC, "No space left on device", inside)) is None
+    unforeseen = _own(lake, "a", KeyError("capstan.time"))
+    assert unforeseen is not None
+    assert (str(unforeseen), unforeseen.fields["stream"]) == (
+        "CAP-BROKEN: stream a: KeyError: 'capstan.time'", "a",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("domain", "imported"), [("import", True), ("listen", False)])

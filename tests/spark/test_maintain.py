@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -16,10 +17,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from capstan import steps
+from capstan import steps, submit
 from capstan.bench.counters import Scan, Watch, commits
 from capstan.breakage import told
 from capstan.capture.run import capture
+from capstan.cli import main
 from capstan.errors import Broken
 from capstan.maintain import upkeep
 from capstan.maintain.compact import compact_index
@@ -30,9 +32,11 @@ from capstan.maintain.runs import INDEX
 from capstan.maintain.tables import files_of, index_tables, ledger_tables
 from capstan.tape import delta
 from capstan.tape.feed import Claim, Origin, claim, inserted
+from capstan.tape.lake import Lake
 from capstan.tape.retention import LOG, retention_of
 from capstan.tape.tape import newest_cut
 from capstan.testing import contents
+from capstan.testing import streams as little
 from capstan.testing.sixteen import KIB, NAME, ROWS, SIZES, Sixteen, make
 from capstan.verify import verify
 from capstan.verify.broken import known_violations
@@ -274,6 +278,43 @@ def test_a_recording_that_breaks_a_rule_is_told_though_nobody_replays_it(
     # What is sound is verified for good, and all else was kept up.
     assert set(recall(made.lake, made.tape, newest_cut(made.tape)).starts) == {*range(16)} - {3}
     assert done.tables[NAME][0].rewritten > 0
+
+
+def test_a_tape_that_cannot_be_read_holds_up_no_other(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "made"
+    for name in ("index", "payload", "whole"):
+        little.lay_in(tmp_path / name, little.rows(range(20)), files=2)
+        capture(spark, Lake.at(made), little.little_stream(tmp_path / name, name=name))
+    # In another place, where Spark knows no log as it was before.
+    lake = Lake.at(shutil.copytree(made, tmp_path / "lake"))
+    for table in (lake.stream("index").events, lake.stream("payload").records):
+        Path(table, "_delta_log", f"{1:020}.json").unlink()
+
+    done = maintain(spark, lake, lake.streams())
+
+    assert [(each.code, each.fields["stream"]) for each in done.failed] == [
+        ("CAP-DAMAGED", "index"), ("CAP-DAMAGED", "payload"),
+    ]  # fmt: skip
+    assert done.streams == ["whole"]
+    assert {table.table for table in done.tables["whole"]} >= {"records", "events", "feed"}
+    assert "ledger verified" in {table.table for table in done.tables[""]}
+    refusal = done.refusal
+    assert refusal is not None
+    assert (refusal.code, refusal.exit_code) == ("CAP-DAMAGED", 5)
+    assert "stream index: " in refusal.message
+    assert "payload" in refusal.message
+
+    # Neither the app nor the command refuses what it can do before Spark.
+    answer = submit.maintain({}, submit.Place(lake))(spark)
+    assert (answer.value["streams"], answer.refusal and answer.refusal.exit_code) == (["whole"], 5)
+    capsys.readouterr()
+    assert main(["--lake", lake.root, "maintain", "--all"]) == 5
+    said = capsys.readouterr().err
+    assert "CAP-DAMAGED: stream index: " in said
+    assert "CAP-DAMAGED: stream payload: " in said
+    assert said.count("_delta_log back from a copy") == 2
 
 
 def test_what_nobody_needs_is_deleted_and_nothing_else(

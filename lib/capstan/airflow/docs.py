@@ -124,7 +124,8 @@ published any more once it is as old as *Keep* says.
 
 No row changes, and captures and replays go on meanwhile. The same again changes nothing. What it
 did is on the page of **maintain**, under *Rendered Templates*. A batch whose records are not those
-that were captured stays as it is, and fails the run with `CAP-TAPE`.
+that were captured stays as it is, and fails the run with `CAP-TAPE`. A tape that cannot be read
+holds up no other: what is wrong with it is told at the end, and fails the run.
 
 What of each recording nobody has verified yet is verified, from the index alone. One that breaks a
 rule fails the run with `CAP-VIOLATION`, each time until it is mended, and is on the stream's page.

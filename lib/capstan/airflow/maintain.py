@@ -139,10 +139,11 @@ def maintained_markdown(found: Mapping[str, object]) -> str:
     busy = found.get("busy")
     for each in busy if isinstance(busy, list) else ():
         lines += ["", f"passed over: {markdown_cell(each['message'])}"]
-    violations = found.get("violations")
-    for each in violations if isinstance(violations, list) else ():
-        lines += ["", f"**{each['error']}**: {markdown_cell(each['message'])}"]
-    if "message" in found and found.get("error") != "CAP-VIOLATION":
+    for name in ("failed", "violations"):
+        errors = found.get(name)
+        for each in errors if isinstance(errors, list) else ():
+            lines += ["", f"**{each['error']}**: {markdown_cell(each['message'])}"]
+    if "message" in found and not found.get("failed") and found.get("error") != "CAP-VIOLATION":
         lines += ["", f"**{found['error']}**: {markdown_cell(found['message'])}"]
     return "\n".join(lines)
 

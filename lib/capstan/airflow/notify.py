@@ -87,7 +87,8 @@ def _concerned(setting: Setting, about: Mapping[str, Any]) -> Iterator[str]:
 
     declared, lake = setting.declarations, Lake.at(setting.lake)
     streams = {about.get("stream"), *about.get("concerned", ())}
-    streams.update(each["stream"] for each in about.get("violations", ()))
+    for name in ("failed", "violations"):
+        streams.update(each["stream"] for each in about.get(name, ()))
     streams.update(each["stream"] for each in about.get("tables", ()) if each["damaged"])
     # As the ledgers have them, by path.
     tables = {each["target"] for each in about.get("audits", ()) if each.get("passed") is False}

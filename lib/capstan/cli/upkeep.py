@@ -32,15 +32,14 @@ def maintain(
     Small files of times that are complete become larger ones, by worker and time; no row changes.
     Recordings are verified from where that was last done. The same again changes nothing.
     """
-    from capstan.tape.tape import open_tape
+    from capstan.tape.tape import require_streams
 
     shell = shell_of(context)
     if (stream is None) == (not every):
         raise BadRequest("CAP-USAGE", "give a stream, or --all", "see `capstan streams`")
     shell.lake.require()
     streams = shell.lake.streams() if stream is None else [stream]
-    for name in streams:
-        open_tape(shell.lake, name)
+    require_streams(shell.lake, streams)
     with shell.spark(Work(f"maintain {stream or 'all streams'}")) as spark:
         from capstan.maintain.run import maintain as carry_out
 
@@ -51,7 +50,8 @@ def maintain(
     if refusal is None:
         return 0
     if not shell.output.as_json:
-        shell.output.error(refusal.as_json())
+        for each in found.failed or [refusal]:
+            shell.output.error(each.as_json())
     return refusal.exit_code
 
 

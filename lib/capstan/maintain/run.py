@@ -1,19 +1,21 @@
 """Maintenance of a stream's tape, and of what all streams of a lake share.
 
 It may be ended anywhere and begun again: what was not committed counts for nothing. A table that
-others keep taking files of is passed over; so is a range whose records are not what they were.
+others keep taking files of is passed over; so is a range whose records are not what they were, and
+a stream whose tape cannot be read: it holds up no other.
 Recordings are verified from where that was last done: nobody else may ever read a stream that
 nothing replays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from capstan.breakage import at
+from capstan.breakage import at, foreseen, told
 from capstan.errors import AnswerIsNo, CapstanError, Held
 from capstan.ledger.tables import now as moment
 from capstan.maintain.clearing import clear_snapshots, clear_staging
@@ -26,13 +28,15 @@ from capstan.maintain.upkeep import checkpoint, vacuum
 from capstan.replay.staged import KEEP
 from capstan.tape.lake import Lake
 from capstan.tape.summary import worker_states
-from capstan.tape.tape import Tape, newest_cut, open_tape
+from capstan.tape.tape import Tape, newest_cut, open_tape, require_streams
 from capstan.verify import verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
+_OF_ALL = frozenset({"CAP-DISK-FULL", "CAP-NO-ACCESS"})
+"""What is no stream's own, unless it names a place of the stream that is not to be reached."""
 
 
 @dataclass(slots=True)
@@ -71,6 +75,7 @@ class Maintained:
         staging: What was cleared away of what replays have staged.
         snapshots: What was cleared away of the state of followed pipelines.
         retired: By stream, the records whose deletion was finished.
+        failed: Of each stream whose tape could not be kept up, why not.
         violations: Of each stream whose recording breaks a rule, what it breaks.
         busy: What was passed over, and why.
     """
@@ -80,6 +85,7 @@ class Maintained:
     staging: list[str] = field(default_factory=list)
     snapshots: list[str] = field(default_factory=list)
     retired: dict[str, int] = field(default_factory=dict)
+    failed: list[CapstanError] = field(default_factory=list)
     violations: list[CapstanError] = field(default_factory=list)
     busy: list[CapstanError] = field(default_factory=list)
 
@@ -98,15 +104,19 @@ class Maintained:
             "staging": self.staging,
             "snapshots": self.snapshots,
             "retired": self.retired,
-            "violations": [
-                {"stream": error.fields["stream"], **error.told()} for error in self.violations
-            ],
+            "failed": _by_stream(self.failed),
+            "violations": _by_stream(self.violations),
             "busy": [error.told() for error in self.busy],
         }
 
     @property
     def refusal(self) -> CapstanError | None:
-        """The error to end with: damage before a violation, then what was passed over."""
+        """The error to end with: a tape that could not be kept up, then damage, then a violation.
+
+        What was passed over comes last.
+        """
+        if self.failed:
+            return _over_all(self.failed)
         damaged = [
             (stream, batches)
             for stream, tables in self.tables.items()
@@ -133,6 +143,20 @@ class Maintained:
         return next(iter((*self.violations, *self.busy)), None)
 
 
+def _by_stream(errors: Iterable[CapstanError]) -> list[dict[str, object]]:
+    return [{"stream": error.fields["stream"], **error.told()} for error in errors]
+
+
+def _over_all(failed: Sequence[CapstanError]) -> CapstanError:
+    """One error for those of several streams: the first one, which names the others."""
+    first, *others = failed
+    if not others:
+        return first
+    names = ", ".join(str(each.fields["stream"]) for each in others)
+    said = f"{first.message}; nor could be kept up: {names}"
+    return type(first)(first.code, said, first.hint, **first.fields)
+
+
 def maintain(
     spark: SparkSession,
     lake: Lake,
@@ -153,17 +177,44 @@ def maintain(
         keep: How long what nobody can publish any more stays in staging.
 
     Raises:
-        BadRequest: `CAP-STREAM` for a stream that is not on tape.
+        BadRequest: `CAP-STREAM` for a stream that is not on tape. Of one whose tape cannot be read
+            the error is among what was done.
         Broken: `CAP-REWRITE`; `CAP-DISK-FULL` and `CAP-NO-ACCESS` when the lake cannot be written.
     """
-    tapes = [open_tape(lake, name) for name in streams]
-    done = Maintained([tape.name for tape in tapes])
+    names = list(streams)
+    require_streams(lake, names)
+    done = Maintained()
     with at(lake.root):
-        for tape in tapes:
-            done.tables[tape.name] = _tape(spark, lake, tape, sizes or Sizes(), done)
+        for name in names:
+            try:
+                tape = open_tape(lake, name)
+                done.tables[name] = _tape(spark, lake, tape, sizes or Sizes(), done)
+                done.streams.append(name)
+            except Exception as error:
+                own = _own(lake, name, error)
+                if own is None:
+                    raise
+                done.failed.append(own)
         done.tables[""] = _shared(spark, lake, done)
         done.staging = clear_staging(lake, now or moment(), keep)
     return done
+
+
+def _own(lake: Lake, name: str, error: Exception) -> CapstanError | None:
+    """What keeps the tape of this stream from being kept up; None for what keeps all of them."""
+    found = told(error)
+    if found.code in _OF_ALL:
+        # Spark leaves out the scheme of a place.
+        root = lake.stream(name).root.rpartition("://")[2]
+        inside = f"{root}/" in f"{found.fields.get('path', '')}/"
+        if found.code == "CAP-DISK-FULL" or not inside:
+            return None
+    if foreseen(error) is None:
+        traceback.print_exception(error)
+    said = found.message
+    if not said.startswith(f"stream {name}"):
+        said = f"stream {name}: {said}"
+    return type(found)(found.code, said, found.hint, **{**found.fields, "stream": name})
 
 
 def _tape(

@@ -168,14 +168,13 @@ def backfill(fields: Fields, place: Place) -> Work:
 
 def maintain(fields: Fields, place: Place) -> Work:
     """Prepare the maintenance of streams' tapes, and of what all streams of the lake share."""
-    from capstan.tape.tape import open_tape
+    from capstan.tape.tape import require_streams
 
     asked = _read(MaintainRequest, fields)
     kept = asked.kept
     place.lake.require()
     streams = place.lake.streams() if asked.streams is None else list(asked.streams)
-    for stream in streams:
-        open_tape(place.lake, stream)
+    require_streams(place.lake, streams)
 
     def work(spark: SparkSession) -> Answer:
         from capstan.maintain.run import maintain as carry_out

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -89,6 +90,17 @@ def open_tape(lake: Lake, name: str, events: deltalake.DeltaTable | None = None)
         )
     time_type = TimeType.from_json(json.loads(properties["capstan.time"]))
     return Tape(name, paths, time_type, json.loads(properties.get("capstan.settings", "{}")))
+
+
+def require_streams(lake: Lake, names: Iterable[str]) -> None:
+    """Check that these streams are on tape; of one whose tape cannot be read nothing is said.
+
+    Raises:
+        BadRequest: `CAP-STREAM`.
+    """
+    for name in names:
+        with suppress(Broken):
+            open_tape(lake, name)
 
 
 def format_of(events: str) -> int:
