@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import subprocess
 import sys
 import threading
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from capstan.errors import Held
-from capstan.tape.committing import LOCK, committing
+from capstan.tape.committing import LOCK, committing, making
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,3 +89,28 @@ def test_an_object_store_is_not_locked(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     with committing("s3a://bucket/table"), committing("s3a://bucket/table", patience=0):
         assert list(tmp_path.iterdir()) == []
+
+
+def test_who_makes_a_table_is_alone_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "not" / "there"
+    with making(str(table)):
+        with pytest.raises(Held) as caught, making(f"file://{table}", patience=0.1):
+            raise AssertionError("two make it")
+        with committing(str(tmp_path / "another"), patience=0.1):
+            assert list(table.iterdir()) == []
+    assert (caught.value.code, str(table) in caught.value.hint) == ("CAP-CONFLICT", True)
+    with making("s3a://bucket/table"), making("s3a://bucket/table", patience=0):
+        pass
+
+    def refuse(*_: object) -> None:
+        raise OSError(code, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    code = errno.EBADF
+    with making(str(table)):
+        pass
+    code = errno.EIO
+    with pytest.raises(OSError, match="no locks"), making(str(table)):
+        pass

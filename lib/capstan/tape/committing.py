@@ -7,6 +7,7 @@ one commit be lost. HDFS and object stores have writes that only one can win; fo
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -20,6 +21,9 @@ LOCK = ".commit.lock"
 """In a table's folder. Hidden: Delta neither reads nor deletes it. It stays, and is empty."""
 
 _POINTER = "_delta_log/._last_checkpoint.crc"
+
+# What a file system says that cannot lock what is open to be read alone.
+_NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSUP, errno.ENOLCK})
 
 PATIENCE = 600.0
 """How long another process may hold it, in seconds: a merge commits as a whole."""
@@ -40,15 +44,13 @@ def committing(path: str, patience: float = PATIENCE) -> Iterator[None]:
         Held: `CAP-CONFLICT` when another process has held the lock all that time.
         OSError: The folder cannot be written to.
     """
-    place = path.removeprefix("file://")
-    if "://" in place:
+    folder = _folder(path)
+    if folder is None:
         yield
         return
-    folder = Path(place)
-    folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        _take(descriptor, path, patience)
+        _take(descriptor, folder / LOCK, path, patience)
         # A checksum of Hadoop's that another writer has left: what comes in place of the file has
         # none, and would be held against it.
         (folder / _POINTER).unlink(missing_ok=True)
@@ -57,7 +59,48 @@ def committing(path: str, patience: float = PATIENCE) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _take(descriptor: int, path: str, patience: float) -> None:
+@contextmanager
+def making(path: str, patience: float = PATIENCE) -> Iterator[None]:
+    """Be the only one who makes a table at `path`, inside the `with` block.
+
+    The folder itself is the lock: Delta makes no table where there is a file already. A shared file
+    system may know no locks of folders, and then nobody waits.
+
+    Args:
+        path: Where the table is to be.
+        patience: How long to wait for another process, in seconds.
+
+    Raises:
+        Held: `CAP-CONFLICT` when another process has held the lock all that time.
+        OSError: The folder cannot be made.
+    """
+    folder = _folder(path)
+    if folder is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            _take(descriptor, folder, path, patience)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _folder(path: str) -> Path | None:
+    """The folder of a table, made where it is not there; None for one in a bucket."""
+    place = path.removeprefix("file://")
+    if "://" in place:
+        return None
+    folder = Path(place)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _take(descriptor: int, lock: Path, path: str, patience: float) -> None:
     end = time.monotonic() + patience
     while True:
         try:
@@ -71,7 +114,7 @@ def _take(descriptor: int, path: str, patience: float) -> None:
     raise Held(
         "CAP-CONFLICT",
         f"another process has been committing to {path} for {patience:.0f} s",
-        f"look which one has {LOCK} there open, such as by `fuser`; end it if it hangs, and run "
-        "the same command again",
+        f"look which one has {lock} open, such as by `fuser`; end it if it hangs, and run the same "
+        "command again",
         path=path,
     )

@@ -24,7 +24,7 @@ from pyspark.errors import PySparkException
 
 from capstan import breakage
 from capstan.errors import AnswerIsNo, Broken
-from capstan.tape.committing import committing
+from capstan.tape.committing import committing, making
 from capstan.tape.conflicts import SAME_TXN, is_any, retrying
 from capstan.tape.lake import delete_folder, is_table, read_text
 from capstan.tape.opened import kept
@@ -80,20 +80,24 @@ def create_table(
 
 def _create(builder: DeltaTableBuilder, path: str) -> None:
     """Make a table, whoever else is making it, or was killed while making it."""
-    for pause in (0.1, 0.2, 0.4, 0.8, 1.6):
-        try:
-            builder.execute()
-        except (Py4JJavaError, PySparkException) as error:
-            if is_table(path):
-                return  # Another writer has just made it.
-            if not is_any(error, "DELTA_TABLE_NOT_FOUND"):
-                raise
-            time.sleep(pause)  # Another writer has begun to.
-        else:
+    # What is begun under the lock is of one who was killed, or who takes none, as in a bucket.
+    with making(path):
+        for pause in (0.1, 0.2, 0.4, 0.8, 1.6):
+            try:
+                builder.execute()
+            except (Py4JJavaError, PySparkException) as error:
+                if is_table(path):
+                    return  # Another writer has just made it.
+                if not is_any(error, "DELTA_TABLE_NOT_FOUND"):
+                    raise
+                time.sleep(pause)  # Another writer has begun to.
+            else:
+                return
+        if is_table(path):
             return
-    # Whoever had begun is no more: there is no commit, and Delta cannot make one beside the rest.
-    delete_folder(f"{path}/_delta_log")
-    builder.execute()
+        # Whoever had begun is no more: there is no commit, and Delta makes none beside the rest.
+        delete_folder(f"{path}/_delta_log")
+        builder.execute()
 
 
 def set_properties(spark: SparkSession, path: str, properties: Mapping[str, str]) -> None:
