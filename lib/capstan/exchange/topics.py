@@ -169,8 +169,9 @@ def _require_readable(name: str, kind: DataType) -> None:
             raise BadRequest(
                 "CAP-TYPE",
                 f"column {name} has type {kind.simpleString()}, and messages have keys of text",
-                "make a stream without it, with a transform and `replay --into-stream`, and export "
-                "that",
+                "replay the stream with a transform that leaves the column out, or makes text of "
+                "its keys, `--into` a table; declare a stream over that table, capture and export "
+                "that one",
                 column=name,
             )
         _require_readable(name, kind.valueType)
