@@ -22,10 +22,11 @@ from sqlalchemy import select
 
 from capstan.airflow.capture import CaptureOperator
 from capstan.airflow.connection import spark_master
-from capstan.airflow.failing import TaskBrokenError, TaskRefusedError, say_last
+from capstan.airflow.failing import TaskBrokenError, TaskRefusedError, as_task, say_last
 from capstan.airflow.folders import try_folder
 from capstan.airflow.setting import read_setting
 from capstan.airflow.submit import CapstanSubmitOperator
+from capstan.errors import Held
 from capstan.runtime.jars import delta_jars, spark_jars
 
 if TYPE_CHECKING:
@@ -135,6 +136,19 @@ def test_answers_that_stay_the_same_are_not_retried(
     assert str(caught.value) == "CAP-X: what is wrong (what to do)"
     assert where["ti"].pushed == {"return_value": error()}
     assert try_folder(place.work, where).answer() == error()
+
+
+@pytest.mark.parametrize(
+    ("held", "kind"), [("CAP-CONFLICT", TaskBrokenError), ("CAP-HELD", TaskRefusedError)]
+)
+def test_a_table_that_others_were_committing_to_is_tried_again_and_a_range_is_not(
+    place: Place, submit: FakeSubmit, held: str, kind: type[Exception], execute: Any, context: Any
+) -> None:
+    submit.answers({"exit": 4, "result": error(held)})
+    with pytest.raises(kind, match=f"^{held}: what is wrong"):
+        execute(operator(), context())
+    with pytest.raises(kind, match=f"^{held}: others"), as_task():
+        raise Held(held, "others are at it", "run the same command again")
 
 
 @pytest.mark.parametrize(

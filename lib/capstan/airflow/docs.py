@@ -27,6 +27,11 @@ _CODES = (
         "No retry. Wait for the run that is named, then clear; if it is dead: `capstan unlock`.",
     ),
     (
+        "4, `CAP-CONFLICT`",
+        "others were committing to the same table",
+        "Retried, as 5 is.",
+    ),
+    (
         "5, or none",
         "something broke, or the app was killed",
         "Retried, as the next attempt of the same run. Clearing the task does the same.",

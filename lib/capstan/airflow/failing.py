@@ -4,7 +4,7 @@
 | --- | --- |
 | 1 the answer is no, 2 the request is wrong, 4 another run holds the range | fails, no retry |
 | 3 not complete yet | waits, where it was asked to; else it fails without a retry |
-| 5 something broke, or no code of Capstan's | fails, and is retried |
+| 5 something broke, or no code of Capstan's; 4 with `CAP-CONFLICT` | fails, and is retried |
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from capstan.errors import AnswerIsNo, BadRequest, CapstanError, Held, NotComple
 
 FINAL = frozenset(kind.exit_code for kind in (AnswerIsNo, BadRequest, NotComplete, Held))
 """Exit codes that trying again does not change."""
+
+PASSING = frozenset({"CAP-CONFLICT"})
+"""Errors with such an exit code that pass all the same: others were committing just then."""
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +58,8 @@ def failure(code: int, error: Mapping[str, object]) -> AirflowException:
     said = f"{error.get('error')}: {error.get('message')}"
     hint = error.get("hint")
     line = " ".join(f"{said} ({hint})".split() if hint else said.split())
-    found = TaskRefusedError(line) if code in FINAL else TaskBrokenError(line)
+    final = code in FINAL and error.get("error") not in PASSING
+    found = TaskRefusedError(line) if final else TaskBrokenError(line)
     found.about = error
     return found
 
