@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from capstan import steps
 from capstan.capture import idle, inserting
@@ -207,6 +208,33 @@ def test_a_closed_stream_takes_none_back(spark: SparkSession, lake: Lake, source
     with pytest.raises(BadRequest, match="CAP-CLOSED"):
         put_back(spark, lake, "little")
     assert (contents.tape(lake), contents.feed(lake)) == before
+
+
+def test_workers_that_a_cut_off_batch_has_left_open_at_the_frontier(
+    spark: SparkSession, lake: Lake, source: Path
+) -> None:
+    stream = little_stream(source)
+    capture(spark, lake, stream)
+    stood = frontier(lake)
+    lay(source, "2", [(700, "east", START + 20 * HOUR, 1, "another place")])
+    with steps.listening(cut_off), pytest.raises(StreamingQueryException):
+        capture(spark, lake, stream)
+    # The batch is lost with its checkpoint, and the source has nothing more to offer.
+    for file in source.iterdir():
+        file.unlink()
+    capture(spark, lake, stream, reseat=True)
+
+    assert put_back(spark, lake, "little").records == 2
+
+    assert frontier(lake) == stood
+    lay(source, "3", [(701, "a", START, 1, "too late")])
+    assert capture(spark, lake, stream).late == {"late": 1}
+    assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
+
+
+def cut_off(point: str, _: dict[str, object]) -> None:
+    if point == "capture.workers":
+        raise InterruptedError
 
 
 def moved_to(checkpoint: Path, source: Path) -> None:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
+from pyspark.errors import StreamingQueryException
 
+from capstan import steps
 from capstan.capture.run import capture
 from capstan.declare import ByColumn, ByKey
 from capstan.errors import BadRequest
@@ -141,3 +143,30 @@ def test_a_number_that_nobody_asked_for_is_refused(
     # As many as there are is no change.
     assert capture(spark, lake, by_key(source, 2), rescale=2).batches == 0
     assert contents.tape(lake) == before
+
+
+def test_workers_that_a_cut_off_batch_has_left_are_closed_as_well(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    lay(source, "0", rows(range(40)))
+
+    def cut_off(point: str, _: dict[str, object]) -> None:
+        if point == "capture.workers":
+            raise InterruptedError
+
+    with steps.listening(cut_off), pytest.raises(StreamingQueryException):
+        capture(spark, lake, by_key(source, 2))
+    # Its checkpoint is lost before any of its events is there.
+    (source / "0.parquet").unlink()
+    capture(spark, lake, by_key(source, 2), reseat=True)
+    lay(source, "1", rows(range(40)))
+
+    assert capture(spark, lake, by_key(source, 3), rescale=3).records == 40
+
+    tape = open_tape(lake, "little")
+    states = summary.worker_states(tape, newest_cut(tape))
+    assert [state.closed for state in states] == [True, True, False, False, False]
+    (frontier,) = summary.frontier_of(tape, states).elements
+    assert tuple(frontier) > tuple(tape.time_type.minimum)
+    assert verify(spark, lake, tape, deep=True).valid

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from capstan.capture.statements import CLOSING, Statement, moved, numbered_events
+from capstan.capture.statements import numbered_events
 from capstan.capture.workers import Roster
 from capstan.errors import Broken
 from capstan.steps import reached
@@ -25,7 +25,6 @@ from capstan.tape.fingerprint import record_hashes, row_hashes
 from capstan.tape.schema import payload_of
 from capstan.tape.tape import Tape, append_events, newest_cut, stored_payload
 from capstan.tape.transaction import Txn
-from capstan.times import Time
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -83,7 +82,8 @@ def carry_out(spark: SparkSession, tape: Tape, claim: Claim) -> None:
     events = numbered_events(
         hashed,
         tape,
-        _statements(roster, claim.batch),
+        # A batch that was cut off may have left workers that open with this commit.
+        roster.past(claim.batch).progress_since(roster),
         roster.positions(),
         batch=claim.batch,
         commit=cut.commit + 1,
@@ -151,12 +151,3 @@ def _key(tape: Tape, payload: StructType, roster: Roster) -> Column | None:
     fields = [payload[name] for name in by["columns"]]
     bucket = F.pmod(row_hashes(fields, F.col("data"))[0], F.lit(len(roster.workers)))
     return (bucket + F.lit(roster.workers[0].number)).cast("int")
-
-
-def _statements(roster: Roster, batch: int) -> list[Statement]:
-    """Where times have the number of the batch, it is over with it."""
-    return [
-        (worker.number, CLOSING, moved(worker.on_tape, Time((batch + 1, *worker.held[1:]))))
-        for worker in roster.workers
-        if len(worker.held) > 1
-    ]

@@ -72,15 +72,16 @@ def carry_out(spark: SparkSession, tape: Tape, claim: Claim) -> None:
     count, cut = int(str(claim.detail["count"])), newest_cut(tape)
     change_settings(spark, tape, with_all(tape.settings, count))
     reached("rescale.settings", stream=tape.name, workers=count)
-    old = Roster.load(tape, cut, pending=False)
     first = int(str(claim.detail["first"]))
+    # Also those that a batch which was cut off has left to open; not the new ones of this rescale.
+    old = Roster.load(tape, cut).before(first)
     fresh = {first + i: str(first + i) for i in range(count)}
     new = Roster(cut.commit, old.minimum, (), first, old.seen).opened_at(old.frontier, fresh)
     if number_of_next(tape) == first:
         new.write_down(spark, tape, fresh)
     reached("rescale.workers", stream=tape.name)
     statements: list[Statement] = [
-        (worker.number, CLOSING, [(worker.held, -1)]) for worker in old.workers
+        (worker.number, CLOSING, [(worker.on_tape, -1)]) for worker in old.workers
     ]
     # Without a move an event is still stated, so that each new worker has its first.
     statements += [

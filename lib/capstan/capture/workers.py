@@ -61,14 +61,11 @@ class Roster:
     seen: int | None = None
 
     @classmethod
-    def load(cls, tape: Tape, cut: Cut, *, pending: bool = True) -> Roster:
+    def load(cls, tape: Tape, cut: Cut) -> Roster:
         """The roster at a cut, from `events` and `workers` alone.
 
-        Args:
-            tape: The tape.
-            cut: The cut.
-            pending: With the workers that an unfinished batch has written down: they open with
-                the next commit, whatever it is, or they would hold the stream back from then on.
+        With the workers that an unfinished batch has written down: they open with the next commit,
+        whatever it is, or they would hold the stream back from then on.
 
         Raises:
             BadRequest: `CAP-CLOSED` when the stream is closed.
@@ -91,8 +88,6 @@ class Roster:
                 held = state.holdings[0][0]
                 workers.append(OpenWorker(state.worker, state.label, state.events, held, held))
         roster = cls(cut.commit, minimum, tuple(workers), free, _seen(tape, cut, workers))
-        if not pending:
-            return roster
         there = {state.worker for state in states}
         written = summary.worker_labels(tape, Cut(cut.commit + 1, cut.batch))
         if free > max(written, default=-1) + 1:
@@ -105,6 +100,11 @@ class Roster:
         """The greatest time that is before all held ones; the minimum while there is no worker."""
         held = [worker.held for worker in self.workers] or [self.minimum]
         return Time(map(min, zip(*held, strict=True)))
+
+    def before(self, number: int) -> Roster:
+        """The roster without the workers from a number on."""
+        kept = tuple(worker for worker in self.workers if worker.number < number)
+        return replace(self, workers=kept, free=number)
 
     def positions(self) -> dict[int, int]:
         """The next `seq` by worker."""
@@ -212,6 +212,12 @@ class Roster:
             return after
         last = everywhere - everywhere % domain.micros(time.every)
         return replace(after, seen=last if self.seen is None else max(last, self.seen))
+
+    def past(self, batch: int) -> Roster:
+        """The roster after a batch that moves no event time; its number does, if times have it."""
+        return self._moved(
+            lambda worker: Time((*(batch + 1 for _ in worker.held[1:]), worker.held[-1]))
+        )
 
     def _moved(self, held: Callable[[OpenWorker], Time]) -> Roster:
         moved = (replace(worker, held=held(worker)) for worker in self.workers)
