@@ -114,6 +114,14 @@ def test_normalising_twice_changes_nothing_more(text: str) -> None:
         ("SELECT rand() FROM records", "calls rand"),
         ("SELECT * FROM records WHERE at < Current_Timestamp", "calls Current_Timestamp"),
         ("SELECT uuid /* x */ () FROM records", "calls uuid"),
+        ("SELECT `uuid`() FROM records", "calls uuid,"),
+        ("SELECT unix_timestamp( ) FROM records", "calls unix_timestamp"),
+        ("SELECT aes_encrypt(a, key(b, c), 'GCM') FROM records", "calls aes_encrypt"),
+        ("SELECT current_user FROM records", "calls current_user"),
+        ("SELECT * FROM records TABLESAMPLE (50 PERCENT)", "calls TABLESAMPLE"),
+        ("SELECT * FROM records WHERE at < DATE 'today'", "takes the moment 'today' from"),
+        ("SELECT cast(r' Now ' AS TIMESTAMP) FROM records", "the moment r' Now '"),
+        ("SELECT 'yesterday'::date FROM records", "the moment 'yesterday'"),
     ],
 )
 def test_only_one_deterministic_query_is_taken(sql: str, said: str) -> None:
@@ -125,9 +133,28 @@ def test_only_one_deterministic_query_is_taken(sql: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "name",
+    [
+        "current_timezone", "localtimestamp", "curdate", "current_time", "current_catalog",
+        "current_database", "current_schema", "current_path", "current_user", "session_user",
+        "user", "version", "reflect", "try_reflect", "java_method", "python_worker_logs", "rand",
+        "randn", "randstr", "uniform", "shuffle", "monotonically_increasing_id",
+        "spark_partition_id", "input_file_name",
+    ],
+)  # fmt: skip
+def test_what_reads_clock_chance_machine_or_session_is_named(name: str) -> None:
+    assert f"calls {name}, " in (problem_with_expression(f"concat(a, {name}(b))") or "")
+    assert problem_with_expression(f"{name}_of(r.{name}, b)") is None
+
+
+@pytest.mark.parametrize(
     "sql",
     [
         "SELECT ';' AS a FROM records",
+        "SELECT unix_timestamp(a), unix_timestamp(concat(a, b), 'yyyy') FROM records",
+        "SELECT to_unix_timestamp(a), aes_encrypt(a, k, 'CBC', 'DEFAULT', iv) FROM records",
+        "SELECT user, version, `now`, r.session_user, first(a), collect_list(b) FROM records r",
+        "SELECT * FROM records WHERE a = 'today' AND at > DATE '2024-01-01' AND b IN ('now', 'x')",
         "SELECT uuid, now, r.current_date, 1 AS current_time FROM records r",
         "WITH a AS (SELECT * FROM `records`) SELECT * FROM a",
         "SELECT 'rand()' -- now()\nFROM records",

@@ -16,14 +16,35 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_Token = tuple[str, str]
 _QUERY_WORDS = ("select", "with", "from")
-# A second computation must give the same rows, so nothing may draw on chance, clock or layout.
+# A second computation must give the same rows, wherever it runs: so nothing may draw on chance,
+# clock, layout, machine or session. Functions of rows in their order, as `first`, are allowed: of
+# rows that have an order, as those of a window may, they give the same again.
 _UNSTABLE = frozenset((
     "current_date", "current_time", "current_timestamp", "curdate", "now", "localtimestamp",
-    "getdate", "rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle",
+    "getdate", "rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle", "tablesample",
     "monotonically_increasing_id", "spark_partition_id", "input_file_name",
-    "input_file_block_start", "input_file_block_length",
+    "input_file_block_start", "input_file_block_length", "current_timezone", "current_catalog",
+    "current_database", "current_schema", "current_path", "current_user", "session_user", "user",
+    "version", "reflect", "try_reflect", "java_method", "python_worker_logs",
 ))  # fmt: skip
+# With fewer arguments the first reads the clock, and the second draws what it begins with.
+_UNSTABLE_BELOW = {"unix_timestamp": 1, "aes_encrypt": 5}
+# These few may be called without brackets. So may `user`, where no column has this name.
+_BARE = frozenset((
+    "current_date", "current_time", "current_timestamp", "localtimestamp", "current_user",
+    "session_user", "current_path",
+))  # fmt: skip
+_MOMENT = re.compile(
+    r"""[rR]?['"]\s*(now|today|tomorrow|yesterday)(\s[^'"]*)?['"]""", re.IGNORECASE
+)
+_OF_TIME = frozenset(("date", "timestamp", "timestamp_ntz", "timestamp_ltz"))
+_TO_TIME = _OF_TIME | {
+    f"{trying}{name}"
+    for trying in ("", "try_")
+    for name in ("cast", *(f"to_{each}" for each in _OF_TIME))
+}
 
 
 def normalised(sql: str) -> str:
@@ -48,28 +69,54 @@ def problem_with_expression(sql: str) -> str | None:
         return "is empty"
     if any(kind == "sign" and text == ";" for kind, text in tokens):
         return "has a ';' in it; write one statement without it"
-    unstable = _unstable_words(tokens)
-    if unstable:
-        return f"calls {unstable[0]}, which gives another answer each time; use what records hold"
+    for index in range(len(tokens)):
+        if _calls_unstable(tokens, index):
+            return (
+                f"calls {tokens[index][1].strip('`')}, which reads the clock, chance, the machine "
+                "or the session; use what records hold"
+            )
+        if _names_moment(tokens, index):
+            return f"takes the moment {tokens[index][1]} from the clock; use what records hold"
     return None
 
 
-def _unstable_words(tokens: list[tuple[str, str]]) -> list[str]:
-    """Unstable functions that are called; a column may have the same name."""
-    found = []
+def _calls_unstable(tokens: list[_Token], index: int) -> bool:
+    """Whether an unstable function is called here; a column may have the same name."""
+    kind, text = tokens[index]
+    name = text.strip("`").lower()
+    if kind != "word" and not text.startswith("`"):
+        return False
+    if tokens[index + 1 : index + 2] == [("sign", "(")]:
+        least = _UNSTABLE_BELOW.get(name, 0)
+        return name in _UNSTABLE or (least > 0 and _arguments(tokens[index + 2 :]) < least)
+    before = tokens[index - 1][1].lower() if index else ""
+    return kind == "word" and name in _BARE and before not in (".", "as")
+
+
+def _arguments(tokens: list[_Token]) -> int:
+    """How many arguments a call has, given what follows its bracket."""
+    depth, commas = 0, 0
     for index, (kind, text) in enumerate(tokens):
-        if kind != "word" or text.lower() not in _UNSTABLE:
+        if kind != "sign":
             continue
-        before = tokens[index - 1][1].lower() if index else ""
-        called = tokens[index + 1 : index + 2] == [("sign", "(")]
-        # These few may be called without brackets.
-        bare = text.lower().startswith(("current_", "local"))
-        if called or (bare and before not in (".", "as")):
-            found.append(text)
-    return found
+        if text == ")" and depth == 0:
+            return 0 if index == 0 else commas + 1
+        depth += (text in "([") - (text in ")]")
+        commas += text == "," and depth == 0
+    return commas + 1
 
 
-def _squeezed(sql: str) -> Iterator[tuple[str, str]]:
+def _names_moment(tokens: list[_Token], index: int) -> bool:
+    """Whether a text becomes a time here that Spark takes from the clock: `DATE 'today'`."""
+    kind, text = tokens[index]
+    if kind != "text" or not _MOMENT.fullmatch(text):
+        return False
+    before = ["", "", *(text.lower() for _, text in tokens[max(index - 2, 0) : index])][-2:]
+    typed = before[1] in _OF_TIME or (before[1] == "(" and before[0] in _TO_TIME)
+    return typed or tokens[index + 1 : index + 3] == [("sign", ":")] * 2
+
+
+def _squeezed(sql: str) -> Iterator[_Token]:
     """Tokens as (kind, text); neighbouring blanks and comments are one `skip`."""
     last = ""
     for match in _TOKEN.finditer(sql):
