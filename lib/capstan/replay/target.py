@@ -22,6 +22,7 @@ from capstan.errors import BadRequest, Broken, Fenced
 from capstan.ledger import coverage
 from capstan.ledger.identity import RunId
 from capstan.ledger.retired import boxes_of, gone, needed_of
+from capstan.replay.known import known_sql
 from capstan.replay.plan import Plan
 from capstan.replay.play import playing
 from capstan.tape import delta
@@ -105,14 +106,9 @@ def require_known(spark: SparkSession, lake: Lake, plan: Plan) -> None:
         return
     rows = delta.load(spark, plan.target)
     _require_placed(plan, rows.schema)
-    unknown = rows.where(predicate(plan, rows.schema))
-    for covered in coverage.standing(lake, plan.target):
-        if plan.tells(covered.scope.region) and covered.scope.meets(plan.scope):
-            known = plan.layout.predicate(
-                rows.schema, plan.time_type, covered.scope.workers, covered.scope.region
-            )
-            unknown = unknown.where(f"NOT coalesce({known}, false)")
-    count = unknown.count()
+    known = known_sql(plan, rows.schema, coverage.standing(lake, plan.target))
+    where = f"({predicate(plan, rows.schema)}) AND NOT coalesce({known}, false)"
+    count = rows.where(where).count()
     if count:
         raise BadRequest(
             "CAP-ADOPT",

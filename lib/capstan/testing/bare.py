@@ -285,7 +285,7 @@ class Books:
         lives: timedelta = timedelta(hours=12),
     ) -> None:
         """A run of which there is but a claim; the same attempt again renews it."""
-        self._append(
+        self.append(
             "claims",
             {
                 "claim": self._claims, "kind": "claim", "run": run, "attempt": attempt,
@@ -299,7 +299,7 @@ class Books:
     def released(self, run: str, attempt: int = 1) -> None:
         """An attempt of a run whose claim was given up, or unlocked."""
         about = {"claim": -1, "kind": "release", "run": run, "attempt": attempt}
-        self._append("claims", about)
+        self.append("claims", about)
 
     def stepped(
         self,
@@ -312,7 +312,7 @@ class Books:
         generation: int = 1,
     ) -> None:
         """A step of an attempt of a run, by default of its first."""
-        self._append(
+        self.append(
             "runs",
             {
                 "run": run, "identity": identity or run, "generation": generation,
@@ -326,7 +326,7 @@ class Books:
         self, pipeline: str, snapshot: str, event: str, detail: Mapping[str, object] | None = None
     ) -> None:
         """What became of a snapshot."""
-        self._append(
+        self.append(
             "snapshots",
             {
                 "pipeline": pipeline, "snapshot": snapshot, "event": event,
@@ -348,12 +348,13 @@ class Books:
             "cut": cut, "target_version": self._version, "state": state,
         }  # fmt: skip
         owners: Sequence[int | None] = [None] if workers is None else workers
-        self._append("coverage", *({**about, "worker": worker} for worker in owners))
+        self.append("coverage", *({**about, "worker": worker} for worker in owners))
 
-    def _append(self, ledger: str, *rows: Mapping[str, object]) -> None:
+    def append(self, ledger: str, *rows: Mapping[str, object]) -> None:
+        """Rows of a ledger in one commit, each of this moment if it says no other."""
         self._now += timedelta(seconds=1)
         schema = _SCHEMAS[ledger]
-        stamped = [{**row, "at": self._now} for row in rows]
+        stamped = [{"at": self._now, **row} for row in rows]
         _write(self.lake.ledger(ledger), pa.Table.from_pylist(stamped, schema=schema), {})
 
 

@@ -1,0 +1,118 @@
+"""The condition of the rows that runs have put into a target: bounded, whatever their number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+from pyspark.sql.types import (
+    DateType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from capstan.declare import Declarations, Target
+from capstan.ledger.claims import Scope
+from capstan.ledger.coverage import Covered
+from capstan.replay.known import known_sql
+from capstan.replay.plan import Plan, make_plan
+from capstan.replay.request import Request
+from capstan.tape.lake import Lake
+from capstan.testing.bare import lay_tape
+from capstan.times import Box, Kind, TimeType
+from capstan.times.region import Region
+
+HOUR = 3_600_000_000
+PAIR = TimeType.of(epoch=Kind.BIGINT, event=Kind.BIGINT)
+DECLARED = Target(name="named", worker="who", time="day")
+DECLARATIONS = Declarations(Path("x.yaml"), {}, {}, {"named": DECLARED}, {})
+EVENT = StructType([StructField("event", TimestampType())])
+COPY = StructType([StructField("_worker", IntegerType()), StructField("_time", EVENT)])
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    """A replay of all that there is, of two workers."""
+    lake = Lake.at(tmp_path / "lake")
+    lay_tape(lake, "s", ["a", "b"], [(HOUR,)], None)
+    return make_plan(lake, DECLARATIONS, Request("s", "t"))
+
+
+def covered(
+    plan: Plan, regions: Iterable[Region], workers: tuple[int, ...] = (0,)
+) -> list[Covered]:
+    return [
+        Covered(f"t-{n:08x}-1", 1, "s", Scope(plan.target, workers, region), "", "", 0, n)
+        for n, region in enumerate(regions, 1)
+    ]
+
+
+def hours(numbers: Iterable[int]) -> list[Region]:
+    return [Region(Box((n * HOUR,), ((n + 1) * HOUR,))) for n in numbers]
+
+
+def depth(condition: str) -> int:
+    return max(accumulate({"(": 1, ")": -1}.get(letter, 0) for letter in condition))
+
+
+def test_nothing_is_known_where_nothing_stands(plan: Plan) -> None:
+    assert known_sql(plan, COPY, []) == "false"
+    # Nor by what has other coordinates, or is of another table.
+    pairs = covered(plan, [Region(Box.everything(PAIR))])
+    elsewhere = [Covered("r", 1, "s", Scope("/x", None, hours([1])[0]), "", "", 0, 1)]
+    assert known_sql(plan, COPY, [*pairs, *elsewhere]) == "false"
+
+
+def test_two_thousand_hours_in_a_row_are_one_condition(plan: Plan) -> None:
+    told = known_sql(plan, COPY, covered(plan, hours(range(2000)), (0, 1)))
+    assert told == (
+        "(`_worker` IN (0, 1) AND (`_time`.`event` >= TIMESTAMP '1970-01-01 00:00:00.000000Z' "
+        "AND `_time`.`event` < TIMESTAMP '1970-03-25 08:00:00.000000Z'))"
+    )
+
+
+def test_hours_with_gaps_are_found_by_halving(plan: Plan) -> None:
+    told = known_sql(plan, COPY, covered(plan, hours(range(0, 4000, 2))))
+    assert told.count("IN (") == 1
+    assert told.count("if(") == 1999
+    assert depth(told) < 20
+
+
+def test_many_workers_each_with_hours_of_its_own_nest_no_deeper_than_their_logarithm(
+    plan: Plan,
+) -> None:
+    own = [covered(plan, hours([2 * n]), (0, n + 1))[0] for n in range(1000)]
+    told = known_sql(plan, COPY, own)
+    assert told.count("IN (") == 1000
+    assert depth(told) < 20
+
+
+def test_a_target_s_own_columns_are_asked(plan: Plan) -> None:
+    named = make_plan(plan.lake, DECLARATIONS, Request("s", "named"))
+    days = [Region(Box((24 * n * HOUR,), (24 * (n + 1) * HOUR,))) for n in (0, 1, 2, 5)]
+    columns = StructType([StructField("who", StringType()), StructField("day", DateType())])
+    assert known_sql(named, columns, covered(named, days)) == (
+        "(`who` IN ('a') AND if(`day` < DATE '1970-01-06', "
+        "(`day` >= DATE '1970-01-01' AND `day` < DATE '1970-01-04'), "
+        "(`day` >= DATE '1970-01-06' AND `day` < DATE '1970-01-07')))"
+    )
+
+
+def test_of_several_coordinates_the_last_is_halved(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path / "lake")
+    lay_tape(lake, "s", ["a"], [(0, 0)], None, time_type=PAIR)
+    plan = make_plan(lake, DECLARATIONS, Request("s", "t"))
+    time = StructType([StructField(name, LongType()) for name in PAIR.names])
+    columns = StructType([StructField("_worker", IntegerType()), StructField("_time", time)])
+    boxes = [Region(Box((None, since), (5, since + 1))) for since in (0, 1, 3)]
+    assert known_sql(plan, columns, covered(plan, boxes)) == (
+        "(`_worker` IN (0) AND if(`_time`.`event` < 3L, "
+        "(`_time`.`epoch` < 5L AND `_time`.`event` >= 0L AND `_time`.`event` < 2L), "
+        "(`_time`.`epoch` < 5L AND `_time`.`event` >= 3L AND `_time`.`event` < 4L)))"
+    )

@@ -1,0 +1,74 @@
+"""Rows that more than a thousand runs have put into a table, before another replaces some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+import pytest
+
+from capstan.errors import BadRequest
+from capstan.replay.plan import make_plan
+from capstan.replay.target import require_known
+from capstan.tape.lake import Lake
+from capstan.testing.bare import Books
+from capstan.testing.earlier import publish_all
+from capstan.testing.play import Play
+from capstan.testing.streams import NAME, rows
+from capstan.times import Box
+from capstan.times.region import Region
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+DAYS = {"since": "2024-05-02", "until": "2024-05-04"}
+RUNS = 1440
+"""Two minutes each, of two days; two records have the time of every thirtieth."""
+Known = Callable[[Collection[int]], None]
+
+
+@pytest.fixture(scope="module")
+def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
+    play = Play.of(spark, tmp_path_factory.mktemp("known"), rows(range(240)))
+    play("table", **DAYS)
+    return play
+
+
+@pytest.fixture
+def known(play: Play, tmp_path: Path) -> Known:
+    """Asks for unknown rows of two days, which some runs have filled as far as ledgers say."""
+    plan = make_plan(play.lake, play.declarations, play.request("table", **DAYS))
+    box = plan.region.simplified().box
+    since, until = box.since[0] or 0, box.until[0] or 0
+    step, workers, lake = (until - since) // RUNS, tuple(sorted(plan.workers)), Lake.at(tmp_path)
+
+    def filled(runs: Collection[int]) -> None:
+        each = {
+            f"table-{n:08x}-1": Region(Box((since + n * step,), (since + (n + 1) * step,)))
+            for n in runs
+        }
+        laid = {run: (workers, region) for run, region in each.items()}
+        publish_all(Books(lake, NAME, plan.target), laid)
+        require_known(play.spark, lake, plan)
+
+    return filled
+
+
+def test_all_of_it_is_known(known: Known) -> None:
+    known(range(RUNS))
+
+
+def test_what_one_run_has_left_out_is_not(known: Known) -> None:
+    with pytest.raises(BadRequest, match=r"CAP-ADOPT.* 2 rows"):
+        known([n for n in range(RUNS) if n != 30])
+
+
+def test_beside_gaps_without_rows_all_of_it_is_known(known: Known) -> None:
+    known(range(0, RUNS, 2))
+
+
+def test_beside_gaps_with_rows_it_is_not(known: Known) -> None:
+    with pytest.raises(BadRequest, match=r"CAP-ADOPT.* 94 rows"):
+        known([0, *range(1, RUNS, 2)])
