@@ -1,7 +1,7 @@
 """The rows of a target that runs have put there, as one condition whatever their number.
 
-A condition for each of thousands of runs would cost rows times runs, and nest deeper than Spark can
-follow. So what runs cover together is told by its stretches, each found by halving.
+A condition for each of thousands of runs would cost rows times runs, and nest deeper than Spark
+can follow. So what runs cover together is told by its stretches, each found by halving.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from capstan.replay.plan import Plan
 from capstan.times import Box
 from capstan.times.region import Region
 
+_COMPILED = 50
+"""The most conditions that Spark shall compile."""
+
 
 def known_sql(plan: Plan, schema: StructType, covered: Iterable[Covered]) -> str:
     """The condition that a row is one that a run has covered; null where a row has no time.
@@ -31,8 +34,13 @@ def known_sql(plan: Plan, schema: StructType, covered: Iterable[Covered]) -> str
         for each in covered
         if plan.tells(each.scope.region) and each.scope.meets(plan.scope)
     )
-    terms = _Terms(plan, schema)
-    return _any_of([terms.of(strip) for strip in strips(met)])
+    terms, told = _Terms(plan, schema), strips(met)
+    known = _any_of([terms.of(strip) for strip in told])
+    if sum(len(strip.regions) for strip in told) <= _COMPILED:
+        return known
+    # Spark makes no Java of what is in a function of arrays, but evaluates it as it stands: the
+    # Java of a thousand conditions takes minutes to compile.
+    return f"exists(array(true), one -> {known})"
 
 
 @dataclass(frozen=True, slots=True)
