@@ -310,18 +310,18 @@ def test_a_followed_pipeline_goes_on_from_its_snapshot(tmp_path: Path) -> None:
 
 
 def test_following_another_sink_under_the_same_name_is_refused(place: Place) -> None:
-    from capstan.ledger.runs import read_histories
+    from capstan.ledger.runs import read_last_published
 
     request = place.request("places", "hours", follow="nightly")
     books = Books(place.lake, NAME, place.lake.table("t"))
     said = {"request": request.as_json(), "reached": [[6 * HOUR_US]], "region": "{}"}
     books.stepped("r", "intent", said)
     books.stepped("r", "done", {"attempt": 1, "target_version": 1})
-    histories = list(read_histories(place.lake).values())
-    found = find_cursor(place.lake, request, histories)
+    last = read_last_published(place.lake, "r")
+    found = find_cursor(place.lake, request, last)
     assert found == Cursor(Antichain.of([Time((6 * HOUR_US,))]))
     with pytest.raises(BadRequest, match="with sink hours, not pairs"):
-        find_cursor(place.lake, place.request("places", "pairs", follow="nightly"), histories)
+        find_cursor(place.lake, place.request("places", "pairs", follow="nightly"), last)
     # An intent of before there were pipelines lacks their fields.
     older = Request(NAME, "t", follow="copies")
     fields = {k: v for k, v in older.as_json().items() if k not in ("pipeline", "sink")}

@@ -13,10 +13,10 @@ import pytest
 from capstan.cli import main
 from capstan.dag.errors import StateChanged
 from capstan.dag.signature import Signatures
-from capstan.ledger.runs import read_histories
+from capstan.ledger.runs import read_last_published
 from capstan.ledger.snapshots import Snapshot, parts_of, read_parts
 from capstan.pipeline.registry import Pipelines
-from capstan.replay.follow import find_cursor, last_published
+from capstan.replay.follow import find_cursor
 from capstan.replay.plan import make_plan
 from capstan.replay.request import Request
 from capstan.replay.snapshots import find_snapshot, list_taken
@@ -65,7 +65,7 @@ class Followed:
         self.books.stepped(run, step, detail, identity="id", generation=int(run[-1]))
 
     def chosen(self, peers: int | None = None) -> str | None:
-        last = last_published(read_histories(self.lake).values())
+        last = read_last_published(self.lake, "id")
         assert last is not None
         found = find_snapshot(self.lake, last, peers)
         return found and found.name
@@ -85,7 +85,7 @@ def test_a_run_goes_on_from_the_newest_that_stands(followed: Followed) -> None:
     first, second = followed.publish(), followed.publish()
     assert followed.chosen() == second.name
     request = Request(NAME, "t", pipeline="places", sink="pairs", follow="f")
-    cursor = find_cursor(followed.lake, request, read_histories(followed.lake).values())
+    cursor = find_cursor(followed.lake, request, read_last_published(followed.lake, "id"))
     assert cursor is not None
     assert cursor.resumed == second
     assert cursor.reached == Antichain.of([Time((2 * HOUR_US,))])
@@ -217,7 +217,7 @@ def test_a_changed_pipeline_is_refused_before_spark_starts(
     request = Request(NAME, "t", pipeline="places", sink="pairs", follow="f")
 
     def resumed() -> str | None:
-        cursor = find_cursor(followed.lake, request, read_histories(followed.lake).values())
+        cursor = find_cursor(followed.lake, request, read_last_published(followed.lake, "id"))
         plan = make_plan(followed.lake, declarations, request, cursor=cursor)
         assert plan.piped is not None
         return plan.piped.resumed and plan.piped.resumed.name

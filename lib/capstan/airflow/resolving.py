@@ -225,7 +225,7 @@ def auditable(
             not declared; `CAP-RUN` for a run that does not stand.
     """
     lake = Lake.at(setting.lake)
-    paths = {str(row["target"]) for row in read_rows(lake, "coverage")}
+    paths = {str(row["target"]) for row in read_rows(lake, "coverage", ("target",))}
     if target:
         path, declared = target_path(lake, setting.declarations, target)
         if declared is None and path not in paths:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 LEASE = timedelta(hours=12)
 """How long a claim lives that nobody renews."""
 _APP = "claims"
+_STEPS = ("run", "attempt", "step")
 _RENEW = 4
 """A claim is renewed once less than this part of its life is left; clocks differ by less."""
 
@@ -145,7 +146,7 @@ def hold(spark: SparkSession, lake: Lake, run: str, attempt: int) -> None:
 
 def _standing(lake: Lake, run: str, attempt: int) -> Claim | None:
     """An attempt's claim, while it is the newest of its run and nobody has ended it."""
-    steps = read_rows(lake, "runs", run=run)
+    steps = read_rows(lake, "runs", _STEPS, run=run)
     found = _judged(read_rows(lake, "claims", run=run), steps, datetime.min.replace(tzinfo=UTC))
     mine = [each for each, fate in found if fate is Fate.ALIVE and each.attempt == attempt]
     return mine[-1] if mine else None
@@ -182,7 +183,7 @@ def _append(
 
 def last_attempt(lake: Lake, run: str) -> int:
     """The newest attempt of a run that has claimed; 0 where none has."""
-    mine = read_rows(lake, "claims", run=run)
+    mine = read_rows(lake, "claims", ("attempt",), run=run)
     return max((int(str(row["attempt"])) for row in mine), default=0)
 
 
@@ -203,7 +204,7 @@ def alive(lake: Lake, target: str | None = None) -> list[Claim]:
     """Claims that hold, by ordinal: neither released, ended, expired nor taken over."""
     return [
         each
-        for each, fate in _read(lake)
+        for each, fate in _read(lake, target, ended=False)
         if fate is Fate.ALIVE and target in (None, each.scope.target)
     ]
 
@@ -219,7 +220,7 @@ def left_open(lake: Lake, run: str, attempt: int, scope: Scope) -> list[Claim]:
     """
     return [
         each
-        for each, fate in _read(lake)
+        for each, fate in _read(lake, scope.target, ended=False)
         if fate is Fate.OPEN and (each.run, each.attempt) != (run, attempt)
         if each.meets(run, scope)
     ]
@@ -229,34 +230,51 @@ def scopes(lake: Lake, target: str) -> dict[tuple[str, int], Scope]:
     """What was ever claimed of a target, by run and attempt."""
     return {
         (each.run, each.attempt): each.scope
-        for each, _ in _read(lake)
+        for each, _ in _read(lake, target)
         if each.scope.target == target
     }
 
 
-def _read(lake: Lake) -> list[tuple[Claim, Fate]]:
-    rows = read_rows(lake, "claims")
-    return _judged(rows, read_rows(lake, "runs") if rows else [], now())
+def _read(lake: Lake, target: str | None = None, *, ended: bool = True) -> list[tuple[Claim, Fate]]:
+    """Claims of a target or of all, and what has become of them; `ended` has those that are over.
+
+    These are most, and all that is needed to tell them is the steps of their runs.
+    """
+    # Who releases a claim names no target.
+    claimed = {} if target is None else {"target": (target, None)}
+    stepped = {} if target is None else {"target": target}
+    rows = read_rows(lake, "claims", **claimed)
+    steps = read_rows(lake, "runs", _STEPS, **stepped) if rows else []
+    return _judged(rows, steps, now(), ended=ended)
 
 
 def _judged(
-    rows: list[dict[str, object]], steps: list[dict[str, object]], moment: datetime
+    rows: list[dict[str, object]],
+    steps: list[dict[str, object]],
+    moment: datetime,
+    *,
+    ended: bool = True,
 ) -> list[tuple[Claim, Fate]]:
     """Claims by ordinal, and what has become of them at a moment; by rows of `claims`, `runs`."""
-    claims = _renewed(_claim(row) for row in rows if row["kind"] == "claim")
-    released = {(row["run"], row["attempt"]) for row in rows if row["kind"] == "release"}
+    said = {(row["run"], row["attempt"]): row["step"] for row in steps}
+    # Who rejects a run is not who publishes it.
+    over = {key for key, step in said.items() if step in TERMINAL and step != Step.REJECTED}
+    released = {key for key, step in said.items() if step == Step.REJECTED}
+    released |= {(row["run"], row["attempt"]) for row in rows if row["kind"] == "release"}
+    told = [row for row in rows if row["kind"] == "claim"]
     newest: dict[str, int] = {}
-    for each in claims:
-        newest[each.run] = max(each.attempt, newest.get(each.run, 0))
-    ended = {(row["run"], row["attempt"]): Step(str(row["step"])) for row in steps}
-    ended = {key: step for key, step in ended.items() if step in TERMINAL}
+    for row in told:
+        run = str(row["run"])
+        newest[run] = max(int(str(row["attempt"])), newest.get(run, 0))
+    claims = _renewed(
+        _claim(row) for row in told if ended or (row["run"], row["attempt"]) not in over
+    )
 
     def fate(each: Claim) -> Fate:
         key = (each.run, each.attempt)
-        # Who rejects a run is not who publishes it.
-        if key in ended and ended[key] is not Step.REJECTED:
+        if key in over:
             return Fate.OVER
-        gone = key in ended or key in released or each.attempt != newest[each.run]
+        gone = key in released or each.attempt != newest[each.run]
         return Fate.OPEN if gone or each.expires <= moment else Fate.ALIVE
 
     return [(each, fate(each)) for each in claims]

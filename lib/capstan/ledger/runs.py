@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -145,6 +145,54 @@ def read_histories(lake: Lake, **equal: object) -> dict[str, History]:
     return {run: History(tuple(rows)) for run, rows in grouped.items()}
 
 
+def read_last(lake: Lake, identity: str) -> History | None:
+    """The history of an identity's highest generation; those before it are not parsed."""
+    return _newest(lake, _brief(lake, identity=identity))
+
+
+def read_last_published(lake: Lake, identity: str) -> History | None:
+    """The history of the highest generation of an identity that has published, and stands."""
+    return _newest(
+        lake, {run: of for run, of in _brief(lake, identity=identity).items() if of.stands}
+    )
+
+
+def read_unsaid(lake: Lake, target: str) -> dict[str, History]:
+    """Histories of runs into a target of which the ledger does not say that they have published."""
+    names = tuple(run for run, of in _brief(lake, target=target).items() if not of.said)
+    return read_histories(lake, run=names) if names else {}
+
+
+@dataclass(slots=True)
+class _Brief:
+    """A run without the details of its steps."""
+
+    generation: int
+    steps: set[object]
+
+    @property
+    def said(self) -> bool:
+        return not self.steps.isdisjoint({Step.DONE, Step.ROLLED_BACK})
+
+    @property
+    def stands(self) -> bool:
+        return Step.DONE in self.steps and Step.ROLLED_BACK not in self.steps
+
+
+def _brief(lake: Lake, **equal: object) -> dict[str, _Brief]:
+    found: dict[str, _Brief] = {}
+    for row in read_rows(lake, "runs", ("run", "generation", "step"), **equal):
+        of = found.setdefault(str(row["run"]), _Brief(0, set()))
+        of.generation = int(str(row["generation"]))
+        of.steps.add(row["step"])
+    return found
+
+
+def _newest(lake: Lake, found: Mapping[str, _Brief]) -> History | None:
+    run = max(found, key=lambda run: found[run].generation, default=None)
+    return None if run is None else read_histories(lake, run=run).get(run)
+
+
 def read_history(lake: Lake, run: str) -> History:
     """The history of one run.
 
@@ -180,11 +228,6 @@ def write_step(
         "detail": as_text(detail),
     }
     append_rows(spark, lake, "runs", [row])
-
-
-def last_generation(histories: Iterable[History]) -> History | None:
-    """The history with the highest generation."""
-    return max(histories, key=lambda history: history.last.generation, default=None)
 
 
 def _row(row: Mapping[str, object]) -> Row:

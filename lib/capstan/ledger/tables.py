@@ -155,22 +155,32 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def read_rows(lake: Lake, ledger: str, **equal: object) -> list[dict[str, object]]:
+def read_rows(
+    lake: Lake, ledger: str, columns: Sequence[str] | None = None, /, **equal: object
+) -> list[dict[str, object]]:
     """Rows of a ledger with these column values, by `at`; claims by their ordinal.
 
     Times of the ledger's `at` columns come as aware datetimes. No rows while there is no ledger.
+
+    Args:
+        lake: The lake.
+        ledger: Its name.
+        columns: Those that are needed; all by default. Certificates are large.
+        equal: What columns must have; a tuple stands for any of its values, of which None is one.
     """
     path = lake.ledger(ledger)
     if not is_table(path):
         return []
     condition = None
     for column, value in equal.items():
-        part = dataset.field(column) == value
+        field = dataset.field(column)
+        part = field.isin(list(value)) if isinstance(value, tuple) else field == value
         condition = part if condition is None else condition & part
     files = kept("rows", path, lambda: _rows(path))
-    table = files.to_table(filter=condition)
     order = "claim" if ledger == "claims" else "at"
-    rows: list[dict[str, object]] = table.sort_by(order).to_pylist()
+    read = None if columns is None else list(dict.fromkeys([*columns, order]))
+    table = files.to_table(columns=read, filter=condition).sort_by(order)
+    rows: list[dict[str, object]] = table.select(columns or table.column_names).to_pylist()
     return rows
 
 
@@ -221,7 +231,8 @@ def _moment(lake: Lake, ledger: str, rows: Sequence[Mapping[str, object]]) -> da
     values = {row[column] for row in rows}
     # Of many at once one reading, not one of each.
     only = {column: next(iter(values))} if len(values) == 1 else {}
-    for before in read_rows(lake, ledger, **only) if values else ():
+    named = column, "at"
+    for before in read_rows(lake, ledger, named, **only) if values else ():
         last = before["at"]
         assert isinstance(last, datetime)
         if before[column] in values:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from capstan.ledger.runs import read_histories
 from capstan.ledger.snapshots import parts_of
+from capstan.ledger.tables import read_rows
 from capstan.replay.outdated import clear_old
 from capstan.replay.staged import KEEP, clear_staged, list_staged
 from capstan.steps import reached
@@ -35,8 +35,9 @@ def clear_snapshots(spark: SparkSession, lake: Lake, pipeline: str) -> list[str]
     """
     there = parts_of(lake, pipeline)
     runs = {name.partition("@")[0].rpartition("-")[0] for name in there}
-    known = read_histories(lake) if runs else {}
-    identities = {known[run].last.identity for run in runs if run in known}
+    named = ("run", "identity")
+    rows = read_rows(lake, "runs", named, run=tuple(runs)) if runs else []
+    identities = {str(row["identity"]) for row in rows}
     return [
         name
         for identity in sorted(identities)

@@ -90,8 +90,7 @@ def _attempt(job: Job) -> Outcome:
     if plan.request.follow is not None:
         # One that was taken over is told so, rather than how far its successor has got.
         job.hold()
-        chain = runs.read_histories(job.lake, identity=job.run.identity).values()
-        require_cursor(plan, chain)
+        require_cursor(plan, runs.read_last_published(job.lake, job.run.identity))
     with playing(job.spark, plan, expected) as output:
         return _written(job, output)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,27 +36,20 @@ class Cursor:
     resumed: Snapshot | None = None
 
 
-def find_cursor(lake: Lake, request: Request, histories: Iterable[History]) -> Cursor | None:
+def find_cursor(lake: Lake, request: Request, last: History | None) -> Cursor | None:
     """Where a followed replay stands; None where no run of it does.
 
     Args:
         lake: The lake.
         request: What is asked now.
-        histories: Of all runs of its identity.
+        last: Its last run that stands.
 
     Raises:
         BadRequest: `CAP-FOLLOW` when it was followed with other workers, transform or start.
     """
-    last = last_published(histories)
     if last is None:
         return None
     return Cursor(cursor(request, last), find_snapshot(lake, last, request.peers))
-
-
-def last_published(histories: Iterable[History]) -> History | None:
-    """The last run of a followed replay that stands."""
-    published = [history for history in histories if history.published]
-    return max(published, key=lambda history: history.last.generation, default=None)
 
 
 def cursor(request: Request, last: History) -> Antichain:
@@ -85,13 +77,16 @@ def cursor(request: Request, last: History) -> Antichain:
     return Antichain.of(Time(time) for time in times)
 
 
-def require_cursor(plan: Plan, histories: Iterable[History]) -> None:
+def require_cursor(plan: Plan, last: History | None) -> None:
     """Check, once it has claimed, that a followed replay still stands where it was planned from.
+
+    Args:
+        plan: What was planned.
+        last: Its last run that stands now.
 
     Raises:
         Held: `CAP-CONFLICT` when its last run was taken back, or another one published, meanwhile.
     """
-    last = last_published(histories)
     if (None if last is None else cursor(plan.request, last)) != plan.cursor:
         raise Held(
             "CAP-CONFLICT",

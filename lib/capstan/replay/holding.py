@@ -40,7 +40,7 @@ def shut_out(job: Job, scope: Scope | None = None) -> None:
         if dead.scope.target == path:
             newest[dead.run] = max(dead.attempt, newest.get(dead.run, 0))
     for name, attempt in newest.items():
-        rows = read_rows(job.lake, "runs", run=name)
+        rows = read_rows(job.lake, "runs", ("identity", "generation"), run=name)
         if not rows:
             continue
         row = rows[-1]

@@ -118,8 +118,7 @@ def preview(lake: Lake, declarations: Declarations, request: Request) -> Preview
     before = None
     if request.follow is not None:
         identity = follow_identity(request, target_path(lake, declarations, request.into)[0])
-        histories = runs.read_histories(lake, identity=identity).values()
-        before = find_cursor(lake, request, histories)
+        before = find_cursor(lake, request, runs.read_last_published(lake, identity))
     tape = open_tape(lake, request.stream)
     cut = summary.find_cut(tape, request.as_of)
     states = summary.worker_states(tape, cut)
@@ -157,7 +156,7 @@ def _holders(lake: Lake, plan: Plan) -> tuple[str, ...]:
 def _standing_run(lake: Lake, declarations: Declarations, plan: Plan) -> str | None:
     if plan.request.follow is not None:
         return None
-    last = runs.last_generation(runs.read_histories(lake, identity=plan.identity).values())
+    last = runs.read_last(lake, plan.identity)
     if last is None or not last.published:
         last = stood_before(lake, declarations, plan)
     return None if last is None else last.last.run

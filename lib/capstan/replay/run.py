@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,6 @@ from capstan.replay.follow import (
     Cursor,
     find_cursor,
     follow_identity,
-    last_published,
     nothing_new,
 )
 from capstan.replay.job import Job, draft_of, require_intent, restore
@@ -63,22 +62,22 @@ def replay(
     """
     started = time.monotonic()
     cursor: Cursor | None = None
-    histories: Collection[History] = ()
+    stands: History | None = None
     if request.follow is not None:
         path = target_path(lake, declarations, request.into)[0]
         identity = follow_identity(request, path)
-        settle.complete_ledger(spark, lake, declarations, _last(lake, identity))
-        histories = runs.read_histories(lake, identity=identity).values()
-        cursor = find_cursor(lake, request, histories)
+        settle.complete_ledger(spark, lake, declarations, runs.read_last(lake, identity))
+        stands = runs.read_last_published(lake, identity)
+        cursor = find_cursor(lake, request, stands)
     plan = _pinned(spark, lake, declarations, request, cursor)
     plan.require_complete()
     identity = plan.identity
-    last = settle.complete_ledger(spark, lake, declarations, _last(lake, identity))
+    last = settle.complete_ledger(spark, lake, declarations, runs.read_last(lake, identity))
     settle.complete_others(spark, lake, declarations, plan)
     run = RunId(identity, 1 if last is None else last.last.generation, short_name(plan.target))
     job = Job(spark, lake, plan, run, started)
     if request.follow is not None:
-        _require_target(plan, last_published(histories))
+        _require_target(plan, stands)
     if request.follow is not None and nothing_new(plan):
         found = last.certificate if last is not None else None
         return Outcome(found or {}, stood=True)
@@ -90,10 +89,6 @@ def replay(
         job = replace(job, run=replace(run, generation=run.generation + 1))
     plan.require_kept()
     return carry_out(job)
-
-
-def _last(lake: Lake, identity: str) -> History | None:
-    return runs.last_generation(runs.read_histories(lake, identity=identity).values())
 
 
 def _require_target(plan: Plan, last: History | None) -> None:

@@ -77,8 +77,7 @@ def complete_others(
     """
     unsaid = [
         (name, history, history.first_intent)
-        for name, history in runs.read_histories(lake, target=plan.target).items()
-        if not history.published and not history.rolled_back
+        for name, history in runs.read_unsaid(lake, plan.target).items()
     ]
     if not unsaid or not is_table(plan.target):
         return

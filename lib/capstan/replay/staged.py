@@ -67,7 +67,8 @@ def list_staged(lake: Lake, now: datetime) -> list[Staged]:
     """What is staged in a lake, by name; no JVM is needed."""
     folder = lake.staging("")
     names = children(folder)
-    histories = read_histories(lake) if names else {}
+    runs = tuple({name.rpartition("-")[0] for name in names})
+    histories = read_histories(lake, run=runs) if names else {}
     holders = {(claim.run, claim.attempt) for claim in claims.alive(lake)} if names else set()
     return [_staged(lake, name, histories, holders, now) for name in names]
 

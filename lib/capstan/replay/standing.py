@@ -36,7 +36,7 @@ def stood_before(lake: Lake, declarations: Declarations, plan: Plan) -> History 
         earlier = _earlier(lake, declarations, plan, each)
         if earlier is None:
             continue
-        last = runs.last_generation(runs.read_histories(lake, identity=earlier.identity).values())
+        last = runs.read_last(lake, earlier.identity)
         if last is not None and last.published and last.last.run == each.run:
             return last if _reads_the_same(plan, earlier) else None
     return None
