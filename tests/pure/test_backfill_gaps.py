@@ -269,7 +269,7 @@ def test_an_attempt_that_gave_way_says_nothing(place: Place) -> None:
     books.failed("bad", [0, 1, 2], days(0, 1))
     books.claimed("late", [0, 1, 2], days(0, 1))
     assert place.states("copy")[0] == "gap"
-    books._append("claims", {"claim": -1, "kind": "release", "run": "late", "attempt": 1})
+    books.append("claims", {"claim": -1, "kind": "release", "run": "late", "attempt": 1})
     assert place.states("copy")[0] == "failed"
 
 
