@@ -2,38 +2,64 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from textwrap import indent
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 import typer
 
-from capstan import errors, state
+from capstan import errors, state, submit
 from capstan.cli import main
 from capstan.cli.app import _INTERRUPTED, app
-from capstan.dag import operators
+from capstan.dag import TIME, DagBuilder, operators
 from capstan.declare import load, models
 from capstan.interop import codec_of
+from capstan.launcher.__main__ import main as launch
 from capstan.metrics import METRICS
+from capstan.pipeline import Pipeline, Pipelines, Sink
+from capstan.pipeline.definition import register
+from capstan.pipeline.local import run_here
+from capstan.pipeline.reach import everything
 from capstan.runtime.archive import pyspark_home
 from capstan.runtime.jars import HADOOP_VERSION, KAFKA, S3
+from capstan.submit.program import main as run_app
+from capstan.tape.lake import TapePaths
+from capstan.times import Kind, TimeType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 ROOT = Path(__file__).parents[2]
+LIBRARY = ROOT / "lib" / "capstan"
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+PYTHON = re.compile(r"^```python\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*\b(?!-)")
+OWN = re.compile(r"CAPSTAN_[A-Z_]+")
+RECORDINGS = "Recordings of timely dataflow"
 
 
-def table(head: str) -> list[list[str]]:
+def section(title: str) -> str:
+    """The text under a heading, up to the next one of its kind."""
+    return TEXT.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def table(head: str, text: str = TEXT) -> list[list[str]]:
     """The rows of the table that begins with this heading."""
-    lines = TEXT.splitlines()
+    lines = text.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith(f"| {head} |"))
     rows = []
     for line in lines[start + 2 :]:
         if not line.startswith("|"):
             break
-        rows.append([cell.strip() for cell in line.strip("|").split(" | ")])
+        rows.append([cell.strip() for cell in re.split(r" \|(?= )", line.strip("|"))])
     return rows
 
 
@@ -49,17 +75,73 @@ def test_every_option_that_is_named_exists() -> None:
         for parameter in command.params
         for option in parameter.opts
     }
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*\b(?!-)", TEXT))
+    named = set(OPTION.findall(TEXT))
     docker = {"--build", "--detach", "--profile", "--rm", "--wait"}
     bench = {"--rows", "--longer"}
     airflow = {"--dag-id", "--from-date", "--to-date", "--max-active-runs"}
     spark = {"--jars", "--request", "--result"}
-    assert named - known == {"--help", *spark, *docker, *bench, *airflow}
+    launcher = {"--home", "--dags", "--database"}
+    assert named - known == {"--help", *spark, *docker, *bench, *airflow, *launcher}
 
 
-def test_every_option_of_a_replay_is_named() -> None:
-    options = {o for p in COMMANDS["replay"].params for o in p.opts if o.startswith("--")}
-    assert {option for option in options if option not in TEXT} == set()
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_of_a_command_is_named(command: str) -> None:
+    options = {o for p in COMMANDS[command].params for o in p.opts if o.startswith("--")}
+    assert options - set(OPTION.findall(section("The command line"))) == set()
+
+
+@pytest.mark.parametrize(
+    ("program", "run"),
+    [("`make airflow ARGS=...`", launch), ("`spark_apps/*.py`", partial(run_app, submit.verify))],
+)
+def test_options_of_a_program_are_those_that_it_has(
+    program: str, run: Callable[[Sequence[str]], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run(["--help"])
+    has = set(OPTION.findall(capsys.readouterr().out))
+    (told,) = (row[1] for row in table("program") if row[0] == program)
+    assert set(OPTION.findall(told)) == has - {"--help"}
+
+
+def test_every_variable_that_is_read_is_named() -> None:
+    """Those of ours wherever they stand in the code, and others where the environment is asked."""
+    read = set()
+    for path in LIBRARY.rglob("*.py"):
+        if path.parent.name != "testing":
+            text = path.read_text(encoding="utf-8")
+            read |= set(re.findall(r"""environ\.get\(\s*"([A-Z_]+)\"""", text))
+            read |= set(re.findall(r"""\"([A-Z_]+)" (?:not )?in os\.environ""", text))
+            constants = (n.value for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Constant))
+            read |= {c for c in constants if isinstance(c, str) and OWN.fullmatch(c)}
+    # The launcher knows its processes by this; the others are said by who starts the program.
+    read -= {"CAPSTAN_LAUNCHED", "PATH", "PYSPARK_GATEWAY_PORT"}
+    told = {name for row in table("variable", section("Settings")) for name in row[0].split("`")}
+    assert read - told == set()
+    assert {name for name in told if OWN.fullmatch(name)} - read == set()
+
+
+def test_variables_of_airflow_are_those_that_it_reads() -> None:
+    text = (LIBRARY / "airflow" / "setting.py").read_text(encoding="utf-8")
+    told = [row[0].strip("`") for row in table("variable", section("The same from Airflow"))]
+    assert set(told) == set(re.findall(r"environ\.get\(\"(CAPSTAN_\w+)", text))
+
+
+def test_tables_of_a_tape_are_those_of_the_format() -> None:
+    paths = {name for name, each in vars(TapePaths).items() if isinstance(each, property)}
+    assert {row[0].strip("`") for row in table("tape")} == paths - {"checkpoint"}
+    assert f"A tape is {('four', 'five', 'six')[len(table('tape')) - 4]} tables" in TEXT
+
+
+def test_figures_are_those_of_the_report() -> None:
+    report = (ROOT / "tests" / "bench" / "README.md").read_text(encoding="utf-8")
+    measured = [row[:3] for row in table("what", report)]
+    rows = table("what", section("What it costs"))
+    assert rows
+    assert [row for row in rows if row not in measured] == []
+    for what in (r"\d+ cores with \d+ GiB", r"Spark [\d.]+\d", r"Delta [\d.]+\d", r"Java \d+"):
+        here, there = (re.findall(what, text) for text in (section("What it costs"), report))
+        assert (len(here), here[:1]) == (1, there[:1]), what
 
 
 def test_every_operator_is_listed() -> None:
@@ -134,24 +216,63 @@ def test_every_key_of_the_declarations_is_told() -> None:
     keys = {key.name for each in declared if each is not models.Declared
             for key in dataclasses.fields(each)} - {"name"}  # fmt: skip
     head = (ROOT / "dags" / "streams.yaml").read_text(encoding="utf-8").split("\nstreams:", 1)[0]
-    section = TEXT.split("## A stream of your own", 1)[1].split("\n### ", 1)[0]
-    for text in (head, section):
+    own = section("A stream of your own").split("\n### ", 1)[0]
+    for text in (head, own):
         assert {key for key in keys if not re.search(rf"\b{key}\b", text)} == set()
 
 
-def test_its_programs_can_be_compiled() -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 6
-    for block in blocks:
+def test_its_programs_are_run() -> None:
+    """Those that look into the lake by `tests/spark/test_demo.py`, the others below."""
+    looking = PYTHON.findall(section("Look further"))
+    assert all("lake/" in block for block in looking)
+    others = [*PYTHON.findall(section("Pipelines")), *PYTHON.findall(section(RECORDINGS))]
+    assert sorted([*looking, *others]) == sorted(PYTHON.findall(TEXT))
+    for block in looking:
         compile(block, "README.md", "exec")
+
+
+def test_its_pipelines_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Pipelines()
+    monkeypatch.setattr("capstan.pipeline.pipeline", known.pipeline)
+    made: dict[str, Any] = {"__name__": "readme"}
+    for block in PYTHON.findall(section("Pipelines")):
+        exec(block, made)
+    first = datetime(2024, 5, 1, tzinfo=UTC)
+    orders = [("ada", 5, 7), ("bob", 20, 1), ("ada", 59, 2), ("ada", 60, 4), ("bob", 185, 8)]
+    micros = [int(first.timestamp()) * 10**6 + minute * 60 * 10**6 for _, minute, _ in orders]
+    customers, _, amounts = zip(*orders, strict=True)
+    records = pa.table({TIME: micros, "customer": customers, "amount": amounts})
+
+    def ran(pipeline: Pipeline, sink: str) -> list[dict[str, object]]:
+        reach = everything(TimeType.of(event=Kind.TIMESTAMP))
+        results = [run_here(records, pipeline, reach, peers=peers).sinks[sink] for peers in (1, 2)]
+        one, other = (result.sort_by([(TIME, "ascending"), ("customer", "ascending")])
+                      for result in results)  # fmt: skip
+        assert one == other
+        return one.drop_columns([TIME]).to_pylist()
+
+    hours = ran(known.get("hourly_revenue"), "hours")
+    zero, hour = micros[0] - 5 * 60 * 10**6, 3600 * 10**6
+    assert [(*row.values(),) for row in hours] == [
+        ("ada", zero, zero + hour, 9),
+        ("bob", zero, zero + hour, 1),
+        ("ada", zero + hour, zero + 2 * hour, 4),
+        ("bob", zero + 3 * hour, zero + 4 * hour, 8),
+    ]
+
+    running = DagBuilder().source("orders", made["orders"]).operator("total", made["total"])
+    register("readme:totals", running.connect("orders", "total").sink_for("total", "out").build)
+    totals = ran(Pipeline("totals", "readme:totals", (Sink("out"),)), "out")
+    assert [(*row.values(),) for row in totals] == [
+        ("ada", 7), ("bob", 1), ("ada", 9), ("ada", 13), ("bob", 9)
+    ]  # fmt: skip
 
 
 def test_its_example_of_recordings_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    section = TEXT.split("## Recordings of timely dataflow", 1)[1].split("\n## ", 1)[0]
-    (program,) = re.findall(r"^```python\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL)
+    (program,) = PYTHON.findall(section(RECORDINGS))
     exec(program, {})
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == "True"

@@ -92,8 +92,37 @@ def test_a_second_time_changes_nothing(said: tuple[Path, list[str]]) -> None:
 def test_where_the_readme_looks_further_there_is_something(said: tuple[Path, list[str]]) -> None:
     folder, _ = said
     blocks = re.findall(r"^```python\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
-    looking = [block for block in blocks if "lake/tables" in block]
-    assert len(looking) == 2
-    plain, spark = (program(folder, sys.executable, "-c", block) for block in looking)
-    assert all(word in plain for word in ("EWR", "LGA", "late"))
-    assert "mean_delay_minutes" in spark
+    looking = [block for block in blocks if "lake/" in block]
+    assert len(looking) == 4
+    plain, tape, ledger, spark = (program(folder, sys.executable, "-c", each) for each in looking)
+
+    march = pl.read_delta(folder / "lake/tables/march_departures")
+    for column in ("origin", "carrier", "dest"):
+        most = march[column].value_counts().sort("count").row(-1)
+        assert told(plain, *most), most
+
+    lake = Lake.at(folder / "lake")
+    paths = lake.stream("flights")
+    labels = dict(pl.read_delta(paths.workers).select("worker", "label").iter_rows())
+    for worker, count in pl.read_delta(paths.records)["worker"].value_counts().iter_rows():
+        cells = pl.read_delta(paths.events).filter(worker=worker, kind="messages")
+        assert told(tape, labels[worker], len(cells), count)
+    late = pl.read_delta(paths.late).select("reason", pl.col("data").struct.field("origin"))
+    for reason, origin, count in late.group_by("reason", "origin").len().iter_rows():
+        assert told(tape, reason, origin, count)
+    assert all(told(tape, batch, "capture") for batch in range(3))
+
+    for name, columns in {"runs": 4, "coverage": 6}.items():
+        rows = pl.read_delta(lake.ledger(name))
+        assert f"shape: ({len(rows)}, {columns})" in ledger
+        assert len(rows) > 5
+
+    days = pl.read_delta(folder / "lake/tables/flights_by_day")
+    worst = days.sort("mean_delay_minutes", descending=True, nulls_last=True).row(0, named=True)
+    assert told(spark, worst["origin"], f"{worst['day']:%Y-%m-%d}")
+
+
+def told(text: str, *cells: object) -> bool:
+    """Whether these stand beside each other in a row of a table that was printed."""
+    between = r"[ │┆|]+"
+    return re.search(rf"\b{between.join(map(str, cells))}\b", text) is not None
