@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import deltalake
@@ -11,9 +12,11 @@ import pyarrow as pa
 import pytest
 
 from capstan.capture import workers
+from capstan.capture.survey import Survey, survey
 from capstan.capture.workers import Roster
-from capstan.declare import ByColumn
-from capstan.errors import Fenced
+from capstan.declare import ByColumn, ByKey, ByPartition, EventTime
+from capstan.errors import BadRequest, Fenced
+from capstan.tape.feed import Consumed
 from capstan.tape.lake import Lake
 from capstan.tape.tape import newest_cut, open_tape
 from capstan.testing.streams import little_stream
@@ -78,11 +81,11 @@ def tape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tape:
 
 def test_two_captures_of_one_checkpoint_never_open_one_label_twice(tape: Tape) -> None:
     one, other = (Roster.load(tape, newest_cut(tape)) for _ in range(2))
-    opened, fresh = one.with_labels(STREAM, None)
+    opened, fresh = one.with_labels(STREAM, ())
     assert (fresh, opened.free) == ({1: "b"}, 2)
     opened.write_down(Spark(), tape, fresh)
 
-    opened, fresh = other.with_labels(STREAM, None)
+    opened, fresh = other.with_labels(STREAM, ())
 
     with pytest.raises(Fenced, match="CAP-FENCED: stream s: commit 1 was written by another"):
         opened.write_down(Spark(), tape, fresh)
@@ -90,15 +93,15 @@ def test_two_captures_of_one_checkpoint_never_open_one_label_twice(tape: Tape) -
 
 
 def test_what_was_written_down_and_cut_off_opens_with_the_next_commit(tape: Tape) -> None:
-    opened, fresh = Roster.load(tape, newest_cut(tape)).with_labels(STREAM, None)
+    opened, fresh = Roster.load(tape, newest_cut(tape)).with_labels(STREAM, ())
     opened.write_down(Spark(), tape, fresh)
 
     again = Roster.load(tape, newest_cut(tape))
 
     assert again == opened
-    assert again.with_labels(STREAM, None) == (again, {})
+    assert again.with_labels(STREAM, ()) == (again, {})
     wider = replace(STREAM, workers=ByColumn(column="place", labels=("a", "b", "c")))
-    opened, fresh = again.with_labels(wider, None)
+    opened, fresh = again.with_labels(wider, ())
     opened.write_down(Spark(), tape, fresh)
     assert (fresh, opened.free, workers.number_of_next(tape)) == ({2: "c"}, 3, 3)
 
@@ -109,3 +112,64 @@ def test_who_has_looked_at_the_tape_two_commits_ago_opens_none(tape: Tape) -> No
     later.write_down(Spark(), tape, {1: "b"})
     with pytest.raises(Fenced, match="CAP-FENCED: stream s: commit 1"):
         Roster.load(tape, cut)
+
+
+class TestLabels:
+    def test_more_than_a_stream_can_have_are_refused(
+        self, tape: Tape, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(workers, "MOST_WORKERS", 3)
+        roster = Roster.load(tape, newest_cut(tape))
+        column = little_stream("/none")
+        assert roster.with_labels(column, {"a", "b", "c"})[1] == {1: "b", 2: "c"}
+        for by, said in (
+            (ByColumn("place"), "CAP-WORKERS.*column place has more than 3 values"),
+            (
+                ByColumn("place", ("a", "b", "c", "d")),
+                "CAP-WORKERS.*column place has more than 3 values",
+            ),
+            (ByPartition("place"), "CAP-WORKERS.*column place has more than 3 values"),
+            (ByPartition(), "CAP-WORKERS.*the source has more than 3 partitions"),
+        ):
+            with pytest.raises(BadRequest, match=said) as refused:
+                roster.with_labels(replace(column, workers=by), {"b", "c", "d"})
+            assert ("in workers.labels name" in refused.value.hint) == isinstance(by, ByColumn)
+
+    def test_rows_are_read_only_where_they_may_have_new_ones(self) -> None:
+        def found(by: object, *consumed: Consumed) -> Survey | None:
+            stream = replace(STREAM, workers=by)  # type: ignore[arg-type]
+            return survey(None, stream, consumed, {"web/0", "web/1"})  # type: ignore[arg-type]
+
+        web = [Consumed(f"web/{number}", 0, 9) for number in range(3)]
+        assert found(ByKey(columns=("id",), count=2), Consumed()) is None
+        assert found(STREAM.workers, Consumed()) is None
+        assert found(ByPartition(), *web[:2]) is None
+        for by, consumed in (
+            (ByColumn("place"), web[:2]),
+            (ByPartition("place"), web[:2]),
+            (ByPartition(), web),
+            (ByPartition(), [Consumed(files=("/a/b",))]),
+            (ByPartition(), [Consumed()]),
+        ):
+            with pytest.raises(AttributeError, match="where"):
+                found(by, *consumed)
+
+    def test_what_least_and_greatest_times_tell(self) -> None:
+        time = EventTime(
+            column="at", every=timedelta(hours=1), max_ahead=timedelta(microseconds=10)
+        )
+        some = Survey(frozenset(), 5, 30)
+        for seen, begun, none in (
+            (20, None, True),
+            (19, None, False),
+            (None, 20, True),
+            (0, 20, True),
+            (20, 0, True),
+            (None, None, False),
+        ):
+            assert some.has_none_ahead(time, seen, begun) == none
+        assert some.has_none_late([5, 4])
+        assert not some.has_none_late([4, 6])
+        without = Survey(frozenset("a"), None, None)
+        assert without.has_none_late([6])
+        assert without.has_none_ahead(time, None, None)

@@ -16,12 +16,13 @@ from pyspark.sql import functions as F
 from capstan import steps
 from capstan.bench.counters import Scan, Watch, commits
 from capstan.capture.run import capture
-from capstan.declare import ByColumn, Declarations, EventTime, Source, Stream
+from capstan.declare import ByColumn, Declarations, EventTime, LatePolicy, Source, Stream
 from capstan.replay.request import Request
 from capstan.replay.run import Outcome, replay
 from capstan.tape import delta
 from capstan.tape.lake import Lake
 from capstan.tape.tape import Tape, open_tape
+from capstan.testing.streams import HOUR, lay, little_stream, rows
 from capstan.verify import verify
 
 DAY = 86_400
@@ -31,6 +32,8 @@ FIRST_DAY = 18_262
 PER_DAY = 400
 WIDE = 300
 """Bytes of text in a row, so that a file's size is that of its rows."""
+
+PLACED = rows(range(12))
 
 Work = Callable[[], object]
 
@@ -118,6 +121,28 @@ def commits_of(made: Made, work: Work) -> list[str]:
         work()
     found = (seen | commits(root)) - before
     return sorted(path.relative_to(root).parts[0] for path in found)
+
+
+def test_a_capture_reads_its_source_once_to_look_and_once_to_write(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    time = EventTime(
+        domain="event", column="at", every=HOUR, lateness=2 * HOUR, max_ahead=30 * HOUR
+    )
+    stream = little_stream(source, time=time, late=LatePolicy.FAIL)
+    counted = []
+    for number, moved in enumerate((0, 6, 1_000_000)):
+        lay(source, str(number), [(*row[:2], row[2] + moved * HOUR, *row[3:]) for row in PLACED])
+        with Watch(spark) as watch:
+            done = capture(spark, Lake.at(tmp_path / "lake"), stream)
+        assert done.fed == len(PLACED)
+        # Each reading of a micro-batch is a scan of the rows that the source gives.
+        operators = [name for execution in watch.executions for name in execution.operators]
+        counted.append(operators.count("Scan ExistingRDD"))
+    # The first one makes the tables. The last one has times that the clock has not come to, which
+    # are looked for by themselves.
+    assert counted[1] == 2 < counted[2]
 
 
 def test_a_staged_replay_makes_six_commits(made: Made) -> None:

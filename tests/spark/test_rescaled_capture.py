@@ -11,16 +11,19 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from capstan import steps
+from capstan.capture import domain, survey
 from capstan.capture.run import capture
+from capstan.capture.workers import number_of_next
 from capstan.declare import ByColumn, ByKey
 from capstan.errors import BadRequest
 from capstan.replay.request import Request
 from capstan.replay.run import replay
 from capstan.tape import summary
+from capstan.tape.feed import Consumed
 from capstan.tape.lake import Lake
 from capstan.tape.tape import newest_cut, open_tape
 from capstan.testing import contents
-from capstan.testing.streams import START, declared, lay, little_stream, rows
+from capstan.testing.streams import HOUR, START, declared, lay, little_stream, rows
 from capstan.verify import verify
 
 if TYPE_CHECKING:
@@ -170,3 +173,32 @@ def test_workers_that_a_cut_off_batch_has_left_are_closed_as_well(
     (frontier,) = summary.frontier_of(tape, states).elements
     assert tuple(frontier) > tuple(tape.time_type.minimum)
     assert verify(spark, lake, tape, deep=True).valid
+
+
+def test_more_workers_than_a_stream_can_have_are_refused_before_anything_is_written(
+    spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    lay(source, "0", rows(range(12)))
+    stream = little_stream(source)
+    monkeypatch.setattr("capstan.capture.workers.MOST_WORKERS", 4)
+    monkeypatch.setattr(survey, "MOST_WORKERS", 4)
+    capture(spark, lake, stream)
+    before = contents.tape(lake), contents.feed(lake)
+    others = [(n, f"place {n}", START + 10 * HOUR, n, None) for n in range(50)]
+    lay(source, "1", [*others, (51, None, START, 1, None)])
+
+    with pytest.raises(BadRequest, match="CAP-WORKERS.*column place has more than 4 values"):
+        capture(spark, lake, stream)
+
+    assert (contents.tape(lake), contents.feed(lake)) == before
+    assert number_of_next(open_tape(lake, "little")) == 3
+    prepared = domain.prepare(spark.read.parquet(str(source)), stream)
+    found = survey.survey(prepared, stream, [Consumed()], ())
+    assert found is not None
+    assert len(found.labels) == 5
+    # As the error says, those that may come can be named; the same batch ends by that.
+    named = replace(stream, workers=ByColumn("place", ("a", "b", "c")))
+    done = capture(spark, lake, named)
+    assert (done.batches, done.records, done.late) == (1, 0, {"unknown-worker": 51})
+    assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid

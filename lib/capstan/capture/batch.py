@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from capstan.capture import checkpoint, domain, lateness
 from capstan.capture.consumed import begun_at
 from capstan.capture.statements import CLOSING, numbered_events
+from capstan.capture.survey import Survey, survey
 from capstan.capture.workers import Roster
 from capstan.declare import EventTime, Stream
 from capstan.errors import Broken
@@ -89,9 +90,11 @@ class MicroBatch:
             Counts, and the roster after the batch.
         """
         spark = prepared.sparkSession
-        roster, fresh = roster.with_labels(self.stream, prepared)
-        judged = self._judged(prepared, roster)
-        if self.stream.late == "fail":
+        found = survey(prepared, self.stream, self.claim.consumed, roster.labels)
+        roster, fresh = roster.with_labels(self.stream, found.labels if found else ())
+        judged = self._judged(prepared, roster, found)
+        held = [worker.held[-1] for worker in roster.workers]
+        if self.stream.late == "fail" and not (found and found.has_none_late(held)):
             lateness.refuse_any(self.stream, judged)
         feed.claim(spark, self.tape, self.claim)
         reached("capture.claim", batch=self.number)
@@ -106,12 +109,13 @@ class MicroBatch:
         stored = self._stored(spark, payload_of(prepared.schema), seen)
         return self._commit(stored, roster, seen, late)
 
-    def _judged(self, prepared: DataFrame, roster: Roster) -> DataFrame:
+    def _judged(self, prepared: DataFrame, roster: Roster, found: Survey | None) -> DataFrame:
         ahead, time = None, self.stream.time
         if isinstance(time, EventTime) and time.max_ahead is not None:
             assert self.claim.number is not None
             begun = begun_at(self.tape.paths.checkpoint, self.claim.number)
-            ahead = domain.ahead_from(prepared, time, roster.seen, begun)
+            if not (found and found.has_none_ahead(time, roster.seen, begun)):
+                ahead = domain.ahead_from(prepared, time, roster.seen, begun)
         limits = domain.Limits(self.number, ahead)
         return domain.judge(roster.assign(prepared, self.stream), self.stream, limits)
 

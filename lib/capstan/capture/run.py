@@ -97,6 +97,7 @@ def capture(
     Raises:
         BadRequest: `CAP-SOURCE`, `CAP-COLUMN`, `CAP-TIME-COLUMN`, `CAP-SCHEMA`, `CAP-TYPE`,
             `CAP-DECLARED`, `CAP-RESCALE`, `CAP-CHECKPOINT`, `CAP-CLOSED`: nothing was written.
+            `CAP-WORKERS` when they would be too many; earlier micro-batches stand.
         AnswerIsNo: `CAP-LATE` where the policy is `fail`; earlier micro-batches stand.
         Fenced: `CAP-FENCED` when another process captures the same stream.
     """

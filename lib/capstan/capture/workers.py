@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from capstan.capture import domain
 from capstan.capture.statements import CLOSING, OPENING, Statement, moved
-from capstan.declare import ByColumn, ByKey, EventTime, Stream
+from capstan.declare import MOST_WORKERS, ByColumn, ByKey, ByPartition, EventTime, Stream
 from capstan.errors import BadRequest
 from capstan.tape import delta, summary
 from capstan.tape.scan import rows_of
@@ -101,6 +101,11 @@ class Roster:
         held = [worker.held for worker in self.workers] or [self.minimum]
         return Time(map(min, zip(*held, strict=True)))
 
+    @property
+    def labels(self) -> frozenset[str]:
+        """What the workers stand for."""
+        return frozenset(worker.label for worker in self.workers)
+
     def before(self, number: int) -> Roster:
         """The roster without the workers from a number on."""
         kept = tuple(worker for worker in self.workers if worker.number < number)
@@ -110,17 +115,28 @@ class Roster:
         """The next `seq` by worker."""
         return {worker.number: worker.next_seq for worker in self.workers}
 
-    def with_labels(self, stream: Stream, prepared: DataFrame) -> tuple[Roster, Mapping[int, str]]:
+    def with_labels(
+        self, stream: Stream, found: Collection[str]
+    ) -> tuple[Roster, Mapping[int, str]]:
         """The roster with a worker for every label that is declared, or is in the micro-batch.
+
+        Args:
+            stream: The declaration.
+            found: Labels of the micro-batch; they do not count where labels are declared.
 
         Returns:
             The roster, and the workers that are new: they open at the stream's frontier, so that
             what was complete stays complete, and have yet to be written down.
+
+        Raises:
+            BadRequest: `CAP-WORKERS` when they are too many.
         """
-        known = {worker.label for worker in self.workers}
-        labels = [label for label in self._labels(stream, prepared, known) if label not in known]
+        known = self.labels
+        labels = [label for label in self._labels(stream, found) if label not in known]
         if not labels:
             return self, {}
+        if len(known) + len(labels) > MOST_WORKERS:
+            raise _too_many(stream)
         fresh = {self.free + i: label for i, label in enumerate(labels)}
         return self.opened_at(self.frontier, fresh), fresh
 
@@ -148,15 +164,12 @@ class Roster:
             self, workers=tuple(everyone), free=max([self.free, *(n + 1 for n in labels)])
         )
 
-    def _labels(self, stream: Stream, prepared: DataFrame, known: set[str]) -> list[str]:
+    def _labels(self, stream: Stream, found: Collection[str]) -> list[str]:
         by = stream.workers
         if isinstance(by, ByKey):
             # All of them open at once: in the first batch, or by a rescale.
-            return [] if known else [str(number) for number in range(by.count)]
-        if isinstance(by, ByColumn) and by.labels:
-            return list(by.labels)
-        fresh = prepared.select("label").distinct().where(F.col("label").isNotNull())
-        return sorted(row["label"] for row in fresh.collect() if row["label"] not in known)
+            return [] if self.workers else [str(number) for number in range(by.count)]
+        return list(by.labels) if isinstance(by, ByColumn) and by.labels else sorted(found)
 
     def assign(self, prepared: DataFrame, stream: Stream) -> DataFrame:
         """Prepared rows with `worker INT` (null: unknown) and the `frontier BIGINT` it holds.
@@ -247,6 +260,21 @@ class Roster:
             for worker in self.workers
         )
         return replace(self, workers=moved, commit=commit)
+
+
+def _too_many(stream: Stream) -> BadRequest:
+    by = stream.workers
+    column = by.column if isinstance(by, ByColumn | ByPartition) else None
+    source = "the source" if column is None else f"column {column}"
+    values = "partitions" if column is None else "values"
+    named = "in workers.labels name those that may come; or " if isinstance(by, ByColumn) else ""
+    return BadRequest(
+        "CAP-WORKERS",
+        f"stream {stream.name}: {source} has more than {MOST_WORKERS} {values}, and each would "
+        "have a worker",
+        f"{named}declare another stream, with workers by a coarser column or by key",
+        stream=stream.name,
+    )
 
 
 def number_of_next(tape: Tape) -> int:

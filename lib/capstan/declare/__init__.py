@@ -6,6 +6,7 @@ from capstan.declare.checks import Check, Range
 from capstan.declare.computation import Transform, TransformFunction
 from capstan.declare.loading import Declarations, default_path, load
 from capstan.declare.models import (
+    MOST_WORKERS,
     ByColumn,
     ByKey,
     ByPartition,
@@ -24,6 +25,7 @@ from capstan.declare.registry import Registry, transform, transforms
 from capstan.declare.values import format_duration, parse_duration, parse_instant
 
 __all__ = [
+    "MOST_WORKERS",
     "ByColumn",
     "ByKey",
     "ByPartition",

@@ -41,6 +41,10 @@ _YEAR_ONE = datetime(1, 1, 1, tzinfo=UTC)
 _FILES = ("parquet", "csv", "json", "orc", "text", "avro", "delta")
 
 
+MOST_WORKERS = 10_000
+"""How many workers a stream can have: each has events of its own in every micro-batch."""
+
+
 class LatePolicy(StrEnum):
     """What becomes of a record whose time is complete already."""
 
@@ -118,12 +122,12 @@ class ByKey(Declared):
 
     Attributes:
         columns: The key.
-        count: How many workers, 1 to 10000.
+        count: How many workers, 1 to `MOST_WORKERS`.
     """
 
     by: Literal["key"] = field(default="key", kw_only=True)
     columns: Columns
-    count: Annotated[int, Field(ge=1, le=10_000)]
+    count: Annotated[int, Field(ge=1, le=MOST_WORKERS)]
 
 
 @dataclass(frozen=True, slots=True, config=CONFIG)
@@ -133,7 +137,8 @@ class ByColumn(Declared):
     Attributes:
         column: The column; its value, as text, is the worker's label.
         labels: All values that may come, in the order of their workers; a record with another
-            goes to `late` as `unknown-worker`. None: a worker is opened for each value that comes.
+            goes to `late` as `unknown-worker`. None: a worker is opened for each value that comes,
+            up to `MOST_WORKERS`.
     """
 
     by: Literal["column"] = field(default="column", kw_only=True)
