@@ -16,8 +16,9 @@ from capstan.declare import Mode
 from capstan.errors import BadRequest, Fenced, Held
 from capstan.ledger import claims, runs
 from capstan.ledger.claims import Scope
-from capstan.ledger.identity import RunId
+from capstan.ledger.identity import RunId, identity_of
 from capstan.ledger.tables import read_rows
+from capstan.replay import plan
 from capstan.replay.run import unlock
 from capstan.tape import delta
 from capstan.testing import contents
@@ -328,3 +329,39 @@ def test_a_rollback_whose_rows_of_before_are_gone_is_refused(play: Play) -> None
     assert delta.version_of(play.lake.table("vacuumed")) == version
     assert claims.alive(play.lake) == []
     assert play("vacuumed", **MORNING).stood
+
+
+def test_a_replay_whose_name_another_one_has_plays_its_own(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two identities that begin with the same digits: they are hashes, cut short in names."""
+    monkeypatch.setattr(plan, "identity_of", lambda parts: "0" * 8 + identity_of(parts)[8:])
+    first = play.run("alike", **MORNING)
+
+    second = play("alike", **NOON)
+
+    assert play.column("alike") == ids(0, 36)
+    own = str(second.certificate["run"])
+    assert (first, len(own)) == ("alike-00000000-1", len("alike-00000000xxxx-1"))
+    assert play("alike", **NOON).certificate["run"] == own
+    play.rollback(own)
+    assert play.column("alike") == ids(0, 24)
+    assert play.run("alike", **MORNING) == first
+
+
+def test_two_that_take_the_same_name_at_once(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "identity_of", lambda parts: "1" * 8 + identity_of(parts)[8:])
+
+    def take() -> None:
+        # It was named before the first one wrote anything.
+        with monkeypatch.context() as early:
+            early.setattr(runs, "name_run", lambda _, identity, *__: RunId(identity, 1, "at_once"))
+            with pytest.raises(Fenced, match="CAP-FENCED.*under the same name"):
+                play("at_once", **NOON)
+
+    with meanwhile("replay.intent", take), pytest.raises(Fenced, match="CAP-FENCED"):
+        play("at_once", **MORNING)
+
+    play("at_once", **NOON)
+    play("at_once", **MORNING)
+    assert play.column("at_once") == ids(0, 36)

@@ -13,7 +13,8 @@ from capstan.declare.names import check_target, did_you_mean, one_of
 from capstan.declare.reading import read_model
 from capstan.errors import BadRequest
 from capstan.ledger import claims, coverage
-from capstan.ledger.identity import short_name
+from capstan.ledger.identity import are_of_one, short_name
+from capstan.ledger.runs import name_run
 from capstan.ledger.tables import read_rows
 from capstan.replay.plan import Plan, make_plan, target_path
 from capstan.replay.preview import Preview, preview
@@ -164,8 +165,8 @@ def begun(setting: Setting, request: Request, kept: object) -> Request | None:
         return None
     lake = Lake.at(setting.lake)
     plan = make_plan(lake, setting.declarations, earlier)
-    name = f"{short_name(plan.target)}-{plan.identity[:8]}-"
-    holds = any(claim.run.startswith(name) for claim in claims.alive(lake, plan.target))
+    name = name_run(lake, plan.identity, 1, plan.target).name
+    holds = any(are_of_one(claim.run, name) for claim in claims.alive(lake, plan.target))
     return earlier if holds else None
 
 

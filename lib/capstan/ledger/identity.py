@@ -15,6 +15,9 @@ from dataclasses import dataclass
 
 from capstan.tape.transaction import Txn
 
+DIGITS = range(8, 33, 4)
+"""How many digits of an identity a name may have."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunId:
@@ -24,16 +27,38 @@ class RunId:
         identity: Hash of what is replayed, how, and into what.
         generation: Counts the publishes of the identity, from 1; of a followed replay, its runs.
         target: The target's short name, for people.
+        digits: How many digits of the identity are in the run's name: more than the first few where
+            a run of another identity has these already.
     """
 
     identity: str
     generation: int
     target: str
+    digits: int = DIGITS[0]
+
+    @classmethod
+    def named(cls, name: str, identity: str, generation: int, target: str) -> RunId:
+        """A run that has a name already, with as many digits as are in that.
+
+        Args:
+            name: The name.
+            identity: The run's identity.
+            generation: Its generation.
+            target: The target's path.
+        """
+        digits = len(stem_of(name).rpartition("-")[2])
+        digits = digits if digits in DIGITS else DIGITS[0]
+        return cls(identity, generation, short_name(target), digits)
+
+    @property
+    def stem(self) -> str:
+        """What the names of all runs of the identity begin with."""
+        return f"{self.target}-{self.identity[: self.digits]}"
 
     @property
     def name(self) -> str:
         """The run's name: `march_departures-3f2a9c1b-1`."""
-        return f"{self.target}-{self.identity[:8]}-{self.generation}"
+        return f"{self.stem}-{self.generation}"
 
     @property
     def app(self) -> str:
@@ -67,4 +92,9 @@ def short_name(target: str) -> str:
 
 def are_of_one(run: str, other: str) -> bool:
     """Whether two names are those of runs of one identity, of any generation."""
-    return run.rpartition("-")[0] == other.rpartition("-")[0]
+    return stem_of(run) == stem_of(other)
+
+
+def stem_of(run: str) -> str:
+    """What a run's name has in common with those of the other runs of its identity."""
+    return run.rpartition("-")[0]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from capstan.errors import BadRequest
-from capstan.ledger.identity import RunId, short_name
+from capstan.errors import BadRequest, Fenced
+from capstan.ledger.identity import DIGITS, RunId, short_name, stem_of
 from capstan.ledger.tables import append_rows, as_text, read_rows
 from capstan.tape.lake import Lake
 
@@ -71,7 +71,7 @@ class History:
     def run_id(self) -> RunId:
         """The run's identity and generation."""
         last = self.last
-        return RunId(last.identity, last.generation, short_name(last.target))
+        return RunId.named(last.run, last.identity, last.generation, last.target)
 
     @property
     def attempts(self) -> int:
@@ -143,6 +143,46 @@ def read_histories(lake: Lake, **equal: object) -> dict[str, History]:
     for row in read_rows(lake, "runs", **equal):
         grouped.setdefault(str(row["run"]), []).append(_row(row))
     return {run: History(tuple(rows)) for run, rows in grouped.items()}
+
+
+def name_run(lake: Lake, identity: str, generation: int, target: str) -> RunId:
+    """A run, under a name that it can be found by: no run of another identity has one like it.
+
+    Args:
+        lake: The lake.
+        identity: The run's identity; the names that runs of it have already go on.
+        generation: Its generation.
+        target: The target's path.
+    """
+    first = RunId(identity, generation, short_name(target))
+    own, others = "", set[str]()
+    for row in read_rows(lake, "runs", ("run", "identity")):
+        run = str(row["run"])
+        if row["identity"] == identity:
+            own = run
+        elif run.startswith(first.stem):
+            others.add(stem_of(run))
+    if own and stem_of(own) not in others:
+        return RunId.named(own, identity, generation, target)
+    # With all its digits it is the identity, which no other has.
+    found = (replace(first, digits=digits) for digits in DIGITS)
+    return next(run for run in found if run.stem not in others or run.digits == DIGITS[-1])
+
+
+def require_own(lake: Lake, run: RunId) -> None:
+    """Check that no run of another identity has got a run's name, since it was chosen.
+
+    Raises:
+        Fenced: `CAP-FENCED`; under the next name there is nobody else.
+    """
+    rows = read_rows(lake, "runs", ("identity",), run=run.name)
+    if any(row["identity"] != run.identity for row in rows):
+        raise Fenced(
+            "CAP-FENCED",
+            f"run {run.name}: another replay has begun under the same name",
+            "the same command again gives it a longer name",
+            run=run.name,
+        )
 
 
 def read_last(lake: Lake, identity: str) -> History | None:

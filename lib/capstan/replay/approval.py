@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from capstan.errors import AnswerIsNo, BadRequest
 from capstan.ledger import claims, runs
-from capstan.ledger.identity import RunId, short_name
+from capstan.ledger.identity import RunId
 from capstan.ledger.runs import History, Row, Step
 from capstan.replay.holding import changed_since
 from capstan.steps import reached
@@ -107,7 +107,7 @@ def reject(spark: SparkSession, lake: Lake, run: str, decision: Decision) -> Row
     runs.write_step(
         spark,
         lake,
-        RunId(row.identity, row.generation, short_name(row.target)),
+        RunId.named(row.run, row.identity, row.generation, row.target),
         row.attempt,
         Step.REJECTED,
         stream=row.stream,

@@ -102,10 +102,12 @@ def take_turn(job: Job) -> dict[str, object] | None:
         The certificate, if an earlier attempt of the run has published: nothing is left to do.
 
     Raises:
-        Fenced: `CAP-FENCED` when a later attempt has begun already.
+        Fenced: `CAP-FENCED` when a later attempt has begun already, or another run of this name.
     """
     path, done = job.plan.target, None
     if job.attempt > 1:
+        # Whoever has claimed before it may have been of another identity, and just have begun.
+        runs.require_own(job.lake, job.run)
         target.fence(job.spark, path, job.run, job.attempt, job.run.name)
         reached("replay.fence", run=job.run.name, attempt=job.attempt)
         history = runs.read_histories(job.lake, run=job.run.name).get(job.run.name)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from capstan.ledger import claims, coverage
 from capstan.ledger.claims import Scope
-from capstan.ledger.identity import RunId, are_of_one, short_name
+from capstan.ledger.identity import RunId, are_of_one
 from capstan.ledger.tables import read_rows
 from capstan.replay import target
 from capstan.steps import reached
@@ -44,7 +44,7 @@ def shut_out(job: Job, scope: Scope | None = None) -> None:
         if not rows:
             continue
         row = rows[-1]
-        run = RunId(str(row["identity"]), int(str(row["generation"])), short_name(path))
+        run = RunId.named(name, str(row["identity"]), int(str(row["generation"])), path)
         if target.newest_change(path, run) < run.change(attempt).version:
             target.fence(job.spark, path, run, attempt + 1, job.run.name)
             reached("replay.shut-out", run=name, attempt=attempt)

@@ -12,7 +12,7 @@ from capstan.errors import BadRequest
 from capstan.ledger import claims, coverage, runs
 from capstan.ledger.claims import Scope
 from capstan.ledger.coverage import PUBLISHED, Covered
-from capstan.ledger.identity import RunId, short_name
+from capstan.ledger.identity import RunId
 from capstan.ledger.regions import parse_region, region_text
 from capstan.ledger.runs import History, Row, Step
 from capstan.replay import certificate
@@ -211,7 +211,7 @@ def restore(
             "replay again with the present code, or put the old code back",
             run=intent.run,
         )
-    run = RunId(intent.identity, intent.generation, short_name(plan.target))
+    run = RunId.named(intent.run, intent.identity, intent.generation, plan.target)
     return Job(spark, lake, plan, run, clock.monotonic(), intent.attempt)
 
 

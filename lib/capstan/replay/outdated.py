@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from capstan.ledger import claims, runs
-from capstan.ledger.identity import RunId, short_name
+from capstan.ledger.identity import RunId, stem_of
 from capstan.ledger.runs import TERMINAL, Step
 from capstan.ledger.snapshots import Became, Event, delete_parts, parts_of, write_became
+from capstan.ledger.tables import read_rows
 from capstan.replay import target
 from capstan.replay.snapshots import list_taken
 from capstan.steps import reached
@@ -41,8 +42,13 @@ def clear_old(
     Returns:
         The names of those that were deleted.
     """
-    prefix, slack = f"-{identity[:8]}-", _SLACK if slack is None else slack
-    there = [name for name in parts_of(lake, pipeline) if prefix in name]
+    slack = _SLACK if slack is None else slack
+    parts = parts_of(lake, pipeline)
+    if len(parts) <= slack:
+        return []
+    named = read_rows(lake, "runs", ("run",), identity=identity)
+    stems = {stem_of(str(row["run"])) for row in named}
+    there = [name for name in parts if stem_of(name.partition("@")[0].rpartition("-")[0]) in stems]
     if len(there) <= slack:
         return []
     # In this order: whoever has claimed before its rows were seen is at work, or has published.
@@ -76,7 +82,7 @@ def _undecided(lake: Lake, identity: str) -> set[str]:
             continue
         # It had shut out the attempts before it, and found that none of them had published.
         last = max(intents, key=lambda row: row.attempt)
-        run = RunId(identity, last.generation, short_name(last.target))
+        run = RunId.named(name, identity, last.generation, last.target)
         ended = any(row.attempt == last.attempt and row.step in TERMINAL for row in history.rows)
         landed = target.newest_change(last.target, run) >= run.change(last.attempt).version
         if landed or not ended:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from capstan.declare import Declarations
 from capstan.ledger import claims, coverage, runs
 from capstan.ledger.coverage import Covered
-from capstan.ledger.identity import short_name
+from capstan.ledger.identity import are_of_one
 from capstan.ledger.regions import render_bounds
 from capstan.replay.certificate import late_in, piped_json
 from capstan.replay.follow import find_cursor, follow_identity
@@ -148,9 +148,9 @@ def preview(lake: Lake, declarations: Declarations, request: Request) -> Preview
 
 
 def _holders(lake: Lake, plan: Plan) -> tuple[str, ...]:
-    own = f"{short_name(plan.target)}-{plan.identity[:8]}-"
+    own = runs.name_run(lake, plan.identity, 1, plan.target).name
     held = [each for each in claims.alive(lake, plan.target) if each.scope.meets(plan.scope)]
-    return tuple(each.run for each in held if not each.run.startswith(own))
+    return tuple(each.run for each in held if not are_of_one(each.run, own))
 
 
 def _standing_run(lake: Lake, declarations: Declarations, plan: Plan) -> str | None:

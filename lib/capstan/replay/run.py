@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from capstan.declare import Declarations
 from capstan.errors import BadRequest, Fenced
 from capstan.ledger import claims, runs
-from capstan.ledger.identity import RunId, short_name
 from capstan.ledger.runs import History, Step
 from capstan.replay import settle, target
 from capstan.replay.approval import Decision, require_unmoved, require_waiting
@@ -74,7 +73,8 @@ def replay(
     identity = plan.identity
     last = settle.complete_ledger(spark, lake, declarations, runs.read_last(lake, identity))
     settle.complete_others(spark, lake, declarations, plan)
-    run = RunId(identity, 1 if last is None else last.last.generation, short_name(plan.target))
+    generation = 1 if last is None else last.last.generation
+    run = runs.name_run(lake, identity, generation, plan.target)
     job = Job(spark, lake, plan, run, started)
     if request.follow is not None:
         _require_target(plan, stands)
