@@ -6,15 +6,18 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import dataset
 
 from capstan.ledger.regions import render_bounds
 from capstan.tape import summary
 from capstan.tape.feed import kept_late
+from capstan.tape.inside import in_box, inside, is_timed, numbers_of
 from capstan.tape.scan import rows_of
 from capstan.tape.summary import Played
 from capstan.tape.tape import Cut, Tape
-from capstan.times import Antichain
+from capstan.times import Antichain, TimeType
 from capstan.times.region import Region
 
 if TYPE_CHECKING:
@@ -124,28 +127,27 @@ def late_in(
     tape: Tape, cut: Cut, workers: Collection[int], region: Region, everyone: bool
 ) -> dict[str, int]:
     """Late rows of these workers and times by reason; those without either count for everyone."""
-    table = rows_of(tape.paths.late)
+    kept, mine = kept_late(tape, cut), dataset.field("worker").isin(sorted(workers))
+    there = in_box(tape.time_type, region.simplified().box)
+    if everyone:
+        mine |= dataset.field("worker").is_null()
+        there |= ~is_timed(tape.time_type)
     counts: Counter[str] = Counter()
-    scan = table.scanner(columns=["worker", "time", "reason"], filter=kept_late(tape, cut))
+    scan = rows_of(tape.paths.late).scanner(["time", "reason"], filter=kept & mine & there)
     for batch in scan.to_batches():
-        timed = pc.and_(
-            pc.is_valid(batch.column("time")),
-            pc.is_valid(pc.struct_field(batch.column("time"), 0)),
-        )
-        for has_time, part in (
-            (True, batch.filter(timed)),
-            (False, batch.filter(pc.invert(timed))),
-        ):
-            times = summary.arrow_times(part.column("time"), tape.time_type) if has_time else None
-            owners = part.column("worker").to_pylist()
-            reasons = part.column("reason").to_pylist()
-            inside = (
-                [region.contains(time) for time in times] if times else [everyone] * len(owners)
-            )
-            for owner, reason, counted in zip(owners, reasons, inside, strict=True):
-                if counted and (owner in workers if owner is not None else everyone):
-                    counts[reason] += 1
+        for each in _inside(batch, tape.time_type, region).column("reason").value_counts():
+            counts[each["values"].as_py()] += each["counts"].as_py()
     return dict(counts)
+
+
+def _inside(rows: pa.RecordBatch, time_type: TimeType, region: Region) -> pa.RecordBatch:
+    """Rows of a region's box that are in the region; those without a time are."""
+    if region.simplified() == Region(region.simplified().box):
+        return rows
+    timed = pc.is_valid(pc.struct_field(rows.column("time"), 0))
+    counted = pc.invert(timed).to_numpy(zero_copy_only=False).copy()
+    counted[~counted] = inside(region, numbers_of(rows.column("time").filter(timed), time_type))
+    return rows.filter(pa.array(counted))
 
 
 def finished(

@@ -7,20 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 from pyarrow import dataset
 
 from capstan.declare import ByColumn, ByKey, Declarations
 from capstan.ledger.coverage import Covered
 from capstan.replay.plan import Plan
-from capstan.tape import summary
+from capstan.tape.inside import Mask, Numbers, in_box, inside, numbers_of
 from capstan.tape.scan import rows_of
 from capstan.tape.summary import WorkerState
 from capstan.times import Time
-from capstan.times.region import Region
-
-_Mask = NDArray[np.bool_]
-_Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +70,19 @@ def standing_in(plan: Plan, covered: Sequence[Covered]) -> Standing:
         covered: What stands in the part of the target that it would change, the newest last.
     """
     workers, times, records = _cells(plan)
-    played = _inside(plan.reads, times)
+    played = inside(plan.reads, times)
     if plan.piped is not None:
         # Of what it reads, what lies around the range is there for the rows inside alone.
         times = times[:, plan.axes]
-        played &= _inside(plan.region, times)
+        played &= inside(plan.region, times)
     workers, times, records = workers[played], times[played], records[played]
-    open_: _Mask = np.ones(len(records), dtype=np.bool_)
+    open_: Mask = np.ones(len(records), dtype=np.bool_)
     by_run: dict[str, int] = {}
     stale = 0
     for each in reversed(covered):
         if each.stream != plan.tape.name or not plan.tells(each.scope.region):
             continue  # Its times are those of another stream, or in other coordinates.
-        mine = open_ & _inside(each.scope.region, times)
+        mine = open_ & inside(each.scope.region, times)
         if each.scope.workers is not None:
             mine &= np.isin(workers, each.scope.workers)
         count = int(records[mine].sum())
@@ -98,43 +93,24 @@ def standing_in(plan: Plan, covered: Sequence[Covered]) -> Standing:
     return Standing(int(records.sum()) - stale - missing, stale, missing, by_run)
 
 
-def _cells(plan: Plan) -> tuple[_Numbers, _Numbers, _Numbers]:
-    """Of the chosen workers' messages: their workers, their times, how many records they have."""
+def _cells(plan: Plan) -> tuple[Numbers, Numbers, Numbers]:
+    """Workers, times and numbers of records of the messages in the box of what a plan reads."""
     events = rows_of(plan.tape.paths.events)
+    time_type, box = plan.tape.time_type, plan.reads.simplified().box
     wanted = (
         (dataset.field("commit") <= plan.cut.commit)
         & (dataset.field("kind") == "messages")
         & dataset.field("worker").isin(sorted(plan.workers))
+        & in_box(time_type, box)
     )
     found = events.to_table(columns=["worker", "time", "records"], filter=wanted)
     found = found.combine_chunks()
-    axes = len(plan.tape.time_type.coordinates)
-    times = [
-        time
-        for chunk in found["time"].chunks
-        for time in summary.arrow_times(chunk, plan.tape.time_type)
-    ]
+    times = [numbers_of(chunk, time_type) for chunk in found["time"].chunks]
     return (
         np.asarray(pc.cast(found["worker"], "int64").to_numpy(), dtype=np.int64),
-        np.array(times, dtype=np.int64).reshape(len(times), axes),
+        np.concatenate([np.empty((0, len(time_type.coordinates)), dtype=np.int64), *times]),
         np.asarray(pc.fill_null(found["records"], 0).to_numpy(), dtype=np.int64),
     )
-
-
-def _inside(region: Region, times: _Numbers) -> _Mask:
-    """Which times are in a region: by its box, then one by one where a frontier cuts it."""
-    region = region.simplified()
-    mask: _Mask = np.ones(len(times), dtype=np.bool_)
-    for axis, (since, until) in enumerate(zip(region.box.since, region.box.until, strict=True)):
-        if since is not None:
-            mask &= times[:, axis] >= since
-        if until is not None:
-            mask &= times[:, axis] < until
-    if region.below is None and region.above is None:
-        return mask
-    for index in np.flatnonzero(mask):
-        mask[index] = region.contains(Time(int(value) for value in times[index]))
-    return mask
 
 
 def absent_from(
