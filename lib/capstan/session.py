@@ -35,6 +35,8 @@ _SETTINGS = {
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
+    # Or `${env:NAME}` in the SQL of a transform would be what this machine says.
+    "spark.sql.variable.substitute": "false",
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Batches are bounded by 10 000 rows alone by default: of long texts or states, gigabytes.

@@ -73,6 +73,12 @@ def test_the_settings_are_those_that_were_measured(spark: SparkSession) -> None:
     assert jars.split(":") == [str(jar) for jar in spark_jars()]
 
 
+def test_sql_means_the_same_on_any_machine(spark: SparkSession) -> None:
+    text = "${env:PATH} ${spark.app.name}"
+    assert spark.sql(f"SELECT '{text}' AS said").collect() == [(text,)]
+    assert spark.range(1).selectExpr(f"'{text}' AS said").collect() == [(text,)]
+
+
 def test_a_second_session_is_the_first(spark: SparkSession) -> None:
     again = build_session("other", master="local[7]")
     assert again.sparkContext is spark.sparkContext
