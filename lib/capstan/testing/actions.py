@@ -225,7 +225,11 @@ def _import(work: _Work) -> dict[str, object]:
 def _maintain(work: _Work) -> dict[str, object]:
     sizes = work.arguments["sizes"]
     assert isinstance(sizes, Mapping)
-    return maintain(work.spark, work.lake, [little.NAME], sizes=Sizes(**sizes)).as_json()
+    done = maintain(work.spark, work.lake, [little.NAME], sizes=Sizes(**sizes))
+    if done.failed and done.refusal is not None:
+        # As whoever asks for it from outside ends.
+        raise done.refusal
+    return done.as_json()
 
 
 def _retire(work: _Work) -> dict[str, object]:
