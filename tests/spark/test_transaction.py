@@ -25,7 +25,7 @@ from capstan.tape.lake import Lake
 from capstan.tape.transaction import Txn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -209,22 +209,25 @@ def test_no_kind_of_commit_lands_while_another_process_commits(
 def test_rows_of_many_runs_follow_upon_their_own_after_one_reading(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake, many, asked = Lake.at(tmp_path), [f"run-{number}" for number in range(5)], []
+    lake, many = Lake.at(tmp_path), [f"run-{number}" for number in range(5)]
+    asked: list[tuple[Sequence[str] | None, dict[str, object]]] = []
     tables.append_rows(spark, lake, "runs", [{"run": run, "step": "first"} for run in many])
     began, read_rows = tables.now(), tables.read_rows
 
-    def counted(lake: Lake, ledger: str, **equal: object) -> list[dict[str, object]]:
-        asked.append(equal)
-        return read_rows(lake, ledger, **equal)
+    def counted(
+        lake: Lake, ledger: str, columns: Sequence[str] | None = None, /, **equal: object
+    ) -> list[dict[str, object]]:
+        asked.append((columns, equal))
+        return read_rows(lake, ledger, columns, **equal)
 
     monkeypatch.setattr(tables, "read_rows", counted)
     monkeypatch.setattr(tables, "now", lambda: began - timedelta(hours=1))
 
     tables.append_rows(spark, lake, "runs", [{"run": run, "step": "second"} for run in many])
 
-    assert len(asked) == 1
+    assert asked == [(("run", "at"), {})]
     for run in many:
         assert [row["step"] for row in read_rows(lake, "runs", run=run)] == ["first", "second"]
     # Of one run nothing else is read.
     tables.append_rows(spark, lake, "runs", [{"run": many[0], "step": "third"}])
-    assert asked[1:] == [{"run": many[0]}]
+    assert asked[1:] == [(("run", "at"), {"run": many[0]})]
