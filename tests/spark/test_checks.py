@@ -178,6 +178,7 @@ def test_a_check_that_fails_after_a_direct_write_takes_it_back(play: Play) -> No
         (Check(name="a", sql="amount + 1"), "its sql gives int"),
         (Check(name="a", sql="sum(amount) > 1"), "INVALID_WHERE_CONDITION"),
         (Check(name="a", sql="amount >"), "PARSE_SYNTAX_ERROR"),
+        (Check(name="a", sql="at < 'tomorrow'"), "its sql takes the moment 'tomorrow'"),
         (Check(range=Range("place", 1, 2)), "column place is string"),  # type: ignore[arg-type]
         (Check(range=Range("at", 1, 2)), "its bound a number"),  # type: ignore[arg-type]
     ],

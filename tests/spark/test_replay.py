@@ -44,6 +44,12 @@ OUTSIDE = Transform(
     time="day",
     worker="_worker",
 )
+CLOCKED = Transform(
+    name="before_today",
+    sql="SELECT _worker, _time.event AS day FROM records WHERE _time.event < 'today'",
+    time="day",
+    worker="_worker",
+)
 WRONG = Transform(name="wrong", function="capstan.testing.streams:counting", time="event")
 TARGETS = {
     "declared": Target(name="declared", worker="place", time="at", columns=("id", "place", "at")),
@@ -55,7 +61,7 @@ TARGETS = {
 @pytest.fixture(scope="module")
 def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
     folder = tmp_path_factory.mktemp("replay")
-    return Play.of(spark, folder, ROWS, (SUM_BY_DAY, TIMELESS, OUTSIDE, WRONG), TARGETS)
+    return Play.of(spark, folder, ROWS, (SUM_BY_DAY, TIMELESS, OUTSIDE, CLOCKED, WRONG), TARGETS)
 
 
 def run_of(outcome: Outcome) -> str:
@@ -335,6 +341,12 @@ def test_a_transform_without_time_replaces_all_or_nothing(play: Play) -> None:
     done = play("by_place", transform="by_place")
     assert sorted(play.rows("by_place").rows()) == [("a", 78), ("b", 78), ("c", 78)]
     assert done.certificate["records"] == 234
+
+
+def test_a_transform_that_reads_the_clock(play: Play) -> None:
+    with pytest.raises(BadRequest, match="CAP-TRANSFORM.*before_today takes the moment 'today'"):
+        play("clocked", transform="before_today")
+    assert play.version("clocked") is None
 
 
 def test_a_transform_that_writes_outside_its_range(play: Play) -> None:

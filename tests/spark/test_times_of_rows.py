@@ -188,6 +188,7 @@ def test_a_capture_goes_on(
         ("max(moment)", "GROUP BY"),
         ("explode(array(moment))", "generator"),
         ("no_such_function(moment)", "no_such_function"),
+        ("coalesce(moment, 'now')", "takes the moment 'now'"),
     ],
 )
 def test_an_expression_that_cannot_be_computed(

@@ -32,8 +32,10 @@ from capstan.audit.report import CHECK, CheckResult, Finding
 from capstan.audit.rows import row_text
 from capstan.audit.view import View, place_of, time_of
 from capstan.declare.checks import Check, Limit, Range
+from capstan.declare.sql import moment_problem
 from capstan.errors import BadRequest
 from capstan.tape.fingerprint import row_hashes
+from capstan.tape.moments import moment_in
 from capstan.tape.predicates import quoted
 
 SAMPLE = 5
@@ -95,13 +97,17 @@ def _prepared(check: Check, column: str, frame: DataFrame) -> Prepared:
         return Prepared(check, column, _outside(check, check.range, frame.schema))
     met = F.expr(check.sql or "")
     try:
-        kind = frame.select(met.alias("met")).schema["met"].dataType
+        found = frame.select(met.alias("met"))
+        kind = found.schema["met"].dataType
         if isinstance(kind, BooleanType):
             frame.where(met)  # A sum over all rows could be selected, and is no rule for one.
     except AnalysisException as error:
         raise _misfit(check, next(filter(str.strip, str(error).splitlines()), "")) from error
     if not isinstance(kind, BooleanType):
         raise _misfit(check, f"its sql gives {kind.simpleString()}, and not true or false")
+    moment = moment_in(check.sql or "", found)
+    if moment is not None:
+        raise _misfit(check, f"its sql {moment_problem(moment)}")
     return Prepared(check, column, ~F.coalesce(met, F.lit(False)))
 
 

@@ -23,8 +23,10 @@ from capstan.declare import (
     LatePolicy,
     Stream,
 )
+from capstan.declare.sql import moment_problem
 from capstan.errors import BadRequest
 from capstan.tape.fingerprint import row_hashes
+from capstan.tape.moments import moment_in
 from capstan.times import Coordinate, Kind, TimeType
 
 NEVER = -(2**63)
@@ -139,7 +141,8 @@ def _declared_time(stream: Stream, time: EventTime, rows: DataFrame) -> tuple[Co
     try:
         own = F.expr(time.expression)
         # Among columns, so that what makes one row of many, or many of one, is refused.
-        found = rows.select("*", own.alias("_at"), own.try_cast("timestamp")).schema["_at"]
+        found = rows.select("*", own.alias("_at"), own.try_cast("timestamp"))
+        kind = found.schema["_at"].dataType.typeName()
     except PySparkException as error:
         raise BadRequest(
             "CAP-TIME-COLUMN",
@@ -147,7 +150,15 @@ def _declared_time(stream: Stream, time: EventTime, rows: DataFrame) -> tuple[Co
             "give SQL over the source's columns that is a TIMESTAMP, a DATE or a STRING",
             stream=stream.name,
         ) from error
-    return own, found.dataType.typeName()
+    moment = moment_in(time.expression, found)
+    if moment is not None:
+        raise BadRequest(
+            "CAP-TIME-COLUMN",
+            f"stream {stream.name}: time.expression {moment_problem(moment)}",
+            "write the time itself, as TIMESTAMP '2024-01-01 00:00:00'",
+            stream=stream.name,
+        )
+    return own, kind
 
 
 def _label(frame: DataFrame, stream: Stream) -> Column:

@@ -76,8 +76,18 @@ def problem_with_expression(sql: str) -> str | None:
                 "or the session; use what records hold"
             )
         if _names_moment(tokens, index):
-            return f"takes the moment {tokens[index][1]} from the clock; use what records hold"
+            return moment_problem(tokens[index][1])
     return None
+
+
+def moments(sql: str) -> list[str]:
+    """Quoted texts of `sql` that are moments of the clock where they become times, in its order."""
+    return [text for kind, text in _squeezed(sql) if kind == "text" and _MOMENT.fullmatch(text)]
+
+
+def moment_problem(text: str) -> str:
+    """What is wrong with such a text that becomes a time."""
+    return f"takes the moment {text} from the clock; use what records hold"
 
 
 def _calls_unstable(tokens: list[_Token], index: int) -> bool:

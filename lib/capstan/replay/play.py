@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from capstan.audit import played_records
+from capstan.declare.sql import moment_problem
 from capstan.errors import BadRequest
 from capstan.pipeline.play import require_fit, sink_columns
 from capstan.pipeline.stages import Carried, Played
@@ -19,6 +20,7 @@ from capstan.pipeline.tape import play_tape
 from capstan.replay.computing import Piped
 from capstan.replay.plan import Plan
 from capstan.replay.resuming import carried
+from capstan.tape.moments import moment_in
 from capstan.tape.predicates import quoted
 from capstan.tape.tape import Cut
 
@@ -193,6 +195,13 @@ def _transformed(spark: SparkSession, plan: Plan, records: DataFrame) -> DataFra
             "see the stream's columns with `capstan show`",
         ) from error
     frame: DataFrame = result  # type: ignore[assignment]
+    moment = moment_in(transform.sql or "", frame)
+    if moment is not None:
+        raise BadRequest(
+            "CAP-TRANSFORM",
+            f"transform {transform.name} {moment_problem(moment)}",
+            "write the time itself, as TIMESTAMP '2024-01-01 00:00:00'",
+        )
     for name in (transform.time, transform.worker, *plan.keys):
         if name is not None and name not in frame.columns:
             raise BadRequest(
