@@ -16,11 +16,13 @@ ifeq ($(SEED),random)
 override SEED := $(shell od -An -N2 -tu2 /dev/urandom | tr -d ' ')
 endif
 CODE   := lib tests dags spark_apps
+# Wherever it is set, each process compiles all it imports anew: tests start some hundred of them.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup kafka s3 demo airflow test nightly chaos soak check static fmt fmt-check lint types imports bench lock clean
+.PHONY: help setup kafka s3 demo airflow test test-all test-both nightly chaos soak check static fmt fmt-check lint types imports bench lock clean
 
 ## Show this list.
 help:
@@ -28,24 +30,28 @@ help:
 	  /^[a-z][a-z0-9-]*:/ && text { split($$1, name, ":"); printf "  make %-10s %s\n", name[1], text } \
 	  { text = "" }' $(firstword $(MAKEFILE_LIST))
 
-## Set up what is missing: .venv, packages, Java, Delta's jars.
-setup: $(STAMPS)/project
+# What all else needs. The class archive is of all jars, and so comes after those of connectors.
+.PHONY: base
+base: $(STAMPS)/project
 	@$(BIN)/python -m capstan.runtime.java
 	@$(BIN)/python -m capstan.runtime.jars
 
+## Set up what is missing: .venv, packages, Java, Delta's jars, the class archive.
+setup: base classes
+
 ## Fetch what Spark needs to read and write Kafka.
-kafka: setup
+kafka: base
 	@$(BIN)/python -m capstan.runtime.jars kafka
 
 ## Fetch what Spark needs to read from S3.
-s3: setup
+s3: base
 	@$(BIN)/python -m capstan.runtime.jars s3
 
 # The tests have an S3 of their own. Its packages want older ones than the project has.
 .PHONY: objects
 objects: $(STAMPS)/objects
 
-$(STAMPS)/objects: requirements-s3.lock | setup
+$(STAMPS)/objects: requirements-s3.lock | base
 	@echo "setup: an S3 for tests, in .cache/objects"
 	@$(PYTHON) -m venv --clear .cache/objects
 	@.cache/objects/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements-s3.lock
@@ -53,17 +59,17 @@ $(STAMPS)/objects: requirements-s3.lock | setup
 
 # The tests have a broker of their own.
 .PHONY: broker
-broker: setup
+broker: base
 	@$(BIN)/python -m capstan.testing.broker
 
 # Docker's own reading of docker/compose.yaml, without an engine.
 .PHONY: compose
-compose: setup
+compose: base
 	@$(BIN)/python -m capstan.testing.compose
 
-# Spark starts sooner by it; only who starts it often has the minute back.
+# Every Spark starts and ends sooner by it.
 .PHONY: classes
-classes: setup
+classes: base
 	@$(BIN)/python -m capstan.runtime.archive
 
 ## Set up, then run the main job on real flights in the lake ./lake.
@@ -74,10 +80,20 @@ demo: setup
 airflow: setup
 	$(BIN)/python -m capstan.launcher $(ARGS)
 
-## Set up, then run all tests but nightly ones and benchmarks (SEED=random for other examples, JOBS=3, ARGS=... for pytest).
+PYTEST = PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder \
+	  --hypothesis-seed=$(SEED)
+
+## Set up, then run the tests of every room, for minutes (SEED=random for other examples, JOBS=3, ARGS=... for pytest).
 test: kafka broker classes compose
-	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder \
-	  --hypothesis-seed=$(SEED) $(ARGS)
+	$(PYTEST) $(ARGS)
+
+## Set up, then run the rest of the tests: further cases of what make test shows.
+test-all: kafka broker classes compose
+	$(PYTEST) -m "rest and not nightly and not bench" $(ARGS)
+
+## Set up, then run test and test-all at once, so that what both need is set up once.
+test-both: kafka broker classes compose
+	$(PYTEST) -m "not nightly and not bench" $(ARGS)
 
 ## Set up, then run the tests that take minutes each: clusters, S3, kills of what is not a driver; the benchmark in small.
 nightly: kafka s3 broker objects classes
@@ -94,8 +110,8 @@ chaos: kafka broker
 soak: setup
 	$(BIN)/python -m capstan.bench.soaking --batches=$(if $(filter command line,$(origin N)),$(N),2000) --folder=soak $(ARGS)
 
-## Everything that must hold before a change lands: static, then test.
-check: static test
+## Everything that must hold before a change lands: static, test-both.
+check: static test-both
 
 ## The checks that run no test: fmt-check, lint, types, imports.
 static: fmt-check lint types imports

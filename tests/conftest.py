@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+from bisect import bisect_right
 from pathlib import Path
 from random import SystemRandom
 
@@ -19,9 +20,9 @@ _MARKS = {
     "bench": pytest.mark.bench,
 }
 # What takes long comes first, so that no process has it all left at the end.
-_LONGEST_FIRST = ("crash", "dags", "spark", "web")
-# The files of tests/spark from here on may run in another process, with a session of its own.
-_SECOND_HALF = "test_recapture"
+_LONGEST_FIRST = ("web", "spark-1", "spark-2", "spark-0", "crash")
+# The files of tests/spark from each of these on may run in another process, with its own session.
+_PARTS = ("test_demo", "test_recapture")
 
 # No deadline: machines that share their cores stall for longer than any example should take.
 settings.register_profile("ci", deadline=None, print_blob=True)
@@ -58,13 +59,13 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by the folder they lie in, and begin with the folders that take longest."""
+    """Mark tests by the folder they lie in, and begin with what takes longest."""
     for item in items:
         folder = _folder(item)
         if folder in _MARKS:
             item.add_marker(_MARKS[folder])
-    order = {folder: place for place, folder in enumerate(_LONGEST_FIRST)}
-    items.sort(key=lambda item: order.get(_folder(item), len(order)))
+    order = {group: place for place, group in enumerate(_LONGEST_FIRST)}
+    items.sort(key=lambda item: order.get(_together(_folder(item), item.path.name), len(order)))
 
 
 def _folder(item: pytest.Item) -> str:
@@ -74,7 +75,7 @@ def _folder(item: pytest.Item) -> str:
 def _together(folder: str, file: str) -> str:
     """What the tests of a file share with others: a Spark session, a running Airflow."""
     if folder in ("dags", "spark"):
-        return "spark-2" if folder == "spark" and file >= _SECOND_HALF else "spark-1"
+        return f"spark-{bisect_right(_PARTS, file) if folder == 'spark' else 0}"
     return folder if folder in _MARKS else f"{folder}/{file}"
 
 

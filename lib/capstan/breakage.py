@@ -71,6 +71,13 @@ _KINDS = (
             "CANNOT_READ_FILE_FOOTER",
             "is not a Parquet file",
             "Object at location",
+            # Of Arrow, which says the same of each file in other words.
+            "Could not open Parquet input source",
+            r"Failed to open local file '[^']+\.parquet'\. Detail: \[errno 2\]",
+            "Corrupt snappy compressed data",
+            "Couldn't deserialize thrift",
+            "Index not in dictionary bounds",
+            "Unexpected end of stream",
         ),
     ),
 )
@@ -84,6 +91,8 @@ _PLACES = tuple(
         rf"{_PATH} \((?:No space left|Read-only|Permission denied)",
         rf"(?:denied|system|device): '?{_PATH}",
         rf'path: "{_PATH}"',
+        # Within its table.
+        r"Parquet input source '(?P<path>[^']+)'",
     )
 )
 _LONGEST = 300

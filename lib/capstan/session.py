@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -38,6 +38,8 @@ _SETTINGS = {
     # Or `${env:NAME}` in the SQL of a transform would be what this machine says.
     "spark.sql.variable.substitute": "false",
     "spark.sql.adaptive.enabled": "true",
+    # What is in the name of a folder is text, unless it is declared: 007 would be 7.
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Batches are bounded by 10 000 rows alone by default: of long texts or states, gigabytes.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 2**20),
@@ -47,6 +49,9 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     # Each query tells its plan to a page that is not there: formatted, a tenth of a small batch.
     "spark.sql.ui.explainMode": "simple",
+    # Each call of a column or a frame would be told to the JVM with its line of Python: ten calls
+    # for one, and the most of what Python does in a run.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Delta rebuilds a table's state in 50 tasks by default: ten times as slow on few cores.
     "spark.databricks.delta.snapshotPartitions": "2",
     # 10 000 by default, of which VACUUM makes as many tasks: 20 s for a tiny table.
@@ -62,6 +67,17 @@ _SETTINGS = {
     "spark.databricks.delta.optimizeWrite.enabled": "false",
     "spark.databricks.delta.autoCompact.enabled": "false",
 }
+
+# A plan that runs once over few rows is interpreted sooner than Java is made of it, and the JVM
+# compiles that; nor has it any use for plans of its stages that are made as it runs.
+_INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+FEW_ROWS = 100_000
+"""Of so many rows and fewer a plan is interpreted."""
 
 # What writes an entry of a log there only if there is none yet has to be asked for it.
 _BOTH_WIN = {"s3", "s3a", "s3n"}
@@ -125,6 +141,15 @@ def build_session(
     return _start(conf, {**settings, **wanted})
 
 
+Later = Callable[[], SparkSession]
+"""A session for work that may need none: called by whoever needs it, and built then."""
+
+
+def session_of(spark: SparkSession | Later) -> SparkSession:
+    """The session itself, built now where that was put off."""
+    return spark if isinstance(spark, SparkSession) else spark()
+
+
 def require_one_winner(session: SparkSession, place: str) -> None:
     """Check that of two drivers which commit to a table at once only one can win.
 
@@ -153,6 +178,31 @@ def require_one_winner(session: SparkSession, place: str) -> None:
         "; or keep lake and targets in a file system that all reach",
         lake=place,
     )
+
+
+@contextmanager
+def interpreting(session: SparkSession, rows: int) -> Iterator[None]:
+    """Interpret the plans that run inside the `with` block, if they are of few rows.
+
+    In a fresh process code generation takes a third of a small run; of many rows it saves far more.
+
+    Args:
+        session: The session whose settings are changed; those of before come back.
+        rows: About how many rows the plans read.
+    """
+    if rows > FEW_ROWS:
+        yield
+        return
+    before = {key: session.conf.get(key) for key in _INTERPRETED}
+    try:
+        for key, value in _INTERPRETED.items():
+            session.conf.set(key, value)
+        yield
+    finally:
+        # The JVM of a session that is torn down has no settings any more.
+        with suppress(Exception):
+            for key, old in before.items():
+                session.conf.set(key, old or "")
 
 
 @contextmanager

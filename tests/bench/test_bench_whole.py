@@ -20,6 +20,9 @@ BY_ROW = {
     "snapshot and restore, a million keys", "rescale on Spark, a million keys",
     "restore from Delta, a million keys", "restore from Delta and snapshot into it, a million keys",
 }  # fmt: skip
+COLD = {
+    "cold replay of a day", "cold capture of a file", "cold verify --source", "cold verify",
+}  # fmt: skip
 RATIOS = {"capture", "capture without read-back", "direct", "staged", "verify"}
 
 
@@ -63,6 +66,9 @@ def test_every_line_is_measured(tmp_path: Path) -> None:
     assert lines["bytes written anew"]["a_second_time"] == 0
     assert lines["Airflow"]["wall"]["bare"][0] > 0
     assert lines["parsing a DAG file"]["value"] > 0
+    assert {name for name in lines if name.startswith("cold ")} >= COLD
+    assert all(lines[name]["value"] > 0 for name in COLD)
+    assert lines["JVMs of a cold verify"]["met"]
     drivers = lines["capture, 2 cores"]["drivers"]
     assert [each["cores"] for each in drivers] == [1, 2]
     assert all(peak > 2**20 for each in drivers for peak in each["peaks"].values())

@@ -1,4 +1,8 @@
-"""One session that finishes what killed drivers began, and what an undisturbed run comes to."""
+"""One session that finishes what killed drivers began, and what an undisturbed run comes to.
+
+Of each kind of work one case is of the core: all of those are cut off by one driver that is killed
+together with its JVM. The drivers of all other cases are attached to a JVM that outlives them.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,17 @@ from capstan.testing import children, contents, little
 from capstan.testing.actions import act
 from capstan.testing.kill import Step
 from capstan.testing.settings import LASTING, MASTER
+from capstan.testing.victim import Victim
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from capstan.testing.works import Work
+
+    Kill = Callable[[Iterable[Step]], None]
 
 
 @pytest.fixture(scope="session")
@@ -97,7 +106,7 @@ def captured(empty: Callable[[], World]) -> Lake:
     contents.require_sound(world.spark, world.lake)
     # What the first run of a lake makes, so that not each of the tests makes it anew.
     for ledger in SCHEMAS:
-        make_ledger(world.spark, world.lake, ledger)
+        make_ledger(world.lake, ledger)
     return world.lake
 
 
@@ -119,31 +128,98 @@ def undisturbed(captured: Lake) -> dict[str, list[str]]:
     return contents.tape(captured)
 
 
-@pytest.fixture(scope="session")
-def whole(recorded: Callable[[], World]) -> dict[str, dict[str, object]]:
-    """What each request of the little stream comes to, by its name, when nothing was killed.
+class Whole:
+    """What each request of the little stream comes to when nothing was killed, as it is asked for.
 
-    `before` is the target of `staged` with other rows in it, `over` the same after `staged`.
+    By its name in `REQUESTS`; `before` is the target of `staged` with other rows in it, `over` the
+    same after `staged`.
     """
-    world, found = recorded(), {}
-    for name, request in little.REQUESTS.items():
+
+    def __init__(self, recorded: Callable[[], World]) -> None:
+        self._recorded = recorded
+        self._world: World | None = None
+        self._found: dict[str, dict[str, object]] = {}
+
+    def __getitem__(self, name: str) -> dict[str, object]:
+        if name not in self._found:
+            if name in ("before", "over"):
+                self._replay_over()
+            else:
+                self._world = self._world or self._recorded()
+                self._replay(self._world, name, little.REQUESTS[name])
+        return self._found[name]
+
+    def _replay_over(self) -> None:
+        world = self._recorded()
+        for name, request in (("before", little.BEFORE), ("over", little.STAGED)):
+            self._replay(world, name, request)
+        assert self._found["before"]["rows"] != self._found["over"]["rows"]
+
+    def _replay(self, world: World, name: str, request: dict[str, object]) -> None:
         world.replay(request)
-        found[name] = contents.table(world.lake, str(request["into"]))
-        assert found[name]["rows"]
-    again = recorded()
-    for name, request in (("before", little.BEFORE), ("over", little.STAGED)):
-        again.replay(request)
-        found[name] = contents.table(again.lake, "staged")
-    assert found["before"]["rows"] != found["over"]["rows"]
+        self._found[name] = contents.table(world.lake, str(request["into"]))
+        assert self._found[name]["rows"]
+
+
+@pytest.fixture(scope="session")
+def whole(recorded: Callable[[], World]) -> Whole:
+    return Whole(recorded)
+
+
+@pytest.fixture(scope="session")
+def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
+    """A JVM that outlives the drivers that are attached to it."""
+    found = Victim(tmp_path_factory.mktemp("victim") / "jvm")
+    yield found
+    found.stop()
+
+
+@pytest.fixture(scope="session")
+def kill(victim: Victim, tmp_path_factory: pytest.TempPathFactory) -> Kill:
+    """Has a driver carry out steps, until it was killed with all of them cut off; its JVM lives."""
+
+    def carry_out(script: Iterable[Step]) -> None:
+        folder = tmp_path_factory.mktemp("killed") / "driver"
+        child = children.start(folder, list(script), victim=victim)
+        try:
+            child.require_killed()
+        except BaseException:
+            # Of a test that is broken off as well: the next driver has the JVM for itself.
+            child.end()
+            raise
+
+    return carry_out
+
+
+@pytest.fixture(scope="session")
+def kill_whole(tmp_path_factory: pytest.TempPathFactory) -> Kill:
+    """The same with a driver that is killed together with its JVM."""
+
+    def carry_out(script: Iterable[Step]) -> None:
+        folder = tmp_path_factory.mktemp("killed") / "whole"
+        children.start(folder, list(script)).require_killed()
+
+    return carry_out
+
+
+@pytest.fixture(scope="session")
+def core(request: pytest.FixtureRequest, kill_whole: Kill) -> dict[str, World]:
+    """Worlds of all cases of the core that are asked for, cut off by one driver and its JVM."""
+    found, script = {}, []
+    for item in request.session.items:
+        work = item.callspec.params.get("work") if hasattr(item, "callspec") else None
+        if work is not None and item.get_closest_marker("rest") is None:
+            found[item.nodeid] = request.getfixturevalue(work.world)()
+            script += work.script(found[item.nodeid])
+    kill_whole(script)
     return found
 
 
-@pytest.fixture(scope="session")
-def kill(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[Step]], None]:
-    """Has a driver carry out steps, and waits until it was killed with all of them cut off."""
-
-    def carry_out(script: list[Step]) -> None:
-        folder = tmp_path_factory.mktemp("killed") / "driver"
-        children.start(folder, script).require_killed()
-
-    return carry_out
+@pytest.fixture
+def killed(request: pytest.FixtureRequest, work: Work) -> World:
+    """The world that the work of a case was cut off in."""
+    if request.node.get_closest_marker("rest") is None:
+        return request.getfixturevalue("core")[request.node.nodeid]
+    world = request.getfixturevalue(work.world)()
+    request.getfixturevalue("kill")(work.script(world))
+    return world

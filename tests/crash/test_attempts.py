@@ -13,44 +13,37 @@ from capstan.tape import delta
 from capstan.testing import children, contents, little
 from capstan.testing.little import REQUESTS, STAGED
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.rest, pytest.mark.timeout(1800)]
 
 TAKEN_OVER = [
     ("staged", "replay.audit"),
     # It has seen that its claim stands, and is about to commit.
-    ("append", "replay.holds"),
-    ("direct", "replay.holds"),
     ("merge", "replay.holds"),
+    pytest.param("append", "replay.holds", marks=pytest.mark.nightly),
+    pytest.param("direct", "replay.holds", marks=pytest.mark.nightly),
 ]
-CAPTURES = ["capture.workers:2", "capture.records:2", "capture.events:2"]
+CAPTURES = [
+    "capture.records:2",
+    pytest.param("capture.workers:2", marks=pytest.mark.nightly),
+    pytest.param("capture.events:2", marks=pytest.mark.nightly),
+]
 FOLLOW = {**REQUESTS["follow"], "mode": "append"}
 
 
-@pytest.fixture(scope="module")
-def held(empty, recorded, growing, tmp_path_factory):
-    """What another driver is held at, each in a world of its own, by a name."""
-    script, worlds = [], {}
+@pytest.fixture
+def hold(victim, tmp_path):
+    """Has another driver do something until it is held at a point, and at the end of the test."""
+    begun: list[children.Child] = []
 
-    def hold(name, world, action, point, **more) -> None:
-        script.append(world.held(action, point, **more))
-        worlds[name] = (world, script[-1])
+    def begin(world, action: str, point: str, *before, **more) -> children.Held:
+        step = world.held(action, point, **more)
+        child = children.start(tmp_path / "driver", [*before, step], victim=victim)
+        begun.append(child)
+        child.wait_for(step.held)
+        return children.Held(child, step)
 
-    for name, point in TAKEN_OVER:
-        hold(name, recorded(), "replay", point, request=REQUESTS[name])
-    hold("before the target", recorded(), "replay", "replay.claim", request=REQUESTS["append"])
-    hold("overlap", recorded(), "replay", "replay.claim", request=STAGED)
-    short = growing()
-    little.feed(short.source, 2)
-    script.append(short.step("capture"))
-    hold("follow", short, "replay", "replay.claim", request=FOLLOW)
-    for point in CAPTURES:
-        hold(point, empty(), "capture", point)
-    child = children.start(tmp_path_factory.mktemp("held") / "driver", script)
-    try:
-        for _, step in worlds.values():
-            child.wait_for(step.held)
-        yield {name: (world, children.Held(child, step)) for name, (world, step) in worlds.items()}
-    finally:
+    yield begin
+    for child in begun:
         child.end()
 
 
@@ -60,9 +53,10 @@ def require_fenced(other: children.Held) -> None:
     assert (result["exit"], result["error"]) == (5, "CAP-FENCED"), result
 
 
-@pytest.mark.parametrize("name", [name for name, _ in TAKEN_OVER])
-def test_an_attempt_that_was_taken_over_ends_as_fenced(held, whole, name) -> None:
-    world, first = held[name]
+@pytest.mark.parametrize(("name", "point"), TAKEN_OVER)
+def test_an_attempt_that_was_taken_over_ends_as_fenced(recorded, hold, whole, name, point) -> None:
+    world = recorded()
+    first = hold(world, "replay", point, request=REQUESTS[name])
     target = REQUESTS[name]["into"]
     run = world.replay(REQUESTS[name])["run"]
     version = delta.version_of(world.lake.table(target))
@@ -72,9 +66,12 @@ def test_an_attempt_that_was_taken_over_ends_as_fenced(held, whole, name) -> Non
     contents.require_published_once(world.lake, run)
 
 
-def test_an_attempt_that_wakes_while_the_next_one_works_publishes_nothing(held, whole) -> None:
+def test_an_attempt_that_wakes_while_the_next_one_works_publishes_nothing(
+    recorded, hold, whole
+) -> None:
     """The first has not even made the target when the second begins: that is fenced as well."""
-    world, first = held["before the target"]
+    world = recorded()
+    first = hold(world, "replay", "replay.claim", request=REQUESTS["append"])
 
     def wake(point: str, _facts: dict[str, object]) -> None:
         if point == "replay.audit":
@@ -86,9 +83,11 @@ def test_an_attempt_that_wakes_while_the_next_one_works_publishes_nothing(held, 
     contents.require_published_once(world.lake, run)
 
 
-def test_a_followed_run_that_was_taken_over_does_not_move_the_cursor_back(held) -> None:
+def test_a_followed_run_that_was_taken_over_does_not_move_the_cursor_back(growing, hold) -> None:
     """The first pins fewer times than the second, and says so only after it."""
-    world, first = held["follow"]
+    world = growing()
+    little.feed(world.source, 2)
+    first = hold(world, "replay", "replay.claim", world.step("capture"), request=FOLLOW)
     little.feed(world.source, 2, first=2)
     world.act("capture")
     run = world.replay(FOLLOW)["run"]
@@ -146,8 +145,9 @@ def at_once(world, requests: list[dict[str, object]], points: list[str]) -> None
         contents.require_published_once(world.lake, each)
 
 
-def test_of_overlapping_runs_one_lands_and_the_other_names_it(held, whole) -> None:
-    world, first = held["overlap"]
+def test_of_overlapping_runs_one_lands_and_the_other_names_it(recorded, hold, whole) -> None:
+    world = recorded()
+    first = hold(world, "replay", "replay.claim", request=STAGED)
     other = {**STAGED, "workers": ["south", "west"], "until": "2024-03-01T04:00:00Z"}
     with pytest.raises(Held) as refused:
         world.replay(other)
@@ -162,9 +162,10 @@ def test_of_overlapping_runs_one_lands_and_the_other_names_it(held, whole) -> No
 
 @pytest.mark.parametrize("point", CAPTURES)
 def test_of_two_captures_at_once_one_is_fenced_and_the_tape_is_whole(
-    held, undisturbed, point
+    empty, hold, undisturbed, point
 ) -> None:
-    world, first = held[point]
+    world = empty()
+    first = hold(world, "capture", point)
     world.act("capture")
     require_fenced(first)
     assert contents.tape(world.lake) == undisturbed

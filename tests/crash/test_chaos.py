@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from capstan.launcher.processes import Process
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 SEED = 20261122
 
@@ -29,7 +29,6 @@ def test_whatever_work_is_killed_nothing_is_lost(spark, tmp_path) -> None:
     chaos.finish(spark)
 
 
-@pytest.mark.nightly
 def test_whatever_dies_beside_a_driver_nothing_is_lost(spark, tmp_path) -> None:
     chaos = Chaos(tmp_path, SEED, ("points",))
     chaos.run(1)
@@ -44,7 +43,6 @@ def test_whatever_dies_beside_a_driver_nothing_is_lost(spark, tmp_path) -> None:
     chaos.finish(spark)
 
 
-@pytest.mark.nightly
 @pytest.mark.timeout(5400)
 def test_whatever_is_killed_of_airflow_nothing_is_lost(spark, tmp_path) -> None:
     break_off(tmp_path)

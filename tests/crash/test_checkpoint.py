@@ -13,7 +13,7 @@ from capstan.tape.tape import newest_cut, open_tape
 from capstan.testing import contents, little
 from capstan.testing.streams import lay
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.rest, pytest.mark.timeout(1800)]
 
 
 def checkpoint(world) -> Path:
@@ -35,14 +35,17 @@ def offer_only(world, first: int, files: int) -> None:
     little.feed(world.source, files, first=first)
 
 
-@pytest.fixture(scope="module")
-def killed(growing, kill):
-    """Worlds by the point of the second micro-batch at which their capture was cut off."""
-    worlds = {point: growing() for point in ("capture.workers:2", "capture.late:2")}
-    for world in worlds.values():
+@pytest.fixture
+def cut_off(growing, kill):
+    """Makes worlds whose capture was cut off at a point of the second micro-batch."""
+
+    def make(point: str):
+        world = growing()
         little.feed(world.source, 2)
-    kill([world.step("capture", point) for point, world in worlds.items()])
-    return worlds
+        kill([world.step("capture", point)])
+        return world
+
+    return make
 
 
 def test_a_lost_or_older_checkpoint_is_refused_and_a_new_one_goes_on(
@@ -74,8 +77,8 @@ def test_a_lost_or_older_checkpoint_is_refused_and_a_new_one_goes_on(
     require_refused(world)
 
 
-def test_a_half_done_batch_of_a_lost_checkpoint_leaves_nothing_behind(killed, undisturbed) -> None:
-    world = killed["capture.late:2"]
+def test_a_half_done_batch_of_a_lost_checkpoint_leaves_nothing_behind(cut_off, undisturbed) -> None:
+    world = cut_off("capture.late:2")
     shutil.rmtree(checkpoint(world))
     require_refused(world)
     offer_only(world, 1, 3)
@@ -84,9 +87,9 @@ def test_a_half_done_batch_of_a_lost_checkpoint_leaves_nothing_behind(killed, un
     contents.require_sound(world.spark, world.lake)
 
 
-def test_workers_of_a_half_done_batch_do_not_hold_the_stream_back(killed) -> None:
+def test_workers_of_a_half_done_batch_do_not_hold_the_stream_back(cut_off) -> None:
     """They were written down before the checkpoint was lost; what comes next has another site."""
-    world = killed["capture.workers:2"]
+    world = cut_off("capture.workers:2")
     shutil.rmtree(checkpoint(world))
     shutil.rmtree(world.source)
     world.source.mkdir()

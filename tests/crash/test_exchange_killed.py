@@ -8,22 +8,23 @@ import pytest
 
 from capstan.tape.tape import newest_cut, open_tape
 from capstan.testing import contents
+from capstan.testing.works import Work, cases
 from capstan.verify import verify
 
 pytestmark = pytest.mark.timeout(1800)
 
 RECORDINGS = Path(__file__).parents[1] / "conformance" / "timely" / "d1_product_w2"
-IMPORTS = ["import.records", "import.workers", "import.events"]
-RECAPTURES = ["recapture.workers", "recapture.records", "recapture.events"]
 COPY = "copy"
-
-
-def imported(world) -> dict[str, object]:
-    return world.act("import", recordings=str(RECORDINGS))
-
-
-def recaptured(world) -> dict[str, object]:
-    return world.act("recapture", into=COPY, peers=2)
+TAKING = {"recordings": str(RECORDINGS)}
+COPYING = {"into": COPY, "peers": 2}
+IMPORTS = [
+    Work("import", point, TAKING, world="empty")
+    for point in ("import.records", "import.workers", "import.events")
+]
+RECAPTURES = [
+    Work("recapture", point, COPYING)
+    for point in ("recapture.workers", "recapture.records", "recapture.events")
+]
 
 
 def tape(world, name: str) -> dict[str, list[str]]:
@@ -34,33 +35,31 @@ def tape(world, name: str) -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def killed(recorded, empty, kill):
-    """Worlds by the point at which what was done in them was cut off."""
-    worlds, script = {}, []
-    for point in IMPORTS:
-        worlds[point] = empty()
-        script.append(worlds[point].step("import", point, recordings=str(RECORDINGS)))
-    for point in RECAPTURES:
-        worlds[point] = recorded()
-        script.append(worlds[point].step("recapture", point, into=COPY, peers=2))
-    kill(script)
-    return worlds
+def imported(empty):
+    """The tape of an import that nobody has disturbed."""
+    world = empty()
+    world.act("import", **TAKING)
+    return tape(world, RECORDINGS.name)
 
 
-@pytest.mark.parametrize("point", IMPORTS)
-def test_a_killed_import_ends_in_the_same_tape(killed, empty, point) -> None:
-    undisturbed = empty()
-    imported(undisturbed)
-    world = killed[point]
-    assert imported(world)["stood"] is (point == "import.events")
-    assert tape(world, RECORDINGS.name) == tape(undisturbed, RECORDINGS.name)
-    assert newest_cut(open_tape(world.lake, RECORDINGS.name)).commit == 0
+@pytest.fixture(scope="module")
+def recaptured(recorded):
+    """The tape of a re-capture that nobody has disturbed."""
+    world = recorded()
+    assert world.act("recapture", **COPYING)["records"]
+    return tape(world, COPY)
 
 
-@pytest.mark.parametrize("point", RECAPTURES)
-def test_a_killed_recapture_ends_in_the_same_tape(killed, recorded, point) -> None:
-    undisturbed = recorded()
-    assert recaptured(undisturbed)["records"]
-    world = killed[point]
-    assert recaptured(world)["stood"] is (point == "recapture.events")
-    assert tape(world, COPY) == tape(undisturbed, COPY)
+@pytest.mark.parametrize("work", cases(IMPORTS, core=["import.records"]))
+def test_a_killed_import_ends_in_the_same_tape(killed, imported, work) -> None:
+    stood = killed.act("import", **TAKING)["stood"]
+    assert stood is (work.point == "import.events")
+    assert tape(killed, RECORDINGS.name) == imported
+    assert newest_cut(open_tape(killed.lake, RECORDINGS.name)).commit == 0
+
+
+@pytest.mark.parametrize("work", cases(RECAPTURES))
+def test_a_killed_recapture_ends_in_the_same_tape(killed, recaptured, work) -> None:
+    stood = killed.act("recapture", **COPYING)["stood"]
+    assert stood is (work.point == "recapture.events")
+    assert tape(killed, COPY) == recaptured

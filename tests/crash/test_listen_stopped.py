@@ -16,7 +16,7 @@ from capstan.tape.lake import Lake
 from capstan.tape.tape import newest_cut, open_tape
 from capstan.testing.kill import PATIENCE
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.rest, pytest.mark.timeout(600)]
 
 RECORDING = Path(__file__).parents[1] / "conformance" / "timely" / "g0_strings_w3" / "worker-0.bin"
 

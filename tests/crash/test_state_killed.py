@@ -13,7 +13,7 @@ from capstan.replay.snapshots import list_taken
 from capstan.testing import contents, little
 from capstan.testing.streams import START, lay, rows
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.rest, pytest.mark.timeout(1800)]
 
 ROUNDS = [(2, 3, "replay.state"), (2, 5, "replay.publish"), (1, 2, "replay.intent")]
 """How many files are new, on how many replay workers, and where it is killed at first."""

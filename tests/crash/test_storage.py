@@ -11,7 +11,7 @@ import pytest
 from capstan.testing import children
 from capstan.testing.little import SINCE, STAGED
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.rest, pytest.mark.timeout(1800)]
 
 # Mounts of the driver's own, that nobody else sees: a small disk, and a lake that is read only.
 OWN = ["unshare", "--mount", "--map-root-user", "sh", "-ec"]
@@ -26,7 +26,7 @@ exec "$@"
 SIZES = {"file": 2**20, "full": 10, "share": 1, "least": 1, "many": 2}
 """Sizes by which what has settled of the little tape is worth to be put together."""
 
-FREE = (16, 64, 128)
+FREE = (16, 32, 64)
 """KiB that are free when a replay begins: it ends at another place with each."""
 
 FULL, NO_ACCESS = "CAP-DISK-FULL", "CAP-NO-ACCESS"

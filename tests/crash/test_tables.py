@@ -4,43 +4,49 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from capstan.tape import delta
+from capstan.tape import committing, creating, delta
 from capstan.tape.committing import making
+from capstan.tape.creating import create_table
 from capstan.tape.lake import is_table
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.rest, pytest.mark.timeout(600)]
 
-SCHEMA = StructType([StructField("a", LongType())])
+ORDINARY = StructType([StructField("a", LongType())])
+"""Columns of which delta-rs makes a table."""
+SCHEMA = StructType([StructField("a", LongType(), metadata={"comment": "a number"})])
+"""Columns of which Spark does."""
 
 
-def test_a_table_whose_making_was_cut_off_can_be_made(spark, tmp_path: Path) -> None:
+@pytest.mark.parametrize("schema", [ORDINARY, SCHEMA], ids=["ordinary", "spark"])
+def test_a_table_whose_making_was_cut_off_can_be_made(spark, tmp_path: Path, schema) -> None:
     """Delta writes its first commit under another name, then renames it."""
     left = tmp_path / "table" / "_delta_log" / f".{0:020}.json.8e21d2f4.tmp"
     left.parent.mkdir(parents=True)
     left.write_text('{"commitInfo":', encoding="utf-8")
     path = str(tmp_path / "table")
     assert not is_table(path)
-    delta.create_table(spark, path, SCHEMA)
+    create_table(spark, path, schema)
     delta.append(spark.range(3).selectExpr("id AS a"), path)
     assert sorted(delta.open_table(path).to_pyarrow_table()["a"].to_pylist()) == [0, 1, 2]
 
 
 def test_a_table_that_another_driver_is_making_is_waited_for(spark, tmp_path: Path) -> None:
     other = str(tmp_path / "other")
-    delta.create_table(spark, other, SCHEMA)
+    create_table(spark, other, SCHEMA)
     log = tmp_path / "table" / "_delta_log"
     log.mkdir(parents=True)
     (log / "being-made.tmp").touch()
     first = Path(other, "_delta_log", f"{0:020}.json").read_text(encoding="utf-8")
     arrival = threading.Timer(0.3, (log / f"{0:020}.json").write_text, [first])
     arrival.start()
-    delta.create_table(spark, str(tmp_path / "table"), SCHEMA)
+    create_table(spark, str(tmp_path / "table"), SCHEMA)
     arrival.join()
     # Nothing of the other's was cleared away.
     assert (log / "being-made.tmp").exists()
@@ -51,7 +57,7 @@ def test_a_table_that_another_driver_is_making_is_waited_for(spark, tmp_path: Pa
 def first(spark, tmp_path: Path) -> str:
     """The first commit of a table, as another driver has it ready."""
     other = str(tmp_path / "other")
-    delta.create_table(spark, other, SCHEMA)
+    create_table(spark, other, SCHEMA)
     return Path(other, "_delta_log", f"{0:020}.json").read_text(encoding="utf-8")
 
 
@@ -74,15 +80,16 @@ def test_who_comes_after_all_pauses_loses_nothing(
         if len(pauses) == 5:
             (log / f"{0:020}.json").write_text(first, encoding="utf-8")
 
-    monkeypatch.setattr(delta, "time", SimpleNamespace(sleep=pause))
-    delta.create_table(spark, str(tmp_path / "table"), SCHEMA)
+    monkeypatch.setattr(creating, "time", SimpleNamespace(sleep=pause))
+    create_table(spark, str(tmp_path / "table"), SCHEMA)
     assert len(pauses) == 5
     assert (log / "being-made.tmp").exists()
     assert (log / f"{0:020}.json").read_text(encoding="utf-8") == first
 
 
+@pytest.mark.parametrize("schema", [ORDINARY, SCHEMA], ids=["ordinary", "spark"])
 def test_who_makes_it_under_the_lock_has_all_the_time_it_needs(
-    spark, tmp_path: Path, first: str, monkeypatch: pytest.MonkeyPatch
+    spark, tmp_path: Path, first: str, schema: StructType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = tmp_path / "table"
     log = begun(table)
@@ -91,17 +98,25 @@ def test_who_makes_it_under_the_lock_has_all_the_time_it_needs(
     def make() -> None:
         with making(str(table)):
             held.set()
+            # Had the other one not waited, it would have made the table by then.
             waiting.wait(60)
-            # By then the other one has been through all its pauses, had it not waited.
-            time.sleep(8)
             (log / f"{0:020}.json").write_text(first, encoding="utf-8")
 
     maker = threading.Thread(target=make)
     maker.start()
     assert held.wait(60)
-    monkeypatch.setattr(delta, "time", SimpleNamespace(sleep=lambda _: None))
-    waiting.set()
-    delta.create_table(spark, str(table), SCHEMA)
+    monkeypatch.setattr(creating, "time", SimpleNamespace(sleep=lambda _: None))
+    # It asks again and again for the lock that the first one has, and nothing else.
+    asks = count(1)
+
+    def ask(seconds: float) -> None:
+        if next(asks) == 20:
+            waiting.set()
+        time.sleep(seconds)
+
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=ask)
+    monkeypatch.setattr(committing, "time", clock)
+    create_table(spark, str(table), schema)
     maker.join()
     assert (log / "being-made.tmp").exists()
     assert (log / f"{0:020}.json").read_text(encoding="utf-8") == first

@@ -8,7 +8,7 @@ import pytest
 from capstan.testing import contents, little
 from capstan.testing.broker import broker
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.rest, pytest.mark.timeout(1800)]
 
 POINTS = ["topics.workers", "topics.records", "topics.events"]
 

@@ -21,11 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from capstan.testing.settings import SUBMITTED
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from airflow.dag_processing.dagbag import DagBag
     from airflow.models.dagrun import DagRun
+    from airflow.sdk import DAG
 
 ROOT = Path(__file__).parents[2]
 DAGS = ROOT / "dags"
@@ -133,18 +136,25 @@ class Place:
         return self.root / "streams.yaml"
 
     def bag(self, dags: Path = DAGS) -> DagBag:
-        """The DAG files, read anew."""
+        """The DAG files of a folder, or one of the project's, read anew."""
         from airflow.dag_processing.dagbag import DagBag
 
-        return DagBag(dag_folder=dags, bundle_path=dags, bundle_name="dags-folder")
+        folder = dags if dags.is_dir() else dags.parent
+        return DagBag(dag_folder=dags, bundle_path=folder, bundle_name="dags-folder")
 
     def run(
         self, dag_id: str, conf: Mapping[str, object] | None = None, date: object = None
     ) -> DagRun:
         """Run a DAG in this process to its end."""
-        dag = self.bag().dags[dag_id]
+        from airflow.dag_processing import dagbag
+
+        file = DAGS / f"{dag_id.partition('__')[0]}.py"
         more = {} if date is None else {"logical_date": date}
-        return dag.test(run_conf=dict(conf) if conf else None, **more)  # type: ignore[arg-type]
+        with pytest.MonkeyPatch.context() as patch:
+            # The run would have all files read again that lie beside the one of its DAG.
+            patch.setattr(dagbag, "BundleDagBag", lambda **_: self.bag(file))
+            dag = self.bag(file).dags[dag_id]
+            return dag.test(run_conf=dict(conf) if conf else None, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -165,6 +175,20 @@ def use(place: Place, patch: pytest.MonkeyPatch) -> None:
     patch.setenv("CAPSTAN_WORK", str(place.work))
     patch.setenv("CAPSTAN_DRIVER_MEMORY", "1g")
     patch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))
+    for name, value in SUBMITTED.items():
+        patch.setenv(name, value)
+
+
+@pytest.fixture(scope="package")
+def dags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DAG]:
+    """The DAGs over declarations that no test changes."""
+    place = Place(tmp_path_factory.mktemp("declared"))
+    place.streams.write_text(STREAMS, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        use(place, patch)
+        bag = place.bag()
+    assert bag.import_errors == {}
+    return dict(bag.dags)
 
 
 _FAKE = """#!{python}
@@ -288,10 +312,32 @@ def execute() -> Callable[[Any, Any], Any]:
 
 @pytest.fixture(scope="package")
 def taped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A lake with a tape as that of `captured`, of two commits, written without a JVM."""
+    from capstan.tape.lake import Lake
+    from capstan.testing import recorded
+    from capstan.testing.bare import go_on, lay_tape
+    from capstan.testing.streams import START
+
+    place = Place(tmp_path_factory.mktemp("taped"))
+    place.streams.write_text(STREAMS, encoding="utf-8")
+    lake, begin, hour = Lake.at(place.lake), int(START.timestamp()) * 10**6, 3_600_000_000
+    times = [(begin + n * 3 * hour // 2,) for n in range(48)]
+    lay_tape(lake, "little", "abc", times[:24], (begin + 34 * hour,))
+    go_on(lake, "little", times[24:], (begin + 69 * hour,))
+    paths = lake.stream("little")
+    for path, schema in ((paths.records, recorded._RECORDS), (paths.late, recorded._LATE)):
+        recorded.write(path, schema.empty_table())
+    with pytest.MonkeyPatch.context() as patch:
+        use(place, patch)
+        yield place
+
+
+@pytest.fixture(scope="package")
+def captured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """A lake with a tape: three days of a row each half hour, captured by the DAG."""
     from capstan.testing.streams import lay_in, rows
 
-    place = Place(tmp_path_factory.mktemp("taped"))
+    place = Place(tmp_path_factory.mktemp("captured"))
     lay_in(place.lake / "source", rows(range(144), step=timedelta(minutes=30)), 2)
     place.streams.write_text(STREAMS, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:

@@ -333,7 +333,7 @@ print(spark.inject_parent_job_information_into_spark_properties.__module__)
 """
 
 
-@pytest.mark.parametrize("on", [False, True])
+@pytest.mark.parametrize("on", [False, pytest.param(True, marks=pytest.mark.rest)])
 def test_a_dag_file_is_read_without_the_client_where_nobody_is_told(
     place: Place, monkeypatch: pytest.MonkeyPatch, on: bool
 ) -> None:
@@ -350,6 +350,7 @@ def test_a_dag_file_is_read_without_the_client_where_nobody_is_told(
     assert later == "airflow.providers.openlineage.utils.spark"
 
 
+@pytest.mark.rest
 def test_without_the_provider_all_else_is_there(place: Place) -> None:
     gone = """
 import sys

@@ -302,6 +302,7 @@ HOSTILE = (
 )  # fmt: skip
 
 
+@pytest.mark.rest
 def test_no_field_of_the_form_takes_what_cannot_be_meant(
     seeing: Callable[..., TestClient], place: Place
 ) -> None:
@@ -545,6 +546,7 @@ def test_airflow_takes_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     assert view["href"].endswith(f"{PREFIX}/")
 
 
+@pytest.mark.rest
 def test_a_process_that_serves_no_page_pays_nothing_for_it(place: Place) -> None:
     code = (
         "import sys, capstan.airflow.page; "

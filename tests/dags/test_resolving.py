@@ -195,3 +195,26 @@ def test_what_is_left_out_of_audits_is_named(
     assert (
         "3 more stand, and are left out by `newest`: aaa-1, aaa-0, zzz-0" in capsys.readouterr().out
     )
+
+
+def test_audits_are_of_what_stands(place: Place, execute: Any, context: Any) -> None:
+    lake = Lake.at(place.lake)
+    books = Books(lake, "little", lake.table("twice"))
+    # The later one is over half of what the first one has published.
+    books.published("first", (0,), Region(Box((0,), (2,))))
+    books.published("second", (0,), Region(Box((1,), (3,))))
+    setting = read_setting(DAGS / "any.py")
+
+    def listed(**params: object) -> Any:
+        where = {**context(), "params": {"target": None, "runs": None, "newest": None, **params}}
+        answer = execute(ListAuditsOperator(task_id="plan", setting=setting), where)
+        return answer["request"]["audits"]
+
+    found = listed(target="twice")
+    assert found == [{"run": "second", "version": None}, {"run": "first", "version": 1}]
+    assert listed(target="twice", newest=1) == found[:1]
+    assert listed(runs=["first"]) == found[1:]
+    with pytest.raises(TaskRefusedError, match="CAP-TARGET: no replay has published into 'by_dya'"):
+        listed(target="by_dya")
+    with pytest.raises(TaskRefusedError, match="CAP-RUN: run 'none' has published nothing"):
+        listed(runs=["none"])

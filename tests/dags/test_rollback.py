@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from capstan.airflow.assets import table_asset
+from capstan.airflow.failing import TaskRefusedError
 from capstan.airflow.showing import rollback_markdown
 from capstan.tape.lake import Lake
 from capstan.testing.bare import Books
@@ -62,19 +63,26 @@ def test_what_was_taken_back_before_changes_no_table(
     assert "nothing was changed" in rollback_markdown({**RESULT, "stood": True})
 
 
-@pytest.mark.parametrize(
-    ("run", "code"),
-    [
-        ("none", "CAP-RUN"),
-        ("../t-0a0a0a0a-1", "CAP-RUN"),
-        ("t' OR 1=1", "CAP-RUN"),
-        ("t-0c0c0c0c-1", "CAP-NOT-PUBLISHED"),
-        ("t-0b0b0b0b-1", "CAP-LATER"),
-    ],
-)
+REFUSED = {
+    "none": "CAP-RUN",
+    "../t-0a0a0a0a-1": "CAP-RUN",
+    "t' OR 1=1": "CAP-RUN",
+    "t-0c0c0c0c-1": "CAP-NOT-PUBLISHED",
+    "t-0b0b0b0b-1": "CAP-LATER",
+}
+
+
 def test_what_cannot_be_taken_back_starts_no_spark(
-    ledgers: Place, submit: Any, capfd: pytest.CaptureFixture[str], run: str, code: str
+    ledgers: Place,
+    submit: Any,
+    execute: Any,
+    context: Any,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert ledgers.run("capstan_rollback", {"run": run}).state == "failed"
+    for run, code in REFUSED.items():
+        task = ledgers.bag().dags["capstan_rollback"].get_task("rollback")
+        with pytest.raises(TaskRefusedError, match=f"^{code}: "):
+            execute(task, {**context(), "params": {"run": run}})
+    assert ledgers.run("capstan_rollback", {"run": "t-0b0b0b0b-1"}).state == "failed"
+    assert "CAP-LATER: " in capfd.readouterr().out
     assert submit.calls == []
-    assert f"{code}: " in capfd.readouterr().out

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,13 +33,6 @@ if TYPE_CHECKING:
 
 DAGS = Path(__file__).parents[2] / "dags"
 FILES = sorted(path.name for path in DAGS.glob("*.py"))
-
-
-@pytest.fixture
-def dags(place: Place) -> dict[str, DAG]:
-    bag = place.bag()
-    assert bag.import_errors == {}
-    return dict(bag.dags)
 
 
 def test_the_dags_are_those_of_the_declarations(dags: dict[str, DAG]) -> None:
@@ -96,6 +90,7 @@ def test_a_run_is_few_hops_and_one_spark_app(dags: dict[str, DAG]) -> None:
         asks = any(task.task_id == "approve" for task in dag.tasks)
         assert len(apps) == (0 if dag.dag_id.startswith("example") else 1 + asks)
         assert all(task.retries == 2 for task in apps)
+        assert all(task.retry_delay == timedelta(seconds=30) for task in apps)
         assert len(dag.tasks) <= 6
 
 
@@ -339,6 +334,7 @@ def test_dag_files_parse_fast_and_load_no_spark(place: Place) -> None:
     assert {loaded for _, _, loaded in found[-1].values()} == {()}
 
 
+@pytest.mark.rest
 def test_a_hundred_streams_make_a_hundred_dags_and_load_no_spark(place: Place) -> None:
     place.streams.write_text(many_streams(100), encoding="utf-8")
     found = parse(place.streams, place.root)

@@ -1,4 +1,4 @@
-"""DAGs over a real lake, with real Spark where one is needed; what needs none starts none."""
+"""What tasks do that start no Spark, over a tape as a capture leaves it; see `test_apps`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,14 @@ from typing import TYPE_CHECKING, Any
 import deltalake
 import pyarrow as pa
 import pytest
-from airflow.models.asset import AssetEvent
-from airflow.models.xcom import XComModel
 from airflow.sdk.exceptions import (
     AirflowRescheduleException,
     DownstreamTasksSkipped,
 )
-from airflow.utils.session import create_session
-from sqlalchemy import select
 
-from capstan.airflow.audit import ListAuditsOperator
 from capstan.airflow.certify import CertificateOperator
 from capstan.airflow.failing import TaskRefusedError
 from capstan.airflow.frontier import FrontierSensor
-from capstan.airflow.lineage import lineage
 from capstan.airflow.plan import PlanReplayOperator
 from capstan.airflow.resolving import foresee, pinned, read_request
 from capstan.airflow.setting import Setting, read_setting
@@ -32,11 +26,8 @@ from capstan.ledger.identity import short_name
 from capstan.ledger.regions import region_text
 from capstan.tape.lake import Lake
 from capstan.testing.streams import START
-from capstan.verify.broken import known_violations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from conftest import Place
 
 DAGS = Path(__file__).parents[2] / "dags"
@@ -51,142 +42,11 @@ HOURS = """
     until: 2024-05-06
     schedule: "@daily"
 """
-PAIRS = """
-  pairs:
-    stream: little
-    pipeline: places
-    sink: pairs
-    target: pairs
-    since: 2024-05-01
-    follow: pairs
-"""
-FILLED = """
-  filled: {stream: little, target: filled, since: 2024-05-01, until: 2024-05-05}
-"""
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 
 @pytest.fixture
 def setting(taped: Place) -> Setting:
     return read_setting(DAGS / "any.py")
-
-
-def extra(uri: str) -> Any:
-    with create_session() as session:
-        events = select(AssetEvent).order_by(AssetEvent.id.desc())
-        return next(event.extra for event in session.scalars(events) if event.uri == uri)
-
-
-def xcom(run: Any, task: str, key: str = "return_value") -> Any:
-    with create_session() as session:
-        found = session.scalars(
-            select(XComModel).where(
-                XComModel.run_id == run.run_id, XComModel.task_id == task, XComModel.key == key
-            )
-        ).one()
-        return XComModel.deserialize_value(found)
-
-
-def test_a_capture_tells_the_frontier_and_the_labels(taped: Place) -> None:
-    told = extra("capstan://streams/little")
-    assert told["records"] + sum(told["late"].values()) == told["fed"] == 144
-    assert told["frontier"] == ["2024-05-03T21:00:00.000000Z"]
-    known = json.loads((taped.work / "workers.json").read_text(encoding="utf-8"))
-    assert known == {"little": ["a", "b", "c"]}
-    assert list(taped.work.rglob("result.json")) == []
-
-
-def test_a_replay_by_hand(taped: Place) -> None:
-    asked = {"into": "copied", "workers": ["a", "c"], "until": "2024-05-02"}
-    first = taped.run("capstan_replay", asked)
-    assert first.state == "success"
-    certificate = xcom(first, "replay")
-    assert certificate["records"] == 32
-    assert certificate["audit"]["passed"]
-    assert xcom(first, "certificate").startswith(f"## Certificate of {certificate['run']}\n")
-    assert extra("capstan://tables/copied")["fingerprint"] == certificate["fingerprint"]
-    found = lineage("replay", str(taped.lake), certificate)
-    [tape], [table] = found.inputs, found.outputs
-    assert tape.name == str(taped.lake / "streams" / "little" / "events")
-    assert table.name == str(taped.lake / "tables" / "copied")
-    assert table.outputFacets["outputStatistics"].rowCount == 32  # type: ignore[attr-defined]
-    assert deltalake.DeltaTable(tape.name).to_pyarrow_dataset().count_rows() > 0
-    names = ("Certificate", "Target", "Run")
-    links = [xcom(first, "replay", f"_link_{name}Link") for name in names]
-    assert links[0].endswith("/tasks/certificate/rendered_templates")
-    assert links[1].endswith("/assets?name_pattern=capstan%2Ftables%2Fcopied")
-    assert links[2].endswith(f"/plugin/capstan/capstan/runs/{certificate['run']}")
-
-
-def test_a_day_is_backfilled_and_an_audit_tells_what_was_changed_since(taped: Place) -> None:
-    # A run by hand has the interval that ends with its date.
-    run = taped.run("capstan_backfill__by_day", date=datetime(2024, 5, 2, tzinfo=UTC))
-    assert run.state == "success"
-    assert xcom(run, "replay")["until"] == "2024-05-02T00:00:00.000000Z"
-    assert extra("capstan://tables/by_day")["records"] == 48
-    table = taped.lake / "tables" / "by_day"
-    found = deltalake.DeltaTable(str(table)).to_pyarrow_table()
-    assert sorted(found["seen"].to_pylist()) == [16, 16, 16]
-
-    wrong = found.set_column(found.schema.get_field_index("seen"), "seen", pa.array([1, 16, 16]))
-    deltalake.write_deltalake(str(table), wrong, mode="overwrite")
-    refused = taped.run("capstan_audit", {"target": "by_day"})
-    assert refused.state == "failed"
-    answer = xcom(refused, "audit")
-    assert answer["error"] == "CAP-AUDIT"
-    [audit] = answer["audits"]
-    assert audit["findings"][0]["kind"] == "changed"
-    _, audited = lineage("audit", str(taped.lake), answer).inputs
-    assert audited.name == str(table)
-    assert audited.facets is not None
-    [told] = audited.facets["dataQualityAssertions"].assertions  # type: ignore[attr-defined]
-    assert (told.success, told.params) == (False, {"run": audit["run"]})
-
-
-@pytest.mark.nightly
-def test_what_is_missing_is_filled_by_a_run_for_each_interval(
-    taped: Place, execute: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    declared = tmp_path / "streams.yaml"
-    declared.write_text(taped.streams.read_text(encoding="utf-8") + FILLED, encoding="utf-8")
-    monkeypatch.setenv("CAPSTAN_STREAMS", str(declared))
-    asked = {"fill": True, "replays": ["filled"], "chunk": 1}
-    filled = taped.run("capstan_gaps", asked)
-    assert filled.state == "success"
-    [backfill] = xcom(filled, "fill")["backfills"]
-    became = [(run["since"][:10], run["records"], run["published"]) for run in backfill["runs"]]
-    assert became == [("2024-05-01", 48, True), ("2024-05-02", 48, True)]
-    found = deltalake.DeltaTable(str(taped.lake / "tables" / "filled")).to_pyarrow_table()
-    assert sorted(found["id"].to_pylist()) == list(range(96))
-    assert extra("capstan://tables/filled")["run"] == backfill["runs"][-1]["run"]
-    # And then there is nothing to fill.
-    task, where = taped.bag().dags["capstan_gaps"].get_task("gaps"), context()
-    where |= {"params": asked, "task": task}
-    with pytest.raises(DownstreamTasksSkipped):
-        execute(task, where)
-    [told] = where["ti"].pushed["return_value"]["replays"]
-    assert (told["counts"]["covered"], told["counts"]["gap"]) == (2, 0)
-
-
-@pytest.mark.nightly
-def test_a_recording_that_breaks_a_rule_fails_the_maintenance(
-    taped: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(taped.lake, tmp_path / "lake")
-    monkeypatch.setenv("CAPSTAN_LAKE", str(tmp_path / "lake"))
-    lake = Lake.at(tmp_path / "lake")
-    assert taped.run("capstan_maintain").state == "success"
-    path = lake.stream("little").events
-    events = deltalake.DeltaTable(path).to_pyarrow_table().sort_by("commit")
-    last = events.slice(events.num_rows - 1).to_pylist()[0]
-    stray = {**last, "kind": "progress", "seq": 99, "updates": [], "commit": last["commit"] + 1}
-    stray |= dict.fromkeys(("time", "records", "fingerprint"))
-    rows = pa.Table.from_pylist([stray], schema=events.schema)
-    deltalake.write_deltalake(path, rows, mode="append")
-    refused = taped.run("capstan_maintain", {"streams": ["little"]})
-    assert refused.state == "failed"
-    assert xcom(refused, "maintain")["error"] == "CAP-VIOLATION"
-    assert [known.rule for known in known_violations(lake)] == ["seq"]
 
 
 def fields(**more: object) -> dict[str, object]:
@@ -457,56 +317,6 @@ def test_a_backfill_through_a_pipeline_asks_for_it(
     request = where["ti"].pushed["request"]
     assert (request["pipeline"], request["sink"]) == ("places", "hours")
     assert (request["transform"], request["replay"]) == (None, "hours")
-
-
-def test_a_replay_that_follows_goes_on_from_its_state(
-    taped: Place, execute: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    declared = tmp_path / "streams.yaml"
-    declared.write_text(taped.streams.read_text(encoding="utf-8") + PAIRS, encoding="utf-8")
-    monkeypatch.setenv("CAPSTAN_STREAMS", str(declared))
-    first = taped.run("capstan_follow__pairs", {"peers": 2})
-    assert first.state == "success"
-    certificate = xcom(first, "replay")
-    state = certificate["pipeline"]["state"]
-    assert (certificate["follow"], certificate["peers"], state["peers"]) == ("pairs", 2, 2)
-    where = context()
-    where["params"] = {"peers": 3}
-    with pytest.raises(DownstreamTasksSkipped):
-        execute(taped.bag().dags["capstan_follow__pairs"].get_task("plan"), where)
-    request = where["ti"].pushed["request"]
-    assert (request["follow"], request["peers"], request["as_of"]) == ("pairs", 3, None)
-    assert (request["pipeline"], request["sink"], request["replay"]) == ("places", "pairs", "pairs")
-    plan = where["ti"].pushed["plan"]
-    assert (plan["peers"], plan["records"]) == (3, 0)
-    assert plan["pipeline"]["resumed"] == state["snapshot"]
-
-
-@pytest.fixture
-def listed(setting: Setting, execute: Any, context: Any) -> Callable[..., list[Any]]:
-    def found(**params: object) -> list[Any]:
-        where = context()
-        where["params"] = {"target": None, "runs": None, "newest": None, **params}
-        answer = execute(ListAuditsOperator(task_id="plan", setting=setting), where)
-        return list(answer["request"]["audits"])
-
-    return found
-
-
-@pytest.mark.nightly
-def test_audits_are_of_what_stands(taped: Place, listed: Callable[..., list[Any]]) -> None:
-    with pytest.raises(TaskRefusedError, match="CAP-TARGET: no replay has published into 'by_dya'"):
-        listed(target="by_dya")
-    first = taped.run("capstan_replay", {"into": "twice", "until": "2024-05-02"})
-    later = {"into": "twice", "since": "2024-05-01T12:00:00Z", "until": "2024-05-03"}
-    second = taped.run("capstan_replay", later)
-    names = [xcom(run, "replay")["run"] for run in (second, first)]
-    found = listed(target="twice")
-    assert found == [{"run": names[0], "version": None}, {"run": names[1], "version": 1}]
-    assert listed(target="twice", newest=1) == found[:1]
-    assert listed(runs=[names[1]]) == found[1:]
-    with pytest.raises(TaskRefusedError, match="CAP-RUN: run 'none' has published nothing"):
-        listed(runs=["none"])
 
 
 def test_a_certificate_needs_a_result(execute: Any, context: Any) -> None:

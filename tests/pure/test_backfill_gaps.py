@@ -18,6 +18,8 @@ from capstan.cli import main
 from capstan.declare import Declarations, Mode, Replay, Transform
 from capstan.errors import BadRequest
 from capstan.ledger.regions import region_text
+from capstan.maintain.retire import plan_retire
+from capstan.replay.plan import make_plan
 from capstan.replay.request import Request
 from capstan.tape import delta
 from capstan.tape.lake import Lake
@@ -49,6 +51,7 @@ REPLAYS = (
     Replay(name="weekly", stream="s", target="weekly", schedule="@weekly"),
     Replay(name="some", stream="s", target="copy", workers=("b",)),
     Replay(name="odd", stream="s", target="odd", transform="by_day", schedule="0 6 * * *"),
+    Replay(name="quarters", stream="s", target="quarters", schedule="*/15 * * * *"),
     Replay(name="batches", stream="numbers", target="batches", since=0, until=10),
     Replay(name="asked", stream="s", target="copy", approve=True),
 )
@@ -74,10 +77,10 @@ class Place:
     Worker c was opened on the second day.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, every: int | None = None) -> None:
         self.lake = Lake.at(root / "lake")
         hours = [(FIRST + n * HOUR,) for n in range(0, 88, 4)]
-        lay_tape(self.lake, "s", "abc", hours, (day(3.5),), opened={"c": (day(1),)})
+        lay_tape(self.lake, "s", "abc", hours, (day(3.5),), opened={"c": (day(1),)}, every=every)
 
     def books(self, target: str, transform: str = "", code: str = "") -> Books:
         return Books(self.lake, "s", self.lake.table(target), transform, code)
@@ -340,6 +343,25 @@ def test_what_cannot_be_meant_is_refused(place: Place, given: dict[str, object],
     with pytest.raises(BadRequest) as caught:
         place.survey("days", **given)
     assert caught.value.code == code
+
+
+def test_no_range_ends_within_a_step_of_the_stream(tmp_path: Path) -> None:
+    place = Place(tmp_path, every=HOUR)
+    inside = "2024-05-02T10:30:00Z"
+    for given in ({"since": inside}, {"until": inside}, {"since": inside, "transform": "anyone"}):
+        with pytest.raises(BadRequest, match=r"CAP-GRAIN.*whole multiples of 1 hour") as caught:
+            make_plan(place.lake, declarations(), Request("s", "t", **given))
+        assert "2024-05-02T10:00:00.000000Z and 2024-05-02T11:00" in caught.value.hint
+    with pytest.raises(BadRequest, match="CAP-GRAIN"):
+        plan_retire(place.lake, "s", inside)
+    with pytest.raises(BadRequest, match="CAP-GRAIN"):
+        place.survey("copy", until=inside)
+    with pytest.raises(BadRequest, match=r"CAP-EVERY.*no multiple of the grain, 1 hour"):
+        place.survey("copy", every=timedelta(minutes=90))
+    # Where nothing is said, intervals are days all the same; moments inside a step cut nothing.
+    for replay in ("copy", "quarters"):
+        assert len(place.survey(replay).intervals) == 4
+    assert make_plan(place.lake, declarations(), Request("s", "t", since="2024-05-02T10:00:00Z"))
 
 
 def test_numbers_are_cut_by_counts(tmp_path: Path) -> None:

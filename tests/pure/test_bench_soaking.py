@@ -8,12 +8,12 @@ import pytest
 
 from capstan.bench.soaking import COUNTED, MOST, Stage, grown, in_turns, main
 
-STAGE = Stage(15, 10.0, 4, 8, 12, 15, 20, 100, 5000.0, {})
+STAGE = Stage(15, 10.0, 12, 15, 20, 100, 5000.0, {})
 
 
 def test_what_rises_now_and_then_has_not_grown() -> None:
     counts = (6, 5, 5, 5, 5, 11)
-    assert grown([replace(STAGE, follow_jobs=count, verify_jobs=count) for count in counts]) == []
+    assert grown([replace(STAGE, follow_jobs=count, capture_jobs=count) for count in counts]) == []
 
 
 def test_each_count_is_judged() -> None:

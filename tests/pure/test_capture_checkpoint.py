@@ -52,7 +52,7 @@ def test_batches_without_rows_before_there_is_a_worker_are_not_missed(
     tmp_path: Path, begun: int, ended: int
 ) -> None:
     tape = lay(tmp_path, begun=begun, ended=ended)
-    assert reserve(None, tape) == Checkpoint("own", 0)
+    assert reserve(tape) == Checkpoint("own", 0)
     assert last_batch(tape) == ended - 1
 
 
@@ -61,7 +61,7 @@ def test_those_of_another_checkpoint_are(tmp_path: Path) -> None:
     with pytest.raises(
         BadRequest, match="CAP-CHECKPOINT.* stands at batch 2, the tape at batch -1"
     ):
-        reserve(None, tape)
+        reserve(tape)
 
 
 def test_once_there_is_a_commit_every_batch_is_on_tape(tmp_path: Path) -> None:
@@ -69,4 +69,4 @@ def test_once_there_is_a_commit_every_batch_is_on_tape(tmp_path: Path) -> None:
     event = pa.Table.from_pylist([{"worker": 0, "batch": 0, "commit": 0}], schema=EVENTS)
     deltalake.write_deltalake(tape.paths.events, event, mode="append")
     with pytest.raises(BadRequest, match="CAP-CHECKPOINT.* stands at batch 2, the tape at batch 0"):
-        reserve(None, tape)
+        reserve(tape)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from capstan.capture.consumed import begun_at, consumed
+from capstan.capture.consumed import begun_at, consumed, logged_files
 from capstan.declare import Source
 from capstan.tape.feed import Consumed
 
@@ -51,6 +51,20 @@ def test_files_that_spark_has_written_into_one(tmp_path: Path) -> None:
     lay(tmp_path, "sources/0/2.compact", *entry(0, "a"), *entry(1, "b"), *entry(2, "c", "d"))
     (found,) = consumed(str(tmp_path), FILES, 2)
     assert found.files == ("file:///s/c", "file:///s/d")
+
+
+def test_all_that_a_source_of_files_has_given(tmp_path: Path) -> None:
+    assert list(logged_files(str(tmp_path))) == []
+    lay(tmp_path, "sources/0/0", {"web": {"0": 5}})
+    assert list(logged_files(str(tmp_path))) == []
+    for number in range(11):
+        lay(tmp_path, f"sources/0/{number}", *entry(number, f"{number}"))
+    whole = [line for number in range(10) for line in entry(number, f"{number}")]
+    (tmp_path / "sources/0/9").unlink()
+    lay(tmp_path, "sources/0/9.compact", *whole)
+    lay(tmp_path, "sources/0/.9.compact.crc")
+    found = sorted(logged_files(str(tmp_path)))
+    assert found == sorted((f"file:///s/{number}", 1) for number in range(11))
 
 
 def test_offsets_of_partitions(tmp_path: Path) -> None:

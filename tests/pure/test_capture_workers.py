@@ -18,14 +18,13 @@ from capstan.declare import ByColumn, ByKey, ByPartition, EventTime
 from capstan.errors import BadRequest, Fenced
 from capstan.tape.feed import Consumed
 from capstan.tape.lake import Lake
-from capstan.tape.tape import newest_cut, open_tape
+from capstan.tape.tape import append_workers, newest_cut, open_tape
 from capstan.testing.streams import little_stream
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from capstan.tape.tape import Tape
-    from capstan.tape.transaction import Txn
 
 TIME = pa.struct([("event", pa.timestamp("us", "UTC"))])
 UPDATES = pa.list_(pa.struct([("time", TIME), ("diff", pa.int64())]))
@@ -37,28 +36,10 @@ WORKERS = pa.schema([("worker", pa.int32()), ("label", pa.string()), ("opened_co
 STREAM = little_stream("/none", workers=ByColumn(column="place", labels=("a", "b")))
 
 
-class Spark:
-    """Makes no frame of rows; `append` takes them as they are."""
-
-    def createDataFrame(self, rows: list[tuple[int, str, int]], _: object) -> pa.Table:
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        return pa.table(columns, schema=WORKERS)
-
-
 @pytest.fixture
-def tape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tape:
+def tape(tmp_path: Path) -> Tape:
     """A tape of one commit, on which worker 0 stands for `a`."""
 
-    def append(rows: pa.Table, path: str, *, txn: Txn) -> str | None:
-        last = deltalake.DeltaTable(path).transaction_version(txn.app)
-        if last is not None and last >= txn.version:
-            return None
-        identity = deltalake.Transaction(txn.app, txn.version)
-        properties = deltalake.CommitProperties(app_transactions=[identity])
-        deltalake.write_deltalake(path, rows, mode="append", commit_properties=properties)
-        return path
-
-    monkeypatch.setattr(workers.delta, "append", append)
     paths = Lake.at(tmp_path).stream("s")
     time = {"coordinates": [{"name": "event", "kind": "timestamp"}]}
     deltalake.DeltaTable.create(
@@ -73,9 +54,7 @@ def tape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tape:
     )
     deltalake.DeltaTable.create(paths.workers, WORKERS)
     opened = open_tape(Lake.at(tmp_path), "s")
-    append(
-        Spark().createDataFrame([(0, "a", 0)], None), paths.workers, txn=workers.Txn("roster:s", 0)
-    )
+    assert append_workers(opened, {0: "a"}, 0, number=0)
     return opened
 
 
@@ -83,18 +62,18 @@ def test_two_captures_of_one_checkpoint_never_open_one_label_twice(tape: Tape) -
     one, other = (Roster.load(tape, newest_cut(tape)) for _ in range(2))
     opened, fresh = one.with_labels(STREAM, ())
     assert (fresh, opened.free) == ({1: "b"}, 2)
-    opened.write_down(Spark(), tape, fresh)
+    opened.write_down(tape, fresh)
 
     opened, fresh = other.with_labels(STREAM, ())
 
     with pytest.raises(Fenced, match="CAP-FENCED: stream s: commit 1 was written by another"):
-        opened.write_down(Spark(), tape, fresh)
+        opened.write_down(tape, fresh)
     assert workers.number_of_next(tape) == 2
 
 
 def test_what_was_written_down_and_cut_off_opens_with_the_next_commit(tape: Tape) -> None:
     opened, fresh = Roster.load(tape, newest_cut(tape)).with_labels(STREAM, ())
-    opened.write_down(Spark(), tape, fresh)
+    opened.write_down(tape, fresh)
 
     again = Roster.load(tape, newest_cut(tape))
 
@@ -102,14 +81,14 @@ def test_what_was_written_down_and_cut_off_opens_with_the_next_commit(tape: Tape
     assert again.with_labels(STREAM, ()) == (again, {})
     wider = replace(STREAM, workers=ByColumn(column="place", labels=("a", "b", "c")))
     opened, fresh = again.with_labels(wider, ())
-    opened.write_down(Spark(), tape, fresh)
+    opened.write_down(tape, fresh)
     assert (fresh, opened.free, workers.number_of_next(tape)) == ({2: "c"}, 3, 3)
 
 
 def test_who_has_looked_at_the_tape_two_commits_ago_opens_none(tape: Tape) -> None:
     cut = newest_cut(tape)
     later = replace(Roster.load(tape, cut), commit=1)
-    later.write_down(Spark(), tape, {1: "b"})
+    later.write_down(tape, {1: "b"})
     with pytest.raises(Fenced, match="CAP-FENCED: stream s: commit 1"):
         Roster.load(tape, cut)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import deltalake
 import pyarrow as pa
@@ -22,11 +22,9 @@ from capstan.times.region import Region
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
 
 EARLY, LATE = Region(Box((0,), (10,))), Region(Box((10,), (20,)))
 A, B, NEXT_A = "t-aaaaaaaa-1", "t-bbbbbbbb-1", "t-aaaaaaaa-2"
-NO_SPARK = cast("SparkSession", None)
 
 
 @pytest.fixture
@@ -63,7 +61,7 @@ def test_a_clock_that_jumps_back_ends_no_claim(
     monkeypatch.setattr(claims, "now", lambda: datetime.now(UTC) - back)
     assert (alive(books), left_open(books)) == ([(A, 1)], [])
     # Its holder goes on, and writes nothing new meanwhile.
-    claims.hold(NO_SPARK, books.lake, A, 1)
+    claims.hold(books.lake, A, 1)
 
 
 @pytest.mark.parametrize("step", ["done", "failed", "rolled-back"])
@@ -101,7 +99,7 @@ def test_a_renewal_goes_on_and_one_that_comes_too_late_begins_anew(books: Books)
 def test_whoever_lost_its_claim_is_fenced_before_it_commits(books: Books, end: str) -> None:
     books.claimed(A, [0], EARLY)
     books.stepped(A, "intent", {})
-    claims.hold(NO_SPARK, books.lake, A, 1)
+    claims.hold(books.lake, A, 1)
     if end == "release":
         books.released(A)
     elif end == "step":
@@ -109,7 +107,7 @@ def test_whoever_lost_its_claim_is_fenced_before_it_commits(books: Books, end: s
     else:
         books.claimed(A, [0], EARLY, attempt=2)
     with pytest.raises(Fenced, match="CAP-FENCED.*attempt 1 holds no more"):
-        claims.hold(NO_SPARK, books.lake, A, 1)
+        claims.hold(books.lake, A, 1)
 
 
 def test_runs_of_one_identity_are_in_each_other_s_way_whatever_they_play(books: Books) -> None:

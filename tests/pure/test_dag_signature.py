@@ -296,7 +296,7 @@ def test_signatures_go_along_with_a_graph_that_was_asked_for_them(tmp_path):
     asked, unasked = (graph(logic(stateful_map(module_of(tmp_path, text).total))) for _ in "ab")
     known = asked.signatures
     shipped = [cloudpickle.loads(cloudpickle.dumps(dag)) for dag in (asked, unasked)]
-    for path in tmp_path.iterdir():
+    for path in tmp_path.glob("*.py"):
         path.unlink()
     linecache.clearcache()
     signature._source.cache_clear()

@@ -384,6 +384,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         (["stream: clicks", "until: 9999999999999999999"], "until", "BIGINT"),
         (["stream: flights", "since: 2013-02-01", "until: 2013-01-01"], "until", "after since"),
         (["stream: clicks", "since: 3", "until: 3"], "until", "after since"),
+        (
+            ["stream: flights", "until: 2013-01-01T05:30:00Z"],
+            "until",
+            "not a multiple of 1 hour, the times of flights",
+        ),
         (["stream: flights", "mode: merge"], "mode", "merge needs keys"),
         (["stream: flights", "mode: upsert"], "mode", "replace, append or merge"),
         (["stream: flights", "transform: daily", "workers: [EWR]"], "workers", "leave out workers"),

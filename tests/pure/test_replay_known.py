@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -118,3 +119,41 @@ def test_of_several_coordinates_the_last_is_halved(tmp_path: Path) -> None:
         "(`_time`.`epoch` < 5L AND `_time`.`event` >= 0L AND `_time`.`event` < 2L), "
         "(`_time`.`epoch` < 5L AND `_time`.`event` >= 3L AND `_time`.`event` < 4L)))"
     )
+
+
+def told(plan: Plan, *turns: tuple[str, int], columns: StructType = COPY, **more: object) -> str:
+    """What is known after runs of streams, each over an hour."""
+    listed = [
+        replace(covered(plan, hours([hour]))[0], run=f"r-{n:08x}-1", stream=stream)
+        for n, (stream, hour) in enumerate(turns)
+    ]
+    return known_sql(plan, columns, listed, **more)  # type: ignore[arg-type]
+
+
+def test_what_another_output_has_covered_since_is_not_known(plan: Plan) -> None:
+    one, two = (told(plan, ("s", hour)) for hour in (1, 2))
+    assert told(plan, ("other", 1)) == "false"
+    assert told(plan, ("other", 1), ("s", 1)) == one
+    assert told(plan, ("s", 1), ("other", 1)) == f"({one} AND NOT coalesce({one}, false))"
+    # Of what does not meet its own rows nothing is asked.
+    assert told(plan, ("s", 1), ("other", 2)) == one
+    assert told(plan, ("s", 1), ("other", 1), ("s", 2)) == (
+        f"(({one} AND NOT coalesce({one}, false)) OR {two})"
+    )
+    # However often two outputs take turns, the condition nests no deeper than for one.
+    turns = [turn for _ in range(200) for turn in (("s", 1), ("other", 1))]
+    assert depth(told(plan, *turns)) < 10
+    copies = covered(plan, hours([1]))
+    assert known_sql(plan, COPY, [replace(copies[0], transform="sum")]) == "false"
+
+
+def test_workers_of_another_stream_are_told_by_what_they_stand_for(plan: Plan) -> None:
+    named = make_plan(plan.lake, DECLARATIONS, Request("s", "named"))
+    columns = StructType([StructField("who", StringType()), StructField("day", TimestampType())])
+    turns = ("s", 1), ("other", 1)
+    own = told(named, turns[0], columns=columns)
+    # Their worker 0 is b, or somebody else's, which is no row of worker a.
+    for labels in ({0: "b"}, {0: "x"}):
+        assert told(named, *turns, columns=columns, labels={"other": labels}) == own
+    for labels in ({"other": {0: "a"}}, {}):
+        assert told(named, *turns, columns=columns, labels=labels) != own

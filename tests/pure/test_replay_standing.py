@@ -185,18 +185,28 @@ def refused(told: Told, besides: Collection[str] = (), **asked: object) -> str |
     return None
 
 
-def test_a_declared_replay_appends_no_row_twice(told: Told) -> None:
+@pytest.mark.parametrize("replay", ["added", None])
+def test_no_row_is_appended_twice(told: Told, replay: str | None) -> None:
     told.published("first", told.plan(mode=Mode.APPEND, workers=("a",)))
     late = "1970-01-01T04:00:00Z"
-    assert refused(told, replay="added") == "first"
-    assert refused(told, replay="added", until="1970-01-01T03:00:00Z") == "first"
-    assert refused(told, replay="added", workers=("b",)) is None
-    assert refused(told, replay="added", since=late, until="1970-01-01T05:00:00Z") is None
-    # What is its own is no obstacle, and by hand one may do as one likes.
-    assert refused(told, ["first"], replay="added") is None
-    assert refused(told) is None
-    with pytest.raises(BadRequest, match=r"^CAP-APPEND: replay added appends, and run first has "):
-        preview(told.lake, DECLARED, told.request(mode=Mode.APPEND, replay="added"))
+    assert refused(told, replay=replay) == "first"
+    assert refused(told, replay=replay, until="1970-01-01T03:00:00Z") == "first"
+    assert refused(told, replay=replay, workers=("b",)) is None
+    assert refused(told, replay=replay, since=late, until="1970-01-01T05:00:00Z") is None
+    # What is its own is no obstacle; what another transform makes is something else.
+    assert refused(told, ["first"], replay=replay) is None
+    assert refused(told, replay=replay, transform="sum") is None
+    with pytest.raises(BadRequest, match=r"^CAP-APPEND: run first has put rows of that range "):
+        preview(told.lake, DECLARED, told.request(mode=Mode.APPEND, replay=replay))
+
+
+def test_a_followed_replay_appends_beside_its_own_runs_alone(told: Told) -> None:
+    asked = {"follow": "f", "since": None, "until": None}
+    plan = told.plan(**asked, mode=Mode.APPEND)
+    told.published("own", plan)
+    assert refused(told, **asked) is None
+    told.published("first", told.plan(mode=Mode.APPEND))
+    assert refused(told, **asked) == "first"
 
 
 def test_where_the_target_keeps_no_time_what_was_played_counts(told: Told) -> None:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import deltalake
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import fs
 
+from capstan.breakage import told
+from capstan.errors import Broken
+from capstan.tape import summary
+from capstan.tape.lake import Lake
 from capstan.tape.scan import in_portions, read_columns, rows_of
+from capstan.tape.tape import open_tape
+from capstan.testing.bare import lay_tape
 
 
 @given(st.lists(st.integers(0, 7)), st.integers(1, 10))
@@ -54,3 +62,49 @@ def test_arrow_opens_the_files_of_a_dataset_itself(tmp_path: Path) -> None:
     assert isinstance(found.filesystem, fs.SubTreeFileSystem)
     assert isinstance(found.filesystem.base_fs, fs.LocalFileSystem)
     assert found.to_table().sort_by("a").to_pydict() == rows.to_pydict()
+
+
+@pytest.mark.parametrize(
+    "read", [lambda path: rows_of(path).to_table(), lambda path: read_columns(path, ["n"])]
+)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda whole: b"", id="empty"),
+        pytest.param(lambda whole: whole[:200], id="cut short"),
+        pytest.param(lambda whole: whole[:100] + bytes(900) + whole[1000:], id="zeros in it"),
+        pytest.param(lambda whole: b"rubbish " * 20, id="rubbish"),
+        pytest.param(None, id="gone"),
+    ],
+)
+def test_a_damaged_file_is_told_as_such(tmp_path: Path, read, damage) -> None:
+    path = str(tmp_path / "table")
+    deltalake.write_deltalake(path, pa.table({"n": list(range(1000))}))
+    (file,) = Path(path).glob("*.parquet")
+    if damage is None:
+        file.unlink()
+    else:
+        file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(Exception) as caught:
+        read(path)
+    assert told(caught.value).code == "CAP-DAMAGED", caught.value
+    with pytest.raises(Broken) as named:
+        read_columns(path, ["n"])
+    assert named.value.fields["path"] == str(file)
+
+
+def test_what_a_commit_has_added_is_counted_from_its_own_files(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path)
+    lay_tape(lake, "some", ["a", "b"], [(1,), (2,)], None)
+    tape = open_tape(lake, "some")
+    earlier = deltalake.DeltaTable(tape.paths.events)
+    rows = pa.table(earlier.to_pyarrow_table())
+    deltalake.write_deltalake(tape.paths.events, rows.slice(0, 3), mode="append")
+    for file in earlier.file_uris():
+        Path(file.removeprefix("file://")).unlink()
+
+    events, records = summary.added_counts(tape, earlier.version() + 1)
+    assert events == Counter(rows.column("worker").to_pylist()[:3])
+    assert records == sum(number or 0 for number in rows.column("records").to_pylist()[:3])
+    with pytest.raises(Broken, match="CAP-DAMAGED"):
+        summary.added_counts(tape, earlier.version())

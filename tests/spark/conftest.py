@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,9 +13,152 @@ from capstan.testing.settings import LASTING, MASTER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+
+_HERE = Path(__file__).parent
+
+# What `make test` runs of this folder: of each room the tests without which its breaking would go
+# unseen. All others are further cases, and run by `make test-all`.
+CORE = {
+    "audit": {
+        "test_a_copy_fails",
+        "test_a_transform_fails",
+        "test_a_transform_passes",
+        "test_a_true_copy_passes",
+        "test_cells_of_a_table_equal_those_of_the_index",
+        "test_shared_columns_fail",
+        "test_shared_columns_pass_and_leave_the_others_alone",
+    },
+    "backfill": {"test_chunks_are_one_run_over_all_and_twice_changes_nothing"},
+    "bitemporal": {"test_nothing_is_late_and_a_range_completes_by_what_was_known"},
+    "capture": {
+        "test_a_second_capture_of_nothing_new_changes_nothing",
+        "test_a_worker_that_opens_later_starts_at_the_frontier",
+        "test_advance_sends_late_records_at_the_frontier",
+        "test_each_reason_for_being_late",
+        "test_epochs",
+        "test_what_is_fed_is_on_tape_and_the_tape_is_sound",
+        "test_what_is_late_depends_on_the_batches_and_nothing_else_does",
+    },
+    "checks": {"test_failed_checks_publish_nothing_and_are_noted"},
+    "claims": {
+        "test_a_run_that_was_unlocked_while_it_lived_is_shut_out",
+        "test_what_waits_is_published_by_a_new_attempt_once_its_claim_is_dead",
+    },
+    "cli": {
+        "test_a_range_that_another_run_holds_ends_with_4_until_it_is_unlocked",
+        "test_a_replay_stands_is_altered_mended_and_taken_back",
+        "test_verify_ends_with_1_where_a_recording_is_not_valid",
+        "test_what_is_not_complete_ends_with_3_and_closing_completes_it",
+    },
+    "counters": {
+        "test_a_replay_of_a_day_reads_the_files_of_that_day",
+        "test_a_replay_reads_records_once_and_its_audit_does_not",
+        "test_a_replay_that_stands_runs_nothing",
+        "test_a_staged_replay_makes_six_commits",
+        "test_no_payload_passes_through_python",
+        "test_python_over_the_payload_would_be_seen",
+        "test_verification_of_few_events_runs_no_job",
+        "test_verification_reads_no_payload",
+    },
+    "damage": {
+        "test_a_log_that_lacks_something_is_named",
+        "test_put_back_it_is_as_before",
+    },
+    "exchange": {"test_a_recording_of_timely_is_sound_here_is_played_and_comes_out_as_it_was"},
+    "few_events": {"test_they_are_numbered_alike"},
+    "fingerprint": {
+        "test_a_doubled_row_shows",
+        "test_golden",
+        "test_order_and_files_change_nothing",
+        "test_rows_are_equal_exactly_when_their_hashes_are",
+        "test_sums_are_modulo_two_to_the_64",
+    },
+    "kafka": {"test_each_partition_is_a_worker_with_a_watermark_of_its_own"},
+    "known": {"test_what_one_run_has_left_out_is_not"},
+    "lost_records": {"test_files_are_written_of_no_worker"},
+    "maintain": {
+        "test_a_second_maintenance_changes_nothing",
+        "test_what_nobody_needs_is_deleted_and_nothing_else",
+    },
+    "moments": {"test_a_text_is_a_moment_only_where_it_becomes_a_time"},
+    "nexmark": {"test_every_query_is_registered", "test_what_was_captured_gives_what_sql_gives"},
+    "pipeline_play": {
+        "test_a_failing_operator_fails_the_job_and_says_where",
+        "test_hourly_departures_are_those_of_the_source",
+    },
+    "plan_diff": {
+        "test_a_copy_is_compared_row_by_row_and_the_replay_does_as_it_said",
+        "test_rejected_leaves_the_target_and_the_staging_and_holds_nothing",
+    },
+    "predicates": {"test_spark_keeps_what_the_region_has"},
+    "put_back": {"test_late_records_enter_at_the_frontier_once"},
+    "recapture": {"test_chosen_workers_and_a_declaration_that_stays"},
+    "replay": {
+        "test_a_transform_that_writes_outside_its_range",
+        "test_a_transform_that_wrote_a_wrong_row_is_not_published",
+        "test_append_and_its_rollback",
+        "test_bad_requests_change_nothing",
+        "test_each_time_once",
+        "test_held_then_published",
+        "test_ledgers_are_read_by_others",
+        "test_merge_and_its_rollback",
+        "test_only_complete_times",
+        "test_publish_roll_back_publish_again",
+        "test_replace_leaves_the_rows_outside",
+        "test_rows_of_unknown_origin_are_not_replaced_unless_adopted",
+        "test_twice_changes_nothing",
+    },
+    "replay_piped": {
+        "test_a_sink_goes_into_its_table",
+        "test_an_operator_that_fails_publishes_nothing",
+    },
+    "replay_state": {"test_a_rescaled_snapshot_is_what_the_next_run_goes_on_from"},
+    "rescaled_capture": {"test_old_workers_are_closed_and_new_ones_go_on"},
+    "retire": {
+        "test_a_replay_that_needs_them_is_refused_by_name",
+        "test_records_before_go_and_all_else_stays",
+    },
+    "session": {
+        "test_a_second_session_is_the_first",
+        "test_sql_means_the_same_on_any_machine",
+        "test_the_session_reads_and_writes_delta_in_utc",
+        "test_the_settings_are_those_that_were_measured",
+        "test_which_masters_are_local",
+    },
+    "sockets": {"test_what_is_sent_is_on_tape_as_it_was"},
+    "source": {"test_a_record_that_the_tape_lost", "test_all_that_was_consumed_is_there"},
+    "times_of_rows": {"test_what_is_no_time_is_late"},
+    "transaction": {
+        "test_a_commit_adds_two_files_to_the_log",
+        "test_a_commit_is_the_one_that_delta_s_own_writer_makes",
+        "test_of_one_app_only_a_rising_version_is_committed",
+        "test_of_two_at_once_under_one_app_the_second_is_skipped",
+    },
+    "undo": {
+        "test_a_range_from_within_a_step_replaces_no_row_that_it_does_not_play",
+        "test_of_rows_that_nobody_has_changed_any_run_is_taken_back",
+    },
+    "verify": {
+        "test_agrees_with_the_reference_on_any_sequence",
+        "test_events_of_unknown_workers_are_not_forgotten",
+        "test_few_events_are_judged_alike_without_spark",
+        "test_only_what_is_sound_is_remembered",
+    },
+    "verify_deep": {"test_records_are_held_against_their_events"},
+    "workloads": {"test_flights_by_day_counts_as_polars_does", "test_the_first_bids_are_known"},
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to `make test-all` what is not of the core."""
+    for item in items:
+        if item.path.parent == _HERE:
+            name = getattr(item, "originalname", item.name)
+            if name not in CORE.get(item.path.stem.removeprefix("test_"), ()):
+                item.add_marker(pytest.mark.rest)
 
 
 @pytest.fixture(scope="session")

@@ -533,7 +533,7 @@ def test_a_transform_that_keeps_neither_worker_nor_time(made: Made) -> None:
 def test_cells_of_a_table_equal_those_of_the_index(made: Made, held: DataFrame) -> None:
     shape = shape_of(held.schema, EVENT, payload=PAYLOAD)
     promised = promised_cells(made.spark, made.tape, made.cut, made.workers, made.region)
-    stored = stored_cells(held, stored_payload(made.spark, made.tape).fields, shape, EVENT)
+    stored = stored_cells(held, stored_payload(made.tape).fields, shape, EVENT)
     assert promised.columns == stored.columns == ["worker", "t0", "records", "h1", "h2"]
     assert sorted(promised.collect()) == sorted(stored.collect())
     found = compare(promised, stored.where("worker <> 1"), 2)

@@ -97,10 +97,12 @@ def scans(play: Play, into: str, checks: tuple[Check, ...], **asked: object) -> 
         play(into, checks, **asked)
     found = [scan.path.removeprefix("file:") for e in watch.executions for scan in e.scans]
     root = play.lake.root
+    # A scan names the table, or the first of its files: `streams/s/records/...`, `staging/run/...`.
+    places = [path.removeprefix(f"{root}/").split("/") for path in found]
     return sorted(
-        path.removeprefix(f"{root}/").split("/")[0] + ("/" + Path(path).name).replace(into, "T")
-        for path in found
-        if "/ledger/" not in path and "_delta_log" not in path
+        f"{parts[0]}/{parts[2 if parts[0] == 'streams' else 1].replace(into, 'T')}"
+        for parts in places
+        if parts[0] != "ledger" and "_delta_log" not in parts
     )
 
 

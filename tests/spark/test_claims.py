@@ -52,7 +52,7 @@ def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
 def declare_dead(play: Play) -> None:
     """Declare whoever holds something dead."""
     for each in claims.alive(play.lake):
-        unlock(play.spark, play.lake, each.run)
+        unlock(play.lake, each.run)
 
 
 @contextmanager
@@ -158,7 +158,7 @@ def test_whoever_lost_its_range_while_its_claim_had_run_out_gives_way(
 
     def take() -> None:
         monkeypatch.setattr(claims, "LEASE", lease)
-        claims.claim(play.spark, play.lake, other, "little", scope)
+        claims.claim(play.lake, other, "little", scope)
 
     with meanwhile("replay.audit", take), pytest.raises(Fenced, match="holds no more"):
         play("gave_way", **MORNING)

@@ -236,7 +236,7 @@ def test_a_range_that_another_run_holds_ends_with_4_until_it_is_unlocked(run, sp
     lake = Lake.at(place)
     everything = Region(Box.everything(open_tape(lake, "bids").time_type))
     other = RunId("f" * 32, 1, "table")
-    claims.claim(spark, lake, other, "bids", Scope(lake.table("table"), None, everything))
+    claims.claim(lake, other, "bids", Scope(lake.table("table"), None, everything))
     code, error = run("replay", "bids", "--into", "table")
     assert (code, error["error"], error["holder"]) == (4, "CAP-HELD", other.name)
     row = run("runs")[1]["runs"][-1]
@@ -282,7 +282,7 @@ def test_a_foreign_table_is_audited_by_its_own_columns(foreign):
     assert (code, found["kind"], found["passed"]) == (0, "copy", True)
     # Two houses, three complete hours of two bids each; the fourth hour is not judged.
     assert (found["cells"], found["records"]) == (6, 12)
-    code, found = audit("--workers", "south", "--since", "2013-03-01T00:30", "--until", UNTIL)
+    code, found = audit("--workers", "south", "--since", "2013-03-01T01:00", "--until", UNTIL)
     assert (code, found["cells"], found["records"]) == (0, 2, 4)
     code, found = audit("--columns", "price")
     assert (code, found["kind"]) == (0, "shared-columns")

@@ -23,7 +23,7 @@ from capstan.tape import delta
 from capstan.tape.lake import Lake
 from capstan.tape.tape import Tape, open_tape
 from capstan.testing.streams import HOUR, lay, little_stream, rows
-from capstan.verify import verify
+from capstan.verify import few, verify
 
 DAY = 86_400
 FIRST_DAY = 18_262
@@ -225,7 +225,14 @@ def statistics(path: str) -> list[str]:
     return [name for name in names if name.startswith("min.")]
 
 
-def test_verification_reads_no_payload(made: Made) -> None:
+def test_verification_of_few_events_runs_no_job(made: Made) -> None:
+    with Watch(made.spark) as watch:
+        assert verify(made.spark, made.lake, made.tape, remember=False).valid
+    assert watch.jobs == 0
+
+
+def test_verification_reads_no_payload(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(few, "MOST", -1)
     with Watch(made.spark) as watch:
         assert verify(made.spark, made.lake, made.tape, remember=False).valid
     assert watch.scans(made.tape.paths.records) == ()
@@ -265,21 +272,33 @@ def test_following_reads_what_is_new_however_long_the_tape(
     assert read[0] == read[1]
 
 
-def test_no_payload_passes_through_python(spark: SparkSession, tmp_path: Path) -> None:
+def test_no_payload_passes_through_python(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(few, "MOST", -1)
     with Watch(spark) as watch:
         made = make(spark, tmp_path, 2)
         made.replay("copy", partial=True)
         made.replay("direct", partial=True, direct=True)
-    heavy = {str(made.source), made.tape.paths.records, made.lake.table("copy")}
-    seen = [
-        scan.path.removeprefix("file:")
-        for execution in watch.executions
-        if execution.python
-        for scan in execution.scans
-    ]
+    heavy = (
+        str(made.source),
+        made.tape.paths.records,
+        made.lake.table("copy"),
+        made.lake.staging(""),
+    )
+    by_python, by_others = (
+        [
+            scan.path.removeprefix("file:")
+            for execution in watch.executions
+            if bool(execution.python) is python
+            for scan in execution.scans
+        ]
+        for python in (True, False)
+    )
     # The index does, in verification; so Python would be seen.
-    assert made.tape.paths.events in seen
-    assert [path for path in seen if path in heavy or "/staging/" in path] == []
+    assert made.tape.paths.events in by_python
+    assert [path for path in by_python if path.startswith(heavy)] == []
+    assert any(path.startswith(made.tape.paths.records) for path in by_others)
 
 
 def test_python_over_the_payload_would_be_seen(made: Made) -> None:
@@ -287,7 +306,10 @@ def test_python_over_the_payload_would_be_seen(made: Made) -> None:
     with Watch(made.spark) as watch:
         payload = records.select("data.*")
         payload.mapInArrow(lambda batches: batches, payload.schema).count()
-    assert [execution.python for execution in watch.executions if execution.scans] == [
-        ("MapInArrow",)
+    reading = [
+        execution
+        for execution in watch.executions
+        if any("_delta_log" not in scan.path for scan in execution.scans)
     ]
+    assert [execution.python for execution in reading] == [("MapInArrow",)]
     assert watch.jobs > 0

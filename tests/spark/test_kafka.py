@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -32,7 +34,6 @@ from capstan.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -163,6 +164,42 @@ def test_offsets_that_no_batch_has_consumed_are_found(
     found = compare(spark, tape, captured[1])
     assert found.findings == (Difference(2, "web/0", "gap", 2, 0),)
     assert not found.agrees
+
+
+def delete(spark: SparkSession, kafka: Broker, topic: str) -> None:
+    """Delete a topic, and wait until it is gone."""
+    jvm = spark._jvm
+    assert jvm is not None
+    properties, wanted = jvm.java.util.Properties(), jvm.java.util.ArrayList()
+    properties.put("bootstrap.servers", kafka.address)
+    wanted.add(topic)
+    admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)
+    admin.deleteTopics(wanted).all().get()
+    while topic in set(admin.listTopics().names().get()):
+        time.sleep(0.1)
+    admin.close()
+
+
+@pytest.mark.parametrize("longer", [True, False])
+def test_a_topic_that_was_made_again_is_refused_until_it_is_asked_for(
+    spark: SparkSession, kafka: Broker, lake: Lake, longer: bool
+) -> None:
+    topic = f"again{longer}"
+    click(spark, kafka.address, topic, range(10))
+    stream = stream_of(kafka.address, topic)
+    assert capture(spark, lake, stream).records == 10
+    assert capture(spark, lake, stream).records == 0
+    delete(spark, kafka, topic)
+    click(spark, kafka.address, topic, range(100, 120 if longer else 104))
+    with pytest.raises(BadRequest, match=f"^CAP-SOURCE-OTHER: .* topic {topic} was deleted"):
+        capture(spark, lake, stream)
+    assert ids(lake, "clicks") == [*range(10)]
+    if not longer:
+        # Of a tape that does not know the ids the connector sees that offsets are gone.
+        (Path(lake.stream("clicks").checkpoint) / "topics").unlink()
+        with pytest.raises(BadRequest, match=r"^CAP-SOURCE-LOST: .*\(KAFKA_DATA_LOSS"):
+            capture(spark, lake, stream)
+    assert capture(spark, lake, stream, reseat=True).records == (20 if longer else 4)
 
 
 def test_partitions_that_a_topic_gains_are_workers_from_then_on(

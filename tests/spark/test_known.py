@@ -72,3 +72,21 @@ def test_beside_gaps_without_rows_all_of_it_is_known(known: Known) -> None:
 def test_beside_gaps_with_rows_it_is_not(known: Known) -> None:
     with pytest.raises(BadRequest, match=r"CAP-ADOPT.* 94 rows"):
         known([0, *range(1, RUNS, 2)])
+
+
+def test_rows_that_another_stream_has_replaced_since_are_its_own(
+    play: Play, tmp_path: Path
+) -> None:
+    plan = make_plan(play.lake, play.declarations, play.request("table", **DAYS))
+    lake, workers = Lake.at(tmp_path), tuple(sorted(plan.workers))
+    publish_all(Books(lake, NAME, plan.target), {"table-00000001-1": (workers, plan.region)})
+    require_known(play.spark, lake, plan)
+    # The version that a run has published counts up from 1: the first of these is elsewhere.
+    far = Region(Box((0,), (1,)))
+    theirs = {"far-00000001-1": (workers, far), "table-00000002-1": (workers[:1], plan.region)}
+    publish_all(Books(lake, "other", plan.target), theirs)
+    said = r"CAP-ADOPT.* of this output .*: table-00000002-1 of stream other"
+    with pytest.raises(BadRequest, match=said) as caught:
+        require_known(play.spark, lake, plan)
+    all_ = play.spark.read.format("delta").load(plan.target)
+    assert caught.value.fields["rows"] == all_.where(f"_worker = {workers[0]}").count() > 0

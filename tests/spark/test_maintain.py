@@ -30,7 +30,7 @@ from capstan.maintain.retire import retire
 from capstan.maintain.run import maintain
 from capstan.maintain.runs import INDEX
 from capstan.maintain.tables import files_of, index_tables, ledger_tables
-from capstan.tape import delta
+from capstan.tape import arrow_writer
 from capstan.tape.feed import Claim, Origin, claim, inserted
 from capstan.tape.lake import Lake
 from capstan.tape.retention import LOG, retention_of
@@ -113,7 +113,7 @@ def test_the_feed_keeps_its_rows_where_they_belong(unkept: Sixteen, tmp_path: Pa
     made = unkept.copied(tmp_path)
     [feed] = [table for table in index_tables(made.tape) if table.name == "feed"]
     for batch, origin in ((4, Origin.IDLE), (5, Origin.CAPTURE)):
-        claim(made.spark, made.tape, Claim(batch, origin))
+        claim(made.tape, Claim(batch, origin))
     rows = contents.rows(feed.path)
 
     done = compact_index(made.spark, replace(feed, sizes=SIZES), ended=True)
@@ -334,7 +334,7 @@ def test_what_nobody_needs_is_deleted_and_nothing_else(
     assert upkeep.vacuum(spark, "records", str(path)) == 1
     assert set(path.glob("*.parquet")) == there - {left}
     at_once = {"delta.deletedFileRetentionDuration": "interval 0 hours"}
-    delta.set_properties(spark, str(path), at_once)
+    arrow_writer.set_properties(str(path), at_once)
     assert upkeep.vacuum(spark, "records", str(path)) == 0
     monkeypatch.setattr(upkeep, "LEASE", timedelta(0))
     gone = upkeep.vacuum(spark, "records", str(path))

@@ -1,4 +1,4 @@
-"""Texts that become moments of the clock where they meet a time."""
+"""Texts as times: those that are none, and those that become moments of the clock."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from capstan.capture.domain import event_time
 from capstan.tape.moments import moment_in
+from capstan.testing.streams import little_stream
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
 RECORDS = "(SELECT TIMESTAMP '2024-05-01 00:00:00' AS at, 'a name' AS name)"
@@ -33,3 +37,35 @@ def test_a_text_is_a_moment_only_where_it_becomes_a_time(
 ) -> None:
     query = f"WITH records AS {RECORDS} SELECT * FROM records WHERE {condition}"
     assert moment_in(query, spark.sql(query)) == moment
+
+
+TEXTS = {
+    "2024-05-20T10:00:00Z": "2024-05-20T10:00:00Z",
+    "2024-05-20T10:00:00.25+02:00": "2024-05-20T08:00:00.25Z",
+    # As Java writes a whole minute, and others a whole hour.
+    "2024-05-20T10:00Z": "2024-05-20T10:00:00Z",
+    "2024-05-20T10:00": "2024-05-20T10:00:00Z",
+    " 2024-05-20 10:30 ": "2024-05-20T10:30:00Z",
+    "2024-05-20T10:30-05:00": "2024-05-20T15:30:00Z",
+    "2024-05-20T10:30 Europe/Berlin": "2024-05-20T08:30:00Z",
+    "2024-05-20T10Z": "2024-05-20T10:00:00Z",
+    "2024-05-20T10+02:00": "2024-05-20T08:00:00Z",
+    "2024-05-20": "2024-05-20T00:00:00Z",
+    "10:30": None,
+    "now": None,
+    "2024-05-20T25:00Z": None,
+    "2024-05-20T10:61Z": None,
+    "2024-05-20 10:00 AM": None,
+    "2024-05-20T10:00:61Z": None,
+    "20/05/2024 10:00": None,
+    "2024-05-20T10:": None,
+}
+
+
+def test_a_text_is_a_time_as_iso_8601_has_it(spark: SparkSession, tmp_path: Path) -> None:
+    stream = little_stream(tmp_path)
+    rows = spark.createDataFrame(list(TEXTS.items()), "at: string, right: string")
+    read = event_time(stream, rows).alias("read")
+    right = rows["right"].cast("timestamp").alias("right")
+    wrong = rows.select("at", read, right).where("NOT read <=> right").collect()
+    assert wrong == []

@@ -112,7 +112,7 @@ def test_what_is_complete_under_an_antichain_is_played_followed_and_recorded_aga
     frontier = frontier_of(begun)
     assert len(frontier) > 5
     tape = form_tape(spark, lake, "loops", FORM, {}, ValueError())  # type: ignore[arg-type]
-    enrol(spark, tape, recorded)
+    enrol(tape, recorded)
     lay(spark, tape, 0, {}, begun)
     assert verify(spark, lake, tape, deep=True).valid
     told = [list(time) for time in frontier]

@@ -126,7 +126,7 @@ def test_append_adds_all_and_merge_takes_nothing_away(play: Planned) -> None:
     assert figures(play.diff("merged", transform="sum_by_day", **keys)) == (0, 0, 0)
 
     play("appended", since=DAY2, until=DAY3)
-    found = play.diff("appended", since=DAY2, until=DAY3, mode=Mode.APPEND)
+    found = play.diff("appended", since=DAY3, until=DAY4, mode=Mode.APPEND)
     assert figures(found) == (48, 0, 0)
 
 
@@ -199,7 +199,7 @@ def test_a_publish_that_was_cut_off_after_the_approval_is_finished(play: Planned
 def test_rejected_leaves_the_target_and_the_staging_and_holds_nothing(play: Planned) -> None:
     run, waits = held(play, "rejected")
     version = delta.version_of(play.lake.table("rejected"))
-    row = reject(play.spark, play.lake, run, Decision("ann", reason="the wrong month"))
+    row = reject(play.lake, run, Decision("ann", reason="the wrong month"))
     assert row.step is Step.REJECTED
     assert (row.detail["by"], row.detail["reason"]) == ("ann", "the wrong month")
     assert row.detail["staging"] == waits["staging"]
@@ -207,7 +207,7 @@ def test_rejected_leaves_the_target_and_the_staging_and_holds_nothing(play: Plan
     assert delta.version_of(play.lake.table("rejected")) == version
     assert [claim for claim in claims.alive(play.lake) if claim.run == run] == []
     # Rejected again it stays as it was, and nobody can publish it any more.
-    assert reject(play.spark, play.lake, run, Decision("bob")).detail["by"] == "ann"
+    assert reject(play.lake, run, Decision("bob")).detail["by"] == "ann"
     with pytest.raises(AnswerIsNo, match="^CAP-REJECTED.* by ann .*the wrong month") as caught:
         play.publish(run, ANN)
     assert caught.value.exit_code == 1
@@ -218,12 +218,12 @@ def test_rejected_leaves_the_target_and_the_staging_and_holds_nothing(play: Plan
     assert runs.read_history(play.lake, run).attempts == 2
     assert play.publish(run, ANN).certificate["attempt"] == 2
     with pytest.raises(BadRequest, match="^CAP-NOT-AUDITED"):
-        reject(play.spark, play.lake, run, ANN)
+        reject(play.lake, run, ANN)
 
 
 def test_what_was_overtaken_while_it_waited_is_not_published(play: Planned) -> None:
     run, _ = held(play, "overtaken")
-    assert unlock(play.spark, play.lake, run) == 1
+    assert unlock(play.lake, run) == 1
     other = play("overtaken", since=DAY3, until=DAY4, workers=("c",)).certificate["run"]
     with pytest.raises(BadRequest, match=f"^CAP-LATER: run {other} wrote over part"):
         play.publish(run, ANN)

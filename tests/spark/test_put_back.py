@@ -19,7 +19,7 @@ from capstan.declare import ByKey, EventTime
 from capstan.errors import BadRequest, Broken
 from capstan.replay.request import Request
 from capstan.replay.run import replay
-from capstan.tape import delta, feed, schema, summary
+from capstan.tape import arrow_writer, delta, feed, schema, summary
 from capstan.tape.lake import Lake
 from capstan.tape.tape import format_of, newest_cut, open_tape
 from capstan.testing import contents
@@ -346,7 +346,7 @@ class TestFormats:
         paths = open_tape(lake, "little").paths
         # As it was before there was a feed.
         shutil.rmtree(paths.feed)
-        delta.set_properties(spark, paths.events, {"capstan.format": "1"})
+        arrow_writer.set_properties(paths.events, {"capstan.format": "1"})
         tape = open_tape(lake, "little")
         assert verify(spark, lake, tape, deep=True).valid
         assert feed.count_late(tape, newest_cut(tape)) == {"late": 2, "unknown-worker": 1}
@@ -372,7 +372,7 @@ class TestFormats:
         capture(spark, lake, stream)
         paths = open_tape(lake, "little").paths
         newer = str(schema.FORMAT + 1)
-        delta.set_properties(spark, paths.events, {"capstan.format": newer})
+        arrow_writer.set_properties(paths.events, {"capstan.format": newer})
         before = contents.rows(paths.records)
         for write in (
             lambda: capture(spark, lake, stream),

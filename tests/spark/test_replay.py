@@ -275,7 +275,7 @@ def test_held_then_published(play: Play) -> None:
 def test_unlock(play: Play) -> None:
     scope = Scope(play.lake.table("locked"), (0, 1), Region(Box((None,), (None,))))
     dead = RunId("f" * 32, 1, "locked")
-    assert claims.claim(play.spark, play.lake, dead, "little", scope) == 1
+    assert claims.claim(play.lake, dead, "little", scope) == 1
     with pytest.raises(Held) as caught:
         play("locked", workers=("b",), since=DAY2, until=DAY4)
     assert caught.value.exit_code == 4
@@ -283,19 +283,22 @@ def test_unlock(play: Play) -> None:
     # Another worker is another matter.
     play("locked", workers=("c",), since=DAY2, until=DAY4)
 
-    assert unlock(play.spark, play.lake, dead.name) == 1
+    assert unlock(play.lake, dead.name) == 1
 
     play("locked", workers=("b",), since=DAY2, until=DAY4)
     assert play.column("locked") == between(48, 144, "bc")
     with pytest.raises(BadRequest, match="CAP-RUN"):
-        unlock(play.spark, play.lake, "nosuch-1")
+        unlock(play.lake, "nosuch-1")
 
 
 def test_append_and_its_rollback(play: Play) -> None:
     play("appended", workers=("a",), since=DAY2, until=DAY4, mode=Mode.APPEND)
-    second = play("appended", workers=("a", "b"), since=DAY2, until=DAY4, mode=Mode.APPEND)
-    assert play.column("appended") == sorted(between(48, 144, "a") * 2 + between(48, 144, "b"))
-    assert play("appended", workers=("a", "b"), since=DAY2, until=DAY4, mode=Mode.APPEND).stood
+    second = play("appended", workers=("b",), since=DAY2, until=DAY4, mode=Mode.APPEND)
+    assert play.column("appended") == between(48, 144, "ab")
+    assert play("appended", workers=("b",), since=DAY2, until=DAY4, mode=Mode.APPEND).stood
+    with pytest.raises(BadRequest, match="CAP-APPEND"):
+        play("appended", workers=("a", "b"), since=DAY2, until=DAY4, mode=Mode.APPEND)
+    assert play.column("appended") == between(48, 144, "ab")
 
     play.rollback(run_of(second))
 

@@ -103,22 +103,22 @@ def followed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> F
 
 def test_runs_on_any_workers_end_as_one_run_through(followed: Followed) -> None:
     found = [followed.run("pieces", peers=3)]
-    for peers in (5, None, 2):
+    for peers in (None, 2):
         followed.grow()
         found.append(followed.run("pieces", peers))
     whole = followed.run("through", peers=2)
 
     assert followed.rows("pieces") == followed.rows("through")
-    assert sum(followed.rows("through").values()) > 100
+    assert sum(followed.rows("through").values()) > 75
     names = [str(state_of(each)["snapshot"]) for each in found]
     assert followed.state(names[-1]) == followed.state(str(state_of(whole)["snapshot"]))
     assert followed.state(names[-1])
     # Each goes on from the one before, and reads what is new alone.
     said = [each["pipeline"] for each in found]
     assert [each["resumed"] for each in said] == [None, *names[:-1]]  # type: ignore[index]
-    assert [state_of(each)["peers"] for each in found] == [3, 5, 5, 2]
+    assert [state_of(each)["peers"] for each in found] == [3, 3, 2]
     assert sum(int(str(each["records"])) for each in found) == whole["records"]
-    assert [int(str(each["records"])) for each in found[1:]] == [PIECE] * 3
+    assert [int(str(each["records"])) for each in found[1:]] == [PIECE] * 2
     assert state_of(found[-1])["keys"] == state_of(whole)["keys"]
     # A snapshot has a file per replay worker at most.
     assert parts_of(followed.lake, "places")[names[-1]] == state_of(found[-1])["parts"]
@@ -188,13 +188,21 @@ def test_taking_a_run_back_takes_its_state_back(followed: Followed) -> None:
     assert followed.rows("back") == after
 
 
-DAMAGE = {
-    "DELETE FROM {} WHERE kind = 'chunk' AND rows > 0 AND node = 'visits'": NotWhole,
-    "DELETE FROM {} WHERE kind = 'head' AND worker = 1": NotWhole,
-    "UPDATE {} SET data = X'00' WHERE kind = 'chunk' AND rows > 0": SnapshotCorrupt,
-    "UPDATE {} SET rows = rows + 1 WHERE kind = 'chunk' AND rows > 0": NotWhole,
-    "UPDATE {} SET worker = 1 - worker WHERE kind = 'chunk'": NotWhole,
-}
+CHUNKS = "kind = 'chunk' AND rows > 0"
+DAMAGE: list[tuple[str, dict[str, str], type[Exception]]] = [
+    (f"{CHUNKS} AND node = 'visits'", {}, NotWhole),
+    ("kind = 'head' AND worker = 1", {}, NotWhole),
+    (CHUNKS, {"data": "X'00'"}, SnapshotCorrupt),
+    (CHUNKS, {"rows": "rows + 1"}, NotWhole),
+    ("kind = 'chunk'", {"worker": "1 - worker"}, NotWhole),
+]
+"""Rows of a state, and what is done to them: they are changed, or gone."""
+
+
+def damage(path: str, rows: str, changes: dict[str, str]) -> None:
+    table = delta.open_table(path)
+    done = table.update(changes, predicate=rows) if changes else table.delete(rows)
+    assert done[f"num_{'updated' if changes else 'deleted'}_rows"] > 0
 
 
 def test_a_state_that_cannot_be_read_back_stops_the_run(followed: Followed) -> None:
@@ -203,13 +211,13 @@ def test_a_state_that_cannot_be_read_back_stops_the_run(followed: Followed) -> N
     followed.grow()
     path = followed.lake.state("places")
     whole = delta.version_of(path)
-    for damage, error in DAMAGE.items():
-        followed.spark.sql(damage.format(f"delta.`{path}`"))
+    for part, changes, error in DAMAGE:
+        damage(path, part, changes)
         with pytest.raises(error) as caught:
             followed.run("broken")
-        assert caught.value.exit_code == 2
+        assert caught.value.exit_code == 2  # type: ignore[attr-defined]
         assert followed.rows("broken") == before
-        followed.spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {whole}")
+        delta.open_table(path).restore(whole)
     followed.run("broken", peers=3)
     followed.run("unbroken")
     assert followed.rows("broken") == followed.rows("unbroken") != before
@@ -272,6 +280,7 @@ def test_the_state_of_one_of_several_tables_is_rescaled_by_the_command(
     assert peers == {"one": 2, "other": 3}
 
 
+@pytest.mark.nightly
 def test_snapshots_that_no_run_goes_on_from_are_cleared(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,11 +341,12 @@ def test_maintenance_clears_what_counts_for_nothing_and_spares_who_is_at_work(
     assert parts_of(lake, "unsteady") == {}
 
     # The next run of one of them has written its state, and has not published.
-    newest = followed.newest("many")
+    followed.run("at_work", peers=2)
+    newest = followed.newest("at_work")
     last = newest.history.last
     run = RunId(last.identity, last.generation + 1, short_name(last.target))
     everything = Region(Box.everything(EVENT))
-    attempt = claims.claim(spark, lake, run, "little", Scope(last.target, None, everything))
+    attempt = claims.claim(lake, run, "little", Scope(last.target, None, everything))
     mine = f"{run.name}-{attempt}"
     parts = read_parts(spark, lake, newest.snapshot)
     assert parts is not None
@@ -344,14 +354,14 @@ def test_maintenance_clears_what_counts_for_nothing_and_spares_who_is_at_work(
     kept = {each.name for each in list_taken(lake, "places") if each.standing}
     clear_snapshots(spark, lake, "places")
     assert mine in parts_of(lake, "places")
-    claims.release(spark, lake, run.name, attempt)
+    claims.release(lake, run.name, attempt)
     assert clear_snapshots(spark, lake, "places") == [mine]
     assert clear_snapshots(spark, lake, "places") == []
     standing = {each.name for each in list_taken(lake, "places") if each.standing}
     assert standing <= kept
     assert newest.name in standing
     followed.grow()
-    assert followed.run("many")["pipeline"]["resumed"] == newest.name  # type: ignore[index]
+    assert followed.run("at_work")["pipeline"]["resumed"] == newest.name  # type: ignore[index]
 
 
 def test_the_state_of_a_run_that_has_published_unsaid_is_kept(followed: Followed) -> None:

@@ -221,7 +221,7 @@ def test_what_is_not_complete_is_not_retired(
 
 def held(made: Sixteen, run: RunId) -> None:
     everything = Region(Box.everything(made.tape.time_type))
-    claims.claim(made.spark, made.lake, run, NAME, Scope("elsewhere", None, everything))
+    claims.claim(made.lake, run, NAME, Scope("elsewhere", None, everything))
 
 
 def test_while_a_run_plays_nothing_is_retired(spark: SparkSession, tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_while_a_run_plays_nothing_is_retired(spark: SparkSession, tmp_path: Pat
         retire(spark, made.lake, NAME, "2020-01-02")
     assert (error.value.exit_code, error.value.fields["holder"]) == (4, first.name)
     assert read_retired(made.lake, made.tape) == []
-    claims.release(spark, made.lake, first.name, 1)
+    claims.release(made.lake, first.name, 1)
 
     # One that claims after the look and before it is written down: it may have seen nothing.
     def claim(point: str, _: dict[str, object]) -> None:
@@ -252,7 +252,7 @@ def test_while_a_run_plays_nothing_is_retired(spark: SparkSession, tmp_path: Pat
     busy = maintain(spark, made.lake, [NAME], sizes=SIZES)
     assert (busy.refusal.code, busy.refusal.exit_code) == ("CAP-HELD", 4)
     assert busy.tables[NAME][0].damaged == []
-    claims.release(spark, made.lake, second.name, 1)
+    claims.release(made.lake, second.name, 1)
     # The next maintenance finishes it.
     done = maintain(spark, made.lake, [NAME], sizes=SIZES)
     assert done.retired == {NAME: ROWS}

@@ -60,7 +60,7 @@ def test_the_settings_are_those_that_were_measured(spark: SparkSession) -> None:
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.databricks.delta.autoCompact.enabled": "false",
         "spark.databricks.delta.optimizeWrite.enabled": "false",
-        "spark.sql.adaptive.enabled": "true",
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",

@@ -6,7 +6,7 @@ import pytest
 
 from capstan.bench.soaking import COUNTED, MOST, Soak, grown
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.nightly
 
 
 def test_what_a_stage_costs_does_not_grow_with_the_tape(spark, tmp_path) -> None:

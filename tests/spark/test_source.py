@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
 
 from capstan.capture.comparing import Difference, compare
+from capstan.capture.listing import Passed
 from capstan.capture.run import capture, put_back
-from capstan.declare import Source
+from capstan.declare import ByColumn, ByKey, Source
 from capstan.errors import AnswerIsNo, BadRequest
 from capstan.exchange import RecaptureRequest, recapture
 from capstan.replay.request import Request
 from capstan.replay.run import replay
-from capstan.tape import delta
+from capstan.tape import delta, summary
 from capstan.tape.lake import Lake
-from capstan.tape.tape import open_tape
+from capstan.tape.tape import newest_cut, open_tape
 from capstan.testing.streams import START, declared, lay, little_stream, rows
 from capstan.verify import verify
 
@@ -58,10 +60,13 @@ def test_all_that_was_consumed_is_there(spark: SparkSession, made: Made) -> None
     tape = open_tape(lake, "little")
     for deep in (False, True):
         found = compare(spark, tape, stream, deep=deep)
-        assert found.agrees
+        assert found.differing == 0
         # What was put back was fed in the batch that brought it late, and counts there alone.
         assert (found.batches, found.records, found.gone, found.unknown) == (13, 122, 0, 0)
-    found.require_agreement()
+    # What came since is no difference, and is not on tape.
+    assert (found.agrees, found.unread) == (False, 1)
+    with pytest.raises(AnswerIsNo, match=r"CAP-SOURCE-DIFFERS.*1 files .* on tape: later\.parq"):
+        found.require_agreement()
     # Spark writes its list of files anew now and then; each batch still names its own.
     files = pl.read_delta(tape.paths.feed).sort("batch")["files"].drop_nulls()
     names = [[path.rpartition("/")[2] for path in each] for each in files]
@@ -125,6 +130,207 @@ def test_a_source_that_does_not_count_is_refused_by_name(
         compare(spark, open_tape(lake, "copy"), stream)
     # It says itself where it stands, and the feed keeps that.
     assert "reservoirVersion" in pl.read_delta(lake.stream("little").feed)["detail"][0]
+
+
+class TestListing:
+    """Each file that a listing has is read, once, or counted by the reason why not."""
+
+    def test_each_is_read_however_old_and_however_deep(
+        self, spark: SparkSession, lake: Lake, source: Path
+    ) -> None:
+        stream = little_stream(source)
+        for number, name in enumerate(["new", "copied", "2024/05/deep", "_export", "newer"]):
+            path = source / name
+            moment = datetime(2001, 9, 9, tzinfo=UTC) if name == "copied" else None
+            lay(path.parent, path.name, rows(range(10 * number, 10 * number + 10)), moment)
+            found = capture(spark, lake, stream)
+        told = {"hidden": ["_export.parquet"]}
+        assert found.passed is not None
+        assert found.passed.files == told
+        tape = open_tape(lake, "little")
+        ids = pl.read_delta(tape.paths.records)["data"].struct.field("id").sort().to_list()
+        assert ids == [*range(30), *range(40, 50)]
+        compared = compare(spark, tape, stream, deep=True)
+        assert (compared.agrees, compared.records) == (True, 40)
+        assert compared.passed is not None
+        assert compared.passed.files == told
+
+    def test_one_that_was_changed_or_renamed_is_told_and_not_read_again(
+        self, spark: SparkSession, lake: Lake, source: Path
+    ) -> None:
+        stream = little_stream(source)
+        for number in range(2):
+            lay(source, f"{number}", rows(range(10 * number, 10 * number + 10)))
+        assert capture(spark, lake, stream).fed == 20
+        lay(source, "0", rows(range(12)))
+        found = capture(spark, lake, stream)
+        assert found.passed is not None
+        assert (found.fed, found.passed.files) == (0, {"changed": ["0.parquet"]})
+        (source / "1.parquet").rename(source / "2.parquet")
+        for _ in range(2):
+            with pytest.raises(BadRequest, match="CAP-RENAMED"):
+                capture(spark, lake, stream)
+        (source / "2.parquet").rename(source / "1.parquet")
+        lay(source, "3", rows(range(20, 30)))
+        assert capture(spark, lake, stream).fed == 10
+
+    def test_a_path_with_wildcards_is_a_rule_of_its_own(
+        self, spark: SparkSession, lake: Lake, source: Path
+    ) -> None:
+        for number, name in enumerate(["in/0", "out/1"]):
+            path = source / name
+            lay(path.parent, path.name, rows(range(10 * number, 10 * number + 10)))
+        stream = little_stream(source)
+        some = replace(stream.source, path=f"{source}/i*/*.parquet")
+        found = capture(spark, lake, replace(stream, source=some))
+        assert (found.fed, found.passed) == (10, None)
+
+    def test_names_of_folders_are_text(self, spark: SparkSession, lake: Lake, source: Path) -> None:
+        for number, store in enumerate(["007", "07", "7"]):
+            lay(source / f"store={store}", "0", rows([number]))
+        plain = replace(little_stream(source).source, schema=None)
+        stream = little_stream(source, source=plain, workers=ByColumn(by="column", column="store"))
+        assert capture(spark, lake, stream).passed == Passed({}, {})
+        tape = open_tape(lake, "little")
+        assert set(summary.worker_labels(tape, newest_cut(tape)).values()) == {"007", "07", "7"}
+
+
+COLUMNS = {"id": ["a", "b"], "at": [START, START], "net": [1, 2], "gross": [10, 20]}
+
+
+def lay_columns(folder: Path, name: str, changes: dict[str, object], suffix: str) -> None:
+    """A file with `COLUMNS`, of which some are others; None takes one away."""
+    folder.mkdir(parents=True, exist_ok=True)
+    columns = {**COLUMNS, **changes}
+    table = pl.DataFrame({key: values for key, values in columns.items() if values is not None})
+    if suffix == "parquet":
+        table.write_parquet(folder / f"{name}.parquet")
+    else:
+        table.write_csv(folder / f"{name}.csv")
+
+
+class TestShapes:
+    """Columns are told by name, file by file: what a file has besides is taken, or refused."""
+
+    def stream(self, source: Path, suffix: str, **given: object) -> Stream:
+        options = {"header": "true"} if suffix == "csv" else {}
+        made = Source(format=suffix, path=str(source), options=options)
+        by = ByKey(by="key", columns=("id",), count=2)
+        return little_stream(source, source=replace(made, **given), workers=by)
+
+    @pytest.mark.parametrize("suffix", ["parquet", "csv"])
+    def test_what_a_file_has_besides_is_taken_and_one_of_before_lacks_it(
+        self, spark: SparkSession, lake: Lake, source: Path, suffix: str
+    ) -> None:
+        stream = self.stream(source, suffix)
+        for name, changes in (("0", {}), ("1", {"discount": [5, 6]}), ("2", {})):
+            lay_columns(source, name, changes, suffix)
+            assert capture(spark, lake, stream).records == 2
+        rows = pl.read_delta(lake.stream("little").records).sort("batch")["data"].struct.unnest()
+        assert [int(each or 0) for each in rows["discount"]] == [0, 0, 5, 6, 0, 0]
+        assert compare(spark, open_tape(lake, "little"), stream, deep=True).agrees
+
+    @pytest.mark.parametrize(
+        ("suffix", "changes", "said"),
+        [
+            ("parquet", {"net": ["1", "2"]}, "net as string, and the stream has it as bigint"),
+            ("parquet", {"net": [1.5, None]}, "net as double, and the stream has it as bigint"),
+            ("parquet", {"net": None, "nett": [1, 2]}, "no column net"),
+            ("parquet", {"net": None}, "no column net"),
+            ("parquet", {"at": [START.date()] * 2}, "at as date, and the stream has it as time"),
+            ("csv", {"net": None, "gross": None, "brutto": [1, 2]}, "brutto where net is"),
+            ("csv", {"net": None}, "gross where net is"),
+        ],
+    )
+    def test_all_else_is_refused_by_file_and_column(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        source: Path,
+        suffix: str,
+        changes: dict[str, object],
+        said: str,
+    ) -> None:
+        stream = self.stream(source, suffix)
+        lay_columns(source, "0", {}, suffix)
+        capture(spark, lake, stream)
+        before = {path: delta.version_of(path) for path in vars_of(lake)}
+        lay_columns(source, "1", changes, suffix)
+        with pytest.raises(BadRequest, match=rf"CAP-SCHEMA: .*the file 1\.{suffix} has {said}"):
+            capture(spark, lake, stream)
+        assert {path: delta.version_of(path) for path in vars_of(lake)} == before
+        # Once it is mended, it is captured as any other.
+        lay_columns(source, "1", {}, suffix)
+        assert capture(spark, lake, stream).records == 2
+
+    def test_columns_in_another_order_are_read_by_name_or_refused(
+        self, spark: SparkSession, lake: Lake, source: Path, tmp_path: Path
+    ) -> None:
+        for suffix in ("parquet", "csv"):
+            folder, its = source / suffix, Lake.at(tmp_path / suffix)
+            stream = self.stream(folder, suffix)
+            lay_columns(folder, "0", {}, suffix)
+            capture(spark, its, stream)
+            swapped = {name: COLUMNS[name] for name in ("id", "at", "gross", "net")}
+            pl.DataFrame(swapped).write_csv(folder / "1.csv") if suffix == "csv" else pl.DataFrame(
+                swapped
+            ).write_parquet(folder / "1.parquet")
+            if suffix == "csv":
+                with pytest.raises(BadRequest, match="CAP-SCHEMA.*has gross where net is"):
+                    capture(spark, its, stream)
+                continue
+            assert capture(spark, its, stream).records == 2
+            rows = pl.read_delta(its.stream("little").records)["data"].struct.unnest()
+            assert sorted(rows["net"]) == [1, 1, 2, 2]
+
+    @pytest.mark.parametrize("kind", ["STRING", "INT"])
+    def test_a_declared_type_that_a_file_does_not_have_is_named(
+        self, spark: SparkSession, lake: Lake, source: Path, kind: str
+    ) -> None:
+        lay_columns(source, "0", {}, "parquet")
+        schema = f"id STRING, at TIMESTAMP, net {kind}, gross BIGINT, more DOUBLE"
+        with pytest.raises(BadRequest, match=r"CAP-SCHEMA.*0\.parquet has net as bigint"):
+            capture(spark, lake, self.stream(source, "parquet", schema=schema))
+        assert lake.streams() == []
+
+
+class TestConditions:
+    """What Spark and Delta say of a source is told by a code, and what helps does help."""
+
+    def test_of_a_delta_table(
+        self, spark: SparkSession, lake: Lake, source: Path, tmp_path: Path
+    ) -> None:
+        table = str(tmp_path / "table")
+        lay(source, "0", rows(range(10)))
+        spark.read.parquet(str(source)).write.format("delta").save(table)
+        stream = little_stream(source, source=Source(format="delta", path=table))
+        assert capture(spark, lake, stream).records == 10
+        spark.sql(f"UPDATE delta.`{table}` SET amount = 7 WHERE id = 3")
+        with pytest.raises(BadRequest, match="^CAP-SOURCE-CHANGED: .*IGNORE_CHANGES") as caught:
+            capture(spark, lake, stream)
+        assert "skipChangeCommits" in caught.value.hint
+        skipping = replace(stream.source, options={"skipChangeCommits": "true"})
+        assert capture(spark, lake, replace(stream, source=skipping)).records == 0
+
+        shutil.rmtree(table)
+        lay(source, "1", rows(range(10, 20)))
+        spark.read.parquet(str(source)).write.format("delta").save(table)
+        with pytest.raises(BadRequest, match="^CAP-SOURCE-OTHER") as caught:
+            capture(spark, lake, stream)
+        assert "capture little --reseat" in caught.value.hint
+        assert capture(spark, lake, stream, reseat=True).fed == 20
+
+    def test_of_a_record_that_cannot_be_read(
+        self, spark: SparkSession, lake: Lake, source: Path
+    ) -> None:
+        source.mkdir(parents=True)
+        lines = ['{"id": 1, "place": "a", "at": "2024-05-01T00:00:00Z"}', '{"id": "x"']
+        (source / "0.json").write_text("\n".join(lines), encoding="utf-8")
+        schema = "id BIGINT, place STRING, at TIMESTAMP"
+        options = {"mode": "FAILFAST"}
+        made = Source(format="json", path=str(source), schema=schema, options=options)
+        with pytest.raises(BadRequest, match="^CAP-MALFORMED: stream little: a record"):
+            capture(spark, lake, little_stream(source, source=made))
 
 
 class TestSchemaChange:

@@ -19,8 +19,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import LongType, StructField, StructType
 
 from capstan.ledger import tables
-from capstan.tape import delta, rewriting, transaction
+from capstan.tape import arrow_writer, delta, rewriting, transaction
 from capstan.tape.committing import committing
+from capstan.tape.creating import create_table
 from capstan.tape.lake import Lake
 from capstan.tape.transaction import Txn
 
@@ -46,7 +47,7 @@ VOLATILE = {
 @pytest.fixture
 def table(spark: SparkSession, tmp_path: Path) -> str:
     path = str(tmp_path / "table")
-    delta.create_table(spark, path, SCHEMA)
+    create_table(spark, path, SCHEMA)
     return path
 
 
@@ -96,7 +97,7 @@ def test_a_commit_is_the_one_that_delta_s_own_writer_makes(
     found = []
     for ours in (True, False):
         path = str(tmp_path / str(ours))
-        delta.create_table(spark, path, SCHEMA)
+        create_table(spark, path, SCHEMA)
         one(spark, 2).write.format("delta").mode("append").save(path)
         if ours:
             assert transaction.write_once(one(spark, 3), path, mode, options, Txn("a", 7))
@@ -174,7 +175,7 @@ COMMITS: dict[str, Callable[[SparkSession, str], object]] = {
     "replace": lambda spark, path: delta.replace(one(spark, 0), path, "a = 0", txn=Txn("a", 0)),
     "merge": lambda spark, path: delta.merge(one(spark, 0), path, ("a",), txn=Txn("a", 0)),
     "delete": lambda spark, path: delta.delete_rows(spark, path, "a = 0"),
-    "properties": lambda spark, path: delta.set_properties(spark, path, {"x": "y"}),
+    "properties": lambda spark, path: arrow_writer.set_properties(path, {"x": "y"}),
     "exchange": exchanged,
 }
 
@@ -184,7 +185,7 @@ def test_no_kind_of_commit_lands_while_another_process_commits(
 ) -> None:
     paths = {kind: str(tmp_path / kind) for kind in COMMITS}
     for path in paths.values():
-        delta.create_table(spark, path, SCHEMA)
+        create_table(spark, path, SCHEMA)
         delta.append(one(spark, 0), path)
     with ThreadPoolExecutor(len(COMMITS)) as pool:
         with ExitStack() as held:
@@ -211,7 +212,7 @@ def test_rows_of_many_runs_follow_upon_their_own_after_one_reading(
 ) -> None:
     lake, many = Lake.at(tmp_path), [f"run-{number}" for number in range(5)]
     asked: list[tuple[Sequence[str] | None, dict[str, object]]] = []
-    tables.append_rows(spark, lake, "runs", [{"run": run, "step": "first"} for run in many])
+    tables.append_rows(lake, "runs", [{"run": run, "step": "first"} for run in many])
     began, read_rows = tables.now(), tables.read_rows
 
     def counted(
@@ -223,11 +224,11 @@ def test_rows_of_many_runs_follow_upon_their_own_after_one_reading(
     monkeypatch.setattr(tables, "read_rows", counted)
     monkeypatch.setattr(tables, "now", lambda: began - timedelta(hours=1))
 
-    tables.append_rows(spark, lake, "runs", [{"run": run, "step": "second"} for run in many])
+    tables.append_rows(lake, "runs", [{"run": run, "step": "second"} for run in many])
 
     assert asked == [(("run", "at"), {})]
     for run in many:
         assert [row["step"] for row in read_rows(lake, "runs", run=run)] == ["first", "second"]
     # Of one run nothing else is read.
-    tables.append_rows(spark, lake, "runs", [{"run": many[0], "step": "third"}])
+    tables.append_rows(lake, "runs", [{"run": many[0], "step": "third"}])
     assert asked[1:] == [(("run", "at"), {"run": many[0]})]

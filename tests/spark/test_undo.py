@@ -80,14 +80,12 @@ def test_nothing_is_complete_while_there_is_no_worker(spark: SparkSession, tmp_p
     assert play("ranged", since="2024-05-01", until=DAY2).certificate["records"] == 48
 
 
-def test_a_range_from_within_a_step_replaces_no_row_that_it_does_not_play(play: Play) -> None:
+def test_a_range_from_within_a_step_is_refused_and_replaces_no_row(play: Play) -> None:
     play("dated", since=DAY2, until=DAY4)
     before = play.column("dated")
-
-    done = play("dated", since="2024-05-02T06:30:00", until="2024-05-03T06:30:00")
-
-    # The hours of 06:00 have begun before either bound.
-    assert done.certificate["records"] == 48
+    for since, until in (("06:30:00", "08:00:00"), ("06:00:00", "08:30:00")):
+        with pytest.raises(BadRequest, match="CAP-GRAIN"):
+            play("dated", since=f"2024-05-02T{since}", until=f"2024-05-03T{until}")
     assert play.column("dated") == before
 
 

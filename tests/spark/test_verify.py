@@ -23,7 +23,7 @@ from capstan.tape.lake import Lake, delete_folder, is_table
 from capstan.tape.tape import Cut, append_events, create_tape, newest_cut
 from capstan.testing.strategies import any_events, recordings
 from capstan.times import Coordinate, Kind, Time, TimeType
-from capstan.verify import run, verify
+from capstan.verify import few, run, verify
 from capstan.verify.broken import known_violations
 
 pytestmark = pytest.mark.spark
@@ -47,6 +47,12 @@ _ARROW = {
     Kind.DATE: pa.date32(),
     Kind.TIMESTAMP: pa.timestamp("us", "UTC"),
 }
+
+
+@pytest.fixture(autouse=True)
+def on_spark(monkeypatch):
+    """Few events would be judged in this process; all but one of these tests are of Spark's way."""
+    monkeypatch.setattr(few, "MOST", -1)
 
 
 @dataclass(frozen=True)
@@ -287,6 +293,34 @@ def test_agrees_with_the_reference_on_any_sequence(spark, lake, width):
     rules = {v.violation.rule for v in verification.workers if v.violation}
     assert rules == {Rule.SHAPE, Rule.SEQ, Rule.INCREMENT, Rule.NEGATIVE, Rule.MESSAGE}
     assert any(v.valid and v.events for v in verification.workers)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_few_events_are_judged_alike_without_spark(spark, lake, monkeypatch, width):
+    recorded = drawn(written(width), 250) + [rows_of(events) for events in one_of_each(width)]
+    tape = tape_of(spark, lake, TYPES[width], recorded)
+    # Of two events with one seq Spark tells which comes first.
+    single = [w for w, rows in enumerate(recorded) if len({r.seq for r in rows}) == len(rows)]
+    assert len(single) < len(recorded)
+    monkeypatch.undo()
+    begun = []
+
+    def session():
+        begun.append(True)
+        return spark
+
+    verification = verify(session, lake, tape, workers=single, remember=False)
+    assert not begun
+    minimum = TYPES[width].minimum
+    for worker, verdict in zip(single, verification.workers, strict=True):
+        assert figures(verdict) == figures(check(list(items_of(recorded[worker])), minimum))
+    assert {v.violation.rule for v in verification.workers if v.violation} >= {
+        Rule.SHAPE,
+        Rule.INCREMENT,
+        Rule.MESSAGE,
+    }
+    verify(session, lake, tape, remember=False)
+    assert begun
 
 
 def test_a_recording_may_span_arrow_batches(spark, lake):

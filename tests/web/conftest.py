@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from capstan.testing.browser import browsing, find_browser
 from capstan.testing.launched import Launched, launch
 from capstan.testing.postgres import find_programs, server
 from capstan.testing.rest import Rest, until
+from capstan.testing.settings import SUBMITTED
 from capstan.workloads.flights import feed
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ CAPTURE, REPLAY, BACKFILL = (
     "capstan_backfill__flights_by_day",
 )
 STREAM = "flights"
-SINCE, UNTIL = "2013-01-01", "2013-01-07"
-"""Six days, complete once the source is captured."""
+SINCE, UNTIL = "2013-01-01", "2013-01-04"
+"""Three days, complete once the source is captured."""
 DAYS = 9
 """How many days of flights lie in the source; the last is not complete once they are captured."""
 
@@ -86,6 +86,24 @@ with DAG(
 """
 """A DAG of someone's own that asks the app for times without waiting for them."""
 
+HASTE = """
+import datetime
+
+
+def task_policy(task):
+    if task.retry_delay > datetime.timedelta(seconds=10):
+        task.retry_delay = datetime.timedelta(seconds=10)
+"""
+"""What Airflow's administrator may say of all tasks: they are tried again without much delay."""
+
+_ENVIRONMENT = {
+    **SUBMITTED,
+    "CAPSTAN_STREAMS": str(ROOT / "dags" / "streams.yaml"),
+    "CAPSTAN_DRIVER_MEMORY": "1g",
+    # A file that has not changed is not read again all the time: an eighth of a core otherwise.
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
+}
+
 
 @dataclass
 class World:
@@ -131,7 +149,10 @@ class World:
 
         Its certificate, and as `dag_run` the name of the run in Airflow.
         """
-        run = self.rest.run(REPLAY, {"stream": STREAM, **asked})
+        return self.certificate(self.rest.run(REPLAY, {"stream": STREAM, **asked}))
+
+    def certificate(self, run: str) -> dict[str, object]:
+        """The certificate of a run of `capstan_replay`, and as `dag_run` its name in Airflow."""
         certificate = self.rest.xcom(REPLAY, run, "replay")
         assert isinstance(certificate, dict)
         return {**certificate, "dag_run": run}
@@ -147,10 +168,17 @@ class World:
         until(asked, 900)
         # A task that goes on before the scheduler has noted its pause is taken for a lost one, and
         # asks anew; no person reads as fast as that.
-        time.sleep(8)
+        until(lambda: self._noted(run, "approve") or None, 60)
         told = self.rest.xcom(REPLAY, run, "replay")
         assert isinstance(told, dict)
         return told
+
+    def _noted(self, run: str, task: str) -> bool:
+        """Whether the scheduler knows that the process of a task has come to its end."""
+        log = self.launched.home.logs / "scheduler.log"
+        said = log.read_text(encoding="utf-8", errors="replace")
+        noted = [line for line in said.splitlines() if "Received executor event" in line]
+        return any(f"task_id='{task}', run_id='{run}'" in line for line in noted)
 
     def approve(self, run: str) -> None:
         """Approve, over REST, what a run of `capstan_replay` waits with."""
@@ -184,10 +212,7 @@ def _launch(folder: Path, lake: Lake, output: str, database: str | None) -> Laun
             *("--lake", lake.root, "--dags", str(folder / "dags")),
             *(("--database", database) if database else ()),
         ],
-        environment={
-            "CAPSTAN_STREAMS": str(ROOT / "dags" / "streams.yaml"),
-            "CAPSTAN_DRIVER_MEMORY": "1g",
-        },
+        environment=_ENVIRONMENT,
         output=output,
     )
 
@@ -195,7 +220,9 @@ def _launch(folder: Path, lake: Lake, output: str, database: str | None) -> Laun
 @contextmanager
 def _world(folder: Path, database: str | None) -> Iterator[World]:
     """See `world`; over a PostgreSQL that is there already, or else the launcher's own."""
-    folder.mkdir(exist_ok=True)
+    settings = folder / "home" / "config"
+    settings.mkdir(parents=True)
+    (settings / "airflow_local_settings.py").write_text(HASTE, encoding="utf-8")
     shutil.copytree(ROOT / "dags", folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
     for name, text in {"sleeper": SLEEPER, "hasty": HASTY}.items():
         (folder / "dags" / f"{name}.py").write_text(text, encoding="utf-8")
@@ -204,7 +231,6 @@ def _world(folder: Path, database: str | None) -> Iterator[World]:
     made = World(folder, lake, _launch(folder, lake, "launcher.log", database), database)
     try:
         yield made
-        begin_app(made)
         assert made.launched.stop(signal.SIGINT) < 30
         require_nothing_left(made.launched)
     finally:
@@ -223,9 +249,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     database = os.environ.get("CAPSTAN_TEST_DATABASE")
     with _world(tmp_path_factory.mktemp("airflow").resolve(), database) as made:
         yield made
+        begin_app(made)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def database() -> Iterator[str]:
     """URL of an empty database of a server of the system's own packages."""
     programs = find_programs()
@@ -238,30 +265,20 @@ def database() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
-def on_postgres(tmp_path: Path, database: str) -> Iterator[World]:
-    """The same over that database."""
-    with _world(tmp_path.resolve() / "airflow", database) as made:
-        yield made
-
-
-@pytest.fixture
-def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """An Airflow of the test's own that tells OpenLineage: in `events.jsonl` of its folder.
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory, database: str) -> Iterator[World]:
+    """An Airflow over that database that tells OpenLineage: in `events.jsonl` of its folder.
 
     The others' does not: each task takes longer by it.
     """
-    folder = tmp_path.resolve() / "airflow"
-    told = {"type": "file", "log_file_path": str(folder / "events.jsonl"), "append": True}
-    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", json.dumps(told))
-    quiet = {
-        "AIRFLOW__LOGGING__NAMESPACE_LEVELS": "airflow.providers.openlineage=WARNING",
-        "OPENLINEAGE_CLIENT_LOGGING": "WARNING",
-    }
-    for name, value in quiet.items():
-        monkeypatch.setenv(name, value)
-    with _world(folder, None) as made:
-        yield made
+    folder = tmp_path_factory.mktemp("told").resolve()
+    place = {"type": "file", "log_file_path": str(folder / "events.jsonl"), "append": True}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", json.dumps(place))
+        patch.setenv("AIRFLOW__LOGGING__NAMESPACE_LEVELS", "airflow.providers.openlineage=WARNING")
+        patch.setenv("OPENLINEAGE_CLIENT_LOGGING", "WARNING")
+        with _world(folder, database) as made:
+            yield made
 
 
 def begin_app(world: World) -> None:
@@ -287,10 +304,46 @@ def captured(world: World) -> World:
     return world
 
 
+@dataclass(frozen=True)
+class Cut:
+    """What was found while a replay, whose app was killed, waited for its next try.
+
+    Attributes:
+        run: The run in Airflow.
+        last_line: The last line of the log of its first try.
+        rows: What readers saw of its target.
+    """
+
+    run: str
+    last_line: str
+    rows: list[str]
+
+
 @pytest.fixture(scope="session")
-def whole(captured: World) -> dict[str, object]:
-    """The certificate of one replay by day over six days, into table `whole`."""
-    return captured.replay(into="whole", transform="flights_by_day", since=SINCE, until=UNTIL)
+def cut(captured: World) -> Cut:
+    """A replay by day over three days, into table `whole`, whose app is killed in the middle."""
+    asked = {"transform": "flights_by_day", "since": SINCE, "until": UNTIL, "into": "whole"}
+    run = captured.rest.trigger(REPLAY, {"stream": STREAM, **asked})
+
+    def staged() -> bool:
+        return any(Path(captured.lake.staging("")).glob("whole-*/**/*.parquet"))
+
+    def waits() -> bool | None:
+        return captured.rest.task(REPLAY, run, "replay")["state"] == "up_for_retry" or None
+
+    with captured.launched.frozen(staged) as apps:
+        for app in apps:
+            processes.send(app, signal.SIGKILL)
+        until(waits, 240, every=0.1)
+        rows = captured.rows("whole")
+    return Cut(run, captured.last_line(REPLAY, run, "replay", 1), rows)
+
+
+@pytest.fixture(scope="session")
+def whole(captured: World, cut: Cut) -> dict[str, object]:
+    """The certificate of that replay, once it was tried again by itself."""
+    captured.rest.require(REPLAY, cut.run)
+    return captured.certificate(cut.run)
 
 
 @pytest.fixture(scope="module")

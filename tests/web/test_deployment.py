@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 import psycopg2
+import pytest
 
 from capstan.ledger.runs import read_histories
 from capstan.testing import contents
@@ -19,11 +20,14 @@ if TYPE_CHECKING:
 CAPTURE, REPLAY, DAYS = "capstan_capture__flights", "capstan_replay", 4
 
 
+@pytest.mark.nightly
 def test_the_main_job_runs_on_what_compose_would_start(tmp_path: Path, database: str) -> None:
     """Captured by the scheduler, replayed through a transform, audited: all on two workers."""
     with deployed(tmp_path.resolve() / "deployed", database) as at:
         feed(tmp_path / "deployed" / "lake" / "sources" / "flights", days=range(DAYS))
-        capture(at)
+        captured = capture(at)
+        # What the app told of its work is in the task's log.
+        assert "capture.begin stream=flights" in at.rest.log(CAPTURE, captured, "capture")
         run = at.rest.run(
             REPLAY,
             {
@@ -52,13 +56,15 @@ def test_the_main_job_runs_on_what_compose_would_start(tmp_path: Path, database:
         at.stop()
 
 
-def capture(at: Deployment) -> None:
+def capture(at: Deployment) -> str:
+    """Capture by the scheduler; the run."""
     at.rest.wait_for_dag(CAPTURE)
     at.rest.unpause(CAPTURE)
     run = until(lambda: next(iter(at.rest.runs(CAPTURE)), None), 240)
     assert run["run_type"] == "scheduled"
     at.rest.require(CAPTURE, str(run["dag_run_id"]))
     at.rest.wait_for_dag(REPLAY)
+    return str(run["dag_run_id"])
 
 
 def require_airflow_is_in(database: str) -> None:

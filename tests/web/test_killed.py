@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 from collections import Counter
+from datetime import UTC, date, datetime, time
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import deltalake
 import psutil
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow.dataset import dataset
 
-from capstan.launcher.processes import send
+from capstan.tape.scan import rows_of
 from capstan.testing import contents
 from capstan.testing.rest import until
 from capstan.workloads.flights import feed
@@ -24,22 +24,11 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from conftest import World
+    from conftest import Cut, World
 
 REPLAY = "capstan_replay"
 CAPTURE = "capstan_capture__flights"
-
-
-@contextlib.contextmanager
-def frozen(world: World, when: Callable[[], bool]) -> Iterator[None]:
-    """Stand still all Spark processes at the moment `when` says so: they cannot reach their end."""
-    until(lambda: when() or None, 600, every=0.02)
-    apps = world.launched.spark()
-    for app in apps:
-        send(app, signal.SIGSTOP)
-    assert apps, "the app was too fast"
-    yield
-    until(lambda: world.launched.spark() == [] or None, 240)
+AUDIT, MAINTAIN = "capstan_audit", "capstan_maintain"
 
 
 def commits(place: str) -> int:
@@ -47,63 +36,65 @@ def commits(place: str) -> int:
 
 
 @pytest.mark.slow
+def test_a_replay_whose_app_was_killed_is_tried_again_by_itself(
+    captured: World, cut: Cut, whole: dict[str, object]
+) -> None:
+    assert cut.last_line.startswith("CAP-SUBMIT: ")
+    assert cut.rows == []
+    assert captured.rest.task(REPLAY, cut.run, "replay")["try_number"] == 2
+    assert (whole["published"], whole["attempt"]) == (True, 2)
+    contents.require_published_once(captured.lake, str(whole["run"]))
+    found = rows_of(captured.lake.table("whole")).to_table().to_pylist()
+    told = [
+        (row["origin"], row["day"], row["departures"], row["cancelled"], row["delay_minutes"],
+         row["mean_delay_minutes"])
+        for row in found
+    ]  # fmt: skip
+    assert sorted(told) == by_day(captured, date(2013, 1, 1), date(2013, 1, 4))
+
+
+def by_day(world: World, since: date, until: date) -> list[tuple[object, ...]]:
+    """What the transform says of days, reckoned from the source without Spark."""
+    begin, end = (datetime.combine(day, time(), UTC) for day in (since, until))
+    source = dataset(Path(world.lake.root) / "sources" / "flights").to_table().to_pylist()
+    groups: dict[tuple[str, datetime], list[dict[str, Any]]] = {}
+    for flight in source:
+        moment = flight["sched_dep"]
+        if begin <= moment < end:
+            day = datetime.combine(moment.date(), time(), UTC)
+            groups.setdefault((flight["origin"], day), []).append(flight)
+    found: list[tuple[object, ...]] = []
+    for (origin, day), flights in groups.items():
+        delays = [each["dep_delay"] for each in flights if each["dep_delay"] is not None]
+        mean = Decimal(repr(sum(delays) / len(delays))).quantize(Decimal("0.01"), ROUND_HALF_UP)
+        left = sum(each["cancelled"] for each in flights)
+        found.append((origin, day, len(flights) - left, left, sum(delays), float(mean)))
+    return sorted(found)
+
+
+@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.timeout(2400)
-def test_a_replay_killed_again_and_again_is_published_once(
+def test_a_replay_killed_once_it_is_published_is_published_once(
     captured: World, whole: dict[str, object]
 ) -> None:
     asked = {key: whole[key] for key in ("transform", "since", "until")}
     run = captured.rest.trigger(REPLAY, {**asked, "into": "killed"})
-
-    def staged() -> bool:
-        return any(Path(captured.lake.staging("")).glob("killed-*/**/*.parquet"))
-
-    # The first commit makes the table, the second shuts out the first attempt, the third publishes.
-    moments = {"staged": staged, "published": lambda: commits(captured.lake.table("killed")) > 2}
-    for moment, there in moments.items():
-        with frozen(captured, there):
-            captured.rest.fail_task(REPLAY, run, "replay")
-        assert captured.rest.wait(REPLAY, run) == "failed"
-        assert (captured.rows("killed") == []) is (moment == "staged")
-        captured.rest.clear(REPLAY, run, ["replay"])
+    # The first commit makes the table, the second publishes.
+    with captured.launched.frozen(lambda: commits(captured.lake.table("killed")) > 1):
+        captured.rest.fail_task(REPLAY, run, "replay")
+    assert captured.rest.wait(REPLAY, run) == "failed"
+    assert captured.rows("killed") != []
+    captured.rest.clear(REPLAY, run, ["replay"])
     captured.rest.require(REPLAY, run)
 
     certificate = captured.rest.xcom(REPLAY, run, "replay")
     assert isinstance(certificate, dict)
-    # The second attempt has published, and the third has found that, and said so.
-    assert (certificate["published"], certificate["attempt"]) == (True, 2)
+    # The first attempt has published, and the second has found that, and said so.
+    assert (certificate["published"], certificate["attempt"]) == (True, 1)
     assert captured.rows("killed") == captured.rows("whole") != []
     contents.require_published_once(captured.lake, str(certificate["run"]))
-    assert not staged()
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(2400)
-def test_a_replay_whose_app_was_killed_is_tried_again_by_itself(
-    captured: World, whole: dict[str, object]
-) -> None:
-    asked = {key: whole[key] for key in ("transform", "since", "until")}
-    run = captured.rest.trigger(REPLAY, {**asked, "into": "tried"})
-
-    def staged() -> bool:
-        return any(Path(captured.lake.staging("")).glob("tried-*/**/*.parquet"))
-
-    def waits() -> bool | None:
-        return captured.rest.task(REPLAY, run, "replay")["state"] == "up_for_retry" or None
-
-    with frozen(captured, staged):
-        for app in captured.launched.spark():
-            send(app, signal.SIGKILL)
-        until(waits, 240, every=0.1)
-    assert captured.last_line(REPLAY, run, "replay", 1).startswith("CAP-SUBMIT: ")
-    assert captured.rows("tried") == []
-    captured.rest.require(REPLAY, run)
-
-    assert captured.rest.task(REPLAY, run, "replay")["try_number"] == 2
-    certificate = captured.rest.xcom(REPLAY, run, "replay")
-    assert isinstance(certificate, dict)
-    assert (certificate["published"], certificate["attempt"]) == (True, 2)
-    assert captured.rows("tried") == captured.rows("whole") != []
-    contents.require_published_once(captured.lake, str(certificate["run"]))
+    assert not list(Path(captured.lake.staging("")).glob("killed-*/**/*.parquet"))
 
 
 @pytest.mark.nightly
@@ -120,20 +111,10 @@ def test_each_other_app_is_killed_in_the_middle_and_done_again(
     assert captured.rows("steps") == captured.rows("whole") != []
     contents.require_published_once(captured.lake, name)
 
-    audit, maintain = "capstan_audit", "capstan_maintain"
-    for dag in (audit, maintain):
-        begin_daily(captured, dag)
-    audits = captured.rest.trigger(audit, {"target": "steps"})
-    killed(captured, audit, audits, "audit", lambda: worked(captured))
-    found = captured.rest.xcom(audit, audits, "audit")
-    assert isinstance(found, dict)
-    assert (found["passed"], [each["run"] for each in found["audits"]]) == (True, [name])
-
-    captured.capture_more(1)
-    verified = grown(captured.lake.ledger("verified"))
-    maintained = captured.rest.trigger(maintain, {"streams": ["flights"]})
-    killed(captured, maintain, maintained, "maintain", verified)
-    assert captured.rows("steps") == captured.rows("whole")
+    audited(captured, {name, str(whole["run"])})
+    maintained(captured)
+    assert captured.rows("steps") == captured.rows("whole") != []
+    assert captured.replay(**asked, into="whole")["stood"]
 
     taken = grown(captured.lake.table("steps"))
     back = captured.rest.trigger("capstan_rollback", {"run": name})
@@ -141,21 +122,42 @@ def test_each_other_app_is_killed_in_the_middle_and_done_again(
     assert captured.rows("steps") == []
 
 
-def begin_daily(world: World, dag: str) -> None:
-    """Unpause a DAG, and wait until its run of this day is over: nothing else shall be at work."""
+def audited(world: World, runs: set[str]) -> None:
+    """What was published is audited again, these runs among others: by the audit of this day."""
+    before = world.versions()
+    run = of_this_day(world, AUDIT)
+    killed(world, AUDIT, run, "audit", lambda: worked(world))
+    found = world.rest.xcom(AUDIT, run, "audit")
+    assert isinstance(found, dict)
+    assert runs <= {each["run"] for each in found["audits"]}
+    assert all(each["passed"] and each["cells"] > 0 for each in found["audits"])
+    assert (found["passed"], found["not_audited"]) == (True, [])
+    assert world.versions() == before
+
+
+def maintained(world: World) -> None:
+    """What is on tape and published is maintained, as it is each day."""
+    verified = grown(world.lake.ledger("verified"))
+    run = of_this_day(world, MAINTAIN)
+    killed(world, MAINTAIN, run, "maintain", verified)
+    found = world.rest.xcom(MAINTAIN, run, "maintain")
+    assert isinstance(found, dict)
+    assert found["streams"] == ["flights"]
+    assert {"records", "events"} <= {table["table"] for table in found["tables"]}
+
+
+def of_this_day(world: World, dag: str) -> str:
+    """The run of this day, which the scheduler begins as soon as its DAG is unpaused."""
     world.rest.wait_for_dag(dag)
     world.rest.unpause(dag)
-
-    def rests() -> bool | None:
-        states = {str(run["state"]) for run in world.rest.runs(dag)}
-        return (states and states <= {"success", "failed"}) or None
-
-    until(rests, 600)
+    run = until(lambda: next(iter(world.rest.runs(dag)), None), 240)
+    assert run["run_type"] == "scheduled"
+    return str(run["dag_run_id"])
 
 
 def killed(world: World, dag: str, run: str, task: str, when: Callable[[], bool]) -> None:
     """Kill a task while its Spark app works, see that nothing is left of that, and do it again."""
-    with frozen(world, when):
+    with world.launched.frozen(when):
         world.rest.fail_task(dag, run, task)
     assert world.rest.wait(dag, run) == "failed"
     world.rest.clear(dag, run, [task])
@@ -181,6 +183,7 @@ def seconds(process: int) -> float:
         return 0.0
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_a_capture_cleared_between_its_commits(captured: World) -> None:
     tape = captured.lake.stream("flights")
@@ -188,7 +191,7 @@ def test_a_capture_cleared_between_its_commits(captured: World) -> None:
     before, days = commits(tape.records), len(list(source.glob("*.parquet")))
     feed(source, days=range(days + 2))
     run = captured.rest.trigger(CAPTURE)
-    with frozen(captured, lambda: commits(tape.records) > before):
+    with captured.launched.frozen(lambda: commits(tape.records) > before):
         # A task that runs is killed by this, and begun again.
         captured.rest.clear(CAPTURE, run, ["capture"])
     captured.rest.require(CAPTURE, run)

@@ -48,6 +48,7 @@ def test_logins_are_on(world: World) -> None:
         assert (world.launched.home.folder / name).stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.rest
 def test_a_second_one_is_refused(world: World) -> None:
     home = str(world.launched.home.folder)
     command = [sys.executable, "-m", "capstan.launcher", "--home", home]
@@ -56,6 +57,7 @@ def test_a_second_one_is_refused(world: World) -> None:
     assert f"process {world.launched.process.pid}\n" in second.stderr
 
 
+@pytest.mark.rest
 def test_what_dies_is_begun_again_and_goes_on(world: World) -> None:
     """First a component, then the launcher itself, while a task runs."""
     home = world.launched.home

@@ -174,6 +174,7 @@ def taken_back(world: World, page: Page, pictures: Path, name: str, day: str) ->
     gap.first.wait_for(state="attached")
 
 
+@pytest.mark.rest
 def test_the_page_looks_as_airflow_does(captured: World, browser: Browser, pictures: Path) -> None:
     page = new_page(browser, scheme="dark")
     log_in(page, captured.rest)
@@ -192,6 +193,7 @@ def test_the_page_looks_as_airflow_does(captured: World, browser: Browser, pictu
     page.screenshot(path=pictures / "page-overview-chosen-light.png")
 
 
+@pytest.mark.rest
 def test_the_page_fits_a_narrow_window(captured: World, browser: Browser, pictures: Path) -> None:
     page = new_page(browser, width=480)
     log_in(page, captured.rest)

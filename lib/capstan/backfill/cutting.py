@@ -109,16 +109,23 @@ def parse_every(text: str, kind: Kind) -> Every:
 
 
 def grids(
-    kind: Kind, every: Every | None, *, schedule: str | None, grain: timedelta | None, anchor: int
+    kind: Kind,
+    every: Every | None,
+    *,
+    schedule: str | None,
+    grain: timedelta | None,
+    usual: timedelta | None,
+    anchor: int,
 ) -> list[Grid]:
     """Where the intervals of a replay may begin, the best choice first.
 
     Args:
         kind: What the values of the coordinate are.
         every: The length that was asked for. Without one the intervals are those of the
-            schedule, or of the grain, or days; of numbers one each.
+            schedule, or as long as is usual, or days; of numbers one each.
         schedule: The replay's schedule.
-        grain: Of what length the transform or sink needs whole multiples.
+        grain: Of what length the stream, the transform or the sink needs whole multiples.
+        usual: How long an interval is where nothing else is said.
         anchor: Where an interval begins.
 
     Raises:
@@ -129,7 +136,8 @@ def grids(
         return [Even(_length(kind, every, grain), anchor)]
     if kind is Kind.BIGINT:
         return [Even(1, anchor)]
-    even = Even(_length(kind, grain or _DAY, grain), anchor)
+    days = _DAY if grain is None or not _DAY % grain else grain
+    even = Even(_length(kind, usual or days, grain), anchor)
     return [Scheduled(schedule), even] if schedule and kind is Kind.TIMESTAMP else [even]
 
 

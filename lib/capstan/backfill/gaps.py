@@ -181,12 +181,20 @@ def _tightest(choose: Callable[[Iterable[int]], int], *bounds: int | None) -> in
 def _cut(plan: Plan, declared: Replay, every: Every | None) -> list[tuple[int, int]]:
     """The intervals of the plan's range, as integers of the last coordinate."""
     coordinate = plan.tape.time_type.coordinates[-1]
-    unit = 1 if plan.computation is None else plan.computation.grain
+    unit = plan.grain
     anchor = _declared(coordinate, declared.since) or 0
+    own = 1 if plan.computation is None else plan.computation.grain
     grain = None if unit == 1 else unit * _MICROSECOND
     if coordinate.kind is Kind.BIGINT:
         every, grain = every or unit, None
-    choice = grids(coordinate.kind, every, schedule=declared.schedule, grain=grain, anchor=anchor)
+    choice = grids(
+        coordinate.kind,
+        every,
+        schedule=declared.schedule,
+        grain=grain,
+        usual=None if own == 1 else grain,
+        anchor=anchor,
+    )
     for grid in choice:
         found = _within(plan, grid)
         # A schedule's moments may lie inside a grain, which can only be played whole.

@@ -18,6 +18,7 @@ from capstan.bench import report
 from capstan.bench.backfills import backfills
 from capstan.bench.captures import captures
 from capstan.bench.clock import Clock
+from capstan.bench.cold import cold
 from capstan.bench.fixed import fixed
 from capstan.bench.follow import follow
 from capstan.bench.inputs import Bench, Options
@@ -42,6 +43,7 @@ NAMES = (
     "staged",
     "verify",
     "fixed",
+    "cold",
     "follow",
     "maintain",
     "judge",
@@ -107,6 +109,7 @@ def measured(bench: Bench) -> Iterator[list[Line]]:
         (frozenset({"capture"}), lambda: captures(bench)),
         (_REPLAYS, lambda: replays(bench, wanted)),
         (frozenset({"fixed"}), lambda: fixed(bench)),
+        (frozenset({"cold"}), lambda: cold(bench)),
         (frozenset({"follow"}), lambda: follow(bench)),
         (frozenset({"maintain"}), lambda: maintains(bench)),
         (frozenset({"judge"}), lambda: judging(bench)),

@@ -27,7 +27,7 @@ class Scan:
     """A scan of files in an executed plan.
 
     Attributes:
-        path: The table.
+        path: The table, or the first of its files that were named.
         files: Files that were read.
         bytes: Their size, as closely as Spark tells it: three digits.
         rows: Rows that came out.
@@ -86,13 +86,10 @@ class Watch:
             self._spark.conf.set(self._plan_text, self._shown)
 
     def scans(self, path: str | Path) -> tuple[Scan, ...]:
-        """All scans of the table at `path`, one that read no file among them."""
-        return tuple(
-            scan
-            for execution in self.executions
-            for scan in execution.scans
-            if scan.path.removeprefix("file:").rstrip("/") == str(path).rstrip("/")
-        )
+        """All scans of the table at `path`, or of files of it; one that read none among them."""
+        table = str(path).rstrip("/")
+        found = (scan for execution in self.executions for scan in execution.scans)
+        return tuple(scan for scan in found if _is_of(scan.path.removeprefix("file:"), table))
 
     def _next_job(self) -> int:
         return int(self._spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
@@ -116,6 +113,12 @@ class Watch:
             number = int(execution.executionId())
             if number > self._last:
                 yield _execution(store, number, int(execution.jobs().size()))
+
+
+def _is_of(place: str, table: str) -> bool:
+    if f"{table}/_delta_log/" in place:
+        return False
+    return place.rstrip("/") == table or place.startswith(f"{table}/")
 
 
 def _execution(store: JavaObject, number: int, jobs: int) -> Execution:

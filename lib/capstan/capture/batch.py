@@ -6,6 +6,7 @@ again with the same rows, finds its earlier commits done, and ends in the same t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,18 +15,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from capstan.capture import checkpoint, domain, lateness
-from capstan.capture.consumed import begun_at
+from capstan.capture.consumed import begun_at, most_rows
+from capstan.capture.few_events import Cells
 from capstan.capture.statements import CLOSING, numbered_events
 from capstan.capture.survey import Survey, survey
 from capstan.capture.workers import Roster
 from capstan.declare import EventTime, Stream
 from capstan.errors import Broken
+from capstan.session import FEW_ROWS, interpreting
 from capstan.steps import reached
 from capstan.tape import delta, feed, summary
 from capstan.tape.feed import Claim
 from capstan.tape.fingerprint import row_hashes
 from capstan.tape.schema import payload_of, records_schema
-from capstan.tape.tape import Tape, append_events
+from capstan.tape.tape import Tape, append_events, append_few_events
 from capstan.tape.transaction import Txn
 
 
@@ -89,16 +92,20 @@ class MicroBatch:
         Returns:
             Counts, and the roster after the batch.
         """
-        spark = prepared.sparkSession
+        rows = most_rows(self.claim.consumed)
+        with interpreting(prepared.sparkSession, FEW_ROWS + 1 if rows is None else rows):
+            return self._captured(prepared, roster)
+
+    def _captured(self, prepared: DataFrame, roster: Roster) -> BatchResult:
         found = survey(prepared, self.stream, self.claim.consumed, roster.labels)
         roster, fresh = roster.with_labels(self.stream, found.labels if found else ())
         judged = self._judged(prepared, roster, found)
         held = [worker.held[-1] for worker in roster.workers]
         if self.stream.late == "fail" and not (found and found.has_none_late(held)):
             lateness.refuse_any(self.stream, judged)
-        feed.claim(spark, self.tape, self.claim)
+        feed.claim(self.tape, self.claim)
         reached("capture.claim", batch=self.number)
-        roster.write_down(spark, self.tape, fresh)
+        roster.write_down(self.tape, fresh)
         reached("capture.workers", batch=self.number)
         seen = self._write_records(judged)
         reached("capture.records", batch=self.number)
@@ -106,7 +113,7 @@ class MicroBatch:
         reached("capture.late", batch=self.number)
         if seen is not None and seen.fed != seen.written + sum(late.values()):
             raise self._uneven(seen.fed, seen.written + sum(late.values()))
-        stored = self._stored(spark, payload_of(prepared.schema), seen)
+        stored = self._stored(prepared.sparkSession, payload_of(prepared.schema), seen)
         return self._commit(stored, roster, seen, late)
 
     def _judged(self, prepared: DataFrame, roster: Roster, found: Survey | None) -> DataFrame:
@@ -158,8 +165,12 @@ class MicroBatch:
         files = [] if seen is None else delta.added_files(path, seen.version)
         # The same files that Delta would find, without replaying its log for each micro-batch.
         fresh = spark.read.schema(schema)
-        stored = fresh.parquet(*files) if files else delta.load(spark, path)
-        rows = stored.where(f"batch = {self.number}").select(
+        if files:
+            # What a commit of records has added is all of one batch.
+            stored = fresh.option("__globPaths__", "false").parquet(*files)
+        else:
+            stored = delta.load(spark, path).where(f"batch = {self.number}")
+        rows = stored.select(
             F.col("worker").alias("_worker"), F.col("time").alias("_time"), F.col("data.*")
         )
         # An earlier try may have written them before the source gained a column: null, it is not in
@@ -169,7 +180,7 @@ class MicroBatch:
         return rows.select("_worker", "_time", at, h1.alias("_h1"), h2.alias("_h2"))
 
     def _greatest(
-        self, stored: DataFrame, roster: Roster, seen: Seen | None
+        self, stored: DataFrame, roster: Roster, seen: Seen | None, few: Cells | None
     ) -> dict[int, int | None]:
         """Per worker the event time in microseconds that its watermark may count from."""
         time = self.stream.time
@@ -177,6 +188,8 @@ class MicroBatch:
             return {}
         if time.watermark == "stream" and seen is not None:
             return {worker.number: seen.greatest for worker in roster.workers}
+        if few is not None:
+            return dict(few.greatest)
         found = stored.groupBy("_worker").agg(F.max("_at").alias("at")).collect()
         return {row["_worker"]: row["at"] for row in found}
 
@@ -185,17 +198,25 @@ class MicroBatch:
     ) -> BatchResult:
         if not roster.workers:
             return BatchResult(self.number, sum(late.values()), 0, late, roster)
-        after = roster.advance(self.stream, self.number, self._greatest(stored, roster, seen))
+        few = Cells.of(stored) if seen is not None and seen.written <= FEW_ROWS else None
+        greatest = self._greatest(stored, roster, seen, few)
+        after = roster.advance(self.stream, self.number, greatest)
         statements = after.progress_since(roster)
         if not statements and (stored.isEmpty() if seen is None else seen.written == 0):
             # Nothing moved: an empty statement, so that the tape knows the batch was there.
             statements = [(roster.workers[0].number, CLOSING, [])]
         commit = roster.commit + 1
-        frame = numbered_events(
-            stored, self.tape, statements, roster.positions(), batch=self.number, commit=commit
-        )
-        append_events(self.tape, frame, commit, {"stream": self.tape.name, "batch": self.number})
-        events, records = summary.commit_counts(self.tape, commit)
+        note = {"stream": self.tape.name, "batch": self.number}
+        numbers = {"batch": self.number, "commit": commit}
+        positions = roster.positions()
+        if few is not None:
+            rows = few.numbered(self.tape.time_type, statements, positions, **numbers)
+            append_few_events(self.tape, rows, commit, note)
+            events, records = Counter(rows["worker"].to_pylist()), few.records
+        else:
+            frame = numbered_events(stored, self.tape, statements, positions, **numbers)
+            version = append_events(self.tape, frame, commit, note)
+            events, records = summary.added_counts(self.tape, version)
         if seen is not None and records != seen.written:
             raise self._uneven(seen.written, records)
         fed = records + sum(late.values())

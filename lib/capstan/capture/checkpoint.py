@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from capstan.errors import BadRequest
-from capstan.tape import delta, feed
+from capstan.tape import arrow_writer, delta, feed
 from capstan.tape.lake import (
     children,
     delete_file,
@@ -52,7 +52,7 @@ class Checkpoint:
         return self.base + self.shift + batch
 
 
-def reserve(spark: SparkSession, tape: Tape) -> Checkpoint:
+def reserve(tape: Tape) -> Checkpoint:
     """Check the tape's checkpoint and return it; a new tape gets one.
 
     Raises:
@@ -62,7 +62,7 @@ def reserve(spark: SparkSession, tape: Tape) -> Checkpoint:
     identity = _identity(tape)
     if known is None:
         identity = identity or _write_identity(tape)
-        return _remember(spark, tape, Checkpoint(identity, 0))
+        return _remember(tape, Checkpoint(identity, 0))
     if identity is None:
         raise _refused(tape, "is gone")
     if identity != known.identity:
@@ -89,7 +89,7 @@ def reseat(spark: SparkSession, tape: Tape) -> Checkpoint:
     for path in (tape.paths.records, tape.paths.late, tape.paths.feed):
         if is_table(path):
             delta.delete_rows(spark, path, f"batch > {last}")
-    return _remember(spark, tape, Checkpoint(_write_identity(tape), last + 1))
+    return _remember(tape, Checkpoint(_write_identity(tape), last + 1))
 
 
 def last_batch(tape: Tape) -> int:
@@ -160,9 +160,9 @@ def _known(tape: Tape) -> Checkpoint | None:
     return Checkpoint(**json.loads(text)) if text else None
 
 
-def _remember(spark: SparkSession, tape: Tape, checkpoint: Checkpoint) -> Checkpoint:
+def _remember(tape: Tape, checkpoint: Checkpoint) -> Checkpoint:
     text = json.dumps({"identity": checkpoint.identity, "base": checkpoint.base})
-    delta.set_properties(spark, tape.paths.events, {_PROPERTY: text})
+    arrow_writer.set_properties(tape.paths.events, {_PROPERTY: text})
     return checkpoint
 
 

@@ -11,15 +11,20 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+from pyarrow import dataset
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from capstan.capture import counting
+from capstan.capture.listing import Listing, Passed, Reason, passed_over, read_files
 from capstan.capture.source import broker_gone
 from capstan.declare import Source, Stream
 from capstan.errors import AnswerIsNo, BadRequest
 from capstan.steps import reached
+from capstan.tape.feed import Origin
 from capstan.tape.lake import is_table
+from capstan.tape.scan import rows_of
 from capstan.tape.tape import Cut, Tape, newest_cut
 from capstan.times import Box
 
@@ -64,6 +69,8 @@ class Compared:
         retired: Batches that are left out, as records of theirs were deleted.
         differing: How many differences there are.
         findings: The first of them.
+        passed: The files of the source that no capture has read, by reason; None where the source
+            is none of files, or they cannot be listed.
     """
 
     stream: str
@@ -76,17 +83,24 @@ class Compared:
     retired: int
     differing: int
     findings: tuple[Difference, ...]
+    passed: Passed | None = None
+
+    @property
+    def unread(self) -> int:
+        """How many files no capture has read, and nothing says that none should."""
+        return 0 if self.passed is None else self.passed.counts.get(str(Reason.UNREAD), 0)
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing differs of what could be compared."""
-        return self.differing == 0
+        """Whether nothing differs of what could be compared, and nothing was left unread."""
+        return self.differing == 0 and self.unread == 0
 
     def as_json(self) -> dict[str, object]:
         """The comparison as one JSON object."""
         found = [asdict(each) for each in self.findings]
-        told = {name: getattr(self, name) for name in self.__slots__ if name != "findings"}
-        return {**told, "agrees": self.agrees, "findings": found}
+        passed = None if self.passed is None else asdict(self.passed)
+        told = {name: getattr(self, name) for name in self.__slots__}
+        return {**told, "agrees": self.agrees, "passed": passed, "findings": found}
 
     def require_agreement(self) -> None:
         """Check that nothing differs.
@@ -96,6 +110,15 @@ class Compared:
         """
         if self.agrees:
             return
+        if not self.findings:
+            assert self.passed is not None
+            raise AnswerIsNo(
+                "CAP-SOURCE-DIFFERS",
+                f"stream {self.stream}: {self.unread:,} files of the source are not on tape: "
+                + ", ".join(self.passed.files[str(Reason.UNREAD)]),
+                f"run `capstan capture {self.stream}` first; then ask again",
+                stream=self.stream,
+            )
         first = self.findings[0]
         part = f" of {first.part}" if first.part else ""
         raise AnswerIsNo(
@@ -130,13 +153,14 @@ def compare(
         Broken: `CAP-BROKER`, the broker has to be asked, and does not answer.
     """
     cut = newest_cut(tape)
-    kind, first = _kind(spark, tape, cut)
+    kind, first = _kind(tape, cut)
+    listing = Listing.of(stream.source)
     gaps: list[Difference] = []
     if kind == "kafka":
         gaps = _gaps(spark, tape, cut)
         sides = _kafka(spark, tape, stream.source, cut, retired, deep=deep)
     else:
-        sides = _files(spark, tape, stream.source, cut, retired, deep=deep)
+        sides = _files(spark, tape, stream.source, listing, cut, retired, deep=deep)
     differing = (F.col("source") != F.col("stored")) | ~(
         F.col("source_h1").eqNullSafe(F.col("stored_h1"))
         & F.col("source_h2").eqNullSafe(F.col("stored_h2"))
@@ -165,21 +189,28 @@ def compare(
         counting.lost(spark, tape, cut, retired).count() if retired else 0,
         len(gaps) + totals["differing"],
         tuple(findings[:_SAMPLE]),
+        _passed(tape, stream.source, listing),
     )
 
 
-def _kind(spark: SparkSession, tape: Tape, cut: Cut) -> tuple[str, int]:
+def _passed(tape: Tape, source: Source, listing: Listing | None) -> Passed | None:
+    read = None if listing is None else read_files(tape)
+    return None if listing is None or read is None else passed_over(source, listing, read)
+
+
+def _kind(tape: Tape, cut: Cut) -> tuple[str, int]:
     """What the source counts by, and the first batch that says what it consumed."""
     what = "does not say what its batches consumed"
     if is_table(tape.paths.feed):
-        said = counting.fed(spark, tape, cut).agg(
-            F.min("batch").alias("first"),
-            F.count("part").alias("parts"),
-            F.count("files").alias("files"),
+        batch, origin = dataset.field("batch"), dataset.field("origin")
+        by = {"kafka": dataset.field("part"), "files": dataset.field("files")}
+        said = rows_of(tape.paths.feed).to_table(
+            columns={"batch": batch, **{kind: each.is_valid() for kind, each in by.items()}},
+            filter=(origin == str(Origin.CAPTURE)) & (batch <= cut.batch),
         )
-        row = said.collect()[0]
-        if row["parts"] or row["files"]:
-            return "kafka" if row["parts"] else "files", row["first"]
+        for kind in by:
+            if pc.any(said[kind]).as_py():
+                return kind, pc.min(said["batch"]).as_py()
         what = "has a source that counts neither files nor offsets"
     raise BadRequest(
         "CAP-NO-FEED",
@@ -193,12 +224,13 @@ def _files(
     spark: SparkSession,
     tape: Tape,
     source: Source,
+    listing: Listing | None,
     cut: Cut,
     retired: Sequence[Box],
     *,
     deep: bool,
 ) -> DataFrame:
-    theirs = counting.in_files(spark, tape, source, cut, deep=deep, retired=retired)
+    theirs = counting.in_files(spark, tape, source, listing, cut, deep=deep, retired=retired)
     nowhere = F.lit(None).cast("string")
     ours = counting.stored(spark, tape, cut, nowhere, deep=deep, retired=retired)
     joined = _both(theirs, ours)

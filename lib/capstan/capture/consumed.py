@@ -7,11 +7,17 @@ source of files also which files it consists of. All are there before the micro-
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from capstan.declare import Source
+from capstan.errors import CapstanError
 from capstan.tape.feed import Consumed
-from capstan.tape.lake import exists, read_text
+from capstan.tape.lake import children, exists, read_text, sizes_of
+
+_BYTES = 4
+"""What a row takes in a file at the least, as formats compress."""
+_LEAST = 100
+"""Rows that a file may have however small it is."""
 
 
 def consumed(checkpoint: str, source: Source, batch: int) -> tuple[Consumed, ...]:
@@ -29,10 +35,32 @@ def consumed(checkpoint: str, source: Source, batch: int) -> tuple[Consumed, ...
     if "logOffset" in end:
         first = -1 if begin is None else int(str(begin["logOffset"]))
         listed = range(first + 1, int(str(end["logOffset"])) + 1)
-        return (Consumed(files=tuple(_files(f"{checkpoint}/sources/0", listed))),)
+        found = dict(_files(f"{checkpoint}/sources/0", listed))
+        kept = _kept(found)
+        return (Consumed(files=tuple(found), detail={"kept": kept} if kept else None),)
     if source.format == "kafka":
         return _partitions(begin or _offset(f"{checkpoint}/sources/0/0") or {}, end)
     return (Consumed(detail={"offset": end}),)
+
+
+def most_rows(parts: Sequence[Consumed]) -> int | None:
+    """About how many rows a micro-batch has at the most; None where its source does not tell.
+
+    Args:
+        parts: What it consumed.
+    """
+    rows = 0
+    for part in parts:
+        if part.files is not None:
+            kept = (part.detail or {}).get("kept") if part.files else []
+            if not isinstance(kept, list):
+                return None
+            rows += sum(_LEAST + (size or 0) // _BYTES for size, _ in kept)
+        elif part.since is not None and part.until is not None:
+            rows += part.until - part.since
+        else:
+            return None
+    return rows
 
 
 def begun_at(checkpoint: str, batch: int) -> int | None:
@@ -63,8 +91,47 @@ def _offset(path: str) -> Mapping[str, object] | None:
     return found if isinstance(found, dict) else None
 
 
-def _files(log: str, listed: range) -> Iterator[str]:
-    """The files of some entries of a source's log, in the order in which they were found."""
+def logged_files(checkpoint: str) -> Iterator[tuple[str, int]]:
+    """All files that a source of files has given, each with when it was changed last.
+
+    Args:
+        checkpoint: The folder of the checkpoint.
+    """
+    log = f"{checkpoint}/sources/0"
+    names = [name for name in children(log) if name[:1].isdecimal()]
+    # What was so far is in the newest of the files into which Spark writes all, now and then.
+    whole = max((_entry(name) for name in names if name.endswith(".compact")), default=-1)
+    for name in names:
+        if _entry(name) > whole or name == f"{whole}.compact":
+            for line in read_text(f"{log}/{name}").splitlines()[1:]:
+                found = json.loads(line)
+                # Another source, as the stream may have had before, logs other things there.
+                if "path" in found:
+                    yield str(found["path"]), int(found["timestamp"])
+
+
+def _entry(name: str) -> int:
+    return int(name.partition(".")[0])
+
+
+def _kept(files: Mapping[str, int]) -> list[tuple[int | None, int]] | None:
+    """Of each file its size, and when it was changed last as the source has seen it.
+
+    In bytes, None for a file that is gone already, and milliseconds since 1970. None where nobody
+    but the source can look at them.
+    """
+    try:
+        sizes = sizes_of(list(files))
+    except (CapstanError, OSError):
+        return None
+    return [(sizes[path], modified) for path, modified in files.items()]
+
+
+def _files(log: str, listed: range) -> Iterator[tuple[str, int]]:
+    """The files of some entries of a source's log, in the order in which they were found.
+
+    Each with when it was changed last, in milliseconds since 1970.
+    """
     for entry in listed:
         single = f"{log}/{entry}"
         # Now and then Spark writes all that were so far into one.
@@ -72,7 +139,7 @@ def _files(log: str, listed: range) -> Iterator[str]:
         for line in read_text(path).splitlines()[1:]:
             found = json.loads(line)
             if found["batchId"] == entry:
-                yield str(found["path"])
+                yield str(found["path"]), int(found["timestamp"])
 
 
 def _partitions(begin: Mapping[str, object], end: Mapping[str, object]) -> tuple[Consumed, ...]:

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from capstan.capture.listing import Listing
+from capstan.capture.source import options_of
 from capstan.declare import Source
+from capstan.tape.files import read_all
 from capstan.tape.fingerprint import record_hashes, row_hashes, sum_mod64
 from capstan.tape.predicates import region_sql
 from capstan.tape.tape import Cut, Tape, read_events, stored_payload
@@ -43,7 +46,7 @@ def fed(spark: SparkSession, tape: Tape, cut: Cut, retired: Sequence[Box] = ()) 
         cut: The cut.
         retired: Times whose records were deleted: batches that had some are left out.
     """
-    rows = spark.read.format("delta").load(tape.paths.feed)
+    rows = read_all(spark, tape.paths.feed)
     found = rows.where(f"origin = 'capture' AND batch <= {cut.batch}")
     if not retired:
         return found
@@ -82,7 +85,7 @@ def stored(
     """
     batches = F.broadcast(fed(spark, tape, cut, retired).select("batch").distinct())
     tables = [
-        _told(spark.read.format("delta").load(path).where(f"batch <= {cut.batch}"), part, deep=deep)
+        _told(read_all(spark, path).where(f"batch <= {cut.batch}"), part, deep=deep)
         for path in (tape.paths.records, tape.paths.late)
     ]
     both = tables[0].unionByName(tables[1]).join(batches, "batch", "left_semi")
@@ -108,6 +111,7 @@ def in_files(
     spark: SparkSession,
     tape: Tape,
     source: Source,
+    listing: Listing | None,
     cut: Cut,
     *,
     deep: bool,
@@ -120,8 +124,10 @@ def in_files(
         of files that are there no more or have no row.
     """
     listed = fed(spark, tape, cut, retired).select("batch", F.explode("files").alias("file"))
-    payload = stored_payload(spark, tape)
-    now = at_rest(spark, source, payload).select("*", _uri("_metadata.file_path").alias("_file"))
+    payload = stored_payload(tape)
+    now = at_rest(spark, source, payload, listing).select(
+        "*", _uri("_metadata.file_path").alias("_file")
+    )
     nothing = F.lit(None).cast("bigint")
     h1, h2 = row_hashes(payload.fields) if deep else (nothing, nothing)
     by_file = (
@@ -165,7 +171,7 @@ def in_partitions(
     """
     parts = fed(spark, tape, cut, retired).where("part IS NOT NULL")
     ranges = parts.select("batch", "part", "since", "until")
-    payload = stored_payload(spark, tape)
+    payload = stored_payload(tape)
     now = at_rest(spark, source, payload)
     nothing = F.lit(None).cast("bigint")
     h1, h2 = row_hashes(payload.fields) if deep else (nothing, nothing)
@@ -185,15 +191,19 @@ def in_partitions(
     return _summed(joined, "source", first)
 
 
-def at_rest(spark: SparkSession, source: Source, payload: StructType) -> DataFrame:
+def at_rest(
+    spark: SparkSession, source: Source, payload: StructType, listing: Listing | None = None
+) -> DataFrame:
     """The source read once, to its present end, in the columns that a tape has of it.
 
     Args:
         spark: The session.
         source: The declared source.
         payload: The columns; a file that lacks some has nulls there.
+        listing: The files of the source, where they could be listed.
     """
-    options = {k: v for k, v in source.options.items() if k.lower() not in _STREAMING}
+    asked = options_of(source, listing)
+    options = {k: v for k, v in asked.items() if k.lower() not in _STREAMING}
     reader = spark.read.format(source.format).options(**options)
     if source.format == "kafka":
         return reader.load()

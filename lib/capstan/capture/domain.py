@@ -38,6 +38,12 @@ _TIMES = ("timestamp", "timestamp_ntz", "date", "string")
 _DATED = r"(?s)^\s*[+-]?\d{4}.*"
 """Text that begins with a year."""
 
+_HOURS_ALONE = r"^(\s*[+-]?\d{4,6}-\d{1,2}-\d{1,2}T\d{1,2})(?![:\d])"
+"""A day and an hour, whose minutes do not follow."""
+
+_MINUTES_ALONE = r"^(\s*[+-]?\d{4,6}-\d{1,2}-\d{1,2}[T ]\d{1,2}:\d{1,2})(?![:\d])"
+"""The same with minutes, whose seconds do not follow."""
+
 RESERVED = ("_worker", "_time", "_label", "_batch", "_pos", "_at")
 
 
@@ -119,7 +125,12 @@ def event_time(stream: Stream, rows: DataFrame) -> Column:
         return own
     if kind == "string":
         # To Spark a bare time of day is one of today: it would be another one tomorrow.
-        own = F.regexp_extract(own, _DATED, 0)
+        text = F.regexp_extract(own, _DATED, 0)
+        # ISO 8601 lets a time end with its minutes, or its hours; to Spark such text is no time.
+        minutes = F.regexp_replace(text, _HOURS_ALONE, "$1:00")
+        whole = F.regexp_replace(minutes, _MINUTES_ALONE, "$1:00")
+        # Few have such times: the others are looked at no further.
+        own = F.coalesce(text.try_cast("timestamp"), whole.try_cast("timestamp"))
     # A sum that is tried is null whatever fails inside of it: also in the expression.
     return F.try_add(own.try_cast("timestamp"), F.expr("INTERVAL '0' SECOND"))
 

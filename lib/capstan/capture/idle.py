@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 from pyarrow import dataset
 
 from capstan.capture import domain
+from capstan.capture.few_events import numbered
 from capstan.capture.stalled import moments
-from capstan.capture.statements import CLOSING, Statement, moved, progress_events
+from capstan.capture.statements import CLOSING, Statement, moved
 from capstan.capture.workers import OpenWorker, Roster
 from capstan.declare import EventTime, Stream
 from capstan.steps import reached
 from capstan.tape.feed import Claim
 from capstan.tape.scan import rows_of
-from capstan.tape.tape import Tape, append_events, newest_cut
+from capstan.tape.tape import Tape, append_few_events, newest_cut
 from capstan.times import Time
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def detail_of(tape: Tape, stream: Stream, now: datetime) -> dict[str, object] | 
     return {"workers": idle, "event": bound} if idle else None
 
 
-def carry_out(spark: SparkSession, tape: Tape, claim: Claim) -> None:
+def carry_out(_: SparkSession, tape: Tape, claim: Claim) -> None:
     """Move idle workers on, in one commit: the batch of this claim."""
     cut = newest_cut(tape)
     roster = Roster.load(tape, cut)
@@ -70,16 +71,15 @@ def carry_out(spark: SparkSession, tape: Tape, claim: Claim) -> None:
         for old, new in zip(roster.workers, after.workers, strict=True)
         if old.on_tape != new.held
     ]
-    events = progress_events(
-        spark,
-        tape,
+    events = numbered(
+        tape.time_type,
         statements,
         roster.positions(),
         batch=claim.batch,
         commit=cut.commit + 1,
     )
     note = {"stream": tape.name, "batch": claim.batch, "idle": len(numbers)}
-    append_events(tape, events, cut.commit + 1, note)
+    append_few_events(tape, events, cut.commit + 1, note)
     reached("idle.events", stream=tape.name, workers=len(numbers))
 
 

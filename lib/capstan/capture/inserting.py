@@ -64,7 +64,7 @@ def insert(
     wanted = Claim(number, origin, detail=dict(told))
     if any(each.origin is Origin.CAPTURE for each in feed.claims_from(tape, wanted.batch)):
         raise checkpoint.half_done(tape, what)
-    feed.claim(spark, tape, wanted)
+    feed.claim(tape, wanted)
     reached(f"{origin}.claim", stream=tape.name, batch=wanted.batch)
     _CARRY_OUT[origin](spark, tape, wanted)
     return wanted

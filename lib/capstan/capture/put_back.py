@@ -97,7 +97,7 @@ def _rows(spark: SparkSession, tape: Tape, roster: Roster, since: int, batch: in
     """The late records of batches from `since` to before `batch`, as rows of `records`."""
     late = spark.read.format("delta").load(tape.paths.late)
     chosen = late.where(f"reason = 'late' AND batch >= {since} AND batch < {batch}")
-    payload = stored_payload(spark, tape)
+    payload = stored_payload(tape)
     data = _data(payload_of(late.schema), payload)
     keyed = _key(tape, payload, roster)
     owned = chosen.select(data.alias("data"), "worker", "time", "batch", "pos")

@@ -10,12 +10,13 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from capstan.capture.statements import CLOSING, OPENING, Statement, moved, progress_events
+from capstan.capture.few_events import numbered
+from capstan.capture.statements import CLOSING, OPENING, Statement, moved
 from capstan.capture.workers import Roster, number_of_next
 from capstan.errors import BadRequest
 from capstan.steps import reached
 from capstan.tape.feed import Claim
-from capstan.tape.tape import Tape, append_events, change_settings, newest_cut
+from capstan.tape.tape import Tape, append_few_events, change_settings, newest_cut
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,10 +68,10 @@ def wanted_count(tape: Tape, settings: Mapping[str, object], rescale: int | None
     return now
 
 
-def carry_out(spark: SparkSession, tape: Tape, claim: Claim) -> None:
+def carry_out(_: SparkSession, tape: Tape, claim: Claim) -> None:
     """Close the open workers and open new ones, in one commit: the batch of this claim."""
     count, cut = int(str(claim.detail["count"])), newest_cut(tape)
-    change_settings(spark, tape, with_all(tape.settings, count))
+    change_settings(tape, with_all(tape.settings, count))
     reached("rescale.settings", stream=tape.name, workers=count)
     first = int(str(claim.detail["first"]))
     # Also those that a batch which was cut off has left to open; not the new ones of this rescale.
@@ -78,7 +79,7 @@ def carry_out(spark: SparkSession, tape: Tape, claim: Claim) -> None:
     fresh = {first + i: str(first + i) for i in range(count)}
     new = Roster(cut.commit, old.minimum, (), first, old.seen).opened_at(old.frontier, fresh)
     if number_of_next(tape) == first:
-        new.write_down(spark, tape, fresh)
+        new.write_down(tape, fresh)
     reached("rescale.workers", stream=tape.name)
     statements: list[Statement] = [
         (worker.number, CLOSING, [(worker.on_tape, -1)]) for worker in old.workers
@@ -87,16 +88,15 @@ def carry_out(spark: SparkSession, tape: Tape, claim: Claim) -> None:
     statements += [
         (worker.number, OPENING, moved(worker.on_tape, worker.held)) for worker in new.workers
     ]
-    events = progress_events(
-        spark,
-        tape,
+    events = numbered(
+        tape.time_type,
         statements,
         {**old.positions(), **new.positions()},
         batch=claim.batch,
         commit=cut.commit + 1,
     )
     note = {"stream": tape.name, "batch": claim.batch, "rescale": count}
-    append_events(tape, events, cut.commit + 1, note)
+    append_few_events(tape, events, cut.commit + 1, note)
     reached("rescale.events", stream=tape.name, workers=count)
 
 

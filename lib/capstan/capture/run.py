@@ -13,11 +13,24 @@ from pyspark.sql.types import StructType
 
 from capstan.capture import checkpoint, domain, idle, inserting, rescaling
 from capstan.capture.batch import BatchResult, MicroBatch
+from capstan.capture.conditions import source_error
 from capstan.capture.consumed import consumed
+from capstan.capture.few_events import numbered
+from capstan.capture.listing import (
+    Listing,
+    Passed,
+    Read,
+    fresh_files,
+    passed_over,
+    require_none_renamed,
+    seen_files,
+)
 from capstan.capture.put_back import PutBack
 from capstan.capture.settings import keep_moments, keep_settings, settings_of
+from capstan.capture.shapes import columns_of
 from capstan.capture.source import broker_gone, file_damaged, read_source
-from capstan.capture.statements import CLOSING, Statement, progress_events
+from capstan.capture.statements import CLOSING, Statement
+from capstan.capture.topics import require_same_topics
 from capstan.capture.workers import Roster
 from capstan.declare import Stream
 from capstan.errors import CapstanError, NotComplete
@@ -30,7 +43,7 @@ from capstan.tape.schema import check_payload, payload_of
 from capstan.tape.tape import (
     Cut,
     Tape,
-    append_events,
+    append_few_events,
     create_tape,
     fenced,
     newest_cut,
@@ -55,6 +68,8 @@ class Captured:
         late: Rows kept in `late`, by reason.
         cut: The tape's newest commit afterwards, -1 for an empty tape.
         frontier: The stream's frontier, as JSON times; empty for a closed stream.
+        passed: The files of the source that it has not read, by reason; None where the source is
+            none of files, or cannot be listed.
     """
 
     stream: str
@@ -64,6 +79,7 @@ class Captured:
     late: Mapping[str, int]
     cut: int
     frontier: list[object]
+    passed: Passed | None = None
 
 
 @dataclass(slots=True)
@@ -96,18 +112,31 @@ def capture(
 
     Raises:
         BadRequest: `CAP-SOURCE`, `CAP-COLUMN`, `CAP-TIME-COLUMN`, `CAP-SCHEMA`, `CAP-TYPE`,
-            `CAP-DECLARED`, `CAP-RESCALE`, `CAP-CHECKPOINT`, `CAP-CLOSED`: nothing was written.
+            `CAP-DECLARED`, `CAP-RESCALE`, `CAP-RENAMED`, `CAP-CHECKPOINT`, `CAP-CLOSED`,
+            `CAP-SOURCE-OTHER`: nothing was written. `CAP-SOURCE-CHANGED`, `CAP-SOURCE-LOST`,
+            `CAP-MALFORMED`: earlier micro-batches stand.
             `CAP-WORKERS` when they would be too many; earlier micro-batches stand.
         AnswerIsNo: `CAP-LATE` where the policy is `fail`; earlier micro-batches stand.
         Fenced: `CAP-FENCED` when another process captures the same stream.
     """
     reached("capture.begin", stream=stream.name)
-    source = read_source(spark, stream)
+    listing = Listing.of(stream.source)
+    columns: StructType | None = None
+    seen: Read = {}
+    if listing is not None:
+        known, seen = _before(lake, stream.name, reseat=reseat)
+        fresh = fresh_files(stream.source, listing, seen)
+        columns = columns_of(spark, stream, listing, fresh, known)
+    source = read_source(spark, stream, listing, columns)
     prepared = domain.prepare(source, stream)
     tape = _tape(spark, lake, stream, payload_of(prepared.schema), rescale)
-    keep_moments(spark, tape, stream)
+    keep_moments(tape, stream)
+    if listing is not None:
+        require_none_renamed(listing, seen, tape)
     roster = Roster.load(tape, newest_cut(tape))
-    seat = checkpoint.reseat(spark, tape) if reseat else checkpoint.reserve(spark, tape)
+    seat = checkpoint.reseat(spark, tape) if reseat else checkpoint.reserve(tape)
+    if stream.source.format == "kafka":
+        require_same_topics(spark, stream, tape.paths.checkpoint)
     progress = _Progress(roster)
     _run(prepared, stream, tape, seat, progress)
     _move_idle(spark, tape, stream)
@@ -124,7 +153,16 @@ def capture(
         dict(late),
         cut.commit,
         [tape.time_type.render(time) for time in frontier.elements],
+        None if listing is None else passed_over(stream.source, listing, seen_files(tape)),
     )
+
+
+def _before(lake: Lake, name: str, *, reseat: bool) -> tuple[StructType | None, Read]:
+    """The columns that a tape has, and the files that its checkpoint has seen; neither of none."""
+    if not is_table(lake.stream(name).events):
+        return None, {}
+    tape = open_tape(lake, name)
+    return stored_payload(tape), {} if reseat else seen_files(tape)
 
 
 def _tape(
@@ -137,8 +175,8 @@ def _tape(
         time_type = domain.time_type_of(stream)
         return create_tape(spark, lake, stream.name, time_type, payload, settings)
     tape = open_tape(lake, stream.name)
-    check_payload(stream.name, stored_payload(spark, tape), payload)
-    tape = upgrade(spark, tape)
+    check_payload(stream.name, stored_payload(tape), payload)
+    tape = upgrade(tape)
     if inserting.finish(spark, tape):
         tape = open_tape(lake, stream.name)
     count = rescaling.wanted_count(tape, settings, rescale)
@@ -146,7 +184,7 @@ def _tape(
         detail = rescaling.detail_of(tape, count)
         inserting.insert(spark, tape, Origin.RESCALE, lambda _: detail, "rescaling it")
         tape = open_tape(lake, stream.name)
-    return keep_settings(spark, tape, settings)
+    return keep_settings(tape, settings)
 
 
 def now() -> datetime:
@@ -195,8 +233,12 @@ def _run(
             raise state.failure from None
         if "CONCURRENT_STREAM_LOG_UPDATE" in str(error):
             raise fenced(tape, state.roster.commit) from None
-        gone = broker_gone(stream.name, error)
-        raise (gone or file_damaged(stream.name, tape.paths.root, error) or error) from None
+        raise (
+            broker_gone(stream.name, error)
+            or source_error(stream.name, error)
+            or file_damaged(stream.name, tape.paths.root, error)
+            or error
+        ) from None
     finally:
         query.stop()
 
@@ -208,7 +250,7 @@ def put_back(spark: SparkSession, lake: Lake, name: str) -> PutBack:
         BadRequest: `CAP-STREAM`; `CAP-CLOSED`; `CAP-HALF-DONE` while a micro-batch is half done.
         Fenced: `CAP-FENCED` when another process captures the same stream.
     """
-    tape = upgrade(spark, open_tape(lake, name))
+    tape = upgrade(open_tape(lake, name))
     begun = newest_cut(tape)
     inserting.finish(spark, tape)
 
@@ -243,7 +285,7 @@ def close(spark: SparkSession, lake: Lake, name: str) -> tuple[Tape, int]:
         BadRequest: `CAP-HALF-DONE` while a micro-batch is half done.
         NotComplete: `CAP-INCOMPLETE` while it has no worker that could be closed.
     """
-    tape = upgrade(spark, open_tape(lake, name))
+    tape = upgrade(open_tape(lake, name))
     inserting.finish(spark, tape)
     cut = newest_cut(tape)
     # Also workers that are written down to open with the next commit, which this one will be.
@@ -264,9 +306,7 @@ def close(spark: SparkSession, lake: Lake, name: str) -> tuple[Tape, int]:
         for state in states
     ]
     positions = {state.worker: state.events for state in states}
-    events = progress_events(
-        spark, tape, statements, positions, batch=cut.batch, commit=cut.commit + 1
-    )
-    append_events(tape, events, cut.commit + 1, {"stream": name, "close": True})
+    events = numbered(tape.time_type, statements, positions, batch=cut.batch, commit=cut.commit + 1)
+    append_few_events(tape, events, cut.commit + 1, {"stream": name, "close": True})
     reached("capture.close", stream=name)
     return tape, len(states)

@@ -13,7 +13,7 @@ from capstan.tape.retention import reach_back
 from capstan.tape.tape import Tape, change_settings
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 
 def settings_of(stream: Stream) -> dict[str, object]:
@@ -48,7 +48,7 @@ def settings_of(stream: Stream) -> dict[str, object]:
     return {"fixed": fixed, "free": free}
 
 
-def keep_settings(spark: SparkSession, tape: Tape, settings: Mapping[str, object]) -> Tape:
+def keep_settings(tape: Tape, settings: Mapping[str, object]) -> Tape:
     """Check a declaration against the tape's, and write down what may change and did.
 
     Raises:
@@ -66,10 +66,10 @@ def keep_settings(spark: SparkSession, tape: Tape, settings: Mapping[str, object
             stream=tape.name,
         )
     checkpoint.require_whole(tape, "a changed declaration")
-    return change_settings(spark, tape, settings)
+    return change_settings(tape, settings)
 
 
-def keep_moments(spark: SparkSession, tape: Tape, stream: Stream) -> None:
+def keep_moments(tape: Tape, stream: Stream) -> None:
     """Let the log of the index go back as far as the stream asks when its batches came.
 
     Whether a worker is idle, and since when the frontier stands, is told by the moments of commits.
@@ -77,7 +77,7 @@ def keep_moments(spark: SparkSession, tape: Tape, stream: Stream) -> None:
     idle_after = stream.time.idle_after if isinstance(stream.time, EventTime) else None
     lengths = [each for each in (idle_after, stream.stalled_after) if each is not None]
     if lengths:
-        reach_back(spark, tape.paths.events, max(lengths) + timedelta(days=1))
+        reach_back(tape.paths.events, max(lengths) + timedelta(days=1))
 
 
 def _difference(was: object, now: object, path: str = "") -> str:

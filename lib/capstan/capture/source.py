@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capstan import breakage
+from capstan.capture.listing import FILES, Listing, has_wildcards
 from capstan.declare import Source, Stream
 from capstan.errors import BadRequest, Broken, CapstanError
 from capstan.runtime.jars import kafka_jars, s3_jars
@@ -12,6 +13,7 @@ from capstan.tape.lake import exists
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 # What the errors of Kafka's clients say, however deep they lie.
 _GONE = (
@@ -21,15 +23,31 @@ _GONE = (
 )
 
 
-def read_source(spark: SparkSession, stream: Stream) -> DataFrame:
+# Spark passes over files that were changed more than a week before the newest one.
+_ANY_AGE = "1000000d"
+
+
+def read_source(
+    spark: SparkSession,
+    stream: Stream,
+    listing: Listing | None = None,
+    columns: StructType | None = None,
+) -> DataFrame:
     """The declared source as a streaming frame.
+
+    Args:
+        spark: The session.
+        stream: The declaration.
+        listing: The files of the source, where they could be listed.
+        columns: Its columns, where they are known.
 
     Raises:
         BadRequest: `CAP-SOURCE` when it is not there or Spark cannot read it.
     """
     source = stream.source
     try:
-        if source.path is not None and "://" not in source.path and not exists(source.path):
+        path = source.path if source.path is not None and "://" not in source.path else None
+        if path is not None and not has_wildcards(path) and not exists(path):
             raise BadRequest(
                 "CAP-SOURCE",
                 f"stream {stream.name}: there is nothing at {source.path}",
@@ -40,12 +58,14 @@ def read_source(spark: SparkSession, stream: Stream) -> DataFrame:
             # All that a topic has is the stream, not what comes from now on.
             options = {"startingOffsets": "earliest", **source.options}
             return spark.readStream.format("kafka").options(**options).load()
-        reader = spark.readStream.format(source.format).options(**source.options)
-        if source.schema is not None:
-            reader = reader.schema(source.schema)
+        options = options_of(source, listing)
+        reader = spark.readStream.format(source.format).options(**options)
+        wanted = columns or source.schema
+        if wanted is not None:
+            reader = reader.schema(wanted)
         elif source.format not in ("delta", "rate"):
             # Streams of files must be told their columns; the files know them.
-            files = spark.read.format(source.format).options(**source.options)
+            files = spark.read.format(source.format).options(**options)
             reader = reader.schema(files.load(source.path).schema)
         return reader.load(source.path)
     except CapstanError:
@@ -57,6 +77,21 @@ def read_source(spark: SparkSession, stream: Stream) -> DataFrame:
             _missing(source) or "check source in streams.yaml",
             stream=stream.name,
         ) from error
+
+
+def options_of(source: Source, listing: Listing | None) -> dict[str, str]:
+    """The options that a source is read with: those that are declared, and how files are found.
+
+    A file is read however old it is, and however deep it lies. Where folders are named as
+    partitions are (`day=2024-05-01`) Spark takes columns from the names instead.
+    """
+    if source.format.lower() not in FILES:
+        return dict(source.options)
+    usual = {"maxFileAge": _ANY_AGE}
+    if listing is not None:
+        usual["recursiveFileLookup"] = "false" if listing.partitioned else "true"
+    declared = {name.lower() for name in source.options}
+    return {**{k: v for k, v in usual.items() if k.lower() not in declared}, **source.options}
 
 
 def _missing(source: Source) -> str:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from capstan.tape.columns import coordinate
 from capstan.tape.fingerprint import fingerprint
-from capstan.tape.schema import time_struct, updates_array
+from capstan.tape.schema import updates_array
 from capstan.times import Time
 
 if TYPE_CHECKING:
@@ -78,36 +78,6 @@ def numbered_events(
         .drop("rank")
         .coalesce(1)
     )
-
-
-def progress_events(
-    spark: SparkSession,
-    tape: Tape,
-    statements: list[Statement],
-    positions: Mapping[int, int],
-    *,
-    batch: int,
-    commit: int,
-) -> DataFrame:
-    """The events of a commit that has no messages; arguments as of `numbered_events`.
-
-    Each worker states one thing.
-
-    Returns:
-        Rows with the columns of `events`, in one partition.
-    """
-    frame = progress_frame(spark, statements, tape, positions)
-    seats = frame.where(f"rank = {POSITION}").select("worker", F.col("start").alias("seq"))
-    rows = frame.where(f"rank > {POSITION}").join(seats, "worker")
-    return rows.select(
-        "worker",
-        "seq",
-        F.lit("progress").alias("kind"),
-        F.lit(None).cast(time_struct(tape.time_type)).alias("time"),
-        "updates",
-        F.lit(batch).cast("bigint").alias("batch"),
-        F.lit(commit).cast("bigint").alias("commit"),
-    ).coalesce(1)
 
 
 def progress_frame(

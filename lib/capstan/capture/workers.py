@@ -6,18 +6,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from capstan.capture import domain
 from capstan.capture.statements import CLOSING, OPENING, Statement, moved
 from capstan.declare import MOST_WORKERS, ByColumn, ByKey, ByPartition, EventTime, Stream
 from capstan.errors import BadRequest
-from capstan.tape import delta, summary
+from capstan.tape import summary
 from capstan.tape.scan import rows_of
-from capstan.tape.schema import WORKERS
-from capstan.tape.tape import Cut, Tape, fenced
-from capstan.tape.transaction import Txn
+from capstan.tape.tape import Cut, Tape, append_workers, fenced
 from capstan.times import Time
 
 
@@ -140,7 +138,7 @@ class Roster:
         fresh = {self.free + i: label for i, label in enumerate(labels)}
         return self.opened_at(self.frontier, fresh), fresh
 
-    def write_down(self, spark: SparkSession, tape: Tape, fresh: Mapping[int, str]) -> None:
+    def write_down(self, tape: Tape, fresh: Mapping[int, str]) -> None:
         """Write down new workers, before the events that name them.
 
         Raises:
@@ -149,11 +147,8 @@ class Roster:
         if not fresh:
             return
         opened = self.commit + 1
-        rows = [(number, label, opened) for number, label in fresh.items()]
-        frame = spark.createDataFrame(rows, WORKERS)
         # The first free number only rises; another process that has taken it has taken over.
-        taken = Txn(f"roster:{tape.name}", min(fresh))
-        if delta.append(frame, tape.paths.workers, txn=taken) is None:
+        if not append_workers(tape, fresh, opened, number=min(fresh)):
             raise fenced(tape, opened)
 
     def opened_at(self, frontier: Time, labels: Mapping[int, str]) -> Roster:

@@ -292,8 +292,7 @@ def reject(
     shell = shell_of(context)
     shell.lake.require()
     require_waiting(read_history(shell.lake, run))
-    with shell.spark(Work(f"reject {run}")) as spark:
-        row = carry_out(spark, shell.lake, run, Decision(_user(), reason=reason))
+    row = carry_out(shell.lake, run, Decision(_user(), reason=reason))
     shell.output.answer(
         {"run": run, "rejected": True, **row.detail},
         f"run {run} is rejected; what it staged is at {row.detail['staging']}",
@@ -337,10 +336,9 @@ def unlock(context: typer.Context, run: Run) -> int:
     shell.lake.require()
     attempt = 0
     if any(claim.run == run for claim in claims.alive(shell.lake)):
-        with shell.spark(Work(f"unlock {run}")) as spark:
-            from capstan.replay.run import unlock as carry_out
+        from capstan.replay.run import unlock as carry_out
 
-            attempt = carry_out(spark, shell.lake, run)
+        attempt = carry_out(shell.lake, run)
     else:
         read_history(shell.lake, run)
     done = f"attempt {attempt} holds nothing any more" if attempt else "it held nothing"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from capstan.declare import Declarations, default_path, load
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from capstan.session import Later
     from capstan.tape.lake import Lake
 
 DEFAULT_LAKE = "./lake"
@@ -66,14 +68,26 @@ class Shell:
 
         What the work prints goes to standard error: standard output is for the answer.
         """
-        from capstan.session import require_one_winner
+        with self.later(work) as session:
+            yield session()
 
+    @contextmanager
+    def later(self, work: Work) -> Iterator[Later]:
+        """The same for work that may need no session: it is started when it is asked for."""
         with (
             redirect_stdout(sys.stderr),
             watching(self.output, work) as watch,
-            started(watch) as session,
+            ExitStack() as ended,
         ):
-            require_one_winner(session, self.lake.root)
+
+            @cache
+            def session() -> SparkSession:
+                from capstan.session import require_one_winner
+
+                begun = ended.enter_context(started(watch))
+                require_one_winner(begun, self.lake.root)
+                return begun
+
             yield session
 
 

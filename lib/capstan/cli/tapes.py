@@ -60,7 +60,10 @@ def captured_lines(captured: Captured) -> list[str]:
         )
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in captured.late.items())
     frontier = ", ".join(str(time) for time in captured.frontier) or "closed"
-    return [first + (f" ({reasons})" if reasons else ""), f"frontier: {frontier}"]
+    lines = [first + (f" ({reasons})" if reasons else ""), f"frontier: {frontier}"]
+    if captured.passed is not None and captured.passed.counts:
+        lines.append(f"files passed over: {captured.passed.text}")
+    return lines
 
 
 def close(context: typer.Context, stream: Stream) -> int:
@@ -144,13 +147,16 @@ def verify(
     chosen = None if listed is None else tuple(resolve_workers(tape, cut, listed))
     declared = shell.declarations(required=True).stream(stream) if source else None
     compared = None
-    with shell.spark(Work(f"verify {stream}")) as spark:
+    with shell.later(Work(f"verify {stream}")) as session:
         from capstan.capture.comparing import compare
+        from capstan.session import interpreting
         from capstan.verify import verify as carry_out
 
-        found = carry_out(spark, shell.lake, tape, workers=chosen, cut=cut, deep=deep)
+        found = carry_out(session, shell.lake, tape, workers=chosen, cut=cut, deep=deep)
         if declared is not None:
-            compared = compare(spark, tape, declared, deep=deep, retired=found.retired)
+            # As many as on tape or more, and most often about as many.
+            with interpreting(session(), sum(each.records for each in found.workers)):
+                compared = compare(session(), tape, declared, deep=deep, retired=found.retired)
     value = found.as_json(tape)
     lines = [verdict_line(found)]
     if compared is not None:
@@ -186,9 +192,13 @@ def compared_lines(found: Compared) -> list[str]:
     """A comparison with the source as people read it."""
     what = "records and their contents" if found.deep else "records"
     head = f"source: {found.records:,} {what} of {found.batches:,} batches"
-    said = "all there" if found.agrees else f"{found.differing:,} differences"
+    unread = f"{found.unread:,} files were never read" if found.unread else ""
+    differing = f"{found.differing:,} differences" if found.differing else ""
+    said = ", ".join(filter(None, [differing, unread])) or "all there"
     lines = [f"{head}: {said}"]
     lines += [f"  {found.gone:,} batches are gone from the source"] if found.gone else []
+    if found.passed is not None and found.passed.counts:
+        lines.append(f"  files of the source that are not on tape: {found.passed.text}")
     lines += [f"  nothing is known of what is before batch {found.unknown}"] * bool(found.unknown)
     for each in found.findings:
         part = f" of {each.part}" if each.part else ""

@@ -82,6 +82,9 @@ def _range(replay: Replay, stream: Stream) -> Problem | None:
     reversed_epochs = isinstance(since, int) and isinstance(until, int) and until <= since
     if reversed_times or reversed_epochs:
         return "until", "must be after since; the range is from since to just before until"
+    if isinstance(stream.time, EventTime):
+        what = f"the times of {stream.name}"
+        return _not_whole(replay, stream.time.every, what)
     return None
 
 
@@ -103,8 +106,12 @@ def _transformed(replay: Replay, stream: Stream, transform: Transform) -> Proble
     if transform.grain % stream.time.every:
         every = format_duration(stream.time.every)
         return "transform", f"the grain of {transform.name} is not a multiple of {every}"
+    return _not_whole(replay, transform.grain, f"the grain of {transform.name}")
+
+
+def _not_whole(replay: Replay, grain: timedelta, what: str) -> Problem | None:
+    """The first bound of a replay that lies within a grain."""
     for field, bound in (("since", replay.since), ("until", replay.until)):
-        if isinstance(bound, datetime) and (bound - _EPOCH) % transform.grain != timedelta():
-            grain = format_duration(transform.grain)
-            return field, f"is not a multiple of {grain}, the grain of {transform.name}"
+        if isinstance(bound, datetime) and (bound - _EPOCH) % grain != timedelta():
+            return field, f"is not a multiple of {format_duration(grain)}, {what}"
     return None

@@ -203,14 +203,14 @@ def _write(
     records = _read(files, form, reading.records, reading.record_schema(form))
     delta.append(records, tape.paths.records, txn=Txn(f"import:{tape.name}", 0))
     reached("import.records", stream=tape.name)
-    enrol(spark, tape, (each.worker for each in surveys))
+    enrol(tape, (each.worker for each in surveys))
     reached("import.workers", stream=tape.name)
     note = {"stream": tape.name, "import": str(form.format)}
     events = _read(files, form, reading.events, reading.event_schema(form.time_type))
     stored = delta.load(spark, tape.paths.records)
-    append_events(tape, counted_events(events, stored, 0), 0, note)
+    version = append_events(tape, counted_events(events, stored, 0), 0, note)
     reached("import.events", stream=tape.name)
-    _require_all(tape, surveys)
+    _require_all(tape, version, surveys)
 
 
 def counted_events(events: DataFrame, stored: DataFrame, commit: int) -> DataFrame:
@@ -243,9 +243,9 @@ def counted_events(events: DataFrame, stored: DataFrame, commit: int) -> DataFra
     )
 
 
-def _require_all(tape: Tape, surveys: Iterable[Survey]) -> None:
+def _require_all(tape: Tape, version: int, surveys: Iterable[Survey]) -> None:
     """Check that what was surveyed is what was stored: files may change while they are read."""
-    events, records = summary.commit_counts(tape, 0)
+    events, records = summary.added_counts(tape, version)
     promised = {each.worker: each.events for each in surveys if each.events}
     if dict(events) != promised or records != sum(each.records for each in surveys):
         raise Broken(

@@ -218,7 +218,7 @@ def _tape(spark: SparkSession, lake: Lake, request: ListenRequest) -> Tape:
     tape = form_tape(spark, lake, request.stream, form, settings, other)
     cut = newest_cut(tape)
     if cut.commit < 0:
-        enrol(spark, tape, range(request.workers))
+        enrol(tape, range(request.workers))
     if any(last > cut.batch for last in delta.stat(_files(tape), "max.batch")):
         delta.delete_rows(spark, tape.paths.records, f"batch > {cut.batch}")
     return tape

@@ -10,11 +10,18 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from capstan.errors import BadRequest
 from capstan.exchange import reading
 from capstan.exchange.form import Form
-from capstan.tape import delta, summary
+from capstan.tape import summary
 from capstan.tape.lake import Lake, is_table
-from capstan.tape.schema import WORKERS, payload_of
-from capstan.tape.tape import Cut, Tape, create_tape, fenced, open_tape
-from capstan.tape.transaction import Txn
+from capstan.tape.schema import payload_of
+from capstan.tape.tape import (
+    Cut,
+    Tape,
+    append_workers,
+    create_tape,
+    fenced,
+    newest_roster,
+    open_tape,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,18 +62,15 @@ def form_tape(
     return tape
 
 
-def enrol(spark: SparkSession, tape: Tape, workers: Iterable[int]) -> None:
+def enrol(tape: Tape, workers: Iterable[int]) -> None:
     """Put the workers of a new tape on its roster, labelled by their numbers; again, it stands."""
-    rows = [(number, str(number), 0) for number in workers]
-    frame = spark.createDataFrame(rows, WORKERS).coalesce(1)
-    delta.append(frame, tape.paths.workers, txn=Txn(f"roster:{tape.name}", 0))
+    append_workers(tape, {number: str(number) for number in workers}, 0, number=0)
 
 
-def enrol_named(spark: SparkSession, tape: Tape, workers: Mapping[int, str], commit: int) -> int:
+def enrol_named(tape: Tape, workers: Mapping[int, str], commit: int) -> int:
     """Put workers on the roster of a tape that are not there yet; how many.
 
     Args:
-        spark: The session.
         tape: The tape.
         workers: Labels by number.
         commit: The commit that opens them.
@@ -74,17 +78,13 @@ def enrol_named(spark: SparkSession, tape: Tape, workers: Mapping[int, str], com
     Raises:
         Fenced: `CAP-FENCED` when another process writes to the roster meanwhile.
     """
-    app = f"roster:{tape.name}"
     # Before the roster is looked at: whoever writes to it from here on is in the way of this write.
-    last = delta.open_table(tape.paths.workers).transaction_version(app)
+    last = newest_roster(tape)
     known = summary.worker_labels(tape, Cut(commit, 0))
-    fresh = [(w, label, commit) for w, label in sorted(workers.items()) if w not in known]
-    if fresh:
-        rows = spark.createDataFrame(fresh, WORKERS).coalesce(1)
-        # Workers come in any order: the transaction rises though their numbers may not.
-        txn = Txn(app, 0 if last is None else last + 1)
-        if delta.append(rows, tape.paths.workers, txn=txn) is None:
-            raise fenced(tape, commit)
+    fresh = {w: label for w, label in sorted(workers.items()) if w not in known}
+    # Workers come in any order: the transaction rises though their numbers may not.
+    if fresh and not append_workers(tape, fresh, commit, number=last + 1):
+        raise fenced(tape, commit)
     return len(fresh)
 
 

@@ -202,7 +202,7 @@ def _copy(
         "count": count,
     }
     settings = {"fixed": fixed, "free": {}}
-    payload = stored_payload(spark, tape)
+    payload = stored_payload(tape)
     if copy is None:
         copy = create_tape(spark, lake, request.into, tape.time_type, payload, settings)
     elif copy.settings != settings:
@@ -212,9 +212,9 @@ def _copy(
             "re-capture as before, or into another stream",
             stream=copy.name,
         )
-    check_payload(copy.name, stored_payload(spark, copy), payload)
+    check_payload(copy.name, stored_payload(copy), payload)
     if newest_cut(copy).commit < 0:
-        enrol(spark, copy, range(count))
+        enrol(copy, range(count))
     reached("recapture.workers", stream=copy.name, workers=count)
     return copy
 

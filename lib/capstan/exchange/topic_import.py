@@ -121,7 +121,7 @@ def _tape(spark: SparkSession, lake: Lake, name: str, head: Head) -> Tape:
             "import them under another name",
             stream=name,
         )
-    check_payload(name, stored_payload(spark, tape), payload)
+    check_payload(name, stored_payload(tape), payload)
     return tape
 
 
@@ -143,7 +143,7 @@ def _beyond(
 
 def _write(spark: SparkSession, tape: Tape, taken: Taken, commit: int) -> None:
     """Workers, then records, then the events that promise them: one commit of the tape."""
-    fresh = enrol_named(spark, tape, taken.head.workers, commit)
+    fresh = enrol_named(tape, taken.head.workers, commit)
     reached("topics.workers", stream=tape.name, workers=fresh)
     records = taken.records().select("worker", "batch", "time", "pos", "data")
     note = {"stream": tape.name, "ends": {str(worker): end for worker, end in taken.ends.items()}}

@@ -125,7 +125,7 @@ def export_topics(
     verify(spark, lake, tape, workers=chosen, cut=cut).require_valid(tape)
     everything = Region(Box.everything(tape.time_type))
     require_kept(lake, tape, cut, chosen, everything, "a whole recording", WHOLE)
-    payload = stored_payload(spark, tape)
+    payload = stored_payload(tape)
     for column in payload.fields:
         _require_readable(column.name, column.dataType)
     labels = summary.worker_labels(tape, cut)

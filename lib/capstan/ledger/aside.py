@@ -16,6 +16,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from capstan.ledger.identity import RunId
 from capstan.ledger.tables import MOMENT, PROPERTIES, append_rows, now
 from capstan.tape import delta
+from capstan.tape.creating import create_table
 from capstan.tape.lake import Lake
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def write_aside(
         about: `stream`, `target` and `sink` of the run.
     """
     path = lake.aside(pipeline)
-    delta.create_table(spark, path, ASIDE, properties=PROPERTIES)
+    create_table(spark, path, ASIDE, properties=PROPERTIES)
     said = {"run": run.name, "attempt": attempt, "at": now(), **about}
     frame = rows.withColumnRenamed("worker", "replay_worker")
     for name, value in said.items():
@@ -71,7 +72,6 @@ def write_aside(
 
 
 def write_metrics(
-    spark: SparkSession,
     lake: Lake,
     run: RunId,
     attempt: int,
@@ -81,7 +81,6 @@ def write_metrics(
     """Append the counters of every node on every replay worker to the ledger, in one commit.
 
     Args:
-        spark: The session.
         lake: The lake.
         run: The run.
         attempt: Its attempt.
@@ -93,4 +92,4 @@ def write_metrics(
     for each in nodes:
         counters = dict(each)
         rows.append({**said, "replay_worker": counters.pop("worker"), **counters})
-    append_rows(spark, lake, "metrics", rows)
+    append_rows(lake, "metrics", rows)

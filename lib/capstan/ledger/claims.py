@@ -29,7 +29,7 @@ from capstan.tape.transaction import Txn
 from capstan.times.region import Region
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 LEASE = timedelta(hours=12)
 """How long a claim lives that nobody renews."""
@@ -95,7 +95,7 @@ class Fate(StrEnum):
     """Its attempt has ended by itself, and changes nothing any more."""
 
 
-def claim(spark: SparkSession, lake: Lake, run: RunId, stream: str, scope: Scope) -> int:
+def claim(lake: Lake, run: RunId, stream: str, scope: Scope) -> int:
     """Claim a scope for the next attempt of a run.
 
     Returns:
@@ -104,15 +104,15 @@ def claim(spark: SparkSession, lake: Lake, run: RunId, stream: str, scope: Scope
     Raises:
         Held: `CAP-HELD` when another run holds an overlapping scope, naming it.
     """
-    ordinal, attempt = _append(spark, lake, run.name, stream, scope)
+    ordinal, attempt = _append(lake, run.name, stream, scope)
     for other in alive(lake, scope.target):
         if other.ordinal < ordinal and other.run != run.name and other.meets(run.name, scope):
-            release(spark, lake, run.name, attempt)
+            release(lake, run.name, attempt)
             raise _held(other)
     return attempt
 
 
-def hold(spark: SparkSession, lake: Lake, run: str, attempt: int) -> None:
+def hold(lake: Lake, run: str, attempt: int) -> None:
     """Check that an attempt's claim stands, right before the attempt changes its target.
 
     One that is about to run out is renewed by a row. One that has run out is claimed anew, unless
@@ -125,7 +125,7 @@ def hold(spark: SparkSession, lake: Lake, run: str, attempt: int) -> None:
     if own is not None and own.expires - now() > LEASE / _RENEW:
         return
     if own is not None:
-        ordinal, _ = _append(spark, lake, run, own.stream, own.scope, attempt)
+        ordinal, _ = _append(lake, run, own.stream, own.scope, attempt)
         before = [
             other
             for other in alive(lake, own.scope.target)
@@ -133,7 +133,7 @@ def hold(spark: SparkSession, lake: Lake, run: str, attempt: int) -> None:
         ]
         if not before and _standing(lake, run, attempt) is not None:
             return
-        release(spark, lake, run, attempt)
+        release(lake, run, attempt)
     raise Fenced(
         "CAP-FENCED",
         f"run {run}: the claim of attempt {attempt} holds no more: it was unlocked, ended by "
@@ -153,7 +153,6 @@ def _standing(lake: Lake, run: str, attempt: int) -> Claim | None:
 
 
 def _append(
-    spark: SparkSession,
     lake: Lake,
     run: str,
     stream: str,
@@ -177,7 +176,7 @@ def _append(
             "region": region_text(scope.region),
             "expires": now() + LEASE,
         }
-        if append_rows(spark, lake, "claims", [row], Txn(_APP, ordinal)):
+        if append_rows(lake, "claims", [row], Txn(_APP, ordinal)):
             return ordinal, number
 
 
@@ -187,17 +186,15 @@ def last_attempt(lake: Lake, run: str) -> int:
     return max((int(str(row["attempt"])) for row in mine), default=0)
 
 
-def release(spark: SparkSession, lake: Lake, run: str, attempt: int) -> None:
+def release(lake: Lake, run: str, attempt: int) -> None:
     """Give up a claim whose attempt leaves no other trace."""
-    append_rows(
-        spark, lake, "claims", [{"claim": -1, "kind": "release", "run": run, "attempt": attempt}]
-    )
+    append_rows(lake, "claims", [{"claim": -1, "kind": "release", "run": run, "attempt": attempt}])
 
 
-def give_up(spark: SparkSession, lake: Lake, run: str, attempt: int) -> None:
+def give_up(lake: Lake, run: str, attempt: int) -> None:
     """Release the claim of an attempt that was shut out, if it still stands."""
     if _standing(lake, run, attempt) is not None:
-        release(spark, lake, run, attempt)
+        release(lake, run, attempt)
 
 
 def alive(lake: Lake, target: str | None = None) -> list[Claim]:

@@ -14,7 +14,7 @@ from capstan.times import TimeType
 from capstan.times.region import Region
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 PUBLISHED, ROLLED_BACK, GONE = "published", "rolled-back", "gone"
 
@@ -42,10 +42,13 @@ class Covered:
     cut: int
     target_version: int
 
+    @property
+    def output(self) -> tuple[str, str]:
+        """Whose rows they are: the stream, and what is made of its records; empty for a copy."""
+        return self.stream, self.transform or ""
 
-def write_covered(
-    spark: SparkSession, lake: Lake, covered: Covered, time_type: TimeType, state: str
-) -> None:
+
+def write_covered(lake: Lake, covered: Covered, time_type: TimeType, state: str) -> None:
     """Append a row per worker; one with a null worker where the target does not keep it."""
     bounds = render_bounds(time_type, covered.scope.region)
     row = {
@@ -65,10 +68,10 @@ def write_covered(
     workers: Iterable[int | None] = (
         (None,) if covered.scope.workers is None else covered.scope.workers
     )
-    append_rows(spark, lake, "coverage", [{**row, "worker": worker} for worker in workers])
+    append_rows(lake, "coverage", [{**row, "worker": worker} for worker in workers])
 
 
-def write_gone(spark: SparkSession, lake: Lake, target: str, runs: Collection[str]) -> None:
+def write_gone(lake: Lake, target: str, runs: Collection[str]) -> None:
     """Write down that what runs had published into a target went with its table."""
     rows = [row for row in read_rows(lake, "coverage", target=target) if row["run"] in runs]
     lost = [
@@ -76,7 +79,7 @@ def write_gone(spark: SparkSession, lake: Lake, target: str, runs: Collection[st
         for row in rows
         if row["state"] == PUBLISHED
     ]
-    append_rows(spark, lake, "coverage", lost)
+    append_rows(lake, "coverage", lost)
 
 
 def standing(lake: Lake, target: str) -> list[Covered]:

@@ -14,7 +14,7 @@ from capstan.ledger.tables import append_rows, as_text, now, read_rows
 from capstan.tape.lake import Lake
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 CODES = {
     "missing": "CAP-MISSING",
@@ -85,9 +85,7 @@ class Noted:
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def write_findings(
-    spark: SparkSession, lake: Lake, audited: Audited, found: Sequence[Noted]
-) -> None:
+def write_findings(lake: Lake, audited: Audited, found: Sequence[Noted]) -> None:
     """Append what an audit found, in one commit with one moment; nothing where it found nothing."""
     if not found:
         return
@@ -108,7 +106,7 @@ def write_findings(
         }
         for each in found
     ]
-    append_rows(spark, lake, "findings", rows)
+    append_rows(lake, "findings", rows)
 
 
 def read_findings(lake: Lake, **equal: object) -> list[dict[str, object]]:

@@ -22,7 +22,7 @@ from capstan.times import Box
 from capstan.times.region import Region
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 
 _LEAVE_OUT = "leave out these times (--since {since}); what was published from them stands"
@@ -59,9 +59,7 @@ class Retired:
     done: bool
 
 
-def write_retired(
-    spark: SparkSession, lake: Lake, tape: Tape, box: Box, cut: Cut, records: int, state: State
-) -> None:
+def write_retired(lake: Lake, tape: Tape, box: Box, cut: Cut, records: int, state: State) -> None:
     """Append a row about a tape."""
     row = {
         "stream": tape.name,
@@ -71,7 +69,7 @@ def write_retired(
         "records": records,
         "state": str(state),
     }
-    append_rows(spark, lake, "retired", [row])
+    append_rows(lake, "retired", [row])
 
 
 def read_retired(lake: Lake, tape: Tape) -> list[Retired]:

@@ -15,7 +15,7 @@ from capstan.ledger.tables import append_rows, as_text, read_rows
 from capstan.tape.lake import Lake
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 
 class Step(StrEnum):
@@ -246,7 +246,6 @@ def read_history(lake: Lake, run: str) -> History:
 
 
 def write_step(
-    spark: SparkSession,
     lake: Lake,
     run: RunId,
     attempt: int,
@@ -267,7 +266,7 @@ def write_step(
         "target": target,
         "detail": as_text(detail),
     }
-    append_rows(spark, lake, "runs", [row])
+    append_rows(lake, "runs", [row])
 
 
 def _row(row: Mapping[str, object]) -> Row:

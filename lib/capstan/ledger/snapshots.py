@@ -20,6 +20,7 @@ from capstan.ledger.tables import PROPERTIES, append_rows, as_text, read_rows
 from capstan.state.errors import NotWhole
 from capstan.tape import delta
 from capstan.tape.committing import committing
+from capstan.tape.creating import create_table
 from capstan.tape.lake import Lake, is_table
 from capstan.times import Antichain, Time
 
@@ -145,7 +146,7 @@ def write_parts(spark: SparkSession, lake: Lake, snapshot: Snapshot, rows: DataF
     named = rows.select(F.lit(snapshot.name).alias("snapshot"), *rows.columns)
     # Not append-only: what is no longer needed is deleted.
     properties = {name: text for name, text in PROPERTIES.items() if name != "delta.appendOnly"}
-    delta.create_table(spark, path, named.schema, properties=properties, partitions=("snapshot",))
+    create_table(spark, path, named.schema, properties=properties, partitions=("snapshot",))
     delta.append(named, path, note={"snapshot": snapshot.name})
 
 
@@ -192,7 +193,7 @@ def delete_parts(spark: SparkSession, lake: Lake, pipeline: str, names: list[str
         table.delete(F.col("snapshot").isin(names))
 
 
-def write_became(spark: SparkSession, lake: Lake, pipeline: str, rows: list[Became]) -> None:
+def write_became(lake: Lake, pipeline: str, rows: list[Became]) -> None:
     """Append to the ledger what became of snapshots, in one commit."""
     told = [
         {
@@ -204,7 +205,7 @@ def write_became(spark: SparkSession, lake: Lake, pipeline: str, rows: list[Beca
         }
         for row in rows
     ]
-    append_rows(spark, lake, "snapshots", told)
+    append_rows(lake, "snapshots", told)
 
 
 def read_became(lake: Lake, pipeline: str) -> list[Became]:

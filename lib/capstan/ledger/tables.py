@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyarrow import dataset
@@ -19,14 +18,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from capstan.tape import delta
+from capstan.tape import arrow_writer
 from capstan.tape.lake import Lake, is_table
 from capstan.tape.opened import keeping, kept
 from capstan.tape.scan import rows_of
 from capstan.tape.transaction import Txn
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 LEDGER_FORMAT = 1
 PROPERTIES = {"capstan.format": str(LEDGER_FORMAT), "delta.appendOnly": "true"}
@@ -193,15 +189,14 @@ def _rows(path: str) -> dataset.Dataset:
     return dataset.dataset(rows) if rows.nbytes <= _MOST_BYTES else files
 
 
-def make_ledger(spark: SparkSession, lake: Lake, ledger: str) -> str:
+def make_ledger(lake: Lake, ledger: str) -> str:
     """Make a ledger where it is not there; its path."""
     path = lake.ledger(ledger)
-    delta.create_table(spark, path, SCHEMAS[ledger], properties=PROPERTIES)
+    arrow_writer.create_table(path, SCHEMAS[ledger], properties=PROPERTIES)
     return path
 
 
 def append_rows(
-    spark: SparkSession,
     lake: Lake,
     ledger: str,
     rows: Sequence[Mapping[str, object]],
@@ -213,14 +208,10 @@ def append_rows(
         False when the table already has this transaction: nothing was appended.
     """
     moment = _moment(lake, ledger, rows)
-    path, schema = make_ledger(spark, lake, ledger), SCHEMAS[ledger]
+    path = make_ledger(lake, ledger)
     stamped = [{"at": moment, **row} for row in rows]
-    columns = {
-        field.name: pa.array([row.get(field.name) for row in stamped], _arrow(field))
-        for field in schema.fields
-    }
-    frame = spark.createDataFrame(pa.table(columns)).coalesce(1)
-    return delta.append(frame.to(schema), path, txn=txn, note={"ledger": ledger}) is not None
+    table = pa.Table.from_pylist(stamped, schema=arrow_writer.arrow_schema(SCHEMAS[ledger]))
+    return arrow_writer.append(path, table, txn=txn, note={"ledger": ledger})
 
 
 def _moment(lake: Lake, ledger: str, rows: Sequence[Mapping[str, object]]) -> datetime:
@@ -243,14 +234,3 @@ def _moment(lake: Lake, ledger: str, rows: Sequence[Mapping[str, object]]) -> da
 def as_text(value: object) -> str:
     """JSON text for a ledger's column: sorted keys, so that equal values are equal texts."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
-
-
-def _arrow(field: StructField) -> pa.DataType:
-    kinds = {
-        StringType: pa.string(),
-        LongType: pa.int64(),
-        IntegerType: pa.int32(),
-        TimestampType: pa.timestamp("us", "UTC"),
-        ArrayType: pa.list_(pa.int32()),
-    }
-    return kinds[type(field.dataType)]

@@ -24,10 +24,11 @@ from capstan.maintain.compact import until_settled
 from capstan.maintain.promises import records_in
 from capstan.steps import reached
 from capstan.tape import delta, summary
+from capstan.tape.files import bound_integer
+from capstan.tape.grains import require_whole_steps
 from capstan.tape.lake import Lake
 from capstan.tape.predicates import region_sql
 from capstan.tape.rewriting import exchange, rows_of_files
-from capstan.tape.summary import bound_integer
 from capstan.tape.tape import Cut, Tape, newest_cut, open_tape
 from capstan.times import Box, Kind
 from capstan.times.region import Region
@@ -97,6 +98,7 @@ def plan_retire(lake: Lake, stream: str, before: str) -> Plan:
     until = Box.bound_of_text(tape.time_type, before)
     if all(bound is None for bound in until):
         raise BadRequest("CAP-RANGE", f"{before} bounds no time", "give a time: 2024-01-01")
+    require_whole_steps(tape, until)
     box = Box((None,) * len(until), until)
     frontier = summary.frontier_of(tape, summary.worker_states(tape, cut))
     if not box.is_complete(frontier):
@@ -135,7 +137,7 @@ def retire(spark: SparkSession, lake: Lake, stream: str, before: str) -> Plan:
     with at(tape.paths.root):
         _require_idle(lake, tape)
         if all(each.box != box for each in read_retired(lake, tape)):
-            write_retired(spark, lake, tape, box, plan.cut, plan.records, State.BEGUN)
+            write_retired(lake, tape, box, plan.cut, plan.records, State.BEGUN)
         reached("retire.begun", stream=stream, records=plan.records)
         finish(spark, lake, tape)
     return plan
@@ -156,7 +158,7 @@ def finish(spark: SparkSession, lake: Lake, tape: Tape) -> int:
         _delete(spark, tape, each.box)
         reached("retire.deleted", stream=tape.name, records=each.records)
         cut = Cut(each.cut, -1)
-        write_retired(spark, lake, tape, each.box, cut, each.records, State.DONE)
+        write_retired(lake, tape, each.box, cut, each.records, State.DONE)
         reached("retire.done", stream=tape.name, records=each.records)
     return sum(each.records for each in begun)
 

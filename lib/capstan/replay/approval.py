@@ -15,8 +15,6 @@ from capstan.steps import reached
 from capstan.tape.lake import Lake
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from capstan.replay.job import Job
 
 
@@ -89,7 +87,7 @@ def rejected(row: Row) -> AnswerIsNo:
     )
 
 
-def reject(spark: SparkSession, lake: Lake, run: str, decision: Decision) -> Row:
+def reject(lake: Lake, run: str, decision: Decision) -> Row:
     """Mark a run that waits as rejected: it holds its range no more, and what it staged stays.
 
     A run that was rejected already stays so, by whom it was.
@@ -105,7 +103,6 @@ def reject(spark: SparkSession, lake: Lake, run: str, decision: Decision) -> Row
         return history.last
     row = require_waiting(history)
     runs.write_step(
-        spark,
         lake,
         RunId.named(row.run, row.identity, row.generation, row.target),
         row.attempt,
@@ -117,7 +114,7 @@ def reject(spark: SparkSession, lake: Lake, run: str, decision: Decision) -> Row
     for claim in claims.alive(lake, row.target):
         if claim.run == run:
             # Of somebody who was about to publish it, and was cut off.
-            claims.release(spark, lake, run, claim.attempt)
+            claims.release(lake, run, claim.attempt)
     reached("replay.rejected", run=run)
     return runs.read_history(lake, run).last
 

@@ -26,7 +26,7 @@ def keep_aside(job: Job, piped: Piped, played: Played) -> None:
         write_aside(job.spark, job.lake, name, job.run, job.attempt, played.aside, about)
         reached("replay.aside", run=job.run.name, rows=sum(played.put_aside.values()))
     nodes = [each.as_json() for each in played.nodes]
-    write_metrics(job.spark, job.lake, job.run, job.attempt, name, nodes)
+    write_metrics(job.lake, job.run, job.attempt, name, nodes)
     reached("replay.metrics", run=job.run.name, nodes=len(nodes))
 
 

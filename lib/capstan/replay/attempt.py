@@ -23,10 +23,13 @@ from capstan.replay.job import Job
 from capstan.replay.play import Output, expected_rows, playing, require_columns
 from capstan.replay.resuming import keep_state, snapshot_of_run
 from capstan.replay.standing import require_not_doubled
+from capstan.session import interpreting
 from capstan.steps import reached
-from capstan.tape import delta, summary
+from capstan.tape import summary
 from capstan.tape.delta import Commit
+from capstan.tape.files import count_rows, read_all
 from capstan.tape.lake import delete_folder
+from capstan.tape.summary import Played
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -65,7 +68,7 @@ def carry_out(job: Job) -> Outcome:
     except (Fenced, KeyboardInterrupt):
         # Not written down as its end: a later attempt may be at work, or wait; and of one that is
         # interrupted Spark may be about to commit something, so whoever comes next shuts it out.
-        claims.give_up(job.spark, job.lake, job.run.name, job.attempt)
+        claims.give_up(job.lake, job.run.name, job.attempt)
         raise
     except Exception as error:
         # Said before it is over, so that the claim does not outlive the attempt.
@@ -91,8 +94,12 @@ def _attempt(job: Job) -> Outcome:
         # One that was taken over is told so, rather than how far its successor has got.
         job.hold()
         require_cursor(plan, runs.read_last_published(job.lake, job.run.identity))
-    with playing(job.spark, plan, expected) as output:
-        return _written(job, output)
+    played = summary.played(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
+    with (
+        interpreting(job.spark, played.records),
+        playing(job.spark, plan, expected) as output,
+    ):
+        return _written(job, output, played)
 
 
 def take_turn(job: Job) -> dict[str, object] | None:
@@ -121,14 +128,13 @@ def take_turn(job: Job) -> dict[str, object] | None:
         shut_out(job)
     else:
         # Another attempt may have said so before this one could end itself by it.
-        claims.give_up(job.spark, job.lake, job.run.name, job.attempt)
+        claims.give_up(job.lake, job.run.name, job.attempt)
     return done
 
 
-def _written(job: Job, output: Output) -> Outcome:
+def _written(job: Job, output: Output, played: Played) -> Outcome:
     """What becomes of what was played: written down, staged, audited, published."""
     plan = job.plan
-    played = summary.played(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
     counted = output.counted
     snapshot = None
     if plan.piped is not None and output.state is not None:
@@ -175,11 +181,11 @@ def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str
         writer = writer.partitionBy(job.plan.layout.worker)
     writer.save(staging)
     reached("replay.staging", run=job.run.name)
-    staged = delta.load(job.spark, staging)
+    staged = read_all(job.spark, staging)
     target.require_inside(job.plan, staged)
     audit = target.audit(job.spark, job.plan, staged)
     reached("replay.audit", run=job.run.name, passed=audit.passed, cells=audit.cells)
-    note_findings(job.spark, job.lake, job.plan, audit, run=job.run.name, attempt=job.attempt)
+    note_findings(job.lake, job.plan, audit, run=job.run.name, attempt=job.attempt)
     audit.require_passed(f"run {job.run.name}, staged at {staging}")
     return staged, audit.as_json(job.plan.tape.time_type)
 
@@ -208,7 +214,7 @@ def publish_staged(
         Held: `CAP-CONFLICT` when other writers won again and again.
     """
     commit = _commit(job, staged, {"audit": audit})
-    target.require_all_rows(job.plan, commit, staged.count())
+    target.require_all_rows(job.plan, commit, count_rows(staging))
     done = job.record(draft, commit.version, audit)
     delete_folder(staging)
     return done

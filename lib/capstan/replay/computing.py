@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from datetime import timedelta
 
 from capstan.dag.operators.timed import units
 from capstan.dag.signature import require_unchanged
-from capstan.declare import Declarations, Transform, format_duration, transforms
+from capstan.declare import Declarations, Transform, transforms
 from capstan.errors import BadRequest
 from capstan.ledger.snapshots import Snapshot
 from capstan.pipeline import Pipeline, Reach, Sink, pipelines, reach_of
 from capstan.pipeline.reach import coordinate_of, resuming
 from capstan.replay.request import Request
-from capstan.times import Antichain, Box, Kind, TimeType
+from capstan.tape.grains import require_multiples
+from capstan.times import Antichain, Box, TimeType
 from capstan.times.region import Region
 
 
@@ -39,12 +39,6 @@ class Computation:
     worker: str | None
     grain: int
     keys: tuple[str, ...]
-
-    def grain_text(self, kind: Kind) -> str:
-        """The grain as a person writes it."""
-        if kind is not Kind.TIMESTAMP:
-            return str(self.grain)
-        return format_duration(timedelta(microseconds=self.grain))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,18 +193,9 @@ def check_grain(computation: Computation, time_type: TimeType, at: int, box: Box
     Raises:
         BadRequest: `CAP-GRAIN`, with the nearest bounds that do.
     """
-    grain, coordinate = computation.grain, time_type.coordinates[at]
-    for bound in (box.since[at], box.until[at]):
-        if bound is not None and bound % grain:
-            below = bound - bound % grain
-            near = [coordinate.render(value) for value in (below, below + grain)]
-            length = computation.grain_text(coordinate.kind)
-            raise BadRequest(
-                "CAP-GRAIN",
-                f"{computation.title} works on whole multiples of {length}, and "
-                f"{coordinate.render(bound)} is none",
-                f"the nearest are {near[0]} and {near[1]}",
-            )
+    bounds = (box.since[at], box.until[at])
+    what = f"{computation.title} works"
+    require_multiples(what, time_type.coordinates[at], bounds, computation.grain)
 
 
 def _of_transform(found: Transform) -> Computation:

@@ -171,7 +171,7 @@ class _Sides:
 
     def _wanted_cells(self, wanted: Side, shape: Shape, common: Sequence[str]) -> DataFrame:
         plan = self.plan
-        payload = stored_payload(self.spark, plan.tape).names
+        payload = stored_payload(plan.tape).names
         if (
             self.from_index
             and plan.computation is None

@@ -14,13 +14,10 @@ from capstan.steps import reached
 from capstan.tape.lake import Lake
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from capstan.times import TimeType
 
 
 def note_findings(
-    spark: SparkSession,
     lake: Lake,
     plan: Plan,
     audit: Audit,
@@ -32,7 +29,6 @@ def note_findings(
     """Write down what an audit found; one that has passed leaves nothing.
 
     Args:
-        spark: The session.
         lake: The lake.
         plan: What was audited: its stream, cut and target.
         audit: The audit.
@@ -52,7 +48,7 @@ def note_findings(
         audit.kind,
     )
     found = list(noted(audit, plan.tape.time_type))
-    write_findings(spark, lake, about, found)
+    write_findings(lake, about, found)
     reached("audit.findings", run=run, findings=len(found))
 
 

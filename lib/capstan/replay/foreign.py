@@ -147,7 +147,7 @@ def audit_against(spark: SparkSession, lake: Lake, plan: Plan, asked: Against) -
         worker=layout.worker,
         time=layout.time,
         columns=asked.columns,
-        payload=stored_payload(spark, tape),
+        payload=stored_payload(tape),
     )
     _require_times(rows.schema, layout, found, time_type)
     tagged = layout.tagged(_restricted(rows, plan, asked), time_type)
@@ -166,7 +166,7 @@ def audit_against(spark: SparkSession, lake: Lake, plan: Plan, asked: Against) -
         checks=plan.checks,
         retired=retired,
     )
-    note_findings(spark, lake, plan, audit, target_version=asked.version)
+    note_findings(lake, plan, audit, target_version=asked.version)
     return audit
 
 
@@ -240,7 +240,6 @@ def audit_run(
     else:
         found = target.audit_target(spark, plan, version)
     note_findings(
-        spark,
         lake,
         plan,
         found,

@@ -74,7 +74,7 @@ class Job:
             Held: `CAP-HELD` when another run holds part of them.
         """
         wanted, stream = scope or self.plan.scope, self.plan.tape.name
-        attempt = claims.claim(self.spark, self.lake, self.run, stream, wanted)
+        attempt = claims.claim(self.lake, self.run, stream, wanted)
         return self.at(attempt, self.played)
 
     def hold(self) -> None:
@@ -83,12 +83,11 @@ class Job:
         Raises:
             Fenced: `CAP-FENCED` when it does not.
         """
-        claims.hold(self.spark, self.lake, self.run.name, self.attempt)
+        claims.hold(self.lake, self.run.name, self.attempt)
 
     def write(self, step: Step, detail: Mapping[str, object]) -> None:
         """Append a row to the runs ledger."""
         runs.write_step(
-            self.spark,
             self.lake,
             self.run,
             self.attempt,
@@ -140,7 +139,7 @@ class Job:
         covered, time_type = self.covered(version), self.plan.time_type
         known = {each.run for each in coverage.standing(self.lake, self.plan.target)}
         if self.run.name not in known:
-            coverage.write_covered(self.spark, self.lake, covered, time_type, PUBLISHED)
+            coverage.write_covered(self.lake, covered, time_type, PUBLISHED)
         reached("replay.coverage", run=self.run.name)
         self._clear_staging()
         done = certificate.finished(

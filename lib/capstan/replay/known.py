@@ -6,11 +6,13 @@ can follow. So what runs cover together is told by its stretches, each found by 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructType
 
+from capstan.ledger.claims import Scope
 from capstan.ledger.coverage import Covered
 from capstan.ledger.uniting import Strip, strips
 from capstan.replay.plan import Plan
@@ -19,28 +21,91 @@ from capstan.times.region import Region
 
 _COMPILED = 50
 """The most conditions that Spark shall compile."""
+_TURNS = 20
+"""The most turns of two outputs in one table that are told apart."""
+
+Labels = Mapping[str, Mapping[int, str]]
+"""What the workers of streams stand for, by number."""
 
 
-def known_sql(plan: Plan, schema: StructType, covered: Iterable[Covered]) -> str:
-    """The condition that a row is one that a run has covered; null where a row has no time.
+def known_sql(
+    plan: Plan, schema: StructType, covered: Iterable[Covered], labels: Labels | None = None
+) -> str:
+    """The condition that a row is one that this output has put there; null where it has no time.
+
+    An output is what a transform, a sink of a pipeline, or nothing, makes of a stream's records.
+    What another one has covered since is not known any more.
 
     Args:
         plan: Whose rows are asked for: what is covered beside them is left out.
         schema: The target's columns.
         covered: What stands in the target, in the order it was published.
+        labels: What the workers of other streams stand for, where that is known.
     """
-    met = (
-        each.scope
-        for each in covered
-        if plan.tells(each.scope.region) and each.scope.meets(plan.scope)
-    )
-    terms, told = _Terms(plan, schema), strips(met)
-    known = _any_of([terms.of(strip) for strip in told])
-    if sum(len(strip.regions) for strip in told) <= _COMPILED:
+    parts = _in_turn(plan, _placed(plan, schema, covered, labels or {}))
+    terms = _Terms(plan, schema)
+    known, regions = "false", 0
+    for own, strips_ in parts:
+        told = _any_of([terms.of(strip) for strip in strips_])
+        regions += sum(len(strip.regions) for strip in strips_)
+        if own:
+            known = told if known == "false" else f"({known} OR {told})"
+        elif known != "false":
+            known = f"({known} AND NOT coalesce({told}, false))"
+    if regions <= _COMPILED:
         return known
     # Spark makes no Java of what is in a function of arrays, but evaluates it as it stands: the
     # Java of a thousand conditions takes minutes to compile.
     return f"exists(array(true), one -> {known})"
+
+
+def _placed(
+    plan: Plan, schema: StructType, covered: Iterable[Covered], labels: Labels
+) -> Iterator[tuple[bool, Scope]]:
+    """What is covered of the plan's rows, and whether by its own output, in the order given."""
+    everything = Region(Box.everything(plan.time_type))
+    column = plan.layout.worker
+    by_label = column is not None and isinstance(schema[column].dataType, StringType)
+    for each in covered:
+        own, scope = each.output == plan.output, each.scope
+        if not plan.tells(scope.region):
+            if own:
+                continue
+            scope = replace(scope, region=everything)
+        if not own and by_label:
+            scope = replace(scope, workers=_numbers(plan, scope, labels.get(each.stream)))
+        if scope.meets(plan.scope):
+            yield own, scope
+
+
+def _numbers(plan: Plan, scope: Scope, theirs: Mapping[int, str] | None) -> tuple[int, ...] | None:
+    """The plan's numbers of the workers that have the labels of another stream's."""
+    if scope.workers is None or theirs is None:
+        return None
+    wanted = {theirs.get(worker) for worker in scope.workers}
+    return tuple(worker for worker, label in plan.layout.labels.items() if label in wanted)
+
+
+def _in_turn(plan: Plan, placed: Iterable[tuple[bool, Scope]]) -> list[tuple[bool, list[Strip]]]:
+    """What its own output and what others have covered, in turn, as far as they meet."""
+    listed = list(placed)
+    mine = [
+        Scope(plan.target, None if strip.workers is None else tuple(strip.workers), region)
+        for strip in strips(scope for own, scope in listed if own)
+        for region in strip.regions
+    ]
+    met = [(own, scope) for own, scope in listed if own or any(scope.meets(each) for each in mine)]
+    turns = [
+        (own, [scope for _, scope in group])
+        for own, group in groupby(met, key=lambda each: each[0])
+    ]
+    if len(turns) > _TURNS:
+        # Each turn is a level of the condition: rather none is known of what others have covered.
+        turns = [
+            (True, [scope for own, scope in met if own]),
+            (False, [scope for own, scope in met if not own]),
+        ]
+    return [(own, strips(scopes)) for own, scopes in turns]
 
 
 @dataclass(frozen=True, slots=True)

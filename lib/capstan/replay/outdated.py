@@ -63,7 +63,7 @@ def clear_old(
     told = [Became(name, Event.CLEARED) for name in over if name in counted]
     # Said before it is done: a run must not take what is half deleted for what was lost.
     if told:
-        write_became(spark, lake, pipeline, told)
+        write_became(lake, pipeline, told)
     delete_parts(spark, lake, pipeline, over)
     reached("replay.cleared", snapshots=len(over))
     return over

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,7 @@ from capstan.replay.computing import (
 )
 from capstan.replay.follow import Cursor, follow_identity
 from capstan.replay.layout import Layout
+from capstan.replay.range import asked_box
 from capstan.replay.request import Request
 from capstan.tape import delta, summary
 from capstan.tape.lake import Lake
@@ -116,6 +118,12 @@ class Plan:
         return tuple(map(self.tape.time_type.index, self.time_type.names))
 
     @property
+    def grain(self) -> int:
+        """Of what length a range has to be a whole multiple, in its last coordinate's integers."""
+        own = 1 if self.computation is None else self.computation.grain
+        return math.lcm(own, self.tape.step)
+
+    @property
     def reads(self) -> Region:
         """The times whose records are read; of a pipeline those before and after count as well."""
         return self.region if self.piped is None else self.piped.reads
@@ -124,6 +132,11 @@ class Plan:
     def name(self) -> str:
         """What the ledgers call what computes its rows; empty for a copy."""
         return self.computation.name if self.computation else self.request.transform or ""
+
+    @property
+    def output(self) -> tuple[str, str]:
+        """Whose rows it writes: the stream, and what is made of its records."""
+        return self.tape.name, self.name
 
     def completes(self, box: Box) -> bool:
         """Whether nothing can change the rows of a range, in the tape's times, any more."""
@@ -236,7 +249,7 @@ def make_plan(
     states = [state for state in states if state.worker in workers]
     frontier = summary.frontier_of(tape, states)
     transform, named, computation = computation_of(declarations, request)
-    box = _box(tape, request)
+    box = asked_box(tape, request)
     if computation is not None:
         check_grain(computation, tape.time_type, time_of(named, tape.time_type), box)
     resumed = None if cursor is None else cursor.resumed
@@ -310,33 +323,6 @@ def _keys(request: Request, computation: Computation | None) -> tuple[str, ...]:
     return request.keys or (computation.keys if computation else ())
 
 
-def _box(tape: Tape, request: Request) -> Box:
-    bounds = [Box.bound_of_text(tape.time_type, text) for text in (request.since, request.until)]
-    box = Box(*bounds)
-    if request.known_at is not None:
-        box = box.intersect(_known(tape, request.known_at))
-    if box.is_empty:
-        raise BadRequest(
-            "CAP-RANGE",
-            f"the range from {request.since} to {request.until} is empty or reversed",
-            "a range goes from its first time to the first one after it",
-        )
-    return box
-
-
-def _known(tape: Tape, epoch: int) -> Box:
-    """The times of what was known at an epoch."""
-    if "epoch" not in tape.time_type.names:
-        raise BadRequest(
-            "CAP-KNOWN-AT",
-            f"times of stream {tape.name} have no epoch: {', '.join(tape.time_type.names)}",
-            "leave out --known-at; --as-of names a commit of any tape",
-            stream=tape.name,
-        )
-    past = tape.time_type.coordinates[tape.time_type.index("epoch")].parse(epoch) + 1
-    return Box.of(tape.time_type, until={"epoch": past})
-
-
 def _reached(
     tape: Tape, computation: Computation | None, piped: Piped | None, frontier: Antichain
 ) -> Antichain:
@@ -363,18 +349,12 @@ def _layout(
 ) -> Layout:
     labels = summary.worker_labels(tape, cut)
     # Rows of a pipeline have times of their own, which are not truncated as the stream's are.
-    every = 1 if piped else _every(tape)
+    every = 1 if piped else tape.step
     if computation is not None:
         return Layout(computation.worker, computation.time, labels, every)
     if declared is not None:
         return Layout(declared.worker, declared.time, labels, every)
     return Layout("_worker", "_time", labels, every)
-
-
-def _every(tape: Tape) -> int:
-    fixed = tape.settings.get("fixed")
-    time = fixed.get("time") if isinstance(fixed, Mapping) else None
-    return int(time["every_us"]) if isinstance(time, Mapping) else 1
 
 
 def _check_scope(plan: Plan) -> None:

@@ -182,7 +182,7 @@ def rescale_state(
         reached("state.parts", snapshot=made.name)
     finally:
         dealt.unpersist()
-    write_became(spark, lake, now.pipeline, [Became(taken.name, Event.RESCALED, made)])
+    write_became(lake, now.pipeline, [Became(taken.name, Event.RESCALED, made)])
     reached("state.rescaled", snapshot=made.name, peers=peers)
     return made
 
@@ -192,7 +192,7 @@ def _chosen(spark: SparkSession, lake: Lake, taken: Taken, peers: int) -> Snapsh
     found = taken.on(peers)
     if taken.newest != peers:
         became = Became(taken.name, Event.RESCALED, found)
-        write_became(spark, lake, found.pipeline, [became])
+        write_became(lake, found.pipeline, [became])
     return found
 
 

@@ -89,9 +89,7 @@ def take_back(job: Job, version: int) -> int:
     restored = _carry_out(job, version) if landed is None else landed.version
     standing = {each.run for each in coverage.standing(job.lake, path)}
     if job.run.name in standing:
-        coverage.write_covered(
-            job.spark, job.lake, job.covered(version), job.plan.time_type, ROLLED_BACK
-        )
+        coverage.write_covered(job.lake, job.covered(version), job.plan.time_type, ROLLED_BACK)
     reached("rollback.coverage", run=job.run.name)
     job.end(Step.ROLLED_BACK, {"target_version": restored, "undone_version": version})
     reached("rollback.ledger", run=job.run.name)
@@ -116,7 +114,7 @@ def _carry_out(job: Job, version: int) -> int:
         with _needing(job, version - 1):
             commit = _invert(job, version)
     except BaseException:
-        claims.release(job.spark, job.lake, job.run.name, job.attempt)
+        claims.release(job.lake, job.run.name, job.attempt)
         raise
     if commit is None:
         raise target.fenced(job.run, job.attempt)

@@ -174,7 +174,7 @@ def publish(
         try:
             return _publish_waiting(job, history, decision, staging, audit)
         except Fenced:
-            claims.give_up(spark, lake, run, attempt)
+            claims.give_up(lake, run, attempt)
             raise
     # Its claim has died while it waited: another attempt claims for it.
     job = replace(job, played=attempt).claimed()
@@ -189,7 +189,7 @@ def publish(
         return _publish_waiting(job, history, decision, staging, audit)
     except BaseException:
         # It waits on, and holds nothing.
-        claims.release(spark, lake, run, job.attempt)
+        claims.release(lake, run, job.attempt)
         raise
 
 
@@ -239,7 +239,7 @@ def rollback(spark: SparkSession, lake: Lake, declarations: Declarations, run: s
     return roll_back(restore(spark, lake, declarations, history, undo=True), history)
 
 
-def unlock(spark: SparkSession, lake: Lake, run: str) -> int:
+def unlock(lake: Lake, run: str) -> int:
     """Declare a run's attempt dead, so that its claim holds nothing any more.
 
     Returns:
@@ -252,5 +252,5 @@ def unlock(spark: SparkSession, lake: Lake, run: str) -> int:
     if not held:
         runs.read_history(lake, run)
         return 0
-    claims.release(spark, lake, run, held[-1].attempt)
+    claims.release(lake, run, held[-1].attempt)
     return held[-1].attempt

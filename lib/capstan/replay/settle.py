@@ -135,7 +135,6 @@ def audit_direct(job: Job, version: int, draft: Mapping[str, object]) -> dict[st
     reached("replay.audit", run=job.run.name, passed=audit.passed, cells=audit.cells)
     if not audit.passed:
         note_findings(
-            job.spark,
             job.lake,
             job.plan,
             audit,
@@ -146,7 +145,7 @@ def audit_direct(job: Job, version: int, draft: Mapping[str, object]) -> dict[st
         known = {each.run for each in coverage.standing(job.lake, job.plan.target)}
         if job.run.name not in known:
             covered, state = job.covered(version), coverage.PUBLISHED
-            coverage.write_covered(job.spark, job.lake, covered, job.plan.time_type, state)
+            coverage.write_covered(job.lake, covered, job.plan.time_type, state)
         take_back(job, version)
     audit.require_passed(f"run {job.run.name}, taken back from {job.plan.request.into}")
     return job.record(draft, version, audit.as_json(job.plan.tape.time_type))

@@ -75,9 +75,10 @@ def appended(history: History) -> bool:
 
 
 def require_not_doubled(lake: Lake, plan: Plan, besides: Collection[str] = ()) -> None:
-    """Check that a declared replay that appends finds none of its rows in the target.
+    """Check that a replay that appends finds none of its rows in the target.
 
-    Who appends by hand, as no run of a declared replay, may do so twice.
+    Rows of other streams, transforms and pipelines are others. A followed replay goes on after the
+    times that its own runs have played.
 
     Args:
         lake: The lake.
@@ -87,30 +88,29 @@ def require_not_doubled(lake: Lake, plan: Plan, besides: Collection[str] = ()) -
     Raises:
         BadRequest: `CAP-APPEND`, naming the run that has put rows of the range there.
     """
-    if plan.request.mode is not Mode.APPEND or plan.request.replay is None:
+    if plan.request.mode is not Mode.APPEND:
         return
     there = [
         each
         for each in coverage.standing(lake, plan.target)
-        if each.stream == plan.tape.name
-        and each.run not in besides
-        and each.scope.meets(plan.scope)
+        if each.output == plan.output and each.run not in besides and each.scope.meets(plan.scope)
     ]
     histories = runs.read_histories(lake, target=plan.target) if there else {}
     for each in there:
         history = histories.get(each.run)
+        if plan.request.follow and history and history.run_id.identity == plan.identity:
+            continue
         known = history is None or target.knows(plan.target, history.run_id)
         if plan.request.adopt and not known:
             continue
         if history is None or _meets(plan, each, history.intended):
             raise BadRequest(
                 "CAP-APPEND",
-                f"replay {plan.request.replay} appends, and run {each.run} has put rows of that "
-                f"range into {plan.request.into} already",
-                f"roll it back first: `capstan rollback {each.run}`; or declare mode replace"
+                f"run {each.run} has put rows of that range into {plan.request.into} already, and "
+                "mode append would put them there twice",
+                f"choose mode replace; or roll it back first: `capstan rollback {each.run}`"
                 if known
                 else _LOOK,
-                replay=plan.request.replay,
                 run=each.run,
             )
 

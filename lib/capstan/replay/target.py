@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,16 +21,19 @@ from capstan.audit.checks import prepare
 from capstan.declare import Mode
 from capstan.errors import BadRequest, Broken, Fenced
 from capstan.ledger import coverage
+from capstan.ledger.coverage import Covered
 from capstan.ledger.identity import RunId
 from capstan.ledger.retired import boxes_of, gone, needed_of
 from capstan.replay.known import known_sql
 from capstan.replay.plan import Plan
 from capstan.replay.play import playing
-from capstan.tape import delta
+from capstan.tape import delta, summary
+from capstan.tape.creating import create_table
 from capstan.tape.delta import Commit
+from capstan.tape.files import is_empty
 from capstan.tape.lake import Lake, is_table
 from capstan.tape.predicates import quoted
-from capstan.tape.tape import stored_payload
+from capstan.tape.tape import newest_cut, open_tape, stored_payload
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,7 +51,7 @@ def ensure(spark: SparkSession, plan: Plan, schema: StructType) -> None:
     if not is_table(plan.target):
         _tell_gone(spark, plan)
         by_worker = (plan.layout.worker,) if plan.layout.worker else ()
-        delta.create_table(
+        create_table(
             spark, plan.target, schema, properties=delta.KEEP_VERSIONS, partitions=by_worker
         )
         return
@@ -64,7 +68,7 @@ def _tell_gone(spark: SparkSession, plan: Plan) -> None:
     told = coverage.told(plan.lake, plan.target)
     # Looked at after the ledger was read: another run may just have made it, and published.
     if told and not is_table(plan.target):
-        coverage.write_gone(spark, plan.lake, plan.target, {each.run for each in told})
+        coverage.write_gone(plan.lake, plan.target, {each.run for each in told})
 
 
 def _require_placed(plan: Plan, there: StructType) -> None:
@@ -98,25 +102,47 @@ def predicate(plan: Plan, schema: StructType) -> str:
 def require_known(spark: SparkSession, lake: Lake, plan: Plan) -> None:
     """Check that no row of the range came from elsewhere, unless the request adopts them.
 
+    Elsewhere is also another stream, transform or pipeline, whatever its run has certified.
+
     Raises:
-        BadRequest: `CAP-ADOPT`, saying how many rows there are that no replay has put there;
+        BadRequest: `CAP-ADOPT`, saying how many rows there are that are not of this output, and
+            which others have covered some of the range;
             `CAP-TARGET-SCHEMA` where the table does not say of which worker and time a row is.
     """
     if plan.request.adopt or plan.request.mode is not Mode.REPLACE or not is_table(plan.target):
         return
     rows = delta.load(spark, plan.target)
     _require_placed(plan, rows.schema)
-    known = known_sql(plan, rows.schema, coverage.standing(lake, plan.target))
+    covered = coverage.standing(lake, plan.target)
+    known = known_sql(plan, rows.schema, covered, _labels(lake, plan, covered))
     where = f"({predicate(plan, rows.schema)}) AND NOT coalesce({known}, false)"
     count = rows.where(where).count()
     if count:
         raise BadRequest(
             "CAP-ADOPT",
-            f"target {plan.request.into} has {count} rows in the range that no replay put there",
+            f"target {plan.request.into} has {count} rows in the range that no replay of this "
+            f"output put there{_others(plan, covered)}",
             "look at them, then replace them with --adopt",
             target=plan.target,
             rows=count,
         )
+
+
+def _labels(lake: Lake, plan: Plan, covered: Iterable[Covered]) -> dict[str, Mapping[int, str]]:
+    """What the workers of the other streams stand for that have rows in the target."""
+    found: dict[str, Mapping[int, str]] = {}
+    for stream in {each.stream for each in covered} - {plan.tape.name}:
+        with suppress(BadRequest):
+            tape = open_tape(lake, stream)
+            found[stream] = summary.worker_labels(tape, newest_cut(tape))
+    return found
+
+
+def _others(plan: Plan, covered: Iterable[Covered]) -> str:
+    """The other outputs whose runs have covered some of the range, to be told."""
+    met = (x for x in covered if x.output != plan.output and x.scope.meets(plan.scope))
+    named = dict.fromkeys(f"{each.run} of stream {each.stream}" for each in met)
+    return f"; runs of others there: {', '.join(list(named)[:3])}" if named else ""
 
 
 def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
@@ -186,7 +212,7 @@ def copy_shape(spark: SparkSession, plan: Plan, columns: Collection[str]) -> Sha
         columns: The columns that there are.
     """
     times = tuple(f"`_time`.{quoted(name)}" for name in plan.tape.time_type.names)
-    payload = stored_payload(spark, plan.tape).names
+    payload = stored_payload(plan.tape).names
     wanted = plan.declared.columns if plan.declared and plan.declared.columns else payload
     return Shape("_worker", times, tuple(name for name in wanted if name in columns))
 
@@ -211,7 +237,12 @@ def require_inside(plan: Plan, rows: DataFrame) -> None:
     Raises:
         AnswerIsNo: `CAP-OUTSIDE`.
     """
-    if plan.computation is None or plan.request.mode is Mode.REPLACE:
+    if plan.request.mode is not Mode.REPLACE:
+        _require_inside(plan, rows)
+
+
+def _require_inside(plan: Plan, rows: DataFrame) -> None:
+    if plan.computation is None:
         return
     where = predicate(plan, rows.schema)
     if not rows.where(~F.coalesce(F.expr(where), F.lit(False))).isEmpty():
@@ -312,6 +343,10 @@ def publish(
         commit = delta.append(rows, plan.target, txn=txn, note=note, merge_schema=True)
     elif plan.request.mode is Mode.MERGE:
         commit = delta.merge(rows, plan.target, plan.keys, txn=txn, note=note)
+    elif is_empty(plan.target):
+        # Delta would look for rows to replace all the same. What others add meanwhile is theirs.
+        _require_inside(plan, rows)
+        commit = delta.append(rows, plan.target, txn=txn, note=note, merge_schema=True)
     else:
         where = predicate(plan, rows.schema)
         commit = delta.replace(rows, plan.target, where, txn=txn, note=note, merge_schema=True)

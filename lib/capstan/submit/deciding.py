@@ -74,6 +74,6 @@ def decide(spark: SparkSession, place: Place, asked: PublishRequest) -> Answer:
         return Answer(outcome.as_json())
     decision = asked.decision
     assert decision is not None
-    row = reject(spark, place.lake, asked.run, decision)
+    row = reject(place.lake, asked.run, decision)
     value = {"run": row.run, "stream": row.stream, "target_path": row.target, "published": False}
     return Answer({**value, "rejected": dict(row.detail)}, rejected(row))

@@ -8,7 +8,6 @@ the commit is how a writer learns whether the commit that stands is its own.
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,22 +16,21 @@ from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
-from delta.tables import DeltaTable, DeltaTableBuilder
+from delta.tables import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from capstan import breakage
 from capstan.errors import AnswerIsNo, Broken
-from capstan.tape.committing import committing, making
+from capstan.tape.committing import committing
 from capstan.tape.conflicts import SAME_TXN, is_any, retrying
-from capstan.tape.lake import delete_folder, is_table, read_text
+from capstan.tape.lake import is_table, read_text
 from capstan.tape.opened import kept
 from capstan.tape.transaction import Txn, write_once
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 # Set on every table. A site's defaults cannot lock other Delta readers out; and as a whole log is
 # listed at each look at a table, it is no longer than what can be read of it: files that are no
@@ -57,58 +55,6 @@ class Commit:
 
     version: int
     metrics: Mapping[str, str]
-
-
-def create_table(
-    spark: SparkSession,
-    path: str,
-    schema: StructType,
-    *,
-    properties: Mapping[str, str] | None = None,
-    partitions: tuple[str, ...] = (),
-) -> None:
-    """Create an empty Delta table at `path` unless there is one; readable by every Delta reader."""
-    if is_table(path):
-        return
-    builder = DeltaTable.createIfNotExists(spark).location(path).addColumns(schema)
-    for key, value in {**PLAIN, **(properties or {})}.items():
-        builder = builder.property(key, value)
-    if partitions:
-        builder = builder.partitionedBy(*partitions)
-    _create(builder, path)
-
-
-def _create(builder: DeltaTableBuilder, path: str) -> None:
-    """Make a table, whoever else is making it, or was killed while making it."""
-    # What is begun under the lock is of one who was killed, or who takes none, as in a bucket.
-    with making(path):
-        for pause in (0.1, 0.2, 0.4, 0.8, 1.6):
-            try:
-                builder.execute()
-            except (Py4JJavaError, PySparkException) as error:
-                if is_table(path):
-                    return  # Another writer has just made it.
-                if not is_any(error, "DELTA_TABLE_NOT_FOUND"):
-                    raise
-                time.sleep(pause)  # Another writer has begun to.
-            else:
-                return
-        if is_table(path):
-            return
-        # Whoever had begun is no more: there is no commit, and Delta makes none beside the rest.
-        delete_folder(f"{path}/_delta_log")
-        builder.execute()
-
-
-def set_properties(spark: SparkSession, path: str, properties: Mapping[str, str]) -> None:
-    """Set table properties; the values may hold any text."""
-    pairs = ", ".join(f"{_quoted(key)} = {_quoted(value)}" for key, value in properties.items())
-    with committing(path):
-        spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({pairs})")
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def open_table(path: str, version: int | None = None) -> deltalake.DeltaTable:

@@ -11,25 +11,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
-from py4j.protocol import Py4JJavaError
 from pyarrow import dataset
-from pyspark.errors import PySparkException
 
 from capstan.errors import Fenced
-from capstan.tape import delta
+from capstan.tape import arrow_writer, delta
 from capstan.tape.lake import is_table
 from capstan.tape.scan import read_columns, rows_of
 from capstan.tape.schema import FEED
 from capstan.tape.tape import Cut, Tape
 from capstan.tape.transaction import Txn
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 class Origin(StrEnum):
@@ -90,7 +84,7 @@ class Claim:
         return self.origin, self.checkpoint, self.number
 
 
-def claim(spark: SparkSession, tape: Tape, wanted: Claim) -> None:
+def claim(tape: Tape, wanted: Claim) -> None:
     """Take a batch's number, and write down what it is made of; again, it stands.
 
     Raises:
@@ -105,14 +99,8 @@ def claim(spark: SparkSession, tape: Tape, wanted: Claim) -> None:
             if all(each.batch == wanted.batch and each.by == wanted.by for each in there):
                 return
             raise _taken(tape, wanted.batch)
-    frame = spark.createDataFrame(_rows(wanted), FEED).coalesce(1)
-    try:
-        done = delta.append(frame, tape.paths.feed, txn=txn, partitions=("origin",))
-    except (Py4JJavaError, PySparkException) as error:
-        if "concurrent" not in f"{type(error).__name__}: {error}".lower():
-            raise
-        done = None  # Two that made the table at once.
-    if done is None:
+    arrow_writer.create_table(tape.paths.feed, FEED, partitions=("origin",))
+    if not arrow_writer.append(tape.paths.feed, _rows(wanted), txn=txn):
         raise _taken(tape, wanted.batch)
 
 
@@ -238,7 +226,7 @@ def _rows(wanted: Claim) -> pa.Table:
         }
         for each in wanted.consumed
     ]
-    return pa.Table.from_pylist(rows, schema=_ARROW)
+    return pa.Table.from_pylist(rows, schema=arrow_writer.arrow_schema(FEED))
 
 
 def _text(detail: Mapping[str, object]) -> str | None:
@@ -252,18 +240,3 @@ def _taken(tape: Tape, batch: int) -> Fenced:
         "another capture of this stream is running, or has taken over; run it again",
         stream=tape.name,
     )
-
-
-_ARROW = pa.schema(
-    [
-        ("batch", pa.int64()),
-        ("origin", pa.string()),
-        ("checkpoint", pa.string()),
-        ("number", pa.int64()),
-        ("part", pa.string()),
-        ("since", pa.int64()),
-        ("until", pa.int64()),
-        ("files", pa.list_(pa.string())),
-        ("detail", pa.string()),
-    ]
-)

@@ -164,7 +164,10 @@ class Lake:
 
 
 def _open(path: str) -> tuple[fs.FileSystem, str]:
-    scheme, _, inside = path.partition("://")
+    scheme, there, inside = path.partition("://")
+    if not there:
+        # Of a path, as anybody else takes it: from the folder that the process is in.
+        path = str(Path(path).absolute())
     try:
         if scheme in _S3:
             # A key is taken as it is: a URI would read `%` and `?` in the names of files.
@@ -222,12 +225,21 @@ def newest_entry(table: str) -> str:
 
 def size_of(path: str) -> int:
     """How many bytes the files have that lie anywhere below the folder `path`; 0 without one."""
+    return sum(int(info.size or 0) for info in list_files(path))
+
+
+def list_files(path: str) -> list[fs.FileInfo]:
+    """The files anywhere below the folder `path`, or the file itself; none if it is not there.
+
+    Raises:
+        OSError: When a folder may not be read.
+    """
     filesystem, inside = _open(path)
     found = filesystem.get_file_info(inside)
     if found.type == fs.FileType.File:
-        return int(found.size)
+        return [found]
     selector = fs.FileSelector(inside, allow_not_found=True, recursive=True)
-    return sum(info.size or 0 for info in filesystem.get_file_info(selector))
+    return [info for info in filesystem.get_file_info(selector) if info.type == fs.FileType.File]
 
 
 def sizes_of(paths: Sequence[str]) -> dict[str, int | None]:
@@ -257,6 +269,13 @@ def open_file(path: str) -> NativeFile:
     """
     filesystem, inside = _open(path)
     return filesystem.open_input_file(inside)
+
+
+def read_head(path: str, size: int = 1 << 16) -> bytes:
+    """The first bytes of the file at `path`, unpacked where its name says that it is packed."""
+    filesystem, inside = _open(path)
+    with filesystem.open_input_stream(inside) as stream:
+        return bytes(stream.read(size))
 
 
 def read_text(path: str) -> str:

@@ -6,10 +6,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from capstan.declare import parse_duration
-from capstan.tape import delta
+from capstan.tape import arrow_writer, delta
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 FILES = "delta.deletedFileRetentionDuration"
 LOG = "delta.logRetentionDuration"
@@ -30,10 +30,10 @@ def retention_of(path: str, what: str) -> timedelta:
         return timedelta(0)
 
 
-def reach_back(spark: SparkSession, path: str, length: timedelta) -> None:
+def reach_back(path: str, length: timedelta) -> None:
     """Let a table's log go back for this length at the least, from now on; never for less."""
     if not timedelta(0) < retention_of(path, LOG) < length:
         return
     # Delta cleans logs up by whole days.
     days = -(-length // _DAY)
-    delta.set_properties(spark, path, {LOG: f"interval {days} days"})
+    arrow_writer.set_properties(path, {LOG: f"interval {days} days"})

@@ -22,6 +22,7 @@ from capstan.errors import Broken
 from capstan.tape import delta
 from capstan.tape.committing import committing
 from capstan.tape.conflicts import is_conflict
+from capstan.tape.predicates import quoted
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -49,7 +50,10 @@ class Exchanged:
 def rows_of_files(spark: SparkSession, path: str, files: Collection[str]) -> DataFrame:
     """The rows of some files of a table, with all of the table's columns, in no order."""
     schema = delta.load(spark, path).schema
-    return spark.read.schema(schema).parquet(*(f"{path}/{name}" for name in files))
+    # Not all writers put into a file what the name of its folder says as well.
+    reader = spark.read.schema(schema).option("basePath", path)
+    rows = reader.parquet(*(f"{path}/{name}" for name in files))
+    return rows.select(*(quoted(name) for name in schema.names))
 
 
 def exchange(

@@ -39,7 +39,10 @@ def rows_of(path: str, table: deltalake.DeltaTable | None = None) -> dataset.Fil
 
 
 def iter_columns(
-    path: str, columns: Sequence[str], table: deltalake.DeltaTable | None = None
+    path: str,
+    columns: Sequence[str],
+    table: deltalake.DeltaTable | None = None,
+    files: Iterable[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Rows of a table in batches of at most 262,144, all of one schema; no order is promised.
 
@@ -47,22 +50,26 @@ def iter_columns(
         path: The table, which is not partitioned.
         columns: Those that are read; null where a file lacks one.
         table: The table, where it is open already.
+        files: Places of those of its files that are read; None for all.
 
     Raises:
         Broken: `CAP-DAMAGED` for a file that is gone or cannot be read; `CAP-NO-ACCESS`.
     """
     table = table or delta.open_table(path)
     schema = _schema(table, columns)
-    for uri in table.file_uris():
-        yield from _batches(unquote(uri), columns, schema)
+    for place in map(unquote, table.file_uris()) if files is None else files:
+        yield from _batches(place, columns, schema)
 
 
 def read_columns(
-    path: str, columns: Sequence[str], table: deltalake.DeltaTable | None = None
+    path: str,
+    columns: Sequence[str],
+    table: deltalake.DeltaTable | None = None,
+    files: Iterable[str] | None = None,
 ) -> pa.Table:
     """The same in one piece."""
     table = table or delta.open_table(path)
-    found = list(iter_columns(path, columns, table))
+    found = list(iter_columns(path, columns, table, files))
     return pa.Table.from_batches(found, schema=_schema(table, columns))
 
 
@@ -103,7 +110,8 @@ def _batches(place: str, columns: Sequence[str], schema: pa.Schema) -> Iterator[
                 yield from _as(group, schema).to_batches(_PORTION)
     except (OSError, pa.ArrowException) as error:
         known = breakage.foreseen(error)
-        if known is not None:
+        # Of a damaged file Arrow does not say which one it is.
+        if known is not None and known.code != "CAP-DAMAGED":
             raise known from error
         raise Broken(
             "CAP-DAMAGED",

@@ -7,17 +7,16 @@ timestamps in milliseconds, and a reader that trusts them can drop a row of that
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
 
-import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset
 
 from capstan.errors import BadRequest
 from capstan.tape import delta
+from capstan.tape.files import files_of
 from capstan.tape.scan import in_portions, iter_columns, read_columns, rows_of
 from capstan.tape.tape import Cut, Tape, newest_cut
 from capstan.times import Antichain, ChangeBatch, Time, TimeType
@@ -70,6 +69,17 @@ class Played:
     times: int
     fingerprint: str
     by_worker: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """A messages event: its worker and time, how many records, and the two sums of their hashes."""
+
+    worker: int
+    time: Time
+    records: int
+    h1: int
+    h2: int
 
 
 def find_cut(tape: Tape, as_of: int | None) -> Cut:
@@ -174,8 +184,19 @@ def frontier_of(tape: Tape, states: Collection[WorkerState]) -> Antichain:
 def played(tape: Tape, cut: Cut, workers: Collection[int], region: Region) -> Played:
     """Count what a replay of these workers and times plays, from the index alone."""
     by_worker: Counter[int] = Counter()
-    messages, h1, h2 = 0, 0, 0
+    count, h1, h2 = 0, 0, 0
     times: set[Time] = set()
+    for each in messages(tape, cut, workers, region):
+        count += 1
+        by_worker[each.worker] += each.records
+        times.add(each.time)
+        h1, h2 = h1 + each.h1, h2 + each.h2
+    content_hash = f"{h1 % 2**64:016x}{h2 % 2**64:016x}"
+    return Played(count, by_worker.total(), len(times), content_hash, dict(by_worker))
+
+
+def messages(tape: Tape, cut: Cut, workers: Iterable[int], region: Region) -> Iterator[Messages]:
+    """The messages events of these workers and times, from the index alone; no order."""
     chosen = pa.array(sorted(workers), pa.int32())
     columns = ["worker", "kind", "time", "records", "fingerprint"]
     for batch in _scan(tape, cut, columns, region):
@@ -192,18 +213,16 @@ def played(tape: Tape, cut: Cut, workers: Collection[int], region: Region) -> Pl
             strict=True,
         ):
             if region.contains(time):
-                messages += 1
-                by_worker[worker] += records
-                times.add(time)
-                h1, h2 = h1 + content["h1"], h2 + content["h2"]
-    content_hash = f"{h1 % 2**64:016x}{h2 % 2**64:016x}"
-    return Played(messages, by_worker.total(), len(times), content_hash, dict(by_worker))
+                yield Messages(worker, time, records, content["h1"], content["h2"])
 
 
-def commit_counts(tape: Tape, commit: int) -> tuple[Counter[int], int]:
-    """Events by worker, and records in all, of one commit."""
-    table = rows_of(tape.paths.events)
-    rows = table.to_table(columns=["worker", "records"], filter=dataset.field("commit") == commit)
+def added_counts(tape: Tape, version: int) -> tuple[Counter[int], int]:
+    """Events by worker, and records in all, that one version of the index has added.
+
+    Only the files of that version are read, however many the index has.
+    """
+    added = delta.added_files(tape.paths.events, version)
+    rows = read_columns(tape.paths.events, ["worker", "records"], files=added)
     records = pc.sum(rows.column("records")).as_py() or 0
     return Counter(rows.column("worker").to_pylist()), records
 
@@ -249,38 +268,12 @@ def _scan(
             yield (batch if pc.all(there).as_py() else batch.filter(there)).select(columns)
         return
     files = rows_of(tape.paths.events, table)
-    chosen = _files_of(table, tape.time_type, region)
+    chosen = set(files_of(table, tape.time_type, region=region))
     fragments = [each for each in files.get_fragments() if each.path.lstrip("/") in chosen]
     files = dataset.FileSystemDataset(fragments, files.schema, files.format, files.filesystem)
     yield from files.scanner(
         columns=columns, filter=dataset.field("commit") <= cut.commit
     ).to_batches()
-
-
-def _files_of(table: deltalake.DeltaTable, time_type: TimeType, region: Region) -> set[str]:
-    """Paths of files whose bounds, coordinate by coordinate, meet the region's box."""
-    rows = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    box = region.simplified().box
-    ranges = list(zip(time_type.names, box.since, box.until, strict=True))
-
-    def meets(row: Mapping[str, object], name: str, since: int | None, until: int | None) -> bool:
-        low, high = (bound_integer(row.get(f"{side}.time.{name}")) for side in ("min", "max"))
-        # The bounds of timestamps are cut to milliseconds: what was cut may reach this far.
-        before = high is not None and since is not None and high + 1000 <= since
-        after = low is not None and until is not None and low >= until
-        return not before and not after
-
-    return {row["path"] for row in rows if all(meets(row, *bounds) for bounds in ranges)}
-
-
-def bound_integer(bound: object) -> int | None:
-    """A bound that Delta keeps of a file's times as an integer: the value, days or microseconds."""
-    if isinstance(bound, datetime):
-        aware = bound if bound.tzinfo else bound.replace(tzinfo=UTC)
-        return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-    if isinstance(bound, date):
-        return (bound - date(1970, 1, 1)).days
-    return bound if isinstance(bound, int) else None
 
 
 def _sums(batch: pa.RecordBatch, keys: list[str], values: list[str]) -> list[dict[str, int]]:

@@ -8,8 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from capstan.errors import BadRequest, Broken, Fenced
-from capstan.tape import delta, schema
+from capstan.tape import arrow_writer, delta, schema
+from capstan.tape.creating import create_table
+from capstan.tape.files import FEW, columns_of, files_of, is_plain, read_few
 from capstan.tape.lake import Lake, TapePaths, is_table
 from capstan.tape.predicates import region_sql, workers_sql
 from capstan.tape.transaction import Txn
@@ -42,6 +46,16 @@ class Tape:
     def columns(self) -> tuple[str, ...]:
         """The SQL names of the time's coordinates in `events`, `records` and `late`."""
         return tuple(f"time.{name}" for name in self.time_type.names)
+
+    @property
+    def step(self) -> int:
+        """Of what length the last coordinate of each time is a whole multiple: of `every`, or 1.
+
+        In microseconds; 1 of times that are counted, or that came with a recording.
+        """
+        fixed = self.settings.get("fixed")
+        time = fixed.get("time") if isinstance(fixed, Mapping) else None
+        return int(time["every_us"]) if isinstance(time, Mapping) else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +138,10 @@ def create_tape(
     """Make the tables of a new tape; `events` last, so that a half-made tape does not count."""
     paths = lake.stream(name)
     append_only = {"delta.appendOnly": "true"}
-    delta.create_table(spark, paths.workers, schema.WORKERS, properties=append_only)
+    arrow_writer.create_table(paths.workers, schema.WORKERS, properties=append_only)
     records = schema.records_schema(time_type, payload)
-    delta.create_table(spark, paths.records, records, properties=_PLACED)
-    delta.create_table(spark, paths.late, schema.late_schema(time_type, payload))
+    create_table(spark, paths.records, records, properties=_PLACED)
+    create_table(spark, paths.late, schema.late_schema(time_type, payload))
     properties = {
         **append_only,
         "capstan.format": str(schema.FORMAT),
@@ -135,33 +149,73 @@ def create_tape(
         "capstan.time": json.dumps(time_type.to_json()),
         "capstan.settings": json.dumps(settings, sort_keys=True),
     }
-    delta.create_table(spark, paths.events, schema.events_schema(time_type), properties=properties)
+    arrow_writer.create_table(paths.events, schema.events_schema(time_type), properties=properties)
     return open_tape(lake, name)
 
 
-def change_settings(spark: SparkSession, tape: Tape, settings: Mapping[str, object]) -> Tape:
+def change_settings(tape: Tape, settings: Mapping[str, object]) -> Tape:
     """Write down changed settings; the caller has made sure that no batch is half done."""
     text = json.dumps(settings, sort_keys=True)
-    delta.set_properties(spark, tape.paths.events, {"capstan.settings": text})
+    arrow_writer.set_properties(tape.paths.events, {"capstan.settings": text})
     return Tape(tape.name, tape.paths, tape.time_type, settings)
 
 
-def stored_payload(spark: SparkSession, tape: Tape) -> StructType:
+def stored_payload(tape: Tape) -> StructType:
     """The stream's own columns, as the tape has them now."""
-    return schema.payload_of(delta.load(spark, tape.paths.records).schema)
+    return schema.payload_of(columns_of(delta.open_table(tape.paths.records)))
 
 
-def append_events(tape: Tape, frame: DataFrame, commit: int, note: Mapping[str, object]) -> None:
+def newest_roster(tape: Tape) -> int:
+    """The number under which workers were last written down; -1 where none were."""
+    last = delta.open_table(tape.paths.workers).transaction_version(f"roster:{tape.name}")
+    return -1 if last is None else last
+
+
+def append_workers(tape: Tape, labels: Mapping[int, str], commit: int, *, number: int) -> bool:
+    """Write down workers before the events that name them, in one commit.
+
+    Args:
+        tape: The tape.
+        labels: What the workers stand for, by their numbers.
+        commit: The commit that opens them.
+        number: The number of this writing; of two under one number one lands.
+
+    Returns:
+        False when workers were written down under this number or a later one.
+    """
+    rows = [
+        {"worker": worker, "label": label, "opened_commit": commit}
+        for worker, label in labels.items()
+    ]
+    table = pa.Table.from_pylist(rows, schema=arrow_writer.arrow_schema(schema.WORKERS))
+    return arrow_writer.append(tape.paths.workers, table, txn=Txn(f"roster:{tape.name}", number))
+
+
+def append_events(tape: Tape, frame: DataFrame, commit: int, note: Mapping[str, object]) -> int:
     """Append `frame`, events of one commit, as ordinal `commit`: the point of no return.
 
     All writers of a tape number their commits under one transaction identity, so of two that
     write the same ordinal one lands, and cuts stay unambiguous.
 
+    Returns:
+        The version of the index that has them.
+
     Raises:
         Fenced: `CAP-FENCED` when another writer has committed this ordinal.
     """
     ordinal = Txn(f"tape:{tape.name}", commit)
-    if delta.append(frame, tape.paths.events, txn=ordinal, note=note) is None:
+    written = delta.append(frame, tape.paths.events, txn=ordinal, note=note)
+    if written is None:
+        raise fenced(tape, commit)
+    return written.version
+
+
+def append_few_events(
+    tape: Tape, events: pa.Table, commit: int, note: Mapping[str, object]
+) -> None:
+    """The same as `append_events`, of events that are at hand: no JVM is needed."""
+    ordinal = Txn(f"tape:{tape.name}", commit)
+    if not arrow_writer.append(tape.paths.events, events, txn=ordinal, note=note):
         raise fenced(tape, commit)
 
 
@@ -220,7 +274,13 @@ def read_records(
 
     Rows of a micro-batch that has no events commit yet are not on the tape and are left out.
     """
-    frame = delta.load(spark, tape.paths.records).where(f"batch <= {cut.batch}")
+    table = delta.open_table(tape.paths.records)
+    chosen = files_of(table, tape.time_type, workers=workers, batch=cut.batch, region=region)
+    if len(chosen) <= FEW and is_plain(table):
+        frame = read_few(spark, tape.paths.records, table, chosen)
+    else:
+        frame = delta.load(spark, tape.paths.records)
+    frame = frame.where(f"batch <= {cut.batch}")
     if workers is not None:
         frame = frame.where(workers_sql(workers, "worker"))
     if region is not None:

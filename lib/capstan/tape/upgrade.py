@@ -10,31 +10,31 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from capstan.steps import reached
-from capstan.tape import delta
+from capstan.tape import arrow_writer
 from capstan.tape.schema import FORMAT
 from capstan.tape.tape import Tape, format_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 
-def _nothing(_: SparkSession, tape: Tape) -> None:
+def _nothing(tape: Tape) -> None:
     """From 1 to 2: the feed is made by the first batch that is written down in it."""
     assert tape.paths.feed
 
 
-STEPS: Mapping[int, Callable[[SparkSession, Tape], None]] = {1: _nothing}
+STEPS: Mapping[int, Callable[[Tape], None]] = {1: _nothing}
 """By the version that it begins from, what makes it the next one."""
 
 
-def upgrade(spark: SparkSession, tape: Tape) -> Tape:
+def upgrade(tape: Tape) -> Tape:
     """Bring a tape up to the format that this Capstan writes; the tape, which stays the same.
 
     The version is written down last: what was cut off is done again.
     """
     found = format_of(tape.paths.events)
     for version in range(found, FORMAT):
-        STEPS[version](spark, tape)
-        delta.set_properties(spark, tape.paths.events, {"capstan.format": str(version + 1)})
+        STEPS[version](tape)
+        arrow_writer.set_properties(tape.paths.events, {"capstan.format": str(version + 1)})
         reached("tape.upgrade", stream=tape.name, format=version + 1)
     return tape

@@ -148,7 +148,7 @@ def _publish(work: _Work) -> dict[str, object]:
 
 
 def _reject(work: _Work) -> dict[str, object]:
-    return {"step": str(reject(work.spark, work.lake, work.run, Decision(work.named("by"))).step)}
+    return {"step": str(reject(work.lake, work.run, Decision(work.named("by"))).step)}
 
 
 def _rollback(work: _Work) -> dict[str, object]:
@@ -158,7 +158,7 @@ def _rollback(work: _Work) -> dict[str, object]:
 def _unlock(work: _Work) -> dict[str, object]:
     """Declare all that holds something dead."""
     held = [each.run for each in claims.alive(work.lake)]
-    return {run: unlock(work.spark, work.lake, run) for run in held}
+    return {run: unlock(work.lake, run) for run in held}
 
 
 def _remount(work: _Work) -> dict[str, object]:

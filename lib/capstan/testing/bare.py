@@ -71,6 +71,7 @@ def lay_tape(
     *,
     time_type: TimeType = EVENT,
     opened: Mapping[str, Sequence[int]] | None = None,
+    every: int | None = None,
 ) -> None:
     """Lay down a tape in one commit: each worker has a record at each time, then its frontier.
 
@@ -83,6 +84,7 @@ def lay_tape(
         time_type: The coordinates of the times.
         opened: Workers whose first event moves their capability to this time; they have only the
             records from there on.
+        every: Of what length times are declared to be multiples, in microseconds.
     """
     time = pa.struct([(c.name, _ARROW[c.kind]) for c in time_type.coordinates])
     update = pa.struct([("time", time), ("diff", pa.int64())])
@@ -118,7 +120,9 @@ def lay_tape(
         "capstan.format": "1",
         "capstan.stream": name,
         "capstan.time": json.dumps(time_type.to_json()),
-        "capstan.settings": "{}",
+        "capstan.settings": json.dumps(
+            {} if every is None else {"fixed": {"time": {"every_us": every}}}
+        ),
     }
     _write(paths.events, pa.Table.from_pylist(rows, schema=schema), properties)
     known = pa.schema(

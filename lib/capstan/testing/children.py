@@ -1,4 +1,13 @@
-"""The drivers that tests start beside their own, to be killed or held."""
+"""The drivers that tests start beside their own, to be killed or held.
+
+A driver has a JVM of its own, which dies with it: that is the real thing, and takes half a minute
+of processor time each. Or it is attached to a `Victim`, a JVM that outlives it, and is killed
+without it. At a point of `capstan.steps` both leave the same on disk, as `capstan.testing.victim`
+explains, so that most kills there are of the second kind. What only the first proves is proved by
+it: that of each kind of work also a driver whose JVM is gone can be followed by another one; that a
+driver may be killed at any moment, in whichever call of its JVM; and what happens on a cluster, or
+to a driver that another program runs.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +20,28 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from capstan.testing.kill import PATIENCE, Step
+from capstan.testing.victim import Victim, places_of
+
+
+class Running(Protocol):
+    """A process, as `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    @property
+    def returncode(self) -> int | None:
+        """What it has ended with, as far as it was asked for; below zero the signal."""
+
+    def poll(self) -> int | None:
+        """What it has ended with, None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +51,12 @@ class Child:
     Attributes:
         process: The process.
         log: The file that has all it printed.
+        victim: The JVM that it is attached to; None if it has one of its own.
     """
 
-    process: subprocess.Popen[bytes]
+    process: Running
     log: Path
+    victim: Victim | None = None
 
     def require_killed(self) -> None:
         """Wait until it was killed, and nothing that it started runs any more."""
@@ -52,6 +83,8 @@ class Child:
             time.sleep(0.02)
         if code != -signal.SIGKILL:
             self.end()
+        elif self.victim is not None:
+            self.victim.settle()
         return code == -signal.SIGKILL
 
     def kill_after(self, seconds: float) -> bool:
@@ -59,7 +92,12 @@ class Child:
 
         Returns:
             Whether it was still at work; else it had done all it was to do.
+
+        Raises:
+            ValueError: Its JVM would outlive it, and end what it is about to do.
         """
+        if self.victim is not None:
+            raise ValueError("only a driver with a JVM of its own can be killed anywhere")
         time.sleep(seconds)
         ended = self.process.poll()
         self.end()
@@ -83,12 +121,16 @@ class Child:
 
     def end(self) -> None:
         """End it and all that it started, whatever it does."""
-        for process in _group(self.process.pid):
+        # One that was forked just now is not in a group of its own yet.
+        alone = [self.process.pid] if self.process.poll() is None else []
+        for process in {*_group(self.process.pid), *alone}:
             try:
                 os.kill(process, signal.SIGKILL)
             except ProcessLookupError:
                 continue
         self.process.wait(PATIENCE)
+        if self.victim is not None:
+            self.victim.settle()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +153,7 @@ def start(
     script: Sequence[Step],
     before: Sequence[str] = (),
     *,
+    victim: Victim | None = None,
     master: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Child:
@@ -120,14 +163,20 @@ def start(
         folder: Made here.
         script: What the driver does.
         before: A program and its arguments that runs the driver, whose command line comes last.
+        victim: A JVM for it to attach to, which outlives it; by default it has one of its own.
         master: Its Spark master; this machine by default.
         environment: Its variables; by default those of this process.
+
+    Raises:
+        ValueError: A driver that is attached to another JVM takes nothing else of these.
     """
+    if victim is not None and (before or master or environment):
+        raise ValueError("who has a program, a master or variables of its own has its own JVM")
     folder.mkdir(parents=True)
     log, written = folder / "log", folder / "script.json"
     written.write_text(json.dumps([step.as_json() for step in script]), encoding="utf-8")
-    # A killed driver clears nothing away; what it leaves goes with the test's own folder.
-    places = {"TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder)}
+    if victim is not None:
+        return Child(victim.start(folder, written, log), log, victim)
     with log.open("wb") as printed:
         process = subprocess.Popen(
             [
@@ -138,7 +187,7 @@ def start(
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=subprocess.STDOUT,
-            env={**(environment or os.environ), **places},
+            env={**(environment or os.environ), **places_of(folder)},
             start_new_session=True,
         )
     return Child(process, log)

@@ -30,6 +30,7 @@ from capstan.tape.lake import Lake
 from capstan.testing import compose
 from capstan.testing.kill import PATIENCE
 from capstan.testing.rest import Rest
+from capstan.testing.settings import SUBMITTED
 
 SERVICES = (
     "init", "spark-master", "spark-worker-1", "spark-worker-2", "api-server", "scheduler",
@@ -156,6 +157,7 @@ class Deployment:
         return {
             **image,
             **here,
+            **SUBMITTED,
             "PATH": os.pathsep.join(
                 [str(Path(sys.executable).absolute().parent), os.environ["PATH"]]
             ),

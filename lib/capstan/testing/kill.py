@@ -6,8 +6,9 @@ it is this machine. The driver begins one step after the other, each in a thread
 lets it work until it reaches its point of `capstan.steps` (`POINT` or `POINT:N` for the N-th time);
 one with an empty point works to its end. There it waits: until the file `until` appears, having
 made `until`.held; or, without such a file, for good. Once all that wait for good have got there,
-the whole driver is killed with SIGKILL: its JVM, then itself. So one JVM start is enough to have
-many pieces of work cut off, each at a point of its own.
+the whole driver is killed with SIGKILL: the JVM that it has started, then itself. So one JVM start
+is enough to have many pieces of work cut off, each at a point of its own. A driver that is attached
+to another JVM (`capstan.testing.victim`) is killed without it.
 
 What becomes of an action that ends is in the file `until`.ended, as JSON: the result, or the error
 with its exit code as `exit`.
@@ -95,7 +96,7 @@ class _Stop:
 
 
 def kill_driver() -> None:
-    """Kill this driver: its JVM and whatever that started, then this process."""
+    """Kill this driver: its JVM, if it started one, and whatever that did; then this process."""
     for process in _descendants(os.getpid()):
         os.kill(process, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -10,13 +10,14 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from capstan.launcher.home import Home
-from capstan.launcher.processes import Process, find
-from capstan.testing.rest import Rest
+from capstan.launcher.processes import Process, find, send
+from capstan.testing.rest import Rest, until
 
 PATIENCE = 240.0
 """Seconds within which Airflow is ready, on a machine that is busy with other tests."""
@@ -63,6 +64,20 @@ class Launched:
     def spark(self) -> list[Process]:
         """The processes of its Airflow that belong to a Spark app: the JVM and its Python."""
         return [each for each in self.home.left() if "spark" in command_of(each)]
+
+    @contextmanager
+    def frozen(self, when: Callable[[], bool]) -> Iterator[list[Process]]:
+        """Have all Spark processes stand still at the moment `when` says so: none reaches its end.
+
+        The block has to end them, and gets them; with it none is left.
+        """
+        until(lambda: when() or None, 600, every=0.02)
+        apps = self.spark()
+        for app in apps:
+            send(app, signal.SIGSTOP)
+        assert apps, "the app was too fast"
+        yield apps
+        until(lambda: self.spark() == [] or None, 240)
 
 
 def launch(

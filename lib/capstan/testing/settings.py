@@ -18,11 +18,28 @@ SHRUNK = {
     # each for a moment, and would spend the last of their half hour on collecting garbage.
     "spark.databricks.delta.delta.log.cacheSize": "64",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
-    # To interpret a projection of a few rows costs a quarter less than to generate and compile it.
-    # Whole stages still are, as everywhere.
+    # To interpret a plan of a few rows costs a third less than to generate Java and compile it, and
+    # to plan it again as it runs. The main job of the README runs as users have it.
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.adaptive.enabled": "false",
 }
 """Spark settings of a session over two cores that does little work."""
+
+_LEAN = "-XX:TieredStopAtLevel=1 -Xshare:auto"
+
+SUBMITTED = {
+    # Of the driver's JVM: what `spark-submit` is given besides wins over the settings among them.
+    "SPARK_SUBMIT_OPTS": " ".join(
+        [
+            f"{_LEAN} -Xms1g -Xmn600m",
+            *(f"-D{key}={value}" for key, value in SHRUNK.items() if "driver" not in key),
+        ]
+    ),
+    # Of the one that puts the command line of the driver's together.
+    "SPARK_LAUNCHER_OPTS": f"{_LEAN} -XX:+UseSerialGC",
+}
+"""Environment of an Airflow whose tasks submit apps that do little work, with 1 GB each."""
 
 LASTING = {**SHRUNK, jvm.OPTIONS: _SMALL}
 """The same of one that many tests share: after three minutes better code takes a fifth less."""

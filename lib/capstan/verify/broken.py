@@ -22,7 +22,7 @@ from capstan.verify.remembered import tape_id
 from capstan.verify.result import Verification, WorkerVerdict
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 KIND = "violation"
 AUDIT = "verification"
@@ -67,13 +67,10 @@ def known_violations(lake: Lake, **equal: object) -> list[Known]:
     return sorted(standing, key=lambda e: (e.stream, e.tape, -1 if e.worker is None else e.worker))
 
 
-def note_violations(
-    spark: SparkSession, lake: Lake, tape: Tape, found: Verification, *, deep: bool
-) -> None:
+def note_violations(lake: Lake, tape: Tape, found: Verification, *, deep: bool) -> None:
     """Write down what has become of recordings since somebody last looked; mostly nothing.
 
     Args:
-        spark: The session.
         lake: The lake.
         tape: The tape that was verified.
         found: What came of it.
@@ -89,7 +86,7 @@ def note_violations(
     later = {worker for worker, each in before.items() if each.cut > cut}
     judged = [each for each in found.workers if _number(each) not in later]
     rows = [row for each in judged for row in _rows(tape, each, before, deep)]
-    write_findings(spark, lake, Audited("", 0, tape.name, cut, "", None, AUDIT), rows)
+    write_findings(lake, Audited("", 0, tape.name, cut, "", None, AUDIT), rows)
 
 
 def _rows(

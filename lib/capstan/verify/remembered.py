@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyarrow import dataset
@@ -27,14 +26,11 @@ from pyspark.sql.types import (
 
 from capstan.ledger.tables import PROPERTIES
 from capstan.protocol.rules import holdings_json
-from capstan.tape import delta
+from capstan.tape import arrow_writer, delta
 from capstan.tape.lake import Lake, is_table
 from capstan.tape.scan import rows_of
 from capstan.tape.tape import Cut, Tape
 from capstan.verify.fold import Outcome, Start
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 VERIFIED = StructType(
     [
@@ -47,19 +43,6 @@ VERIFIED = StructType(
         StructField("holdings", StringType()),
         StructField("at", TimestampType()),
         StructField("valid", BooleanType()),
-    ]
-)
-_ARROW = pa.schema(
-    [
-        ("stream", pa.string()),
-        ("tape", pa.string()),
-        ("worker", pa.int32()),
-        ("commit", pa.int64()),
-        ("events", pa.int64()),
-        ("records", pa.int64()),
-        ("holdings", pa.string()),
-        ("at", pa.timestamp("us", "UTC")),
-        ("valid", pa.bool_()),
     ]
 )
 
@@ -106,7 +89,6 @@ def recall(lake: Lake, tape: Tape, cut: Cut) -> Remembered:
 
 
 def remember(
-    spark: SparkSession,
     lake: Lake,
     tape: Tape,
     cut: Cut,
@@ -117,7 +99,6 @@ def remember(
     """Append to the ledger what was found sound at a cut, in one commit.
 
     Args:
-        spark: The session.
         lake: The lake.
         tape: The tape.
         cut: The cut that was verified.
@@ -145,9 +126,9 @@ def remember(
     rows += [common] if known else []
     if not rows:
         return
-    delta.create_table(spark, path, VERIFIED, properties=PROPERTIES)
-    frame = spark.createDataFrame(pa.Table.from_pylist(rows, schema=_ARROW)).coalesce(1)
-    delta.append(frame, path, note={"ledger": "verified", "stream": tape.name})
+    arrow_writer.create_table(path, VERIFIED, properties=PROPERTIES)
+    table = pa.Table.from_pylist(rows, schema=arrow_writer.arrow_schema(VERIFIED))
+    arrow_writer.append(path, table, note={"ledger": "verified", "stream": tape.name})
 
 
 def tape_id(tape: Tape) -> str:

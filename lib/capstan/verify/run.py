@@ -12,12 +12,13 @@ from pyspark.sql import functions as F
 from capstan.errors import BadRequest
 from capstan.ledger.retired import boxes_of
 from capstan.protocol import Rule, Violation
+from capstan.session import Later, session_of
 from capstan.steps import reached
 from capstan.tape.lake import Lake
 from capstan.tape.summary import worker_labels
 from capstan.tape.tape import Cut, Tape, newest_cut, read_events
 from capstan.times import Antichain, Box, TimeType
-from capstan.verify import remembered
+from capstan.verify import few, remembered
 from capstan.verify.broken import note_violations
 from capstan.verify.columns import NO_WORKER, Fingerprint
 from capstan.verify.content import findings
@@ -49,7 +50,7 @@ class _Plan:
 
 
 def verify(
-    spark: SparkSession,
+    spark: SparkSession | Later,
     lake: Lake,
     tape: Tape,
     *,
@@ -61,10 +62,10 @@ def verify(
     """Verify the recordings of a tape's workers.
 
     Only events newer than what the ledger `verified` knows are read, and no Spark job runs when
-    there are none. The payload is read only where `deep` asks for it.
+    there are few. The payload is read only where `deep` asks for it.
 
     Args:
-        spark: The session.
+        spark: The session; one that is built when it is needed serves as well.
         lake: The lake with the ledger.
         tape: The tape.
         workers: Only these; None for all, and for whatever else is on the tape.
@@ -85,7 +86,7 @@ def verify(
     _require_there(tape, workers, outcomes)
     reached("verify.events", stream=tape.name, cut=cut.commit, read=_read(plan, outcomes))
     if remember:
-        _remember(spark, lake, tape, cut, plan, outcomes)
+        _remember(lake, tape, cut, plan, outcomes)
         reached("verify.ledger", stream=tape.name, cut=cut.commit)
     if deep:
         outcomes = _with_content(spark, tape, cut, workers, outcomes, retired)
@@ -96,7 +97,7 @@ def verify(
     ]
     found = Verification(tape.name, cut, tuple(verdicts), retired)
     if remember:
-        note_violations(spark, lake, tape, found, deep=deep)
+        note_violations(lake, tape, found, deep=deep)
     return found
 
 
@@ -166,7 +167,7 @@ def _plan(lake: Lake, tape: Tape, cut: Cut, workers: Collection[int] | None) -> 
     return _Plan(chosen, starts, only, after, everything)
 
 
-def _outcomes(spark: SparkSession, tape: Tape, cut: Cut, plan: _Plan) -> dict[int, Outcome]:
+def _outcomes(spark: SparkSession | Later, tape: Tape, cut: Cut, plan: _Plan) -> dict[int, Outcome]:
     """What comes of judging each worker; of workers without newer events, where they stand."""
     minimum = tape.time_type.minimum
     outcomes = {worker: Outcome.of(start.judge(minimum)) for worker, start in plan.starts.items()}
@@ -188,7 +189,7 @@ def _outcomes(spark: SparkSession, tape: Tape, cut: Cut, plan: _Plan) -> dict[in
 
 
 def _judged(
-    spark: SparkSession,
+    spark: SparkSession | Later,
     tape: Tape,
     cut: Cut,
     starts: Mapping[int, Start],
@@ -197,7 +198,15 @@ def _judged(
 ) -> dict[int, Outcome]:
     if after >= cut.commit:
         return {}
-    events = events_to_judge(spark, tape, cut, only, after)
+    batches = few.events(tape, cut, only, after) if few.are_few(tape, after) else None
+    if batches is not None:
+        judged = fold(batches, tape.time_type.minimum, starts)
+        return {
+            row["worker"]: Outcome.from_text(row["outcome"])
+            for batch in judged
+            for row in batch.to_pylist()
+        }
+    events = events_to_judge(session_of(spark), tape, cut, only, after)
     return judge_events(events, tape.time_type, starts)
 
 
@@ -222,7 +231,6 @@ def _read(plan: _Plan, outcomes: Mapping[int, Outcome]) -> int:
 
 
 def _remember(
-    spark: SparkSession,
     lake: Lake,
     tape: Tape,
     cut: Cut,
@@ -235,11 +243,11 @@ def _remember(
         if start.commit < cut.commit and outcomes[worker].violation is None
     }
     known = plan.checks_known and set(outcomes) == set(plan.labels)
-    remembered.remember(spark, lake, tape, cut, sound, known=known)
+    remembered.remember(lake, tape, cut, sound, known=known)
 
 
 def _with_content(
-    spark: SparkSession,
+    spark: SparkSession | Later,
     tape: Tape,
     cut: Cut,
     workers: Collection[int] | None,
@@ -251,7 +259,7 @@ def _with_content(
     after = dict(outcomes)
     found = {
         worker: finding
-        for worker, finding in findings(spark, tape, cut, workers, retired).items()
+        for worker, finding in findings(session_of(spark), tape, cut, workers, retired).items()
         if after.setdefault(worker, unknown).violation is None
     }
     # What was held before an event in the midst has to be found out again.

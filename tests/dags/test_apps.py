@@ -1,0 +1,178 @@
+"""DAGs over a real lake whose tasks submit real apps to Spark."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+from airflow.models.asset import AssetEvent
+from airflow.models.xcom import XComModel
+from airflow.sdk.exceptions import DownstreamTasksSkipped
+from airflow.utils.session import create_session
+from sqlalchemy import select
+
+from capstan.airflow.lineage import lineage
+from capstan.tape.lake import Lake
+from capstan.verify.broken import known_violations
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import Place
+
+PAIRS = """
+  pairs:
+    stream: little
+    pipeline: places
+    sink: pairs
+    target: pairs
+    since: 2024-05-01
+    follow: pairs
+"""
+FILLED = """
+  filled: {stream: little, target: filled, since: 2024-05-01, until: 2024-05-05}
+"""
+pytestmark = [pytest.mark.rest, pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+
+def extra(uri: str) -> Any:
+    with create_session() as session:
+        events = select(AssetEvent).order_by(AssetEvent.id.desc())
+        return next(event.extra for event in session.scalars(events) if event.uri == uri)
+
+
+def xcom(run: Any, task: str, key: str = "return_value") -> Any:
+    with create_session() as session:
+        found = session.scalars(
+            select(XComModel).where(
+                XComModel.run_id == run.run_id, XComModel.task_id == task, XComModel.key == key
+            )
+        ).one()
+        return XComModel.deserialize_value(found)
+
+
+def test_a_capture_tells_the_frontier_and_the_labels(captured: Place) -> None:
+    told = extra("capstan://streams/little")
+    assert told["records"] + sum(told["late"].values()) == told["fed"] == 144
+    assert told["frontier"] == ["2024-05-03T21:00:00.000000Z"]
+    known = json.loads((captured.work / "workers.json").read_text(encoding="utf-8"))
+    assert known == {"little": ["a", "b", "c"]}
+    assert list(captured.work.rglob("result.json")) == []
+
+
+def test_a_replay_by_hand(captured: Place) -> None:
+    asked = {"into": "copied", "workers": ["a", "c"], "until": "2024-05-02"}
+    first = captured.run("capstan_replay", asked)
+    assert first.state == "success"
+    certificate = xcom(first, "replay")
+    assert certificate["records"] == 32
+    assert certificate["audit"]["passed"]
+    assert xcom(first, "certificate").startswith(f"## Certificate of {certificate['run']}\n")
+    assert extra("capstan://tables/copied")["fingerprint"] == certificate["fingerprint"]
+    found = lineage("replay", str(captured.lake), certificate)
+    [tape], [table] = found.inputs, found.outputs
+    assert tape.name == str(captured.lake / "streams" / "little" / "events")
+    assert table.name == str(captured.lake / "tables" / "copied")
+    assert table.outputFacets["outputStatistics"].rowCount == 32  # type: ignore[attr-defined]
+    assert deltalake.DeltaTable(tape.name).to_pyarrow_dataset().count_rows() > 0
+    names = ("Certificate", "Target", "Run")
+    links = [xcom(first, "replay", f"_link_{name}Link") for name in names]
+    assert links[0].endswith("/tasks/certificate/rendered_templates")
+    assert links[1].endswith("/assets?name_pattern=capstan%2Ftables%2Fcopied")
+    assert links[2].endswith(f"/plugin/capstan/capstan/runs/{certificate['run']}")
+
+
+def test_a_day_is_backfilled_and_an_audit_tells_what_was_changed_since(captured: Place) -> None:
+    # A run by hand has the interval that ends with its date.
+    run = captured.run("capstan_backfill__by_day", date=datetime(2024, 5, 2, tzinfo=UTC))
+    assert run.state == "success"
+    assert xcom(run, "replay")["until"] == "2024-05-02T00:00:00.000000Z"
+    assert extra("capstan://tables/by_day")["records"] == 48
+    table = captured.lake / "tables" / "by_day"
+    found = deltalake.DeltaTable(str(table)).to_pyarrow_table()
+    assert sorted(found["seen"].to_pylist()) == [16, 16, 16]
+
+    wrong = found.set_column(found.schema.get_field_index("seen"), "seen", pa.array([1, 16, 16]))
+    deltalake.write_deltalake(str(table), wrong, mode="overwrite")
+    refused = captured.run("capstan_audit", {"target": "by_day"})
+    assert refused.state == "failed"
+    answer = xcom(refused, "audit")
+    assert answer["error"] == "CAP-AUDIT"
+    [audit] = answer["audits"]
+    assert audit["findings"][0]["kind"] == "changed"
+    _, audited = lineage("audit", str(captured.lake), answer).inputs
+    assert audited.name == str(table)
+    assert audited.facets is not None
+    [told] = audited.facets["dataQualityAssertions"].assertions  # type: ignore[attr-defined]
+    assert (told.success, told.params) == (False, {"run": audit["run"]})
+
+
+def test_what_is_missing_is_filled_by_a_run_for_each_interval(
+    captured: Place, execute: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = tmp_path / "streams.yaml"
+    declared.write_text(captured.streams.read_text(encoding="utf-8") + FILLED, encoding="utf-8")
+    monkeypatch.setenv("CAPSTAN_STREAMS", str(declared))
+    asked = {"fill": True, "replays": ["filled"], "chunk": 1}
+    filled = captured.run("capstan_gaps", asked)
+    assert filled.state == "success"
+    [backfill] = xcom(filled, "fill")["backfills"]
+    became = [(run["since"][:10], run["records"], run["published"]) for run in backfill["runs"]]
+    assert became == [("2024-05-01", 48, True), ("2024-05-02", 48, True)]
+    found = deltalake.DeltaTable(str(captured.lake / "tables" / "filled")).to_pyarrow_table()
+    assert sorted(found["id"].to_pylist()) == list(range(96))
+    assert extra("capstan://tables/filled")["run"] == backfill["runs"][-1]["run"]
+    # And then there is nothing to fill.
+    task, where = captured.bag().dags["capstan_gaps"].get_task("gaps"), context()
+    where |= {"params": asked, "task": task}
+    with pytest.raises(DownstreamTasksSkipped):
+        execute(task, where)
+    [told] = where["ti"].pushed["return_value"]["replays"]
+    assert (told["counts"]["covered"], told["counts"]["gap"]) == (2, 0)
+
+
+def test_a_recording_that_breaks_a_rule_fails_the_maintenance(
+    captured: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(captured.lake, tmp_path / "lake")
+    monkeypatch.setenv("CAPSTAN_LAKE", str(tmp_path / "lake"))
+    lake = Lake.at(tmp_path / "lake")
+    path = lake.stream("little").events
+    events = deltalake.DeltaTable(path).to_pyarrow_table().sort_by("commit")
+    last = events.slice(events.num_rows - 1).to_pylist()[0]
+    stray = {**last, "kind": "progress", "seq": 99, "updates": [], "commit": last["commit"] + 1}
+    stray |= dict.fromkeys(("time", "records", "fingerprint"))
+    rows = pa.Table.from_pylist([stray], schema=events.schema)
+    deltalake.write_deltalake(path, rows, mode="append")
+    refused = captured.run("capstan_maintain", {"streams": ["little"]})
+    assert refused.state == "failed"
+    assert xcom(refused, "maintain")["error"] == "CAP-VIOLATION"
+    assert [known.rule for known in known_violations(lake)] == ["seq"]
+
+
+def test_a_replay_that_follows_goes_on_from_its_state(
+    captured: Place, execute: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = tmp_path / "streams.yaml"
+    declared.write_text(captured.streams.read_text(encoding="utf-8") + PAIRS, encoding="utf-8")
+    monkeypatch.setenv("CAPSTAN_STREAMS", str(declared))
+    first = captured.run("capstan_follow__pairs", {"peers": 2})
+    assert first.state == "success"
+    certificate = xcom(first, "replay")
+    state = certificate["pipeline"]["state"]
+    assert (certificate["follow"], certificate["peers"], state["peers"]) == ("pairs", 2, 2)
+    where = context()
+    where["params"] = {"peers": 3}
+    with pytest.raises(DownstreamTasksSkipped):
+        execute(captured.bag().dags["capstan_follow__pairs"].get_task("plan"), where)
+    request = where["ti"].pushed["request"]
+    assert (request["follow"], request["peers"], request["as_of"]) == ("pairs", 3, None)
+    assert (request["pipeline"], request["sink"], request["replay"]) == ("places", "pairs", "pairs")
+    plan = where["ti"].pushed["plan"]
+    assert (plan["peers"], plan["records"]) == (3, 0)
+    assert plan["pipeline"]["resumed"] == state["snapshot"]

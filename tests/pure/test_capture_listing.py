@@ -1,0 +1,184 @@
+"""The files of a source as a listing has them, against those that captures have read."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from capstan.capture.listing import (
+    File,
+    Listing,
+    Reason,
+    passed_over,
+    path_of,
+    read_files,
+    require_none_renamed,
+    seen_files,
+)
+from capstan.declare import Source
+from capstan.errors import BadRequest
+from capstan.tape import feed
+from capstan.tape.feed import Claim, Consumed, Origin
+from capstan.tape.lake import Lake
+from capstan.tape.tape import Tape, open_tape
+from capstan.testing.bare import lay_tape
+
+OLD = 1_000_000_000_000
+"""A moment in 2001, in milliseconds since 1970."""
+
+
+class Place:
+    """A folder with files, and a tape whose feed says which of them were read."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder = root / "src"
+        self.folder.mkdir()
+        lake = Lake.at(root / "lake")
+        lay_tape(lake, "s", "a", [(1,)], None)
+        self.tape: Tape = open_tape(lake, "s")
+        self.batch = 0
+
+    def source(self, **options: str) -> Source:
+        return Source(format="parquet", path=str(self.folder), options=options)
+
+    def lay(self, *names: str, content: str = "x", modified: int = OLD) -> None:
+        for name in names:
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content, encoding="utf-8")
+            os.utime(path, ns=(modified * 1_000_000,) * 2)
+
+    def read(self, *names: str, kept: bool = True) -> None:
+        files = self.listing.files
+        found = [files[str(self.folder / name)] for name in names]
+        detail = {"kept": [(each.size, each.modified) for each in found]} if kept else None
+        uris = tuple((self.folder / name).as_uri() for name in names)
+        part = Consumed(files=uris, detail=detail)
+        feed.claim(self.tape, Claim(self.batch, Origin.CAPTURE, "c", self.batch, (part,)))
+        log = Path(self.tape.paths.checkpoint) / "sources" / "0"
+        log.mkdir(parents=True, exist_ok=True)
+        pairs = zip(uris, found, strict=True)
+        lines = [{"path": uri, "timestamp": file.modified, "batchId": 0} for uri, file in pairs]
+        text = "\n".join(["v1", *map(json.dumps, lines)])
+        (log / str(self.batch)).write_text(text, encoding="utf-8")
+        self.batch += 1
+
+    @property
+    def listing(self) -> Listing:
+        found = Listing.of(self.source())
+        assert found is not None
+        return found
+
+    def passed(self, **options: str) -> dict[str, list[str]]:
+        """What was passed over as the feed has it, and as the checkpoint has."""
+        fed = passed_over(self.source(**options), self.listing, read_files(self.tape) or {})
+        assert fed == passed_over(self.source(**options), self.listing, seen_files(self.tape))
+        assert {reason: len(files) for reason, files in fed.files.items()} == fed.counts
+        return dict(fed.files)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("file:///a/b%20c", "/a/b c"),
+        ("file:/a/b", "/a/b"),
+        ("/a/../b", "/b"),
+        ("/a:b/c", "/a:b/c"),
+        ("s3a://bucket/a/b%3D", "bucket/a/b="),
+        ("bucket/a", "bucket/a"),
+    ],
+)
+def test_a_place_is_one_path_however_it_is_written(uri: str, path: str) -> None:
+    assert path_of(uri) == path
+
+
+def test_each_file_that_was_not_read_has_its_reason(place: Place) -> None:
+    place.lay("a.parquet", "2024/05/b c.parquet", "_export.parquet", ".part/d.parquet")
+    place.lay("_SUCCESS", ".a.parquet.crc", "_temporary/0/e.parquet", "_delta_log/0.json")
+    place.read("a.parquet")
+    hidden = [".part/d.parquet", "_export.parquet"]
+    assert place.passed() == {"hidden": hidden, "unread": ["2024/05/b c.parquet"]}
+    assert place.passed(pathGlobFilter="a*")["excluded"] == ["2024/05/b c.parquet"]
+    place.read("2024/05/b c.parquet")
+    assert place.passed() == {"hidden": hidden}
+
+
+def test_a_file_that_was_changed_since_is_told(place: Place) -> None:
+    place.lay("a.parquet", "b.parquet", "c.parquet")
+    place.read("a.parquet", "b.parquet")
+    assert place.passed() == {"unread": ["c.parquet"]}
+    place.read("c.parquet", kept=False)
+    place.lay("b.parquet", modified=OLD + 1)
+    assert place.passed() == {"changed": ["b.parquet"]}
+    # Of the same moment and another size it is to the feed; what that has not kept nobody knows.
+    place.lay("a.parquet", "c.parquet", content="xy")
+    fed = passed_over(place.source(), place.listing, read_files(place.tape) or {})
+    assert fed.files == {"changed": ["a.parquet", "b.parquet"]}
+
+
+def test_a_file_under_another_name_is_refused_before_it_is_read_twice(place: Place) -> None:
+    place.lay("a.parquet", "b.parquet")
+    place.read("a.parquet", "b.parquet")
+    place.lay("copy.parquet")
+    require_none_renamed(place.listing, seen_files(place.tape), place.tape)
+    (place.folder / "copy.parquet").unlink()
+    (place.folder / "a.parquet").rename(place.folder / "c.parquet")
+    with pytest.raises(BadRequest, match=r"CAP-RENAMED: stream s: c\.parquet is a\.parquet under"):
+        require_none_renamed(place.listing, seen_files(place.tape), place.tape)
+    place.lay("c.parquet", modified=OLD + 7)
+    require_none_renamed(place.listing, seen_files(place.tape), place.tape)
+
+
+def test_it_is_not_known_what_was_read_before_that_was_written_down(place: Place) -> None:
+    place.lay("a.parquet")
+    assert read_files(place.tape) == {}
+    place.batch = 1
+    place.read("a.parquet")
+    assert read_files(place.tape) is None
+
+
+def test_what_is_no_folder_of_files_is_not_listed(tmp_path: Path) -> None:
+    for source in (
+        Source(format="kafka"),
+        Source(format="delta", path=str(tmp_path)),
+        Source(format="json", path=f"{tmp_path}/*.json"),
+        Source(format="json", path="nowhere://at/all"),
+    ):
+        assert Listing.of(source) is None
+    (tmp_path / "one.json").write_text("{}", encoding="utf-8")
+    for path in (tmp_path, tmp_path / "one.json", os.path.relpath(tmp_path)):
+        found = Listing.of(Source(format="json", path=str(path)))
+        assert found is not None
+        assert [file.size for file in found.files.values()] == [2]
+
+
+@pytest.mark.parametrize(
+    ("files", "partitioned"),
+    [
+        (["a.json"], False),
+        (["2024/a.json"], False),
+        (["day=2024-05-01/a.json"], True),
+        (["a=b.json"], False),
+    ],
+)
+def test_folders_are_partitions_by_their_names(
+    place: Place, files: list[str], partitioned: bool
+) -> None:
+    place.lay(*files)
+    assert place.listing.partitioned is partitioned
+
+
+def test_a_text_names_some_and_counts_all(place: Place) -> None:
+    place.lay(*(f"{n}.parquet" for n in range(5)))
+    found = passed_over(place.source(), place.listing, {})
+    assert found.text == "5 unread (0.parquet, 1.parquet, 2.parquet, ...)"
+    assert found.counts == {str(Reason.UNREAD): 5}
+    assert File(1, OLD) in place.listing.files.values()
