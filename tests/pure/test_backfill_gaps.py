@@ -47,6 +47,7 @@ REPLAYS = (
     Replay(name="copy", stream="s", target="copy", since=datetime(2024, 5, 1, tzinfo=UTC)),
     Replay(name="whole", stream="s", target="whole", transform="mixed"),
     Replay(name="added", stream="s", target="added", transform="mixed", mode=Mode.APPEND),
+    Replay(name="merged", stream="s", target="merged", mode=Mode.MERGE, keys=("id",)),
     Replay(name="anyone", stream="s", target="anyone", transform="anyone"),
     Replay(name="weekly", stream="s", target="weekly", schedule="@weekly"),
     Replay(name="some", stream="s", target="copy", workers=("b",)),
@@ -474,6 +475,14 @@ def test_chunks_begin_where_the_work_does(
     assert [f"{each.since[8:10]}-{each.until[8:10]}" for each in found] == expected  # type: ignore[index]
 
 
+def test_what_is_merged_begins_with_the_oldest(place: Place) -> None:
+    assert len(place.propose("merged", chunk=1)) > 1
+    with pytest.raises(BadRequest, match="newest first") as caught:
+        place.propose("merged", chunk=1, order=Order.NEWEST)
+    assert caught.value.code == "CAP-ORDER"
+    assert len(place.propose("merged", order=Order.NEWEST)) == 1
+
+
 def test_a_replay_that_has_to_be_approved_is_held(place: Place) -> None:
     assert {each.approve for each in place.propose("asked")} == {True}
     assert {each.approve for each in place.propose("copy")} == {False}
@@ -524,12 +533,12 @@ def test_gaps_ends_with_1_while_there_are_gaps(run, place, capsys):
     code, found = run("gaps", "copy", "--every", "12 hours")
     assert (code, found["error"]) == (1, "CAP-GAPS")
     assert found["counts"] == {
-        "covered": 0, "stale": 0, "gap": 6, "failed": 0, "waiting": 0, "retired": 0,
+        "covered": 0, "stale": 0, "gap": 6, "changed": 0, "failed": 0, "waiting": 0, "retired": 0,
         "incomplete": 0,
     }  # fmt: skip
     assert found["intervals"][0] == {
         "since": "2024-05-01T00:00:00.000000Z", "until": "2024-05-01T12:00:00.000000Z",
-        "state": "gap", "runs": [], "missing": ["a", "b"], "stale": [], "partly": [],
+        "state": "gap", "runs": [], "missing": ["a", "b"], "stale": [], "partly": [], "changes": [],
     }  # fmt: skip
     assert "`capstan backfill copy --every '12 hours'`" in found["hint"]
     assert main(["gaps", "copy"]) == 1

@@ -13,10 +13,11 @@ import pytest
 
 from capstan.declare import Declarations, Mode, Replay, Transform
 from capstan.errors import BadRequest
+from capstan.replay.clashes import require_no_clash
 from capstan.replay.plan import Plan, make_plan
 from capstan.replay.preview import preview
 from capstan.replay.request import Request
-from capstan.replay.standing import require_not_doubled, stood_before
+from capstan.replay.standing import stood_before
 from capstan.tape.lake import Lake
 from capstan.testing.bare import Books, go_on, lay_tape
 from capstan.times import Box, Kind, TimeType
@@ -176,11 +177,13 @@ def test_what_was_known_at_an_epoch_stands(tmp_path: Path) -> None:
     assert told.stood(**always) is None
 
 
-def refused(told: Told, besides: Collection[str] = (), **asked: object) -> str | None:
+def refused(
+    told: Told, besides: Collection[str] = (), mode: Mode = Mode.APPEND, **asked: object
+) -> str | None:
     try:
-        require_not_doubled(told.lake, told.plan(mode=Mode.APPEND, **asked), besides)
+        require_no_clash(told.lake, told.plan(mode=mode, **asked), besides)
     except BadRequest as error:
-        assert error.code == "CAP-APPEND"
+        assert error.code == {Mode.APPEND: "CAP-APPEND", Mode.MERGE: "CAP-ORDER"}[mode]
         return str(error.fields["run"])
     return None
 
@@ -198,6 +201,47 @@ def test_no_row_is_appended_twice(told: Told, replay: str | None) -> None:
     assert refused(told, replay=replay, transform="sum") is None
     with pytest.raises(BadRequest, match=r"^CAP-APPEND: run first has put rows of that range "):
         preview(told.lake, DECLARED, told.request(mode=Mode.APPEND, replay=replay))
+
+
+def merged(told: Told, run: str, **asked: object) -> None:
+    told.published(run, told.plan(mode=Mode.MERGE, keys=("id",), **asked))
+
+
+@pytest.mark.parametrize(
+    ("asked", "wrong"),
+    [
+        ({"until": "1970-01-01T03:00:00Z"}, True),
+        ({"since": None, "until": "1970-01-01T02:00:00Z"}, True),
+        ({"workers": ("b",), "until": "1970-01-01T03:00:00Z"}, True),
+        ({"since": None}, False),
+        ({"since": "1970-01-01T03:00:00Z"}, False),
+        ({"since": "1970-01-01T04:00:00Z", "until": None}, False),
+        ({"until": "1970-01-01T03:00:00Z", "transform": "sum"}, False),
+    ],
+)
+def test_nothing_is_merged_over_newer_rows(
+    told: Told, asked: dict[str, object], *, wrong: bool
+) -> None:
+    merged(told, "newer", workers=("a",))
+    keyed = {"keys": ("id",), **asked}
+    assert refused(told, mode=Mode.MERGE, **keyed) == ("newer" if wrong else None)
+    assert refused(told, ["newer"], mode=Mode.MERGE, **keyed) is None
+
+
+def test_workers_whose_keys_are_apart_are_merged_in_any_order(told: Told) -> None:
+    keyed = {"transform": "sum", "keys": ("_worker", "hour"), "mode": Mode.MERGE}
+    told.published("newer", told.plan(**keyed, workers=("a",)))
+    earlier = "1970-01-01T03:00:00Z"
+    assert refused(told, **keyed, workers=("a",), until=earlier) == "newer"
+    assert refused(told, **keyed, workers=("b",), until=earlier) is None
+
+
+def test_what_was_known_before_is_not_merged_over_what_is_known_since(told: Told) -> None:
+    before = told.plan().cut.commit
+    go_on(told.lake, "s", [(8 * HOUR,)], (9 * HOUR,))
+    merged(told, "newer", until=None)
+    assert refused(told, mode=Mode.MERGE, keys=("id",), until=None, as_of=before) == "newer"
+    assert refused(told, mode=Mode.MERGE, keys=("id",), until=None) is None
 
 
 def test_a_followed_replay_appends_beside_its_own_runs_alone(told: Told) -> None:

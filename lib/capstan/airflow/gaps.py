@@ -28,8 +28,9 @@ DAG_ID = "capstan_gaps"
 _SHOWN = 100
 
 ABOUT = """
-Tells of each declared replay which intervals of its range are covered, stale, missing or not
-complete yet: of those that have a range or a schedule, or of the replays that are chosen.
+Tells of each declared replay which intervals of its range are covered, stale, missing, changed by
+others or not complete yet: of those that have a range or a schedule, or of the replays that are
+chosen.
 
 **gaps** needs no Spark; what it found is on its page, under *Rendered Templates*, and in its XCom.
 With *Fill*, **fill** is one Spark app that replays first what is missing, then what is stale, each

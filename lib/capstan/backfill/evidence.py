@@ -5,7 +5,7 @@ No JVM is needed: everything is read through Arrow.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from pyarrow import dataset
 
 from capstan.backfill.judging import Written
+from capstan.backfill.others import changes_of_others
 from capstan.declare import Mode
 from capstan.ledger import coverage
 from capstan.ledger.claims import Scope
@@ -53,7 +54,7 @@ class Evidence:
     """What is known of a target, as far as one replay goes.
 
     Attributes:
-        written: What stands in it, in the order it was published.
+        written: What stands in it, and what others have changed since, in the order of versions.
         attempted: What was tried and does not stand, the newest first.
         retired: Times of the stream whose records were deleted.
     """
@@ -86,10 +87,15 @@ def gather(lake: Lake, plan: Plan) -> Evidence:
     """Read what the ledgers know of a plan's target."""
     histories = read_histories(lake, target=plan.target)
     standing = coverage.standing(lake, plan.target)
-    written = [_written(plan, each, histories.get(each.run)) for each in standing]
+    written = [
+        (each.target_version, _written(plan, each, histories.get(each.run))) for each in standing
+    ]
+    if standing:
+        written += _changed(plan, standing[0].target_version)
+        written.sort(key=lambda each: each[0])
     stands = {each.run for each in standing}
     return Evidence(
-        tuple(each for each in written if each is not None),
+        tuple(each for _, each in written if each is not None),
         tuple(_attempted(lake, plan, histories, stands)),
         boxes_of(lake, plan.tape),
     )
@@ -111,6 +117,12 @@ def _written(plan: Plan, covered: Covered, history: History | None) -> Written |
         # The target does not keep the time, so its scope is all times; what was played is less.
         region = _played(history) or region
     return Written(covered.run, workers, region, current=not is_stale(plan, covered))
+
+
+def _changed(plan: Plan, since: int) -> Iterator[tuple[int, Written]]:
+    """What others have done to the target, each with its version of that."""
+    for each in changes_of_others(plan, since):
+        yield each.version, Written("", each.workers, each.region, changed=str(each))
 
 
 def _mode(history: History | None) -> Mode:

@@ -16,6 +16,8 @@ class State(StrEnum):
     """All of it was written, some of it by other code than would write it today."""
     GAP = "gap"
     """Complete, and not written, wholly or for some workers."""
+    CHANGED = "changed"
+    """Written, and others have changed some of it in the target since."""
     FAILED = "failed"
     """A gap over which the last attempt has failed."""
     WAITING = "waiting"
@@ -40,6 +42,7 @@ class Interval:
         stale: Labels of the workers of which some was written by other code than today's.
         partly: Those of the missing workers of which some of it is covered.
         workers: Labels of the workers that can have records in it: not those opened later.
+        changes: The commits of others that have touched what was written, with version and time.
     """
 
     since: str
@@ -50,6 +53,7 @@ class Interval:
     stale: tuple[str, ...] = ()
     partly: tuple[str, ...] = ()
     workers: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, object]:
         """The interval as `--json` prints it."""
@@ -61,6 +65,7 @@ class Interval:
             "missing": list(self.missing),
             "stale": list(self.stale),
             "partly": list(self.partly),
+            "changes": list(self.changes),
         }
 
 

@@ -24,12 +24,14 @@ class Written:
         workers: Whose rows; None for the rows of all workers.
         region: Of which times.
         current: Whether by the code that would write it today.
+        changed: Of a commit of somebody else, its name: what stood there may not any more.
     """
 
     run: str
     workers: frozenset[int] | None
     region: Region
     current: bool = True
+    changed: str = ""
 
     def holds(self, worker: int) -> bool:
         """Whether rows of this worker are among it."""
@@ -41,16 +43,18 @@ class Verdict:
     """What stands in a region.
 
     Attributes:
-        covered: Whether all of it was written.
-        touched: Whether some of it was.
+        covered: Whether all of it was written, and nobody else has changed it since.
+        touched: Whether some of it was written.
         stale: Whether some of it was written last by other code than today's.
         runs: The runs that wrote something of it last, in the order of what was given.
+        changes: What others have changed of it since, in that order.
     """
 
     covered: bool
     touched: bool
     stale: bool
     runs: tuple[str, ...]
+    changes: tuple[str, ...] = ()
 
 
 def judge(region: Region, minimum: Time, written: Sequence[Written]) -> Verdict:
@@ -59,24 +63,37 @@ def judge(region: Region, minimum: Time, written: Sequence[Written]) -> Verdict:
     Args:
         region: The times that are asked about.
         minimum: The least time there is.
-        written: What was written, in the order it was published.
+        written: What was written, and what others have changed, in the order of their commits.
     """
     found: set[int] = set()
+    changed: set[int] = set()
     covered = True
     for corner in _corners(region, minimum, written):
         if not region.contains(corner):
             continue
-        last = next(
-            (i for i in range(len(written) - 1, -1, -1) if written[i].region.contains(corner)),
-            None,
-        )
+        last, since = _last(corner, written)
         if last is None:
             covered = False
         else:
             found.add(last)
+            changed |= since
     winners = [written[i] for i in sorted(found)]
     runs = tuple(dict.fromkeys(each.run for each in winners))
-    return Verdict(covered, bool(winners), any(not each.current for each in winners), runs)
+    changes = tuple(dict.fromkeys(written[i].changed for i in sorted(changed)))
+    stale = any(not each.current for each in winners)
+    return Verdict(covered and not changed, bool(winners), stale, runs, changes)
+
+
+def _last(time: Time, written: Sequence[Written]) -> tuple[int | None, set[int]]:
+    """Which run has written a time last, and what others have changed since; by their places."""
+    since: set[int] = set()
+    for place in range(len(written) - 1, -1, -1):
+        if not written[place].region.contains(time):
+            continue
+        if not written[place].changed:
+            return place, since
+        since.add(place)
+    return None, since
 
 
 def _corners(region: Region, minimum: Time, written: Sequence[Written]) -> Iterator[Time]:

@@ -37,7 +37,7 @@ class Order(StrEnum):
 
 
 _STATES = {
-    What.GAPS: frozenset({State.GAP, State.FAILED}),
+    What.GAPS: frozenset({State.GAP, State.CHANGED, State.FAILED}),
     What.STALE: frozenset({State.STALE}),
     What.FAILED: frozenset({State.FAILED}),
     What.ALL: frozenset(State) - {State.INCOMPLETE, State.RETIRED, State.WAITING},
@@ -118,7 +118,8 @@ def propose(found: Survey, asked: Backfill) -> list[Request]:
     first run is the one that was cut off.
 
     Raises:
-        BadRequest: `CAP-APPEND` when rows would be appended that may stand there already.
+        BadRequest: `CAP-APPEND` when rows would be appended that may stand there already;
+            `CAP-ORDER` when older rows would be merged over newer ones.
     """
     chosen = [each for each in found.intervals if each.state in _STATES[asked.what]]
     _check_append(found, asked, chosen)
@@ -127,7 +128,17 @@ def propose(found: Survey, asked: Backfill) -> list[Request]:
         for workers, stretch in _stretches(found, asked, chosen)
         for chunk in _chunks(stretch, asked)
     ]
-    return requests if asked.order is Order.OLDEST else requests[::-1]
+    if asked.order is Order.OLDEST or len(requests) < 2:
+        return requests
+    if found.plan.request.mode is Mode.MERGE:
+        raise BadRequest(
+            "CAP-ORDER",
+            f"replay {asked.replay} merges, and newest first an older row would win over a newer "
+            "one of its key",
+            "backfill the oldest first",
+            replay=asked.replay,
+        )
+    return requests[::-1]
 
 
 def _check_append(found: Survey, asked: Backfill, chosen: Sequence[Interval]) -> None:

@@ -61,7 +61,8 @@ class Judge:
             runs += waits
         elif missing:
             failed = self.evidence.failed(Scope(self.plan.target, tuple(missing), region))
-            state = State.GAP if failed is None else State.FAILED
+            state = State.CHANGED if any(v.changes for v in missing.values()) else State.GAP
+            state = state if failed is None else State.FAILED
             runs += [] if failed is None else [failed]
         render = self.plan.tape.time_type.coordinates[-1].render
         return Interval(
@@ -73,6 +74,7 @@ class Judge:
             self._labels(stale),
             self._labels(w for w, v in missing.items() if v.touched),
             self._labels(verdicts),
+            tuple(dict.fromkeys(said for v in missing.values() for said in v.changes)),
         )
 
     def _verdicts(self, region: Region, near: Sequence[Written]) -> dict[int, Verdict]:
@@ -132,5 +134,7 @@ def whole_target(judging: Judge) -> tuple[Interval, ...]:
         last = max(since, min(time[-1] for time in plan.frontier) - 1)
     complete = not plan.frontier.less_equal(plan.tape.time_type.minimum)
     # Each replacement is of all there was: only the last one stands.
-    newest = judging.evidence.written[-1:]
+    written = judging.evidence.written
+    runs = [place for place, each in enumerate(written) if not each.changed]
+    newest = written[runs[-1] :] if runs else ()
     return (judging.told((since, last + 1), plan.region, newest, complete=complete),)

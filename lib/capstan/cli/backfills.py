@@ -150,10 +150,11 @@ def _asked(context: typer.Context) -> Backfill:
 def _refusal(found: Survey, asked: Backfill) -> AnswerIsNo | None:
     """The error of a replay with gaps or stale intervals; None without any."""
     counts = found.counts
-    missing, stale = counts["gap"] + counts["failed"], counts["stale"]
+    missing, stale = counts["gap"] + counts["changed"] + counts["failed"], counts["stale"]
     if not missing and not stale:
         return None
     said = [f"{missing} not covered"] if missing else []
+    said += [f"{counts['changed']} of which others have changed"] if counts["changed"] else []
     said += [f"{counts['failed']} of which have failed"] if counts["failed"] else []
     said += [f"{stale} stale"] if stale else []
     words = ["capstan", "backfill", asked.replay]
@@ -179,7 +180,11 @@ def _stretch_table(found: Survey) -> Table:
             len(stretch),
             str(stretch[0].state),
             stretch[0].missing,
-            _few(list(dict.fromkeys(run for each in stretch for run in each.runs))),
+            _few(
+                list(
+                    dict.fromkeys(name for each in stretch for name in (*each.runs, *each.changes))
+                )
+            ),
         )
         for stretch in stretches(found.intervals)
     ]

@@ -15,6 +15,7 @@ from capstan.ledger import claims, runs
 from capstan.ledger.runs import Step
 from capstan.replay import certificate, settle, target
 from capstan.replay.aside import keep_aside
+from capstan.replay.clashes import require_no_clash
 from capstan.replay.difference import difference
 from capstan.replay.findings import note_findings
 from capstan.replay.follow import require_cursor
@@ -22,7 +23,6 @@ from capstan.replay.holding import shut_out
 from capstan.replay.job import Job
 from capstan.replay.play import Output, expected_rows, playing, require_columns
 from capstan.replay.resuming import keep_state, snapshot_of_run
-from capstan.replay.standing import require_not_doubled
 from capstan.session import interpreting
 from capstan.steps import reached
 from capstan.tape import summary
@@ -59,7 +59,7 @@ def carry_out(job: Job) -> Outcome:
         CapstanError: What `capstan.replay.run.replay` tells of.
     """
     target.require_known(job.spark, job.lake, job.plan)
-    require_not_doubled(job.lake, job.plan, [job.run.name])
+    require_no_clash(job.lake, job.plan, [job.run.name])
     require_columns(job.spark, job.plan)
     job = job.claimed()
     reached("replay.claim", run=job.run.name, attempt=job.attempt)
@@ -81,7 +81,7 @@ def _attempt(job: Job) -> Outcome:
     plan = job.plan
     # Again: from the claim on, nothing of the stream is retired, nor published by others.
     plan.require_kept()
-    require_not_doubled(job.lake, plan, [job.run.name])
+    require_no_clash(job.lake, plan, [job.run.name])
     expected = expected_rows(job.spark, plan)
     target.require_checks(plan, expected)
     # Before the fence, which needs a table: an earlier attempt may not have got so far.

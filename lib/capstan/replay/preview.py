@@ -15,11 +15,12 @@ from capstan.ledger.coverage import Covered
 from capstan.ledger.identity import are_of_one
 from capstan.ledger.regions import render_bounds
 from capstan.replay.certificate import late_in, piped_json
+from capstan.replay.clashes import require_no_clash
 from capstan.replay.follow import find_cursor, follow_identity
 from capstan.replay.plan import Plan, make_plan, target_path
 from capstan.replay.planned import Absent, Standing, absent_from, is_stale, standing_in
 from capstan.replay.request import Request
-from capstan.replay.standing import require_not_doubled, stood_before
+from capstan.replay.standing import stood_before
 from capstan.tape import delta, summary
 from capstan.tape.lake import Lake
 from capstan.tape.summary import Played
@@ -113,7 +114,7 @@ def preview(lake: Lake, declarations: Declarations, request: Request) -> Preview
     Raises:
         BadRequest: As `make_plan`; `CAP-FOLLOW` when it was followed otherwise before;
             `CAP-RETIRED` when records that it needs were deleted; `CAP-APPEND` when it would put
-            rows into the target twice.
+            rows into the target twice; `CAP-ORDER` when it would merge rows over newer ones.
     """
     before = None
     if request.follow is not None:
@@ -126,7 +127,7 @@ def preview(lake: Lake, declarations: Declarations, request: Request) -> Preview
     standing = _standing_run(lake, declarations, plan)
     if standing is None:
         plan.require_kept()
-        require_not_doubled(lake, plan, _own_runs(lake, plan))
+        require_no_clash(lake, plan, _own_runs(lake, plan))
     files, files_all, size = _to_read(plan)
     played = summary.played(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
     covered = tuple(

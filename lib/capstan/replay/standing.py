@@ -1,21 +1,21 @@
-"""What of a replay stands in its target already: all of it, or rows that it would put in twice."""
+"""What of a replay stands in its target already: all of it, or rows that nobody can tell of."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from capstan.declare import Declarations, Mode
 from capstan.errors import BadRequest
 from capstan.ledger import coverage, runs
 from capstan.ledger.coverage import Covered
-from capstan.ledger.regions import may_overlap, parse_region
-from capstan.ledger.runs import History, Row
+from capstan.ledger.runs import History
 from capstan.replay import target
 from capstan.replay.plan import Plan, make_plan
 from capstan.tape import summary
 from capstan.tape.lake import Lake
 
-_LOOK = "the table was put in its place since: look whether its rows are there; if not, --adopt"
+LOOK = "the table was put in its place since: look whether its rows are there; if not, --adopt"
+"""What helps where a table is another one than that which a run has written to."""
 
 
 def stood_before(lake: Lake, declarations: Declarations, plan: Plan) -> History | None:
@@ -74,47 +74,6 @@ def appended(history: History) -> bool:
     return isinstance(request, Mapping) and request.get("mode") == Mode.APPEND
 
 
-def require_not_doubled(lake: Lake, plan: Plan, besides: Collection[str] = ()) -> None:
-    """Check that a replay that appends finds none of its rows in the target.
-
-    Rows of other streams, transforms and pipelines are others. A followed replay goes on after the
-    times that its own runs have played.
-
-    Args:
-        lake: The lake.
-        plan: The replay.
-        besides: Runs that are the replay's own.
-
-    Raises:
-        BadRequest: `CAP-APPEND`, naming the run that has put rows of the range there.
-    """
-    if plan.request.mode is not Mode.APPEND:
-        return
-    there = [
-        each
-        for each in coverage.standing(lake, plan.target)
-        if each.output == plan.output and each.run not in besides and each.scope.meets(plan.scope)
-    ]
-    histories = runs.read_histories(lake, target=plan.target) if there else {}
-    for each in there:
-        history = histories.get(each.run)
-        if plan.request.follow and history and history.run_id.identity == plan.identity:
-            continue
-        known = history is None or target.knows(plan.target, history.run_id)
-        if plan.request.adopt and not known:
-            continue
-        if history is None or _meets(plan, each, history.intended):
-            raise BadRequest(
-                "CAP-APPEND",
-                f"run {each.run} has put rows of that range into {plan.request.into} already, and "
-                "mode append would put them there twice",
-                f"choose mode replace; or roll it back first: `capstan rollback {each.run}`"
-                if known
-                else _LOOK,
-                run=each.run,
-            )
-
-
 def require_told_apart(lake: Lake, plan: Plan, before: History | None) -> None:
     """Check that rows which a run is said to have appended are in the table that it wrote to.
 
@@ -136,24 +95,7 @@ def require_told_apart(lake: Lake, plan: Plan, before: History | None) -> None:
         raise BadRequest(
             "CAP-GONE",
             f"run {run.name} has appended to another table than the one at {plan.target}",
-            _LOOK,
+            LOOK,
             run=run.name,
             target=plan.target,
         )
-
-
-def _meets(plan: Plan, covered: Covered, intent: Row | None) -> bool:
-    """Whether what a run has played is part of what a plan plays.
-
-    Its scope tells that where the target keeps worker and time; else what it set out to do does.
-    """
-    if intent is None:
-        return True
-    region = parse_region(str(intent.detail["region"]))
-    if plan.layout.time is None and plan.tells(region) and not may_overlap(region, plan.region):
-        return False
-    certificate = intent.detail.get("certificate")
-    labels = certificate.get("workers") if isinstance(certificate, Mapping) else None
-    if covered.scope.workers is None and isinstance(labels, list):
-        return bool(set(labels) & set(plan.workers.values()))
-    return True

@@ -11,7 +11,7 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import deltalake
@@ -256,8 +256,14 @@ def find_commit(path: str, token: str, since: int) -> Commit | None:
 
 def added_files(path: str, version: int) -> list[str]:
     """Places of the data files that one commit of a table added, from its log entry alone."""
-    actions = map(json.loads, read_text(f"{path}/_delta_log/{version:020}.json").splitlines())
-    return [place_of(path, each["add"]["path"]) for each in actions if "add" in each]
+    return [
+        place_of(path, each["add"]["path"]) for each in entry_of(path, version) if "add" in each
+    ]
+
+
+def entry_of(path: str, version: int) -> Iterator[dict[str, Any]]:
+    """The actions of one commit of a table, as its log has them."""
+    yield from map(json.loads, read_text(f"{path}/_delta_log/{version:020}.json").splitlines())
 
 
 def place_of(table: str, path: str) -> str:

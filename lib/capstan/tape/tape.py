@@ -53,9 +53,19 @@ class Tape:
 
         In microseconds; 1 of times that are counted, or that came with a recording.
         """
+        time = self._fixed("time")
+        return int(str(time["every_us"])) if time else 1
+
+    @property
+    def worker_column(self) -> str | None:
+        """The column whose value is the worker's label, where there is one."""
+        column = self._fixed("workers").get("column")
+        return None if column is None else str(column)
+
+    def _fixed(self, what: str) -> Mapping[str, object]:
         fixed = self.settings.get("fixed")
-        time = fixed.get("time") if isinstance(fixed, Mapping) else None
-        return int(time["every_us"]) if isinstance(time, Mapping) else 1
+        found = fixed.get(what) if isinstance(fixed, Mapping) else None
+        return found if isinstance(found, Mapping) else {}
 
 
 @dataclass(frozen=True, slots=True)

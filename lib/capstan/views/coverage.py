@@ -22,10 +22,10 @@ from capstan.tape.lake import Lake, newest_entry
 from capstan.times import Kind, TimeType
 from capstan.views.shown import short_bound
 
-WORST = ("failed", "gap", "stale", "waiting", "retired", "incomplete", "covered")
+WORST = ("failed", "gap", "changed", "stale", "waiting", "retired", "incomplete", "covered")
 """States by what has to be shown of a day that has intervals of several."""
 
-FILLED = frozenset({"gap", "failed", "stale"})
+FILLED = frozenset({"gap", "changed", "failed", "stale"})
 """States that a replay mends."""
 
 _AT_ONCE = 8
@@ -315,7 +315,7 @@ def _said(each: Interval) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
 
 def _concerned(each: Interval) -> tuple[str, ...]:
     """The workers that have to be played to mend an interval."""
-    return each.missing if each.state in ("gap", "failed") else each.stale
+    return each.missing if each.state in ("gap", "changed", "failed") else each.stale
 
 
 def _kept(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:

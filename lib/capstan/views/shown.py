@@ -12,6 +12,7 @@ STATES = {
     "covered": ("✓", "written, by today's code"),
     "stale": ("≈", "written, some of it by older code"),
     "gap": ("○", "complete, and not written"),
+    "changed": ("≠", "written, and changed by others since"),
     "failed": ("✕", "not written: the last attempt failed"),
     "waiting": ("?", "staged and audited, and waits for a person's decision"),
     "retired": ("⊘", "not written by today's code, and its records are retired"),
