@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import DownstreamTasksSkipped
 from capstan.airflow.failing import TaskRefusedError
 from capstan.airflow.gaps import FillOperator, ListGapsOperator, backfills_markdown, gaps_dags
 from capstan.airflow.setting import Setting, read_setting
+from capstan.backfill.interval import State
 from capstan.tape.lake import Lake
 from capstan.testing.bare import Books, lay_tape
 from capstan.times import Box
@@ -93,9 +94,7 @@ def test_gaps_are_reported_and_nothing_is_filled_unasked(look: Any) -> None:
     result, shown, goes_on = look()
     assert not goes_on
     counts = {each["replay"]: each["counts"] for each in result["replays"]}
-    none = dict.fromkeys(
-        ("covered", "stale", "gap", "failed", "waiting", "incomplete", "retired"), 0
-    )
+    none = dict.fromkeys(State, 0)
     # Of the replays that have a range or a schedule; the fifth of May has no end yet.
     assert counts == {
         "by_day": {**none, "gap": 3, "incomplete": 2},
