@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,13 @@ CLOCKED = Transform(
     time="day",
     worker="_worker",
 )
+COARSE = Transform(
+    name="coarse",
+    sql="SELECT _worker, date_trunc('DAY', _time.event) AS day, count(*) AS n FROM records "
+    "WHERE id > 0 GROUP BY ALL",
+    time="day",
+    worker="_worker",
+)
 WRONG = Transform(name="wrong", function="capstan.testing.streams:counting", time="event")
 TARGETS = {
     "declared": Target(name="declared", worker="place", time="at", columns=("id", "place", "at")),
@@ -61,7 +69,8 @@ TARGETS = {
 @pytest.fixture(scope="module")
 def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
     folder = tmp_path_factory.mktemp("replay")
-    return Play.of(spark, folder, ROWS, (SUM_BY_DAY, TIMELESS, OUTSIDE, CLOCKED, WRONG), TARGETS)
+    transforms = SUM_BY_DAY, TIMELESS, OUTSIDE, CLOCKED, COARSE, WRONG
+    return Play.of(spark, folder, ROWS, transforms, TARGETS)
 
 
 def run_of(outcome: Outcome) -> str:
@@ -235,6 +244,44 @@ def test_rows_of_unknown_origin_are_not_replaced_unless_adopted(play: Play) -> N
     assert play.column("foreign") == between(48, 144, "ab")
 
 
+@pytest.mark.parametrize(
+    ("name", "acts", "said"),
+    [
+        (
+            "renamed",
+            ("ALTER TABLE {table} RENAME COLUMN amount TO total",),
+            r"would empty them: total \(32 rows\)",
+        ),
+        (
+            "dropped",
+            ("ALTER TABLE {table} DROP COLUMN note",),
+            "lacks columns that replays have written: note;",
+        ),
+        (
+            "reviewed",
+            (
+                "ALTER TABLE {table} ADD COLUMN reviewed_by STRING",
+                "UPDATE {table} SET reviewed_by = 'ann' WHERE id = 48",
+            ),
+            r"would empty them: reviewed_by \(1 rows\)",
+        ),
+    ],
+)
+def test_columns_of_others_are_emptied_only_when_that_is_asked_for(
+    play: Play, name: str, acts: Sequence[str], said: str
+) -> None:
+    mapped = "ALTER TABLE {table} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+    play(name, since=DAY2, until=DAY4)
+    for act in (mapped, *acts):
+        play.sql(act, name)
+    before = play.version(name)
+    with pytest.raises(BadRequest, match=f"CAP-ADOPT: .*{said}"):
+        play(name, workers=("a",), since=DAY2, until=DAY4)
+    assert play.version(name) == before
+    play(name, workers=("a",), since=DAY2, until=DAY4, adopt=True)
+    assert play.version(name) != before
+
+
 def test_only_complete_times(play: Play) -> None:
     with pytest.raises(NotComplete, match="CAP-INCOMPLETE.*2024-05-05T21:00:00"):
         play("early", since="2024-05-05", until="2024-05-06")
@@ -334,6 +381,29 @@ def test_a_transform_by_whole_days(play: Play) -> None:
     with pytest.raises(BadRequest, match="CAP-GRAIN") as caught:
         play("by_day", transform="sum_by_day", since="2024-05-02T07:00:00")
     assert "2024-05-02T00:00:00.000000Z and 2024-05-03T00:00:00.000000Z" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("since", "until"),
+    [
+        (DAY2, f"{DAY2}T12:00:00Z"),
+        (f"{DAY2}T12:00:00Z", DAY4),
+        (DAY2, None),  # The frontier is within a day.
+    ],
+)
+def test_a_part_of_a_day_never_stands_as_the_day(play: Play, since: str, until: str | None) -> None:
+    with pytest.raises(
+        BadRequest, match="CAP-GRAIN: transform coarse makes of records at"
+    ) as caught:
+        play("coarse", transform="coarse", since=since, until=until)
+    assert "or declare its grain" in caught.value.hint
+    assert play.version("coarse") is None
+
+
+def test_whole_days_need_no_grain(play: Play) -> None:
+    done = play("whole_days", transform="coarse", since=DAY2, until=DAY4)
+    assert done.certificate["published"] is True
+    assert {row["n"] for row in play.rows("whole_days").to_dicts()} == {16}
 
 
 def test_a_transform_without_time_replaces_all_or_nothing(play: Play) -> None:

@@ -16,6 +16,8 @@ from capstan.ledger.runs import Step
 from capstan.replay import certificate, settle, target
 from capstan.replay.aside import keep_aside
 from capstan.replay.clashes import require_no_clash
+from capstan.replay.coarse import require_own_times
+from capstan.replay.columns import require_columns_kept
 from capstan.replay.difference import difference
 from capstan.replay.findings import note_findings
 from capstan.replay.follow import require_cursor
@@ -61,6 +63,7 @@ def carry_out(job: Job) -> Outcome:
     target.require_known(job.spark, job.lake, job.plan)
     require_no_clash(job.lake, job.plan, [job.run.name])
     require_columns(job.spark, job.plan)
+    require_own_times(job.spark, job.plan)
     job = job.claimed()
     reached("replay.claim", run=job.run.name, attempt=job.attempt)
     try:
@@ -84,6 +87,7 @@ def _attempt(job: Job) -> Outcome:
     require_no_clash(job.lake, plan, [job.run.name])
     expected = expected_rows(job.spark, plan)
     target.require_checks(plan, expected)
+    require_columns_kept(job.spark, plan, expected.schema)
     # Before the fence, which needs a table: an earlier attempt may not have got so far.
     target.ensure(job.spark, plan, expected.schema)
     reached("replay.target", run=job.run.name)
@@ -142,7 +146,7 @@ def _written(job: Job, output: Output, played: Played) -> Outcome:
         counted = {**(counted or {}), "state": snapshot.as_json()}
     draft = certificate.draft(plan, played, counted)
     job.hold()
-    job.write(Step.INTENT, job.intent(draft))
+    job.write(Step.INTENT, job.intent(draft, output.rows.columns))
     reached("replay.intent", run=job.run.name, records=played.records)
     if plan.piped is not None and output.played is not None:
         keep_aside(job, plan.piped, output.played)

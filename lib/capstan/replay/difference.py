@@ -22,6 +22,7 @@ from capstan.audit.shape import common_fields, stored_fields
 from capstan.audit.view import View, table_view
 from capstan.declare import Mode
 from capstan.replay import target
+from capstan.replay.columns import require_columns_kept
 from capstan.replay.plan import Plan
 from capstan.replay.play import playing
 from capstan.tape import delta
@@ -101,6 +102,7 @@ def difference(
     if staged is not None:
         return _compared(spark, plan, staged, limit, from_index=False)
     with playing(spark, plan) as output:
+        require_columns_kept(spark, plan, output.rows.schema)
         return _compared(spark, plan, output.rows, limit, from_index=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -102,8 +102,13 @@ class Job:
         newest = claims.last_attempt(self.lake, self.run.name)
         replace(self, attempt=max(self.attempt, newest)).write(step, detail)
 
-    def intent(self, draft: Mapping[str, object]) -> dict[str, object]:
-        """What is written down before the target is touched: enough to finish without this run."""
+    def intent(self, draft: Mapping[str, object], columns: Sequence[str]) -> dict[str, object]:
+        """What is written down before the target is touched: enough to finish without this run.
+
+        Args:
+            draft: The certificate, as far as it is known.
+            columns: Those of the rows that are put out.
+        """
         version = delta.version_of(self.plan.target)
         return {
             "request": self.plan.request.as_json(),
@@ -113,6 +118,7 @@ class Job:
             "code": self.plan.code,
             "placed": {"worker": self.plan.layout.worker, "time": self.plan.layout.time},
             "keys": list(self.plan.keys),
+            "columns": list(columns),
             "target_version": -1 if version is None else version,
             "certificate": dict(draft),
         }

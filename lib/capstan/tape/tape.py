@@ -57,6 +57,12 @@ class Tape:
         return int(str(time["every_us"])) if time else 1
 
     @property
+    def time_column(self) -> str | None:
+        """The column that the times of records were read from, where it is one by its name."""
+        column = self._fixed("time").get("column")
+        return None if column is None else str(column)
+
+    @property
     def worker_column(self) -> str | None:
         """The column whose value is the worker's label, where there is one."""
         column = self._fixed("workers").get("column")
