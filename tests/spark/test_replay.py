@@ -282,6 +282,18 @@ def test_columns_of_others_are_emptied_only_when_that_is_asked_for(
     assert play.version(name) != before
 
 
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_rule_of_the_target_is_named(play: Play, mode: Mode) -> None:
+    name = f"ruled_{mode}"
+    play(name, workers=("b",), since=DAY2, until=DAY4)
+    play.sql("DELETE FROM {table}", name)
+    play.sql("ALTER TABLE {table} ADD CONSTRAINT small CHECK (amount < 50)", name)
+    before = play.version(name)
+    with pytest.raises(AnswerIsNo, match=r"CAP-CONSTRAINT: .* small \(amount < 50\)"):
+        play(name, workers=("a",), since=DAY2, until=DAY4, mode=mode, keys=("id",))
+    assert play.version(name) == before
+
+
 def test_only_complete_times(play: Play) -> None:
     with pytest.raises(NotComplete, match="CAP-INCOMPLETE.*2024-05-05T21:00:00"):
         play("early", since="2024-05-05", until="2024-05-06")

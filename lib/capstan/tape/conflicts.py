@@ -10,6 +10,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from capstan.errors import Held
+from capstan.tape.refusals import refusal
 
 _CONFLICTS = (
     "ConcurrentAppendException",
@@ -35,13 +36,21 @@ def is_any(error: Py4JJavaError | PySparkException, *names: str) -> bool:
 
 
 def retrying(write: Callable[[], T], path: str, attempts: int = 12) -> T:
-    """Repeat `write` while it loses Delta's conflict check, with growing pauses."""
+    """Repeat `write` while it loses Delta's conflict check, with growing pauses.
+
+    Raises:
+        Held: `CAP-CONFLICT` when every attempt lost.
+        AnswerIsNo: `CAP-CONSTRAINT` when rows break a rule of the table.
+    """
     for attempt in range(attempts):
         try:
             return write()
         except (Py4JJavaError, PySparkException) as error:
             if not is_conflict(error):
-                raise
+                refused = refusal(error, path)
+                if refused is None:
+                    raise
+                raise refused from error
             time.sleep(min(0.1 * 2**attempt, 3.0))
     raise Held(
         "CAP-CONFLICT",
