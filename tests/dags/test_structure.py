@@ -17,6 +17,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from capstan.airflow.backfill import backfill_dags
 from capstan.airflow.frontier import FrontierSensor
+from capstan.airflow.mistakes import require_none
 from capstan.airflow.plan import PlanReplayOperator
 from capstan.airflow.setting import read_setting
 from capstan.airflow.submit import CapstanSubmitOperator
@@ -274,11 +275,47 @@ def test_a_wrong_declaration_is_an_import_error_with_its_place(
     place.streams.write_text(
         place.streams.read_text(encoding="utf-8").replace(old, new), encoding="utf-8"
     )
-    errors = place.bag().import_errors
+    [(file, text)] = place.bag().import_errors.items()
+    assert file.endswith("capstan_declarations.py")
     told = f"CAP-DECLARE: {place.streams}:{line}: {key}: "
-    assert any(text.strip().splitlines()[-1].find(told) >= 0 for text in errors.values()), errors
-    if "schedule" not in key:
-        assert len(errors) == len(FILES) - 1
+    assert told in text.strip().splitlines()[-1]
+
+
+OTHER = """
+  web:
+    source: {format: parquet, path: "{lake}/../web"}
+    worker: {by: key, columns: [id], count: 2}
+    time: {domain: epoch}
+"""
+
+
+@pytest.mark.parametrize(
+    ("mistake", "gone"),
+    [
+        (("streams:\n", f"streams:{OTHER}"), set()),
+        (('    schedule: "@hourly"', '    schedule: "@often"'), {"capstan_capture__little"}),
+        (('    schedule: "@daily"', '    schedule: "@often"'), {"capstan_backfill__by_day"}),
+        (("  by_day: {time: day}", "  by_day: {tame: day}"), set()),
+        (("streams:\n", "stremas: {}\nstreams:\n"), set()),
+    ],
+)
+def test_a_mistake_takes_down_its_own_dags_alone(
+    place: Place, mistake: tuple[str, str], gone: set[str]
+) -> None:
+    before = set(place.bag().dags)
+    text = place.streams.read_text(encoding="utf-8")
+    assert mistake[0] in text
+    place.streams.write_text(text.replace(*mistake, 1), encoding="utf-8")
+    bag = place.bag()
+    assert len(bag.import_errors) == 1
+    assert before - set(bag.dags) == gone
+
+
+def test_a_file_that_is_no_yaml_leaves_what_needs_none(place: Place) -> None:
+    place.streams.write_text("streams: [", encoding="utf-8")
+    bag = place.bag()
+    assert [file.rpartition("/")[2] for file in bag.import_errors] == ["capstan_declarations.py"]
+    assert {"capstan_audit", "capstan_maintain"} <= set(bag.dags)
 
 
 FOLLOWS = """
@@ -319,8 +356,10 @@ def test_intervals_of_epochs_are_refused_with_their_place(place: Place) -> None:
         "time: {domain: epoch}",
     ).replace("    since: 2024-05-01\n    until: 2024-05-06\n", "")
     place.streams.write_text(text, encoding="utf-8")
+    setting = read_setting(DAGS / "any.py")
+    assert list(backfill_dags(setting)) == []
     with pytest.raises(BadRequest, match="replays.by_day.schedule: times of little are epochs"):
-        list(backfill_dags(read_setting(DAGS / "any.py")))
+        require_none(setting)
 
 
 def test_dag_files_parse_fast_and_load_no_spark(place: Place) -> None:

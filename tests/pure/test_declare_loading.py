@@ -21,6 +21,7 @@ from capstan.declare import (
     Watermark,
     default_path,
     load,
+    load_sound,
 )
 from capstan.errors import BadRequest
 
@@ -449,3 +450,52 @@ def test_the_default_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert default_path() == Path("dags/streams.yaml")
     monkeypatch.setenv("CAPSTAN_STREAMS", "/elsewhere.yaml")
     assert default_path() == Path("/elsewhere.yaml")
+
+
+def test_what_is_right_is_read_beside_what_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "streams.yaml"
+    path.write_text(
+        """
+stremas: {}
+streams:
+  good: {source: {format: parquet, path: "{lake}/a"}, workers: {by: key, columns: [id], count: 2},
+    time: {domain: epoch}}
+  bad: {source: {format: parquet, path: "{lake}/b"}, worker: {by: key}, time: {domain: epoch}}
+  brace: {source: {format: parquet, path: "{lakes}/b"}, workers: {by: key, columns: [id], count: 2},
+    time: {domain: epoch}}
+targets:
+  wide: {columns: 7}
+replays:
+  one: {stream: good, target: t}
+  two: {stream: bad, target: t}
+""",
+        encoding="utf-8",
+    )
+    found = load_sound(path, lake="/lake")
+    assert (set(found.streams), set(found.replays)) == ({"good"}, {"one"})
+    assert [each.place for each in found.mistakes] == [
+        ("stremas",), ("streams", "brace"), ("streams", "bad"), ("targets", "wide"),
+        ("replays", "two"),
+    ]  # fmt: skip
+    assert {each.error.code for each in found.mistakes} == {"CAP-DECLARE"}
+    for ask in (
+        lambda: found.stream("bad"),
+        lambda: found.replay("two"),
+        lambda: found.require_sound("targets", "wide"),
+        lambda: found.require_sound("targets", None),
+        lambda: load(path, lake="/lake"),
+    ):
+        with pytest.raises(BadRequest, match="CAP-DECLARE"):
+            ask()
+    found.require_read()
+    found.require_sound("targets", "other")
+    with pytest.raises(BadRequest, match="CAP-STREAM"):
+        found.stream("nobody")
+
+
+def test_of_a_file_that_cannot_be_read_nothing_is_left(tmp_path: Path) -> None:
+    found = load_sound(tmp_path / "none.yaml", lake="/lake")
+    assert (dict(found.streams), len(found.mistakes)) == ({}, 1)
+    for ask in (found.require_read, lambda: found.stream("s")):
+        with pytest.raises(BadRequest, match="cannot be read"):
+            ask()

@@ -61,8 +61,8 @@ TAIL = "\n\tat org.apache.spark.sql.delta.schema.DeltaInvariantViolationExceptio
                 "limitation. Failed check: ((s IS NULL) OR (length(s) <= 2))."
             ),
             (
-                'Value "abc" exceeds char/varchar type length limitation. Failed check: ((s IS NULL) '
-                "OR (length(s) <= 2))"
+                'Value "abc" exceeds char/varchar type length limitation. Failed '
+                "check: ((s IS NULL) OR (length(s) <= 2))"
             ),
         ),
         (

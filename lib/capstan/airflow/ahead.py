@@ -18,7 +18,7 @@ from capstan.views.runs import list_runs
 from capstan.views.streams import stream_names, view_streams
 
 
-def read_ahead(setting: Callable[[], Setting]) -> Thread | None:
+def read_ahead(setting: Callable[[], Setting]) -> Thread:
     """Begin to read, in a thread of its own, what the overview of a lake is made of.
 
     It stays in memory, whoever asks for it meanwhile waits for what is being read, and nothing of
@@ -28,13 +28,9 @@ def read_ahead(setting: Callable[[], Setting]) -> Thread | None:
         setting: Reads where the lake is, and what is declared.
 
     Returns:
-        The thread; None where the declarations cannot be read.
+        The thread.
     """
-    try:
-        found = setting()
-    except CapstanError:
-        return None
-    thread = Thread(target=_read, args=(found,), name="capstan-ahead")
+    thread = Thread(target=_read, args=(setting(),), name="capstan-ahead")
     thread.start()
     return thread
 

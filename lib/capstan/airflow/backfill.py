@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from airflow.sdk import DAG, Context
 
@@ -12,10 +13,11 @@ from capstan.airflow.assets import table_asset
 from capstan.airflow.choices import labels_by_stream
 from capstan.airflow.form import DIFFERENCES, switch, workers_field
 from capstan.airflow.frontier import FrontierSensor
+from capstan.airflow.mistakes import sound
 from capstan.airflow.notify import on_failure
 from capstan.airflow.replay import replay_tasks
 from capstan.airflow.setting import Setting
-from capstan.declare import EpochTime, Replay
+from capstan.declare import Replay
 from capstan.errors import BadRequest
 
 # Runs that wait take one each, and the pool says how many Spark apps there are.
@@ -29,21 +31,13 @@ def backfill_dags(setting: Setting) -> Iterator[DAG]:
 
     A replay that is bounded is backfilled between its bounds, and never starts by itself once they
     are past.
-
-    Raises:
-        BadRequest: `CAP-DECLARE` when a schedule names no moment, or the stream's times are no
-            moments.
     """
     for replay in setting.declarations.replays.values():
         if replay.schedule is not None and replay.follow is None:
-            yield _dag(setting, replay, replay.schedule)
+            yield from sound(partial(_dag, setting, replay))
 
 
-def _dag(setting: Setting, replay: Replay, schedule: str) -> DAG:
-    place = ("replays", replay.name, "schedule")
-    if isinstance(setting.declarations.stream(replay.stream).time, EpochTime):
-        problem = f"times of {replay.stream} are epochs, and data intervals are moments"
-        raise setting.misdeclared(place, problem)
+def _dag(setting: Setting, replay: Replay) -> DAG:
     bounds = f"{replay.since or 'the start'} to {replay.until or 'no end'}"
     about = {"stream": replay.stream, "target": replay.target, "bounds": bounds}
     labels = labels_by_stream(setting)
@@ -51,7 +45,7 @@ def _dag(setting: Setting, replay: Replay, schedule: str) -> DAG:
         f"capstan_backfill__{replay.name}",
         description=f"Replay intervals: {replay.description or replay.target}",
         doc_md=docs.BACKFILL.format(**about, description=replay.description) + docs.FAILURES,
-        schedule=schedules.intervals(setting, place, schedule),
+        schedule=schedules.of_replay(setting, replay),
         start_date=replay.since if isinstance(replay.since, datetime) else schedules.BEGINNING,
         # Of an interval's beginning: the one that begins with the bound is outside.
         end_date=replay.until - _LEAST if isinstance(replay.until, datetime) else None,

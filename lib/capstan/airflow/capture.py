@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from airflow.sdk import DAG, Context
 
@@ -10,6 +11,7 @@ from capstan.airflow import docs, schedules
 from capstan.airflow.assets import captured, stream_asset
 from capstan.airflow.choices import remember_labels
 from capstan.airflow.failing import TaskRefusedError, as_task
+from capstan.airflow.mistakes import sound
 from capstan.airflow.setting import Setting
 from capstan.airflow.submit import CapstanSubmitOperator
 from capstan.airflow.tries import tried
@@ -52,26 +54,18 @@ class CaptureOperator(CapstanSubmitOperator):
 
 
 def capture_dags(setting: Setting) -> Iterator[DAG]:
-    """A DAG for each declared stream; one without a schedule is triggered by hand.
-
-    Raises:
-        BadRequest: `CAP-DECLARE` when a schedule names no moment.
-    """
+    """A DAG for each declared stream; one without a schedule is triggered by hand."""
     for stream in setting.declarations.streams.values():
-        yield _dag(setting, stream)
+        yield from sound(partial(_dag, setting, stream))
 
 
 def _dag(setting: Setting, stream: Stream) -> DAG:
-    timetable = None
-    if stream.schedule is not None:
-        place = ("streams", stream.name, "schedule")
-        timetable = schedules.moments(setting, place, stream.schedule)
     about = docs.CAPTURE.format(stream=stream.name, description=stream.description)
     with DAG(
         f"capstan_capture__{stream.name}",
         description=f"Capture {stream.name}: {stream.description}".rstrip(": "),
         doc_md=about + docs.FAILURES,
-        schedule=timetable,
+        schedule=schedules.of_stream(setting, stream),
         start_date=schedules.BEGINNING,
         catchup=False,
         # Two captures of one stream shut each other out.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from airflow.sdk import DAG, Context
 
 from capstan.airflow import docs, schedules
 from capstan.airflow.assets import table_asset
 from capstan.airflow.form import DIFFERENCES, peers_field, switch
+from capstan.airflow.mistakes import sound
 from capstan.airflow.replay import replay_tasks
 from capstan.airflow.setting import Setting
 from capstan.declare import Replay
@@ -17,21 +19,13 @@ _OWN = ("adopt", "direct", "dry_run", "diff")
 
 
 def follow_dags(setting: Setting) -> Iterator[DAG]:
-    """A DAG for each declared replay that follows; one without a schedule is triggered by hand.
-
-    Raises:
-        BadRequest: `CAP-DECLARE` when a schedule names no moment.
-    """
+    """A DAG for each declared replay that follows; without a schedule it is triggered by hand."""
     for replay in setting.declarations.replays.values():
         if replay.follow is not None:
-            yield _dag(setting, replay)
+            yield from sound(partial(_dag, setting, replay))
 
 
 def _dag(setting: Setting, replay: Replay) -> DAG:
-    timetable = None
-    if replay.schedule is not None:
-        place = ("replays", replay.name, "schedule")
-        timetable = schedules.moments(setting, place, replay.schedule)
     about = docs.FOLLOW.format(
         stream=replay.stream, target=replay.target, description=replay.description
     )
@@ -39,7 +33,7 @@ def _dag(setting: Setting, replay: Replay) -> DAG:
         f"capstan_follow__{replay.name}",
         description=f"Follow {replay.stream}: {replay.description or replay.target}",
         doc_md=about + docs.FAILURES,
-        schedule=timetable,
+        schedule=schedules.of_replay(setting, replay),
         start_date=schedules.BEGINNING,
         catchup=False,
         # Each run goes on from the one before.

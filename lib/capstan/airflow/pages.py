@@ -18,6 +18,7 @@ from fastapi.responses import HTMLResponse, Response
 
 from capstan.airflow.filling import disclosed, fields_of, foreseen
 from capstan.airflow.guard import guard, refuse
+from capstan.airflow.mistakes import mistakes
 from capstan.airflow.setting import Setting, read_setting
 from capstan.airflow.sight import Sight, capture_dag, replay_dag
 from capstan.declare import check_name
@@ -104,6 +105,7 @@ def overview(request: Request, where: Where, who: Who) -> Response:
     names = stream_names(lake, declared)
     seen = who.streams(names)
     runs = _runs(lake, who, where) if not problems else []
+    problems += [each.told() for each in mistakes(where)]
     return _page(
         request,
         "overview.html",

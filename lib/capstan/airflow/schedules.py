@@ -13,23 +13,43 @@ from airflow.sdk.exceptions import AirflowTimetableInvalid
 from croniter import CroniterError, croniter
 
 from capstan.airflow.setting import Setting
+from capstan.declare import EpochTime, Replay, Stream
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 """When DAGs start that have no other start: their past is never caught up with by itself."""
 
 
-def moments(setting: Setting, place: tuple[str, ...], schedule: str) -> BaseTimetable:
-    """The timetable of runs at moments.
+def of_stream(setting: Setting, stream: Stream) -> BaseTimetable | None:
+    """The timetable of a stream's captures; None without a schedule.
 
     Args:
         setting: Where the declaration is.
-        place: The key of the schedule in it.
-        schedule: `@daily`, or a cron of five fields.
+        stream: Its schedule is `@daily`, or a cron of five fields.
 
     Raises:
         BadRequest: `CAP-DECLARE` when the schedule names no moment.
     """
-    return _checked(setting, place, CronTriggerTimetable(schedule, timezone="UTC"))
+    if stream.schedule is None:
+        return None
+    return _moments(setting, ("streams", stream.name, "schedule"), stream.schedule)
+
+
+def of_replay(setting: Setting, replay: Replay) -> BaseTimetable | None:
+    """The timetable of a replay: moments if it follows, else the intervals between moments.
+
+    Raises:
+        BadRequest: `CAP-DECLARE` when the schedule names no moment, or the stream's times are no
+            moments.
+    """
+    if replay.schedule is None:
+        return None
+    place = ("replays", replay.name, "schedule")
+    if replay.follow is not None:
+        return _moments(setting, place, replay.schedule)
+    if isinstance(setting.declarations.stream(replay.stream).time, EpochTime):
+        problem = f"times of {replay.stream} are epochs, and data intervals are moments"
+        raise setting.misdeclared(place, problem)
+    return _checked(setting, place, CronDataIntervalTimetable(replay.schedule, timezone="UTC"))
 
 
 def daily() -> BaseTimetable:
@@ -37,9 +57,8 @@ def daily() -> BaseTimetable:
     return CronTriggerTimetable("0 0 * * *", timezone="UTC")
 
 
-def intervals(setting: Setting, place: tuple[str, ...], schedule: str) -> BaseTimetable:
-    """The timetable of runs over the intervals between moments; as `moments`."""
-    return _checked(setting, place, CronDataIntervalTimetable(schedule, timezone="UTC"))
+def _moments(setting: Setting, place: tuple[str, ...], schedule: str) -> BaseTimetable:
+    return _checked(setting, place, CronTriggerTimetable(schedule, timezone="UTC"))
 
 
 def _checked(

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from capstan.declare import Declarations, load
+from capstan.declare import Declarations, load_sound
 from capstan.declare.document import read_document
 from capstan.errors import BadRequest
 from capstan.runtime.home import project_home
@@ -67,8 +67,8 @@ def read_setting(dag_file: str | Path) -> Setting:
     Args:
         dag_file: The DAG file that asks; declarations lie beside it unless another file is named.
 
-    Raises:
-        BadRequest: `CAP-DECLARE` with file, line and key; Airflow shows it as an import error.
+    What is wrong in a declaration leaves out its own DAGs alone, and is told by
+    `capstan.airflow.mistakes`.
     """
     named = os.environ.get("CAPSTAN_STREAMS")
     streams = Path(named) if named else Path(dag_file).absolute().with_name("streams.yaml")
@@ -79,7 +79,7 @@ def read_setting(dag_file: str | Path) -> Setting:
     return Setting(
         lake,
         streams,
-        load(streams, lake=lake),
+        load_sound(streams, lake=lake),
         work,
         os.environ.get("CAPSTAN_POOL") or "default_pool",
         os.environ.get("CAPSTAN_CONNECTION") or "spark_default",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from capstan.declare.checks import Check, Range
 from capstan.declare.computation import Transform, TransformFunction
-from capstan.declare.loading import Declarations, default_path, load
+from capstan.declare.loading import Declarations, default_path, load, load_sound
 from capstan.declare.models import (
     MOST_WORKERS,
     ByColumn,
@@ -51,6 +51,7 @@ __all__ = [
     "format_duration",
     "is_name",
     "load",
+    "load_sound",
     "parse_duration",
     "parse_instant",
     "transform",

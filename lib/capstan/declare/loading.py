@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from capstan.declare.checks import twice
 from capstan.declare.computation import Transform
@@ -36,6 +37,19 @@ _VARIABLE = re.compile(r"\{([A-Za-z_]\w*)\}")
 
 
 @dataclass(frozen=True, slots=True)
+class Mistake:
+    """A declaration that is wrong.
+
+    Attributes:
+        place: Its section and name, as far as it has them.
+        error: What is wrong, with file, line and key.
+    """
+
+    place: Place
+    error: BadRequest
+
+
+@dataclass(frozen=True, slots=True)
 class Declarations:
     """What one declaration file declares, by name.
 
@@ -47,6 +61,8 @@ class Declarations:
         replays: Replays with a name.
         pipelines: Where pipelines are registered, as `package.module:function`; nothing is
             imported to read them.
+        mistakes: What is wrong in the file, of one that was read in part: each leaves out the
+            declaration that it is in, and nothing else.
     """
 
     path: Path
@@ -55,6 +71,7 @@ class Declarations:
     targets: Mapping[str, Target]
     replays: Mapping[str, Replay]
     pipelines: Mapping[str, str] = field(default_factory=dict)
+    mistakes: tuple[Mistake, ...] = ()
 
     @property
     def registry(self) -> Registry:
@@ -77,10 +94,36 @@ class Declarations:
         """
         return self._named("replay", "CAP-REPLAY", self.replays, name)
 
+    def require_read(self) -> None:
+        """Check that the file could be read at all.
+
+        Raises:
+            BadRequest: `CAP-DECLARE`.
+        """
+        for mistake in self.mistakes:
+            if not mistake.place:
+                raise mistake.error
+
+    def require_sound(self, section: str, name: str | None) -> None:
+        """Check that a declaration is not one that was left out as it is wrong.
+
+        Args:
+            section: `streams`, `transforms`, `pipelines`, `targets` or `replays`.
+            name: The name; None is any of the section.
+
+        Raises:
+            BadRequest: `CAP-DECLARE`, what is wrong with it.
+        """
+        for mistake in self.mistakes:
+            wrong = mistake.place[:2]
+            if wrong in ((), (section,), (section, name)) or (name is None and wrong[0] == section):
+                raise mistake.error
+
     def _named(self, kind: str, code: str, known: Mapping[str, Model], name: str) -> Model:
         found = known.get(name)
         if found is not None:
             return found
+        self.require_sound(f"{kind}s", name)
         raise BadRequest(
             code,
             f"no {kind} is declared as {name[:80]!r}{did_you_mean(name, known)}",
@@ -116,72 +159,123 @@ def load(path: Path, *, lake: str) -> Declarations:
     Raises:
         BadRequest: `CAP-DECLARE` with file, line and key path, and what is allowed there.
     """
-    document = read_document(path)
-    sections = _sections(document)
-    _fill_in(document, sections, lake)
-    declared = Declarations(
-        path,
-        _models(document, "streams", sections, Stream),
-        _models(document, "transforms", sections, Transform),
-        _models(document, "targets", sections, Target),
-        _models(document, "replays", sections, Replay),
-        _references(document, sections["pipelines"]),
-    )
-    for name, replay in declared.replays.items():
-        _check_replay(document, name, replay, declared)
+    declared = load_sound(path, lake=lake)
+    for mistake in declared.mistakes:
+        raise mistake.error
     return declared
 
 
-def _sections(document: Document) -> dict[str, dict[str, object]]:
-    """The sections, each a mapping of names; sections that are not there are empty."""
-    assert isinstance(document.data, dict)
-    for key in document.data:
-        if key not in _SECTIONS:
-            guess = did_you_mean(key, _SECTIONS)
-            problem = f"unknown key{guess}; allowed here: {one_of(_SECTIONS)}"
-            raise document.error((key,), problem)
-    sections: dict[str, dict[str, object]] = {}
-    for section in _SECTIONS:
-        content = document.data.get(section) or {}
-        if not isinstance(content, dict):
-            raise document.error((section,), "must be a mapping of names to declarations")
-        sections[section] = content
-    return sections
+def load_sound(path: Path, *, lake: str) -> Declarations:
+    """Read what is right in a declaration file, and tell what is not.
+
+    Args:
+        path: The file; messages name it as given here.
+        lake: What `{lake}` stands for in paths and in options of sources.
+    """
+    reading = _Reading(path)
+    sections = reading.sections()
+    reading.fill_in(sections, lake)
+    declared = Declarations(
+        path,
+        reading.models("streams", sections, Stream),
+        reading.models("transforms", sections, Transform),
+        reading.models("targets", sections, Target),
+        reading.models("replays", sections, Replay),
+        reading.references(sections["pipelines"]),
+    )
+    replays = dict(declared.replays)
+    for name, replay in declared.replays.items():
+        with reading.part("replays", name, among=replays):
+            _check_replay(reading.document, name, replay, declared)
+    return replace(declared, replays=MappingProxyType(replays), mistakes=tuple(reading.mistakes))
 
 
-def _models(
-    document: Document,
-    section: str,
-    sections: Mapping[str, Mapping[str, object]],
-    model: type[Model],
-) -> Mapping[str, Model]:
-    found: dict[str, Model] = {}
-    for name, fields in sections[section].items():
-        place = (section, name)
-        _check_name(document, place, name)
-        data: object = {} if fields is None else fields
-        if isinstance(data, dict):
-            if "name" in data:
-                problem = "unknown key; the name is the key above it"
-                raise document.error((*place, "name"), problem)
-            data = {**data, "name": name}
-        found[name] = read_declared(model, document, place, data)
-    return MappingProxyType(found)
+class _Reading:
+    """A declaration file as it is read: what is wrong is put aside, and left out."""
 
+    def __init__(self, path: Path) -> None:
+        self.mistakes: list[Mistake] = []
+        self.document = Document(path, {}, {})
+        with self.part():
+            self.document = read_document(path)
 
-def _references(document: Document, section: Mapping[str, object]) -> Mapping[str, str]:
-    """The pipelines: each name stands for `package.module:function`."""
-    found: dict[str, str] = {}
-    for name, value in section.items():
-        place = ("pipelines", name)
-        _check_name(document, place, name)
-        if not isinstance(value, str):
-            raise document.error(place, "must be text: package.module:function")
+    @contextmanager
+    def part(self, *place: str, among: dict[str, Any] | None = None) -> Iterator[None]:
+        """Read a part of the file; where that is wrong, it is taken from `among` by its name."""
         try:
-            found[name] = reference(value)
-        except ValueError as error:
-            raise document.error(place, str(error)) from None
-    return MappingProxyType(found)
+            yield
+        except BadRequest as error:
+            self.mistakes.append(Mistake(place, error))
+            if among is not None:
+                among.pop(place[-1], None)
+
+    def sections(self) -> dict[str, dict[str, object]]:
+        """The sections, each a mapping of names; those that are not there are empty."""
+        assert isinstance(self.document.data, dict)
+        sections: dict[str, dict[str, object]] = {section: {} for section in _SECTIONS}
+        for key, content in self.document.data.items():
+            with self.part(key):
+                if key not in _SECTIONS:
+                    guess = did_you_mean(key, _SECTIONS)
+                    problem = f"unknown key{guess}; allowed here: {one_of(_SECTIONS)}"
+                    raise self.document.error((key,), problem)
+                if not isinstance(content or {}, dict):
+                    problem = "must be a mapping of names to declarations"
+                    raise self.document.error((key,), problem)
+                sections[key] = content or {}
+        return sections
+
+    def models(
+        self, section: str, sections: Mapping[str, Mapping[str, object]], model: type[Model]
+    ) -> Mapping[str, Model]:
+        """The declarations of a section, by name."""
+        found: dict[str, Model] = {}
+        for name, fields in sections[section].items():
+            with self.part(section, name):
+                found[name] = _model(self.document, (section, name), fields, model)
+        return MappingProxyType(found)
+
+    def references(self, section: Mapping[str, object]) -> Mapping[str, str]:
+        """The pipelines: each name stands for `package.module:function`."""
+        found: dict[str, str] = {}
+        for name, value in section.items():
+            with self.part("pipelines", name):
+                found[name] = _reference(self.document, name, value)
+        return MappingProxyType(found)
+
+    def fill_in(self, sections: dict[str, dict[str, object]], lake: str) -> None:
+        """Replace `{lake}` where it may stand: in paths, and in options of sources."""
+        for holder, key, place in list(_with_variables(sections)):
+            value = holder.get(key)
+            if isinstance(value, str):
+                # Options may hold JSON, whose braces are no variables.
+                braces = _VARIABLE if "options" in place else _BRACES
+                section, name = map(str, place[:2])
+                with self.part(section, name, among=sections[section]):
+                    holder[key] = _filled(self.document, place, value, braces, lake)
+
+
+def _model(document: Document, place: tuple[str, str], fields: object, model: type[Model]) -> Model:
+    name = place[-1]
+    _check_name(document, place, name)
+    data: object = {} if fields is None else fields
+    if isinstance(data, dict):
+        if "name" in data:
+            problem = "unknown key; the name is the key above it"
+            raise document.error((*place, "name"), problem)
+        data = {**data, "name": name}
+    return read_declared(model, document, place, data)
+
+
+def _reference(document: Document, name: str, value: object) -> str:
+    place = ("pipelines", name)
+    _check_name(document, place, name)
+    if not isinstance(value, str):
+        raise document.error(place, "must be text: package.module:function")
+    try:
+        return reference(value)
+    except ValueError as error:
+        raise document.error(place, str(error)) from None
 
 
 def _check_name(document: Document, place: tuple[str, str], name: str) -> None:
@@ -201,16 +295,6 @@ def _check_replay(document: Document, name: str, replay: Replay, declared: Decla
     if name_twice is not None:
         said = f"{name_twice!r} is a check of target {replay.target} as well"
         raise document.error(("replays", name, "checks"), said, "give one another name")
-
-
-def _fill_in(document: Document, sections: dict[str, dict[str, object]], lake: str) -> None:
-    """Replace `{lake}` where it may stand: in paths, and in options of sources."""
-    for holder, key, place in list(_with_variables(sections)):
-        value = holder.get(key)
-        if isinstance(value, str):
-            # Options may hold JSON, whose braces are no variables.
-            braces = _VARIABLE if "options" in place else _BRACES
-            holder[key] = _filled(document, place, value, braces, lake)
 
 
 def _filled(

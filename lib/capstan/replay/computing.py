@@ -136,10 +136,12 @@ def computation_of(
             be used; `CAP-DAG-...` when its graph cannot be meant.
     """
     if request.transform is not None:
+        declarations.require_sound("transforms", request.transform)
         found = transforms(declarations.transforms).get(request.transform)
         return found, None, _of_transform(found)
     if request.pipeline is None:
         return None, None, None
+    declarations.require_sound("pipelines", request.pipeline)
     pipeline = pipelines(references=declarations.pipelines).get(request.pipeline)
     sink = find_sink(pipeline, request.sink)
     _require_one_stream(pipeline, sink)

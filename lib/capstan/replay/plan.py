@@ -291,8 +291,10 @@ def target_path(lake: Lake, declarations: Declarations, into: str) -> tuple[str,
     """The path of a target, and its declaration if it has one: also where it is named by its path.
 
     Raises:
-        BadRequest: `CAP-NAME` for a place that belongs to the lake itself.
+        BadRequest: `CAP-NAME` for a place that belongs to the lake itself; `CAP-DECLARE` for one
+            whose declaration is wrong, or may be: of a path nobody knows what declares it.
     """
+    declarations.require_sound("targets", None if "/" in into else into)
     places = {name: lake.table(each.path or name) for name, each in declarations.targets.items()}
     path = places.get(into) or lake.table(into)
     name = into if into in places else next((n for n, at in places.items() if at == path), None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capstan.declare import Declarations, default_path, load
+from capstan.declare import Declarations, default_path, load_sound
 from capstan.errors import CapstanError
 from capstan.tape.lake import Lake
 
@@ -27,14 +27,18 @@ class Place:
     def declarations(self, *, required: bool = False) -> Declarations:
         """What is declared; nothing when no file was named and there is none.
 
+        What is wrong in the file is told of whoever asks for it, and holds up nobody else.
+
         Raises:
-            BadRequest: `CAP-DECLARE` when the file cannot be read or is wrong, or when one is
-                `required` and there is none.
+            BadRequest: `CAP-DECLARE` when the file cannot be read, or when one is `required` and
+                there is none.
         """
         path = Path(self.streams) if self.streams else default_path()
         if not required and not self.streams and not path.exists():
             return Declarations(path, {}, {}, {}, {})
-        return load(path, lake=self.lake.root)
+        declared = load_sound(path, lake=self.lake.root)
+        declared.require_read()
+        return declared
 
 
 @dataclass(frozen=True, slots=True)

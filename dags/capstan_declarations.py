@@ -1,0 +1,11 @@
+"""No DAG of Airflow's: what is wrong in streams.yaml, as an import error of this file.
+
+A mistake leaves out the DAGs of the declaration that it is in; all others stay.
+"""
+
+from __future__ import annotations
+
+from capstan.airflow.mistakes import require_none
+from capstan.airflow.setting import read_setting
+
+require_none(read_setting(__file__))
