@@ -13,7 +13,7 @@ import pytest
 from capstan.capture.comparing import Difference, compare
 from capstan.capture.listing import Passed
 from capstan.capture.run import capture, put_back
-from capstan.declare import ByColumn, ByKey, Source
+from capstan.declare import ByColumn, ByKey, EpochTime, Source, Stream
 from capstan.errors import AnswerIsNo, BadRequest
 from capstan.exchange import RecaptureRequest, recapture
 from capstan.replay.request import Request
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
-
-    from capstan.declare import Stream
 
 
 @pytest.fixture
@@ -71,6 +69,34 @@ def test_all_that_was_consumed_is_there(spark: SparkSession, made: Made) -> None
     files = pl.read_delta(tape.paths.feed).sort("batch")["files"].drop_nulls()
     names = [[path.rpartition("/")[2] for path in each] for each in files]
     assert names == [[f"part%20{number}.parquet"] for number in range(13)]
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_what_a_source_leaves_out_is_not_missing(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    lines = {
+        "csv": "id,amount\na,1\nb,many\nc,3\nd,4,x,y\n",
+        "json": '{"id":"a","amount":1}\n{"id":"b","amount":"x"}\n{"id":"c","amount":3}\n{"id":"d',
+    }
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / f"a.{kind}").write_text(lines[kind], encoding="utf-8")
+    stream = Stream(
+        name="dropping",
+        source=Source(
+            format=kind,
+            path=str(tmp_path / "src"),
+            schema="id STRING, amount INT",
+            options={"mode": "DROPMALFORMED", "header": "true"},
+        ),
+        workers=ByKey(("id",), 1),
+        time=EpochTime(),
+    )
+    lake = Lake.at(tmp_path / "lake")
+    capture(spark, lake, stream)
+    for deep in (False, True):
+        found = compare(spark, open_tape(lake, "dropping"), stream, deep=deep)
+        assert (found.agrees, found.records) == (True, 2)
 
 
 def test_a_record_that_the_tape_lost(spark: SparkSession, made: Made, tmp_path: Path) -> None:
