@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from capstan import steps
 from capstan.capture import idle, inserting
 from capstan.capture.run import capture, close, put_back
-from capstan.declare import ByKey, EventTime
+from capstan.declare import ByKey, EventTime, Target
 from capstan.errors import BadRequest, Broken
 from capstan.replay.request import Request
 from capstan.replay.run import replay
@@ -382,3 +382,24 @@ class TestFormats:
             with pytest.raises(Broken, match=f"CAP-FORMAT.*format {newer}, this reads 1 to"):
                 write()
         assert contents.rows(paths.records) == before
+
+
+def test_a_table_with_a_time_of_its_own_cannot_place_them(
+    spark: SparkSession, lake: Lake, source: Path
+) -> None:
+    stream = little_stream(source)
+    capture(spark, lake, stream)
+    put_back(spark, lake, stream)
+    own = Target(name="own", worker="place", time="at", columns=("id", "place", "at"))
+    known = declared(stream, targets={"own": own})
+    early = {"since": "2024-05-01", "until": "2024-05-01T03:00:00Z"}
+    for asked in ({}, early):
+        with pytest.raises(BadRequest, match="CAP-OWN-TIME: 2 records .* cannot place them"):
+            replay(spark, lake, known, Request("little", "own", partial=True, **asked))  # type: ignore[arg-type]
+        assert delta.version_of(lake.table("own")) is None
+    # Where none of them lies the table is as good as any.
+    late = {"since": "2024-05-01T03:00:00Z", "until": "2024-05-01T06:00:00Z"}
+    done = replay(spark, lake, known, Request("little", "own", **late))
+    assert done.certificate["published"] is True
+    whole = replay(spark, lake, known, Request("little", "copy", partial=True))
+    assert whole.certificate["published"] is True

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -13,7 +14,17 @@ import pytest
 from capstan.capture.comparing import Difference, compare
 from capstan.capture.listing import Passed
 from capstan.capture.run import capture, put_back
-from capstan.declare import ByColumn, ByKey, EpochTime, Source, Stream
+from capstan.declare import (
+    ByColumn,
+    ByKey,
+    Declarations,
+    EpochTime,
+    EventTime,
+    Mode,
+    Source,
+    Stream,
+    Target,
+)
 from capstan.errors import AnswerIsNo, BadRequest
 from capstan.exchange import RecaptureRequest, recapture
 from capstan.replay.request import Request
@@ -25,8 +36,6 @@ from capstan.testing.streams import START, declared, lay, little_stream, rows
 from capstan.verify import verify
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
 
@@ -97,6 +106,29 @@ def test_what_a_source_leaves_out_is_not_missing(
     for deep in (False, True):
         found = compare(spark, open_tape(lake, "dropping"), stream, deep=deep)
         assert (found.agrees, found.records) == (True, 2)
+
+
+def test_names_of_any_kind_are_names(spark: SparkSession, tmp_path: Path) -> None:
+    """What Delta takes goes the whole way: by it times, workers, keys, columns are told."""
+    strange = ["a.b", "a`b", "select", "ä-1"]
+    hours = [(n, f"2024-05-01T0{n}:00:00Z", "x", n) for n in range(4)]
+    spark.createDataFrame(hours, strange).write.parquet(str(tmp_path / "src"))
+    stream = Stream(
+        name="strange",
+        source=Source(format="parquet", path=str(tmp_path / "src")),
+        workers=ByKey(("a.b", "ä-1"), 2),
+        time=EventTime(column="a`b", every=timedelta(hours=1), lateness=timedelta(0)),
+    )
+    lake = Lake.at(tmp_path / "lake")
+    capture(spark, lake, stream)
+    target = Target(name="t", time="_time", columns=("a.b", "select"))
+    known = Declarations(Path("x.yaml"), {"strange": stream}, {}, {"t": target}, {})
+    for into in ("copy", "t"):
+        done = replay(spark, lake, known, Request("strange", into, partial=True))
+        assert (done.certificate["published"], done.certificate["records"]) == (True, 3)
+    merged = Request("strange", "merged", partial=True, mode=Mode.MERGE, keys=("a.b", "a`b"))
+    assert replay(spark, lake, known, merged).certificate["published"] is True
+    assert compare(spark, open_tape(lake, "strange"), stream, deep=True).agrees
 
 
 def test_a_record_that_the_tape_lost(spark: SparkSession, made: Made, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from capstan import breakage
+from capstan.capture.names import require_names
 from capstan.declare import (
     ByColumn,
     ByKey,
@@ -27,6 +28,7 @@ from capstan.declare.sql import moment_problem
 from capstan.errors import BadRequest
 from capstan.tape.fingerprint import row_hashes
 from capstan.tape.moments import moment_in
+from capstan.tape.predicates import quoted
 from capstan.times import Coordinate, Kind, TimeType
 
 NEVER = -(2**63)
@@ -43,8 +45,6 @@ _HOURS_ALONE = r"^(\s*[+-]?\d{4,6}-\d{1,2}-\d{1,2}T\d{1,2})(?![:\d])"
 
 _MINUTES_ALONE = r"^(\s*[+-]?\d{4,6}-\d{1,2}-\d{1,2}[T ]\d{1,2}:\d{1,2})(?![:\d])"
 """The same with minutes, whose seconds do not follow."""
-
-RESERVED = ("_worker", "_time", "_label", "_batch", "_pos", "_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +93,9 @@ def prepare(frame: DataFrame, stream: Stream) -> DataFrame:
     `label` is set where workers are known by what they stand for, `worker` where they are computed
     from a key; `at` is the event time as it was recorded, null where it cannot be read.
     """
-    taken = [name for name in frame.columns if name in RESERVED]
-    if taken:
-        raise BadRequest(
-            "CAP-COLUMN",
-            f"stream {stream.name}: the source has a column {taken[0]}, which Capstan uses itself",
-            "rename it in the source",
-            stream=stream.name,
-        )
+    require_names(stream, frame.schema)
     return frame.select(
-        F.struct(*(F.col(f"`{name}`") for name in frame.columns)).alias("data"),
+        F.struct(*(F.col(quoted(name)) for name in frame.columns)).alias("data"),
         _label(frame, stream).cast("string").alias("label"),
         _key_worker(frame, stream).cast("int").alias("worker"),
         event_time(stream, frame).alias("at"),
@@ -148,7 +141,7 @@ def _declared_time(stream: Stream, time: EventTime, rows: DataFrame) -> tuple[Co
                 "name a TIMESTAMP, DATE or STRING column, or give time.expression",
                 stream=stream.name,
             )
-        return F.col(f"`{name}`"), kinds[name]
+        return F.col(quoted(name)), kinds[name]
     try:
         own = F.expr(time.expression)
         # Among columns, so that what makes one row of many, or many of one, is refused.
@@ -207,7 +200,7 @@ def _column(frame: DataFrame, stream: Stream, name: str) -> Column:
             f"its columns: {', '.join(frame.columns)}",
             stream=stream.name,
         )
-    return F.col(f"`{name}`")
+    return F.col(quoted(name))
 
 
 def judge(frame: DataFrame, stream: Stream, limits: Limits) -> DataFrame:

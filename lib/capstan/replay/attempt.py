@@ -23,6 +23,7 @@ from capstan.replay.findings import note_findings
 from capstan.replay.follow import require_cursor
 from capstan.replay.holding import shut_out
 from capstan.replay.job import Job
+from capstan.replay.own_times import require_times_of_rows
 from capstan.replay.play import Output, expected_rows, playing, require_columns
 from capstan.replay.resuming import keep_state, snapshot_of_run
 from capstan.session import interpreting
@@ -64,6 +65,7 @@ def carry_out(job: Job) -> Outcome:
     require_no_clash(job.lake, job.plan, [job.run.name])
     require_columns(job.spark, job.plan)
     require_own_times(job.spark, job.plan)
+    require_times_of_rows(job.spark, job.plan)
     job = job.claimed()
     reached("replay.claim", run=job.run.name, attempt=job.attempt)
     try:

@@ -68,6 +68,13 @@ class Tape:
         column = self._fixed("workers").get("column")
         return None if column is None else str(column)
 
+    @property
+    def late_policy(self) -> str | None:
+        """What its captures do with records that come late; None of what came otherwise."""
+        free = self.settings.get("free")
+        policy = free.get("late") if isinstance(free, Mapping) else None
+        return None if policy is None else str(policy)
+
     def _fixed(self, what: str) -> Mapping[str, object]:
         fixed = self.settings.get("fixed")
         found = fixed.get(what) if isinstance(fixed, Mapping) else None

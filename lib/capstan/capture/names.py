@@ -1,0 +1,62 @@
+"""Names of a source's columns: which a tape can have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from capstan.declare import Stream
+from capstan.errors import BadRequest
+
+# What Delta keeps out of names, of fields within fields too.
+_REFUSED = frozenset(" ,;{}()\n\t=")
+_CHARACTERS = "a blank, a tab, a line break, or one of ,;{}()="
+RESERVED = ("_worker", "_time", "_label", "_batch", "_pos", "_at")
+"""Names that replays and captures give to columns of their own."""
+
+
+def require_names(stream: Stream, payload: StructType) -> None:
+    """Check that a tape can have columns of these names; in any case, as names differ for Spark.
+
+    Raises:
+        BadRequest: `CAP-COLUMN`, naming the column, and what is in the way.
+    """
+    names = payload.names
+    problems = [(name, "Capstan uses that name itself") for name in names if _is_reserved(name)]
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other is not name:
+            problems.append((name, f"to Spark it is the same name as {other}"))
+    problems += [
+        (".".join(path), f"a Delta table takes none with {_CHARACTERS}")
+        for path in _paths(payload)
+        if not path[-1] or set(path[-1]) & _REFUSED
+    ]
+    if problems:
+        column, problem = problems[0]
+        raise BadRequest(
+            "CAP-COLUMN",
+            f"stream {stream.name}: the source has a column {column!r}: {problem}",
+            "rename it in the source; or capture a table or files that give it another name",
+            stream=stream.name,
+            column=column,
+        )
+
+
+def _is_reserved(name: str) -> bool:
+    return name.lower() in RESERVED
+
+
+def _paths(kind: DataType) -> Iterator[tuple[str, ...]]:
+    """The names of fields, and of those inside of them."""
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            yield (field.name,)
+            yield from ((field.name, *path) for path in _paths(field.dataType))
+    elif isinstance(kind, ArrayType):
+        yield from _paths(kind.elementType)
+    elif isinstance(kind, MapType):
+        yield from _paths(kind.keyType)
+        yield from _paths(kind.valueType)
