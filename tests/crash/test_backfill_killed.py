@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(900)
 BACKFILLS = [Work("backfill", point) for point in ("replay.publish", "backfill.run")]
 
 
-@pytest.mark.parametrize("work", cases(BACKFILLS, core=["replay.publish"]))
+@pytest.mark.parametrize("work", cases(BACKFILLS))
 def test_a_killed_backfill_goes_on_with_the_run_that_is_missing(killed, whole, work) -> None:
     [first] = runs.read_histories(killed.lake)
     done = killed.act("backfill")

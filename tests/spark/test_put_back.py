@@ -389,7 +389,7 @@ def test_a_table_with_a_time_of_its_own_cannot_place_them(
 ) -> None:
     stream = little_stream(source)
     capture(spark, lake, stream)
-    put_back(spark, lake, stream)
+    put_back(spark, lake, "little")
     own = Target(name="own", worker="place", time="at", columns=("id", "place", "at"))
     known = declared(stream, targets={"own": own})
     early = {"since": "2024-05-01", "until": "2024-05-01T03:00:00Z"}

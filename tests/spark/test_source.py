@@ -23,7 +23,6 @@ from capstan.declare import (
     Mode,
     Source,
     Stream,
-    Target,
 )
 from capstan.errors import AnswerIsNo, BadRequest
 from capstan.exchange import RecaptureRequest, recapture
@@ -108,25 +107,100 @@ def test_what_a_source_leaves_out_is_not_missing(
         assert (found.agrees, found.records) == (True, 2)
 
 
+JSON = [
+    '{"id":"a","at":"2024-05-20T10:00:00Z","qty":1}',
+    '{"id":"b","at":"2024-05-20T10:01:00Z","qty":"many"}',
+    '{"id":"c","at":"2024-05-20T10:02:00Z","q',
+    '{"id":"d","at":"2024-05-20T10:03:00Z"}',
+    "nothing at all",
+    '{"id":"e","at":"2024-05-20T10:04:00Z","qty":null}',
+]
+CSV = [
+    "a,2024-05-20T10:00:00Z,1",
+    "b,2024-05-20T10:01:00Z,many",
+    "c,never,2",
+    "d,2024-05-20T10:03:00Z",
+    "x,2024-05-20T10:03:00Z,1,2",
+    '"e",2024-05-20T10:04:00Z,',
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines", "options"),
+    [("json", JSON, {}), ("csv", ["id,at,qty", *CSV], {"header": "true"}), ("csv", CSV, {})],
+    ids=["json", "csv", "csv without a header"],
+)
+def test_what_does_not_parse_is_kept_as_it_was(
+    spark: SparkSession, tmp_path: Path, kind: str, lines: list[str], options: dict[str, str]
+) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / f"a.{kind}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    stream = Stream(
+        name="text",
+        source=Source(
+            format=kind,
+            path=str(tmp_path / "src"),
+            schema="id STRING, at TIMESTAMP, qty INT",
+            options=options,
+        ),
+        workers=ByColumn("id"),
+        time=EventTime(column="at", every=timedelta(hours=1), lateness=timedelta(0)),
+    )
+    lake = Lake.at(tmp_path / "lake")
+    done = capture(spark, lake, stream)
+    assert (done.records, done.late) == (3, {"malformed": 3})
+    tape = open_tape(lake, "text")
+    late = pl.read_delta(tape.paths.late)
+    wrong = (1, 2, 4)
+    assert sorted(late["raw"]) == sorted(([*lines[1:]] if options else lines)[n] for n in wrong)
+    assert sorted(pl.read_delta(tape.paths.records)["data"].struct.field("id")) == ["a", "d", "e"]
+    # Whose whole record did not parse opens no worker.
+    assert sorted(pl.read_delta(tape.paths.workers)["label"]) == ["a", "d", "e"]
+    for deep in (False, True):
+        found = compare(spark, tape, stream, deep=deep)
+        assert (found.agrees, found.records) == (True, 6)
+
+
+def test_text_without_declared_columns_and_text_that_says_itself_what_is_wrong(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.json").write_text('{"id":"a","qty":1}\n{"id":"b\n', encoding="utf-8")
+    inferred = Stream(
+        name="inferred",
+        source=Source(format="json", path=str(tmp_path / "src")),
+        workers=ByKey(("id",), 1),
+        time=EpochTime(),
+    )
+    own = replace(
+        inferred,
+        name="own",
+        source=replace(inferred.source, schema="id STRING, qty INT, _corrupt_record STRING"),
+    )
+    lake = Lake.at(tmp_path / "lake")
+    assert capture(spark, lake, inferred).late == {"malformed": 1}
+    assert capture(spark, lake, own).late == {}
+    text = pl.read_delta(lake.stream("own").records)["data"].struct.field("_corrupt_record")
+    assert sorted(text.drop_nulls()) == ['{"id":"b']
+
+
 def test_names_of_any_kind_are_names(spark: SparkSession, tmp_path: Path) -> None:
-    """What Delta takes goes the whole way: by it times, workers, keys, columns are told."""
-    strange = ["a.b", "a`b", "select", "ä-1"]
-    hours = [(n, f"2024-05-01T0{n}:00:00Z", "x", n) for n in range(4)]
+    """What Delta takes goes the whole way, beside the names that declarations have."""
+    strange = ["id", "at", "a`b", "a.b", "select", "ä-1"]
+    hours = [(n, f"2024-05-01T0{n}:00:00Z", "x", n, n, n) for n in range(4)]
     spark.createDataFrame(hours, strange).write.parquet(str(tmp_path / "src"))
     stream = Stream(
         name="strange",
         source=Source(format="parquet", path=str(tmp_path / "src")),
-        workers=ByKey(("a.b", "ä-1"), 2),
-        time=EventTime(column="a`b", every=timedelta(hours=1), lateness=timedelta(0)),
+        workers=ByKey(("id",), 2),
+        time=EventTime(column="at", every=timedelta(hours=1), lateness=timedelta(0)),
     )
     lake = Lake.at(tmp_path / "lake")
     capture(spark, lake, stream)
-    target = Target(name="t", time="_time", columns=("a.b", "select"))
-    known = Declarations(Path("x.yaml"), {"strange": stream}, {}, {"t": target}, {})
-    for into in ("copy", "t"):
-        done = replay(spark, lake, known, Request("strange", into, partial=True))
-        assert (done.certificate["published"], done.certificate["records"]) == (True, 3)
-    merged = Request("strange", "merged", partial=True, mode=Mode.MERGE, keys=("a.b", "a`b"))
+    known = Declarations(Path("x.yaml"), {"strange": stream}, {}, {}, {})
+    done = replay(spark, lake, known, Request("strange", "copy", partial=True))
+    assert (done.certificate["published"], done.certificate["records"]) == (True, 3)
+    merged = Request("strange", "merged", partial=True, mode=Mode.MERGE, keys=("id",))
     assert replay(spark, lake, known, merged).certificate["published"] is True
     assert compare(spark, open_tape(lake, "strange"), stream, deep=True).agrees
 

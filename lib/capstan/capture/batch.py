@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from capstan.capture import checkpoint, domain, lateness
+from capstan.capture import checkpoint, domain, lateness, raw_text
 from capstan.capture.consumed import begun_at, most_rows
 from capstan.capture.few_events import Cells
 from capstan.capture.statements import CLOSING, numbered_events
@@ -151,7 +151,8 @@ class MicroBatch:
         return Seen(commit.version, found["fed"], found["refused"], written, found["greatest"])
 
     def _write_late(self, judged: DataFrame) -> dict[str, int]:
-        rows = lateness.rows(judged, self.number, self.tape.time_type)
+        text = self.stream.source.format.lower() in raw_text.FORMATS
+        rows = lateness.rows(judged, self.number, self.tape.time_type, text=text)
         delta.append(rows, self.tape.paths.late, txn=self._txn, merge_schema=True)
         return lateness.count(self.tape, self.number)
 

@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from capstan import breakage
+from capstan.capture import raw_text
 from capstan.capture.names import require_names
 from capstan.declare import (
     ByColumn,
@@ -88,17 +89,23 @@ def time_type_of(stream: Stream) -> TimeType:
 
 
 def prepare(frame: DataFrame, stream: Stream) -> DataFrame:
-    """The source's rows as columns `data STRUCT`, `label STRING`, `worker INT`, `at TIMESTAMP`.
+    """The source's rows, ready to be judged.
 
-    `label` is set where workers are known by what they stand for, `worker` where they are computed
-    from a key; `at` is the event time as it was recorded, null where it cannot be read.
+    Columns `data STRUCT`, `label STRING`, `worker INT`, `at TIMESTAMP`, `raw STRING`. `label` is
+    set where workers are known by what they stand for, `worker` where they are computed from a key;
+    `at` is the event time as it was recorded, null where it cannot be read; `raw` is the text of a
+    record of which something does not parse, null of all others.
     """
+    raw = F.col(quoted(raw_text.COLUMN)) if raw_text.COLUMN in frame.columns else F.lit(None)
+    raw = raw.cast("string").alias("raw")
+    whole, frame = frame, frame.drop(raw_text.COLUMN)
     require_names(stream, frame.schema)
-    return frame.select(
+    return whole.select(
         F.struct(*(F.col(quoted(name)) for name in frame.columns)).alias("data"),
         _label(frame, stream).cast("string").alias("label"),
         _key_worker(frame, stream).cast("int").alias("worker"),
         event_time(stream, frame).alias("at"),
+        raw,
     )
 
 
@@ -207,26 +214,27 @@ def judge(frame: DataFrame, stream: Stream, limits: Limits) -> DataFrame:
     """Give each prepared row its time, and a reason where it may not go on tape.
 
     Args:
-        frame: Columns `data`, `worker INT`, `at TIMESTAMP`, `frontier BIGINT` (the event time in
-            microseconds that the row's worker held before this micro-batch).
+        frame: Columns `data`, `raw`, `worker INT`, `at TIMESTAMP`, `frontier BIGINT` (the event
+            time in microseconds that the row's worker held before this micro-batch).
         stream: The declaration.
         limits: Of this micro-batch.
 
     Returns:
         Columns `worker`, `time STRUCT`, `reason STRING` (null: goes on tape), `frontier`,
-        `at BIGINT` (microseconds), `data`.
+        `at BIGINT` (microseconds), `data`, `raw`.
     """
-    unknown = F.col("worker").isNull()
+    malformed, unknown = F.col("raw").isNotNull(), F.col("worker").isNull()
     epoch = F.lit(limits.epoch).cast("bigint").alias("epoch")
     if isinstance(stream.time, EpochTime):
-        reason = F.when(unknown, "unknown-worker")
+        reason = F.when(malformed, "malformed").when(unknown, "unknown-worker")
         time = F.struct(epoch)
     else:
         own = truncated(F.col("at"), stream.time)
         first, last = _YEARS
         late = own < F.col("frontier")
         reason = (
-            F.when(unknown, "unknown-worker")
+            F.when(malformed, "malformed")
+            .when(unknown, "unknown-worker")
             .when(own.isNull() | (own > F.lit(last)), "no-time")
             .when(own < F.lit(since_epoch(stream.time.minimum)), "below-minimum")
         )
@@ -242,7 +250,7 @@ def judge(frame: DataFrame, stream: Stream, limits: Limits) -> DataFrame:
         time = F.struct(epoch, event) if stream.time.bitemporal else F.struct(event)
     at = F.unix_micros("at").alias("at")
     return frame.select(
-        "worker", time.alias("time"), reason.alias("reason"), "frontier", at, "data"
+        "worker", time.alias("time"), reason.alias("reason"), "frontier", at, "data", "raw"
     )
 
 

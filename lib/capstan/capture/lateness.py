@@ -16,8 +16,15 @@ from capstan.tape.tape import Tape
 from capstan.times import TimeType
 
 
-def rows(judged: DataFrame, batch: int, time_type: TimeType) -> DataFrame:
-    """The rows of `late` for a judged micro-batch, columns of the `late` table."""
+def rows(judged: DataFrame, batch: int, time_type: TimeType, *, text: bool) -> DataFrame:
+    """The rows of `late` for a judged micro-batch, columns of the `late` table.
+
+    Args:
+        judged: The rows, with their reasons.
+        batch: Its number.
+        time_type: The coordinates of the stream's times.
+        text: Whether its source is text, of which malformed records are kept as they were.
+    """
     # Of the coordinates only the event time can shut a record out; an epoch is the batch's own.
     told = {"epoch": F.lit(batch).cast("bigint")}
     shut_out = F.struct(
@@ -31,6 +38,7 @@ def rows(judged: DataFrame, batch: int, time_type: TimeType) -> DataFrame:
         "reason",
         F.when(F.col("frontier").isNotNull(), F.array(shut_out)).alias("frontier"),
         "data",
+        *(["raw"] if text else []),
     )
 
 

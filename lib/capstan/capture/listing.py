@@ -113,6 +113,10 @@ class Listing:
         """Whether folders of it are named as partitions are: `day=2024-05-01`."""
         return any(self.partitions(path) for path in self.files)
 
+    def folders_named(self) -> set[str]:
+        """The columns that names of folders tell."""
+        return {name for path in self.files for name in self.partitions(path)}
+
     def partitions(self, path: str) -> list[str]:
         """The names before the `=` in the names of a file's folders, from the outermost on."""
         folders = self.inside(path).split("/")[:-1]

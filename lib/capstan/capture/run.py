@@ -121,13 +121,13 @@ def capture(
     """
     reached("capture.begin", stream=stream.name)
     listing = Listing.of(stream.source)
-    columns: StructType | None = None
+    columns = known = None
     seen: Read = {}
     if listing is not None:
         known, seen = _before(lake, stream.name, reseat=reseat)
         fresh = fresh_files(stream.source, listing, seen)
         columns = columns_of(spark, stream, listing, fresh, known)
-    source = read_source(spark, stream, listing, columns)
+    source = read_source(spark, stream, listing, columns, known)
     prepared = domain.prepare(source, stream)
     tape = _tape(spark, lake, stream, payload_of(prepared.schema), rescale)
     keep_moments(tape, stream)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.sql.types import StructType
+
 from capstan import breakage
+from capstan.capture import raw_text
 from capstan.capture.listing import FILES, Listing, has_wildcards
 from capstan.declare import Source, Stream
 from capstan.errors import BadRequest, Broken, CapstanError
@@ -13,7 +16,6 @@ from capstan.tape.lake import exists
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 # What the errors of Kafka's clients say, however deep they lie.
 _GONE = (
@@ -32,14 +34,16 @@ def read_source(
     stream: Stream,
     listing: Listing | None = None,
     columns: StructType | None = None,
+    known: StructType | None = None,
 ) -> DataFrame:
-    """The declared source as a streaming frame.
+    """The declared source as a streaming frame: its columns, and of text `raw_text.COLUMN` beside.
 
     Args:
         spark: The session.
         stream: The declaration.
         listing: The files of the source, where they could be listed.
         columns: Its columns, where they are known.
+        known: Those that are on tape; None before the first capture.
 
     Raises:
         BadRequest: `CAP-SOURCE` when it is not there or Spark cannot read it.
@@ -60,13 +64,17 @@ def read_source(
             return spark.readStream.format("kafka").options(**options).load()
         options = options_of(source, listing)
         reader = spark.readStream.format(source.format).options(**options)
-        wanted = columns or source.schema
-        if wanted is not None:
-            reader = reader.schema(wanted)
-        elif source.format not in ("delta", "rate"):
+        wanted = columns or (source.schema and StructType.fromDDL(source.schema))
+        if wanted is None and source.format not in ("delta", "rate"):
             # Streams of files must be told their columns; the files know them.
             files = spark.read.format(source.format).options(**options)
-            reader = reader.schema(files.load(source.path).schema)
+            wanted = raw_text.of_others(files.load(source.path).schema, known)
+        if wanted is not None:
+            assert isinstance(wanted, StructType)
+            text = raw_text.Text.of(source, listing, wanted)
+            if text is not None:
+                return text.told(reader.schema(text.schema).load(source.path))
+            reader = reader.schema(wanted)
         return reader.load(source.path)
     except CapstanError:
         raise

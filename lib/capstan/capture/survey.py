@@ -68,8 +68,8 @@ def survey(
     """
     if not _may_have_new(stream, consumed, known):
         return None
-    # Records without a label belong to no worker, whatever their times are.
-    by_label = prepared.where("label IS NOT NULL").groupBy("label")
+    # Records without a label belong to no worker, whatever their times are; nor do malformed ones.
+    by_label = prepared.where("label IS NOT NULL AND raw IS NULL").groupBy("label")
     own = F.lit(None).cast("bigint")
     if isinstance(stream.time, EventTime):
         own = domain.truncated(F.col("at"), stream.time)

@@ -102,7 +102,8 @@ def late_schema(time_type: TimeType, payload: StructType) -> StructType:
     """Columns of `late`, one raw row per record that was not put on tape.
 
     `worker` and `time` are null where they could not be told; `frontier` is what shut the record
-    out, `reason` one of late, no-time, below-minimum, unknown-worker, ahead.
+    out, `reason` one of malformed, late, no-time, below-minimum, unknown-worker, ahead. Of text a
+    column `raw` comes with the first row.
     """
     return StructType(
         [
