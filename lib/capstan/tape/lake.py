@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from string import punctuation
+from urllib.parse import quote
 
 from pyarrow import NativeFile, fs
 
@@ -172,6 +174,8 @@ def _open(path: str) -> tuple[fs.FileSystem, str]:
         if scheme in _S3:
             # A key is taken as it is: a URI would read `%` and `?` in the names of files.
             return _bucket(inside.partition("/")[0]), inside
+        # Spark writes letters of any alphabet into a URI as they are; Arrow refuses such.
+        path = f"{scheme}://{quote(inside, safe=punctuation)}" if there else path
         filesystem, inside = fs.FileSystem.from_uri(path)
     except (OSError, ValueError) as error:
         raise Broken("CAP-LAKE", f"cannot reach {path}: {error}", "check the URI") from error
