@@ -64,6 +64,20 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
+@pytest.mark.parametrize(("hours", "fits"), [(1, True), (2, False), (24, False)])
+def test_an_operator_that_tells_more_times_apart_than_the_stream_is_refused(
+    tmp_path: Path, *, hours: int, fits: bool
+) -> None:
+    lake = Lake.at(tmp_path)
+    lay_tape(lake, NAME, ["a"], [(0,)], (10 * DAY_US,), every=hours * HOUR_US)
+    asked = Request(NAME, "t", pipeline="places", sink="hours")
+    if fits:
+        make_plan(lake, declarations(tmp_path), asked)
+        return
+    with pytest.raises(BadRequest, match=r"^CAP-GRAIN: pipeline places: size of by_hour is 1 hour"):
+        make_plan(lake, declarations(tmp_path), asked)
+
+
 def hour(number: int) -> str:
     return f"1970-01-01T{number:02}:00:00Z"
 

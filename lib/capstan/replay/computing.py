@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 from capstan.dag.operators.timed import units
 from capstan.dag.signature import require_unchanged
@@ -13,9 +14,12 @@ from capstan.ledger.snapshots import Snapshot
 from capstan.pipeline import Pipeline, Reach, Sink, pipelines, reach_of
 from capstan.pipeline.reach import coordinate_of, resuming
 from capstan.replay.request import Request
-from capstan.tape.grains import require_multiples
-from capstan.times import Antichain, Box, TimeType
+from capstan.tape.grains import grain_text, require_multiples
+from capstan.times import Antichain, Box, Kind, TimeType
 from capstan.times.region import Region
+
+# What operators call lengths of time.
+_LENGTHS = ("size", "slide", "offset", "gap", "within", "window", "lower", "upper", "every")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,35 @@ class Piped:
         kept = None if self.resumed is None else self.resumed.signatures
         if kept is not None:
             require_unchanged(kept, self.pipeline.signatures(self.sink.node), whole=True)
+
+    def require_coarse(self, step: int) -> None:
+        """Check that its operators tell no times apart that the stream's records do not.
+
+        A record has the time of the step that it falls into, so that within a step windows are
+        empty or full by chance, sessions never end, and rows are joined that lie apart.
+
+        Args:
+            step: The stream's, in microseconds; 1 where times are as they come.
+
+        Raises:
+            BadRequest: `CAP-GRAIN`, naming the operator and its length.
+        """
+        if step == 1 or self.time_type.coordinates[0].kind is not Kind.TIMESTAMP:
+            return
+        for node in self.pipeline.plan([self.sink.node]).dag.nodes:
+            for name in _LENGTHS:
+                length = getattr(node.operator, name, None)
+                if isinstance(length, int | timedelta) and units(length) % step:
+                    told = grain_text(Kind.TIMESTAMP, step)
+                    raise BadRequest(
+                        "CAP-GRAIN",
+                        f"pipeline {self.pipeline.name}: {name} of {node.name} is "
+                        f"{grain_text(Kind.TIMESTAMP, abs(units(length)))}, and the stream's times "
+                        f"are whole multiples of {told}",
+                        f"choose a multiple of {told}; or capture the stream with a finer `every`",
+                        pipeline=self.pipeline.name,
+                        node=node.name,
+                    )
 
     @property
     def time_type(self) -> TimeType:

@@ -256,6 +256,7 @@ def make_plan(
     piped = named and Piped.over(named, tape.time_type, box, frontier, resumed)
     if piped is not None:
         piped.require_unchanged()
+        piped.require_coarse(tape.step)
     reached = _reached(tape, computation, piped, frontier)
     played = None if cursor is None else cursor.reached
     region = Region(piped.asked if piped else box, reached, played).simplified()
