@@ -18,6 +18,8 @@ from capstan.tape.grains import grain_text, require_multiples
 from capstan.times import Antichain, Box, Kind, TimeType
 from capstan.times.region import Region
 
+# A century: longer ones are meant to have no end.
+_FOR_EVER = 100 * 365 * 86_400_000_000
 # What operators call lengths of time.
 _LENGTHS = ("size", "slide", "offset", "gap", "within", "window", "lower", "upper", "every")
 
@@ -112,7 +114,9 @@ class Piped:
         for node in self.pipeline.plan([self.sink.node]).dag.nodes:
             for name in _LENGTHS:
                 length = getattr(node.operator, name, None)
-                if isinstance(length, int | timedelta) and units(length) % step:
+                if not isinstance(length, int | timedelta) or abs(units(length)) > _FOR_EVER:
+                    continue
+                if units(length) % step:
                     told = grain_text(Kind.TIMESTAMP, step)
                     raise BadRequest(
                         "CAP-GRAIN",
