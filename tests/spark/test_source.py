@@ -180,6 +180,11 @@ def test_text_without_declared_columns_and_text_that_says_itself_what_is_wrong(
     lake = Lake.at(tmp_path / "lake")
     assert capture(spark, lake, inferred).late == {"malformed": 1}
     assert capture(spark, lake, own).late == {}
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "a.json").write_text("nothing at all\n", encoding="utf-8")
+    none = replace(inferred, source=replace(inferred.source, path=str(tmp_path / "none")))
+    with pytest.raises(BadRequest, match="CAP-MALFORMED: no record of the source's files parses"):
+        capture(spark, Lake.at(tmp_path / "other"), none)
     text = pl.read_delta(lake.stream("own").records)["data"].struct.field("_corrupt_record")
     assert sorted(text.drop_nulls()) == ['{"id":"b']
 

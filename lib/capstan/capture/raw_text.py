@@ -16,6 +16,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from capstan.capture.listing import Listing
 from capstan.declare import Source
+from capstan.errors import BadRequest
 from capstan.tape.predicates import quoted
 
 COLUMN = "capstan's raw text"
@@ -34,11 +35,20 @@ def of_others(inferred: StructType, known: StructType | None) -> StructType:
     Args:
         inferred: What Spark has found.
         known: The columns on tape: one that has been captured as a column stays one.
+
+    Raises:
+        BadRequest: `CAP-MALFORMED` when there is no other column.
     """
     if known is not None and _SPARKS in known.names:
         return inferred
     rest = StructType([field for field in inferred.fields if field.name != _SPARKS])
-    return rest if rest.fields else inferred
+    if inferred.fields and not rest.fields:
+        raise BadRequest(
+            "CAP-MALFORMED",
+            "no record of the source's files parses, so that it has no columns",
+            "see whether source.format is theirs; or give source.schema in streams.yaml",
+        )
+    return rest
 
 
 @dataclass(frozen=True, slots=True)
