@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from pyarrow import dataset
 
 from capstan.backfill.judging import Written
-from capstan.backfill.others import changes_of_others
 from capstan.declare import Mode
 from capstan.ledger import coverage
 from capstan.ledger.claims import Scope
@@ -23,6 +22,7 @@ from capstan.ledger.retired import boxes_of
 from capstan.ledger.runs import History, Step, read_histories
 from capstan.ledger.tables import read_rows
 from capstan.replay.approval import waiting
+from capstan.replay.others import changes_of_others
 from capstan.replay.plan import Plan
 from capstan.replay.planned import is_stale
 from capstan.tape import summary

@@ -17,6 +17,7 @@ from capstan.ledger.regions import render_bounds
 from capstan.replay.certificate import late_in, piped_json
 from capstan.replay.clashes import require_no_clash
 from capstan.replay.follow import find_cursor, follow_identity
+from capstan.replay.others import Change, changes_since
 from capstan.replay.plan import Plan, make_plan, target_path
 from capstan.replay.planned import Absent, Standing, absent_from, is_stale, standing_in
 from capstan.replay.request import Request
@@ -42,6 +43,7 @@ class Preview:
         files_all: Files that `records` has.
         bytes: Their size, as they are stored.
         covered: What stands already in the part of the target that it would change.
+        changes: What others have done to that since.
         standing: How much of what it would play that is.
         absent: Workers that are missing in one way or another.
         late: Late rows of the range, by reason.
@@ -56,6 +58,7 @@ class Preview:
     files_all: int
     bytes: int
     covered: tuple[Covered, ...]
+    changes: tuple[Change, ...]
     standing: Standing
     absent: Absent
     late: Mapping[str, int]
@@ -100,6 +103,7 @@ class Preview:
                 {**_covered_json(plan, each), "records": self.standing.by_run.get(each.run, 0)}
                 for each in self.covered
             ],
+            "changed": list(map(str, self.changes)),
             "standing": self.standing.as_json(),
             "stands": self.stands,
             "held_by": list(self.held_by),
@@ -140,6 +144,7 @@ def preview(lake: Lake, declarations: Declarations, request: Request) -> Preview
         files_all,
         size,
         covered,
+        changes_since(plan, covered),
         standing_in(plan, covered),
         absent_from(plan, declarations, states, played.by_worker),
         late_in(plan.tape, plan.cut, tuple(plan.workers), plan.reads, plan.everyone),

@@ -48,6 +48,7 @@ def plan_facts(plan: Mapping[str, object], show: Show) -> list[Fact]:
         ("mode", plan.get("mode")),
         ("target", plan.get("target_path")),
         ("covered already by", covered_text(covered if isinstance(covered, list) else [])),
+        ("changed by others since", plan.get("changed")),
         ("of the records", standing_text(plan.get("standing"), show)),
         ("stands already", plan.get("stands")),
         ("range is held by", plan.get("held_by")),

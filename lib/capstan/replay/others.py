@@ -6,7 +6,7 @@ bounds that Delta keeps of those files tell which workers and times it has touch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from urllib.parse import unquote
@@ -14,6 +14,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from capstan.errors import Broken
+from capstan.ledger.claims import Scope
+from capstan.ledger.coverage import Covered
 from capstan.replay.plan import Plan
 from capstan.tape import delta
 from capstan.tape.files import bound_integer
@@ -61,6 +63,28 @@ def changes_of_others(plan: Plan, since: int) -> Iterator[Change]:
     for commit in reversed(delta.commits_since(plan.target, since)):
         if not delta.note_of(commit):
             yield from _changes(plan, commit)
+
+
+def changes_since(plan: Plan, covered: Sequence[Covered]) -> tuple[Change, ...]:
+    """What others have done since to rows that runs have covered, and no run has put right since.
+
+    Args:
+        plan: Whose target it is.
+        covered: What stands there.
+    """
+    if not covered:
+        return ()
+    found = changes_of_others(plan, min(each.target_version for each in covered))
+    return tuple(each for each in found if _last_of(each, plan, covered))
+
+
+def _last_of(change: Change, plan: Plan, covered: Sequence[Covered]) -> bool:
+    """Whether a change is the last word on some of what was covered, as far as bounds tell."""
+    touched = Scope(
+        plan.target, None if change.workers is None else tuple(change.workers), change.region
+    )
+    met = [each.target_version for each in covered if each.scope.meets(touched)]
+    return bool(met) and max(met) < change.version
 
 
 def _changes(plan: Plan, commit: Row) -> Iterator[Change]:

@@ -15,6 +15,8 @@ from deltalake import CommitProperties, DeltaTable
 from capstan.backfill.gaps import State, survey
 from capstan.backfill.proposing import Backfill, What, propose
 from capstan.declare import Declarations, Replay, Transform
+from capstan.ledger import coverage
+from capstan.replay.others import Change, changes_since
 from capstan.tape.lake import Lake
 from capstan.testing.bare import Books, lay_tape
 from capstan.times import Box
@@ -77,6 +79,11 @@ class Target:
     def states(self) -> list[tuple[str, tuple[str, ...]]]:
         found = survey(self.lake, DECLARED, "days").intervals
         return [(str(each.state), each.missing) for each in found]
+
+    def since(self) -> tuple[Change, ...]:
+        """What a plan tells of the target."""
+        standing = coverage.standing(self.lake, self.path)
+        return changes_since(survey(self.lake, DECLARED, "days").plan, standing)
 
     def changes(self) -> list[str]:
         found = survey(self.lake, DECLARED, "days").intervals
@@ -147,6 +154,7 @@ def test_what_others_have_touched_is_told_and_filled(
     assert target.states() == states
     [named] = set(target.changes())
     assert named.startswith("version 4 (")
+    assert list(dict.fromkeys(map(str, target.since()))) == [named]
 
     found = survey(target.lake, DECLARED, "days")
     requests = propose(found, Backfill("days"))
@@ -172,6 +180,7 @@ def test_what_touches_no_row_changes_nothing(
 ) -> None:
     act(target)
     assert target.states() == [COVERED] * 3
+    assert target.since() == ()
 
 
 def test_what_is_replayed_since_is_covered_again(target: Target) -> None:
@@ -181,6 +190,7 @@ def test_what_is_replayed_since_is_covered_again(target: Target) -> None:
     target.books._version = 5
     target.books.published("again", [0, 1], Region(Box((FIRST + DAY,), (FIRST + 2 * DAY,))))
     assert target.states() == [COVERED] * 3
+    assert target.since() == ()
 
 
 def test_commits_of_runs_are_known_by_their_note(target: Target) -> None:
