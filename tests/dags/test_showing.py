@@ -73,6 +73,7 @@ PLAN = {
         "run": "r-1", "workers": ["EWR"], "since": None, "until": None, "transform": None,
         "stale": True, "records": 4,
     }],
+    "changed": ["version 7 (DELETE, 2024-05-01 00:00:00)"],
     "standing": {"current": 1, "stale": 2, "missing": 3000}, "stands": None, "held_by": ["h-1"],
     "checks": ["fare >= 0"], "approve": True,
 }  # fmt: skip
