@@ -207,6 +207,27 @@ def test_bad_yaml_is_named_with_its_line(lake, tmp_path, refused):
     assert refused("streams", "--streams", str(missing))["error"] == "CAP-DECLARE"
 
 
+def test_a_mistake_in_one_declaration_holds_up_no_other(lake, tmp_path, capsys):
+    path = tmp_path / "streams.yaml"
+    path.write_text(
+        """
+streams:
+  bad: {source: {format: parquet, path: /b}, worker: {by: key}, time: {domain: epoch}}
+targets:
+  wide: {columns: 7}
+""",
+        encoding="utf-8",
+    )
+    given = ("--lake", str(lake), "--streams", str(path))
+    assert main([*given, "capture", "bad", "--json"]) == 2
+    said, nothing = capsys.readouterr()
+    assert (json.loads(said)["error"], nothing) == ("CAP-DECLARE", "")
+    assert main([*given, "streams"]) == 0
+    said = capsys.readouterr().err
+    assert f"left out: CAP-DECLARE: {path}:3: streams.bad.worker: " in said
+    assert f"left out: CAP-DECLARE: {path}:5: targets.wide.columns: " in said
+
+
 def test_the_demonstration_needs_its_stream(lake, tmp_path, refused):
     path = tmp_path / "streams.yaml"
     path.write_text("streams: {}\n", encoding="utf-8")

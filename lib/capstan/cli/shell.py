@@ -14,7 +14,7 @@ import typer
 
 from capstan.cli.output import Output
 from capstan.cli.progress import Watch, Work, watching
-from capstan.declare import Declarations, default_path, load
+from capstan.declare import Declarations, default_path, load_sound
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,16 +51,23 @@ class Shell:
     def declarations(self, *, required: bool = False) -> Declarations:
         """What is declared; nothing when no file was named and there is none.
 
+        What is wrong in the file is left out and told on standard error; whoever asks for it is
+        refused.
+
         Args:
             required: Whether a file has to be there.
 
         Raises:
-            BadRequest: `CAP-DECLARE` when the file cannot be read or is wrong.
+            BadRequest: `CAP-DECLARE` when the file cannot be read.
         """
         path = Path(self.streams) if self.streams else default_path()
         if not required and not self.streams and not path.exists():
             return Declarations(path, {}, {}, {}, {})
-        return load(path, lake=self.lake.root)
+        declared = load_sound(path, lake=self.lake.root)
+        declared.require_read()
+        for mistake in () if self.output.as_json else declared.mistakes:
+            self.output.note(f"left out: {mistake.error}")
+        return declared
 
     @contextmanager
     def spark(self, work: Work) -> Iterator[SparkSession]:
