@@ -225,7 +225,7 @@ targets:
     assert main([*given, "streams"]) == 0
     said = capsys.readouterr().err
     assert f"left out: CAP-DECLARE: {path}:3: streams.bad.worker: " in said
-    assert f"left out: CAP-DECLARE: {path}:5: targets.wide.columns: " in said
+    assert f"left out: CAP-DECLARE: {path}:5: targets.wide.columns" in said
 
 
 def test_the_demonstration_needs_its_stream(lake, tmp_path, refused):
