@@ -1,6 +1,7 @@
 """No DAG of Airflow's: what is wrong in streams.yaml, as an import error of this file.
 
-A mistake leaves out the DAGs of the declaration that it is in; all others stay.
+A mistake leaves out the DAGs of the declaration that it is in; all others stay. Airflow reads this
+file since it has the words DAG and Airflow in it.
 """
 
 from __future__ import annotations

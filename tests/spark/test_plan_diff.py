@@ -144,7 +144,9 @@ def test_a_column_that_the_target_lacks_is_named(play: Planned) -> None:
     narrow = narrow.localCheckpoint()
     writer = narrow.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
     writer.partitionBy("_worker").save(play.lake.table("narrow"))
-    found = play.diff("narrow", since=DAY2, until=DAY3)
+    with pytest.raises(BadRequest, match="CAP-ADOPT: target narrow lacks columns .*: note;"):
+        play.diff("narrow", since=DAY2, until=DAY3)
+    found = play.diff("narrow", since=DAY2, until=DAY3, adopt=True)
     assert found.new_columns == ("note",)
     assert figures(found) == (0, 0, 0)
 

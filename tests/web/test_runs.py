@@ -23,6 +23,7 @@ AUDIT = "capstan_audit"
 ROOT = Path(__file__).parents[2]
 
 WRONG = """
+# Airflow looks for DAGs in no file that does not speak of one.
 import os
 
 os.environ["CAPSTAN_STREAMS"] = {streams!r}
