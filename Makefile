@@ -84,6 +84,7 @@ PYTEST = PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -n $(JOBS) --dist loadgr
 	  --hypothesis-seed=$(SEED)
 
 ## Set up, then run the tests of every room, for minutes (SEED=random for other examples, JOBS=3, ARGS=... for pytest).
+test: export HYPOTHESIS_PROFILE ?= quick
 test: kafka broker classes compose
 	$(PYTEST) $(ARGS)
 

@@ -26,6 +26,7 @@ _PARTS = ("test_demo", "test_recapture")
 
 # No deadline: machines that share their cores stall for longer than any example should take.
 settings.register_profile("ci", deadline=None, print_blob=True)
+settings.register_profile("quick", deadline=None, print_blob=True, max_examples=25)
 settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
