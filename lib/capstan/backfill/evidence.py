@@ -107,7 +107,7 @@ def _written(plan: Plan, covered: Covered, history: History | None) -> Written |
     same_shape = plan.tells(covered.scope.region)
     if covered.stream != plan.tape.name:
         # Another stream's rows are in the way only where they have replaced this one's.
-        if _mode(history) is not Mode.REPLACE:
+        if history is not None and history.mode not in (None, Mode.REPLACE):
             return None
         region = covered.scope.region if same_shape else everything
         return Written(covered.run, workers, region, current=False)
@@ -115,7 +115,7 @@ def _written(plan: Plan, covered: Covered, history: History | None) -> Written |
     region = covered.scope.region if same_shape else everything
     if plan.layout.time is None:
         # The target does not keep the time, so its scope is all times; what was played is less.
-        region = _played(history) or region
+        region = (history and history.region) or region
     return Written(covered.run, workers, region, current=not is_stale(plan, covered))
 
 
@@ -123,17 +123,6 @@ def _changed(plan: Plan, since: int) -> Iterator[tuple[int, Written]]:
     """What others have done to the target, each with its version of that."""
     for each in changes_of_others(plan, since):
         yield each.version, Written("", each.workers, each.region, changed=str(each))
-
-
-def _mode(history: History | None) -> Mode:
-    intent = history.intended if history is not None else None
-    request = intent.detail.get("request") if intent is not None else None
-    return Mode(str(request["mode"])) if isinstance(request, Mapping) else Mode.REPLACE
-
-
-def _played(history: History | None) -> Region | None:
-    intent = history.intended if history is not None else None
-    return None if intent is None else parse_region(str(intent.detail["region"]))
 
 
 def _attempted(

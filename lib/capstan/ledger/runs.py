@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from capstan.errors import BadRequest, Fenced
 from capstan.ledger.identity import DIGITS, RunId, short_name, stem_of
+from capstan.ledger.regions import parse_region
 from capstan.ledger.tables import append_rows, as_text, read_rows
 from capstan.tape.lake import Lake
+from capstan.times.region import Region
 
 if TYPE_CHECKING:
     pass
@@ -93,6 +95,19 @@ class History:
     def rolled_back(self) -> bool:
         """Whether what it published was taken back."""
         return any(row.step is Step.ROLLED_BACK for row in self.rows)
+
+    @property
+    def mode(self) -> str | None:
+        """The mode by which it set out to change its target; None where it has not said so."""
+        intent = self.intended
+        request = None if intent is None else intent.detail.get("request")
+        return str(request["mode"]) if isinstance(request, Mapping) and "mode" in request else None
+
+    @property
+    def region(self) -> Region | None:
+        """The times that it set out to play; None where it has not said so."""
+        intent = self.intended
+        return None if intent is None else parse_region(str(intent.detail["region"]))
 
     def state(self, *, holds: bool) -> str:
         """The state of the run, in a word.

@@ -9,8 +9,8 @@ from capstan.declare import Mode
 from capstan.errors import BadRequest
 from capstan.ledger import coverage, runs
 from capstan.ledger.coverage import Covered
-from capstan.ledger.regions import may_overlap, parse_region, render_bounds
-from capstan.ledger.runs import Row
+from capstan.ledger.regions import may_overlap, render_bounds
+from capstan.ledger.runs import History
 from capstan.replay import target
 from capstan.replay.plan import Plan
 from capstan.replay.standing import LOOK
@@ -24,12 +24,12 @@ class _There:
 
     Attributes:
         covered: As the ledger of coverage has it.
-        intent: What it set out to do; None where the ledger of runs does not have it.
+        history: What it has done; None where the ledger of runs does not have it.
         known: Whether the table is the one that it has published into.
     """
 
     covered: Covered
-    intent: Row | None
+    history: History | None
     known: bool
 
     @property
@@ -37,18 +37,14 @@ class _There:
         return self.covered.run
 
     @property
-    def mode(self) -> object:
-        request = None if self.intent is None else self.intent.detail.get("request")
-        return request.get("mode") if isinstance(request, Mapping) else None
-
-    @property
     def region(self) -> Region | None:
         """What it has played."""
-        return None if self.intent is None else parse_region(str(self.intent.detail["region"]))
+        return None if self.history is None else self.history.region
 
     def has_workers_of(self, plan: Plan) -> bool:
         """Whether it may have played workers that a plan plays; where only its labels tell that."""
-        certificate = None if self.intent is None else self.intent.detail.get("certificate")
+        intent = None if self.history is None else self.history.intended
+        certificate = None if intent is None else intent.detail.get("certificate")
         labels = certificate.get("workers") if isinstance(certificate, Mapping) else None
         if self.covered.scope.workers is not None:
             return bool(set(self.covered.scope.workers) & set(plan.workers))
@@ -93,7 +89,7 @@ def _there(lake: Lake, plan: Plan, besides: Collection[str]) -> Iterator[_There]
             continue
         known = target.knows(plan.target, history.run_id)
         if known or not plan.request.adopt:
-            yield _There(each, history.intended, known=known)
+            yield _There(each, history, known=known)
 
 
 def _require_not_doubled(plan: Plan, there: Iterable[_There]) -> None:
@@ -113,7 +109,7 @@ def _require_not_doubled(plan: Plan, there: Iterable[_There]) -> None:
 def _require_newest(plan: Plan, there: Iterable[_There]) -> None:
     for each in there:
         region = each.region
-        if each.mode != Mode.MERGE or region is None:
+        if region is None or each.history is None or each.history.mode != Mode.MERGE:
             continue
         if _shares_keys(plan, each) and _goes_beyond(region, plan.region):
             until = render_bounds(plan.time_type, region)["until"]

@@ -17,7 +17,6 @@ from capstan.declare import LatePolicy
 from capstan.errors import BadRequest
 from capstan.replay.plan import Plan
 from capstan.tape import feed
-from capstan.tape.feed import Origin
 from capstan.tape.predicates import region_sql
 from capstan.times import Box
 from capstan.times.region import Region
@@ -40,11 +39,7 @@ def require_times_of_rows(spark: SparkSession, plan: Plan) -> None:
     column, tape = plan.layout.time, plan.tape
     if plan.computation is not None or column in (None, "_time"):
         return
-    batches = [
-        each.batch
-        for each in feed.inserted(tape)
-        if each.origin is Origin.PUT_BACK and each.batch <= plan.cut.batch
-    ]
+    batches = [each.batch for each in feed.put_back(tape, plan.cut)]
     advances = tape.late_policy == LatePolicy.ADVANCE
     if not batches and not advances:
         return

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from capstan.declare import Declarations, Mode
 from capstan.errors import BadRequest
 from capstan.ledger import coverage, runs
@@ -69,9 +67,7 @@ def _reads_the_same(plan: Plan, earlier: Plan) -> bool:
 
 def appended(history: History) -> bool:
     """Whether a run has put rows beside those that were there, and changed none."""
-    intent = history.intended
-    request = None if intent is None else intent.detail.get("request")
-    return isinstance(request, Mapping) and request.get("mode") == Mode.APPEND
+    return history.mode == Mode.APPEND
 
 
 def require_told_apart(lake: Lake, plan: Plan, before: History | None) -> None:

@@ -127,14 +127,18 @@ def inserted(tape: Tape) -> tuple[Claim, ...]:
     return _claims(files, dataset.field("origin") != str(Origin.CAPTURE))
 
 
-def put_back_before(tape: Tape, cut: Cut) -> int:
-    """Late records of batches before this one have been put back on tape; 0 for none."""
-    done = (
-        each.batch
+def put_back(tape: Tape, cut: Cut) -> list[Claim]:
+    """The batches at a cut by which late records were put back on tape, by their numbers."""
+    return [
+        each
         for each in inserted(tape)
         if each.origin is Origin.PUT_BACK and each.batch <= cut.batch
-    )
-    return max(done, default=0)
+    ]
+
+
+def put_back_before(tape: Tape, cut: Cut) -> int:
+    """Late records of batches before this one have been put back on tape; 0 for none."""
+    return max((each.batch for each in put_back(tape, cut)), default=0)
 
 
 def kept_late(tape: Tape, cut: Cut) -> dataset.Expression:
@@ -192,11 +196,7 @@ def count_late(tape: Tape, cut: Cut) -> dict[str, int]:
 
 def count_put_back(tape: Tape, cut: Cut) -> int:
     """How many records had come late, and are on tape at a cut."""
-    return sum(
-        int(str(each.detail["records"]))
-        for each in inserted(tape)
-        if each.origin is Origin.PUT_BACK and each.batch <= cut.batch
-    )
+    return sum(int(str(each.detail["records"])) for each in put_back(tape, cut))
 
 
 def _claims(files: dataset.Dataset, wanted: dataset.Expression) -> tuple[Claim, ...]:
