@@ -56,6 +56,7 @@ def world(growing, kill):
     return made
 
 
+@pytest.mark.nightly
 def test_killed_and_rescaled_it_ends_as_one_run_through(world) -> None:
     whole = world.replay(request("through", 2))["certificate"]
     assert contents.rows(world.lake.table("killed")) == contents.rows(world.lake.table("through"))

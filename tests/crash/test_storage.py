@@ -78,6 +78,7 @@ def ids(tape) -> Counter[int]:
     return Counter(row["data"]["id"] for row in rows)
 
 
+@pytest.mark.nightly
 def test_a_full_disk_is_told_and_with_room_it_goes_on(found, undisturbed) -> None:
     assert (found["full"]["exit"], found["full"]["error"]) == (5, FULL)
     assert "make room" in found["full"]["hint"]

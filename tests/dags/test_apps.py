@@ -136,6 +136,7 @@ def test_what_is_missing_is_filled_by_a_run_for_each_interval(
     assert (told["counts"]["covered"], told["counts"]["gap"]) == (2, 0)
 
 
+@pytest.mark.nightly
 def test_a_recording_that_breaks_a_rule_fails_the_maintenance(
     captured: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +156,7 @@ def test_a_recording_that_breaks_a_rule_fails_the_maintenance(
     assert [known.rule for known in known_violations(lake)] == ["seq"]
 
 
+@pytest.mark.nightly
 def test_a_replay_that_follows_goes_on_from_its_state(
     captured: Place, execute: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

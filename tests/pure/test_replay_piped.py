@@ -30,6 +30,7 @@ from capstan.testing.piped import REFERENCES
 from capstan.testing.streams import NAME, declared, little_stream
 from capstan.times import Antichain, Box, Kind, Time, TimeType
 from capstan.times.region import Region
+from capstan.workloads import flight_pipelines
 
 HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US
@@ -76,6 +77,15 @@ def test_an_operator_that_tells_more_times_apart_than_the_stream_is_refused(
         return
     with pytest.raises(BadRequest, match=r"^CAP-GRAIN: pipeline places: size of by_hour is 1 hour"):
         make_plan(lake, declarations(tmp_path), asked)
+
+
+def test_a_length_of_1_puts_together_what_has_the_same_time(tmp_path: Path) -> None:
+    """As `late_carriers` of the main job ranks the carriers of a day: a step has one time."""
+    lake = Lake.at(tmp_path)
+    lay_tape(lake, NAME, ["a"], [(0,)], (10 * DAY_US,), every=HOUR_US)
+    asked = Request(NAME, "t", pipeline="late_carriers", sink="days")
+    name = f"{flight_pipelines.__name__}:late_carriers"
+    make_plan(lake, replace(declarations(tmp_path), pipelines={"late_carriers": name}), asked)
 
 
 def hour(number: int) -> str:

@@ -39,7 +39,6 @@ CORE = {
         "test_each_reason_for_being_late",
         "test_epochs",
         "test_what_is_fed_is_on_tape_and_the_tape_is_sound",
-        "test_what_is_late_depends_on_the_batches_and_nothing_else_does",
     },
     "checks": {"test_failed_checks_publish_nothing_and_are_noted"},
     "claims": {
@@ -66,7 +65,7 @@ CORE = {
     },
     "exchange": {
         f"test_a_recording_of_timely_is_sound_here_is_played_and_comes_out_as_it_was[{case}]"
-        for case in ("f0_no_data_w3-jsonl", "g0_strings_w3-timely")
+        for case in ("g0_strings_w3-timely",)
     },
     "few_events": {"test_they_are_numbered_alike"},
     "fingerprint": {
@@ -82,7 +81,7 @@ CORE = {
         "test_what_nobody_needs_is_deleted_and_nothing_else",
     },
     "moments": {"test_a_text_is_a_moment_only_where_it_becomes_a_time"},
-    "nexmark": {"test_every_query_is_registered", "test_what_was_captured_gives_what_sql_gives"},
+    "nexmark": {"test_every_query_is_registered"},
     "pipeline_play": {
         "test_a_failing_operator_fails_the_job_and_says_where",
         "test_hourly_departures_are_those_of_the_source",
@@ -115,10 +114,6 @@ CORE = {
     },
     "replay_state": {"test_a_rescaled_snapshot_is_what_the_next_run_goes_on_from"},
     "rescaled_capture": {"test_old_workers_are_closed_and_new_ones_go_on"},
-    "retire": {
-        "test_a_replay_that_needs_them_is_refused_by_name",
-        "test_records_before_go_and_all_else_stays",
-    },
     "session": {
         "test_a_second_session_is_the_first",
         "test_sql_means_the_same_on_any_machine",

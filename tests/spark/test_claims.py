@@ -183,7 +183,7 @@ def test_a_rollback_holds_its_range(play: Play) -> None:
     assert play.rollback(run) == version == delta.version_of(play.lake.table("taking_back"))
 
 
-@pytest.mark.parametrize("how", ["staged", "merge"])
+@pytest.mark.parametrize("how", ["staged", pytest.param("merge", marks=pytest.mark.nightly)])
 def test_a_rollback_that_was_unlocked_while_it_lived_is_shut_out(play: Play, how: str) -> None:
     into = f"rollback_{how}"
     run = play.run(into, **MORNING, **MODES[how])

@@ -208,6 +208,7 @@ def keep_up(made: Sixteen) -> None:
             compact_index(made.spark, replace(table, sizes=replace(INDEX, many=2)))
 
 
+@pytest.mark.nightly
 def test_capture_follow_and_maintain_at_once(spark: SparkSession, tmp_path: Path) -> None:
     made = make(spark, tmp_path, 2)
     failures: list[BaseException] = []

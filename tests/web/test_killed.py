@@ -72,7 +72,7 @@ def by_day(world: World, since: date, until: date) -> list[tuple[object, ...]]:
     return sorted(found)
 
 
-@pytest.mark.rest
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_a_replay_killed_once_it_is_published_is_published_once(
@@ -183,7 +183,7 @@ def seconds(process: int) -> float:
         return 0.0
 
 
-@pytest.mark.rest
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_capture_cleared_between_its_commits(captured: World) -> None:
     tape = captured.lake.stream("flights")

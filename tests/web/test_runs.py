@@ -137,7 +137,7 @@ def test_what_only_the_app_can_tell_is_the_last_line_of_its_log(
     assert captured.versions()["tables/foreign"] == before
 
 
-@pytest.mark.rest
+@pytest.mark.nightly
 def test_a_declaration_that_is_wrong_is_an_import_error_with_its_place(world: World) -> None:
     declared = (ROOT / "dags" / "streams.yaml").read_text(encoding="utf-8")
     wrong = world.folder / "wrong.yaml"
@@ -168,7 +168,7 @@ def test_a_dry_run_shows_the_plan_and_starts_no_spark(captured: World) -> None:
     assert captured.versions() == before
 
 
-@pytest.mark.rest
+@pytest.mark.nightly
 def test_the_last_line_of_a_capture_and_of_an_audit_says_what_is_wrong(
     captured: World, whole: dict[str, object]
 ) -> None:

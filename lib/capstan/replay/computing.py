@@ -101,7 +101,8 @@ class Piped:
         """Check that its operators tell no times apart that the stream's records do not.
 
         A record has the time of the step that it falls into, so that within a step windows are
-        empty or full by chance, sessions never end, and rows are joined that lie apart.
+        empty or full by chance, sessions never end, and rows are joined that lie apart. A length
+        of 1 is no length of time: it puts together what has the same time.
 
         Args:
             step: The stream's, in microseconds; 1 where times are as they come.
@@ -114,14 +115,15 @@ class Piped:
         for node in self.pipeline.plan([self.sink.node]).dag.nodes:
             for name in _LENGTHS:
                 length = getattr(node.operator, name, None)
-                if not isinstance(length, int | timedelta) or abs(units(length)) > _FOR_EVER:
+                if not isinstance(length, int | timedelta):
                     continue
-                if units(length) % step:
+                span = abs(units(length))
+                if 1 < span <= _FOR_EVER and span % step:
                     told = grain_text(Kind.TIMESTAMP, step)
                     raise BadRequest(
                         "CAP-GRAIN",
                         f"pipeline {self.pipeline.name}: {name} of {node.name} is "
-                        f"{grain_text(Kind.TIMESTAMP, abs(units(length)))}, and the stream's times "
+                        f"{grain_text(Kind.TIMESTAMP, span)}, and the stream's times "
                         f"are whole multiples of {told}",
                         f"choose a multiple of {told}; or capture the stream with a finer `every`",
                         pipeline=self.pipeline.name,
