@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import pyarrow as pa
@@ -16,7 +18,9 @@ from capstan.backfill.gaps import State, survey
 from capstan.backfill.proposing import Backfill, What, propose
 from capstan.declare import Declarations, Replay, Transform
 from capstan.ledger import coverage
+from capstan.ledger.changes import note_touched
 from capstan.replay.others import Change, changes_since
+from capstan.tape.delta import entry_of
 from capstan.tape.lake import Lake
 from capstan.testing.bare import Books, lay_tape
 from capstan.times import Box
@@ -210,6 +214,57 @@ def test_files_without_bounds_may_have_anything(tmp_path: Path) -> None:
     table.alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "0"})
     deltalake.write_deltalake(target.path, rows([0], [1]), mode="append")
     assert target.states() == [("changed", BOTH)] * 3
+
+
+def test_what_maintenance_has_noted_outlives_its_entry_in_the_log(target: Target) -> None:
+    target.table.delete("day = '2024-05-02'")
+    assert note_touched(target.lake, target.path, 1) == 1
+    assert note_touched(target.lake, target.path, 1) == 0
+    told = target.since()
+    target.write(rows([0], [5]), {"run": "later"})
+    target.table.create_checkpoint()
+    for version in range(5):
+        (Path(target.path) / "_delta_log" / f"{version:020}.json").unlink()
+    assert target.states() == [COVERED, ("changed", BOTH), COVERED]
+    assert target.since() == told
+    # What is done after the last look is told by the log.
+    target.table.delete("day = '2024-05-03' AND _worker = 1")
+    assert target.states() == [COVERED, ("changed", BOTH), ("changed", ("b",))]
+
+
+def test_entries_that_were_noted_are_read_once(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target.table.delete("day = '2024-05-02'")
+    note_touched(target.lake, target.path, 1)
+    read: list[int] = []
+
+    def counting(path: str, version: int) -> Iterator[dict[str, Any]]:
+        read.append(version)
+        return entry_of(path, version)
+
+    monkeypatch.setattr("capstan.tape.delta.entry_of", counting)
+    assert [state for state, _ in target.states()] == ["covered", "changed", "covered"]
+    assert read == []
+
+
+def test_what_was_noted_of_another_table_counts_for_nothing(target: Target) -> None:
+    target.table.delete("day = '2024-05-02'")
+    note_touched(target.lake, target.path, 1)
+    shutil.rmtree(target.path)
+    DeltaTable.create(target.path, ROWS, partition_by=["_worker"])
+    for day in range(3):
+        target.write(rows([0, 1], [day]), {"run": f"day{day}", "publish": True})
+    assert target.states() == [COVERED] * 3
+
+
+def test_many_kinds_of_files_are_noted_as_any(target: Target) -> None:
+    days = [day / 100 for day in range(65)]
+    for day in days:
+        deltalake.write_deltalake(target.path, rows([0], [day]), mode="append")
+    target.table.delete("day < '2024-05-02'")
+    note_touched(target.lake, target.path, 1)
+    assert target.since()[-1].region == Region(Box((None,), (None,)))
 
 
 def test_an_entry_that_is_gone_from_the_log_tells_nothing(target: Target) -> None:

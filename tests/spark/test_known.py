@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from capstan.errors import BadRequest
+from capstan.replay.ownership import require_own_rows
 from capstan.replay.plan import make_plan
-from capstan.replay.target import require_known
 from capstan.tape.lake import Lake
 from capstan.testing.bare import Books
 from capstan.testing.earlier import publish_all
@@ -51,7 +52,7 @@ def known(play: Play, tmp_path: Path) -> Known:
         }
         laid = {run: (workers, region) for run, region in each.items()}
         publish_all(Books(lake, NAME, plan.target), laid)
-        require_known(play.spark, lake, plan)
+        require_own_rows(play.spark, replace(plan, lake=lake))
 
     return filled
 
@@ -80,13 +81,13 @@ def test_rows_that_another_stream_has_replaced_since_are_its_own(
     plan = make_plan(play.lake, play.declarations, play.request("table", **DAYS))
     lake, workers = Lake.at(tmp_path), tuple(sorted(plan.workers))
     publish_all(Books(lake, NAME, plan.target), {"table-00000001-1": (workers, plan.region)})
-    require_known(play.spark, lake, plan)
+    require_own_rows(play.spark, replace(plan, lake=lake))
     # The version that a run has published counts up from 1: the first of these is elsewhere.
     far = Region(Box((0,), (1,)))
     theirs = {"far-00000001-1": (workers, far), "table-00000002-1": (workers[:1], plan.region)}
     publish_all(Books(lake, "other", plan.target), theirs)
     said = r"CAP-ADOPT.* of this output .*: table-00000002-1 of stream other"
     with pytest.raises(BadRequest, match=said) as caught:
-        require_known(play.spark, lake, plan)
+        require_own_rows(play.spark, replace(plan, lake=lake))
     all_ = play.spark.read.format("delta").load(plan.target)
     assert caught.value.fields["rows"] == all_.where(f"_worker = {workers[0]}").count() > 0

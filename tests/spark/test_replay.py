@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
+from deltalake import DeltaTable
 
 from capstan.capture.run import capture
 from capstan.declare import Mode, Target, Transform
@@ -18,6 +19,7 @@ from capstan.errors import AnswerIsNo, BadRequest, Held, NotComplete
 from capstan.ledger import claims, coverage, runs, tables
 from capstan.ledger.claims import Scope
 from capstan.ledger.identity import RunId
+from capstan.replay.preview import preview
 from capstan.replay.run import Outcome, unlock
 from capstan.steps import listening
 from capstan.tape.lake import Lake, exists
@@ -567,6 +569,31 @@ class TestFollow:
         assert play.column("followed") == between(0, 94)
         with pytest.raises(BadRequest, match="CAP-FOLLOW"):
             play("followed", follow="daily", workers=("a",))
+
+    def test_what_others_have_changed_is_told_once(
+        self, growing: tuple[Play, Callable[[int, int], None]]
+    ) -> None:
+        play, feed = growing
+        feed(0, 60)
+        play("changed", follow="daily")
+        DeltaTable(play.lake.table("changed")).delete("id = 3")
+        told: list[object] = []
+
+        def listen(point: str, facts: Mapping[str, object]) -> None:
+            if point == "replay.changed":
+                told.append(facts["change"])
+
+        with listening(listen):
+            play("changed", follow="daily")
+            [first] = told
+            feed(60, 100)
+            play("changed", follow="daily")
+            play("changed", follow="daily")
+        assert str(first).startswith("version 2 (DELETE, ")
+        # Told until a run has published after it; the plan and the gaps go on telling it.
+        assert told == [first, first]
+        asked = play.request("changed", follow="daily")
+        assert list(map(str, preview(play.lake, play.declarations, asked).changes)) == [first]
 
     @pytest.mark.nightly
     def test_by_whole_days(self, growing: tuple[Play, Callable[[int, int], None]]) -> None:

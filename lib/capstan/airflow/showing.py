@@ -68,10 +68,12 @@ def _difference(difference: Mapping[str, object]) -> list[str]:
     names = ("added", "removed", "changed")
     cells = f"{difference.get('differing')} of {difference.get('cells')} change"
     rows = [(f"rows {name}", difference.get(name)) for name in names]
-    columns = difference.get("new_columns")
-    parts = [
-        _page("What publishing would change", [*rows, ("cells", cells), ("new columns", columns)])
+    rows += [
+        ("cells", cells),
+        ("new columns", difference.get("new_columns")),
+        ("foreign rows", difference.get("foreign")),
     ]
+    parts = [_page("What publishing would change", rows)]
     sample = difference.get("sample")
     if isinstance(sample, list) and sample:
         parts += [

@@ -39,6 +39,7 @@ def difference_tables(difference: Mapping[str, object]) -> list[RenderableType]:
                 ("rows changed", difference["changed"]),
                 ("cells", f"{cell(difference['differing'])} of {cell(difference['cells'])} change"),
                 ("new columns", difference["new_columns"]),
+                ("foreign rows", difference["foreign"]),
                 ("", ""),
             ],
         )

@@ -47,6 +47,10 @@ _DONE: Mapping[str, Callable[[Facts], str]] = {
     "verify.events": lambda facts: f"{facts.get('read', 0):,} events verified",
     "verify.deep": lambda _: "records compared with their events",
     "replay.verify": lambda facts: f"recordings of {facts.get('workers')} workers are sound",
+    "replay.changed": lambda facts: (
+        f"{facts.get('into')}: {facts.get('change')} has changed rows that stand; "
+        "`capstan replay` over their times mends them"
+    ),
     "replay.claim": lambda facts: f"{facts.get('run')}, attempt {facts.get('attempt')}: claimed",
     "replay.fence": lambda _: "earlier attempts are shut out",
     "replay.intent": lambda facts: f"{facts.get('records', 0):,} records to play",

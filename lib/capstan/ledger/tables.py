@@ -117,6 +117,17 @@ SCHEMAS = {
             StructField("state", _TEXT),
         ]
     ),
+    "changes": StructType(
+        [
+            StructField("target", _TEXT),
+            StructField("table", _TEXT),
+            StructField("version", _LONG),
+            StructField("operation", _TEXT),
+            StructField("made", MOMENT),
+            StructField("files", _TEXT),
+            StructField("at", MOMENT),
+        ]
+    ),
     "metrics": StructType(
         [
             StructField("run", _TEXT),

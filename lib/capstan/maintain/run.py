@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from capstan.breakage import at, foreseen, told
 from capstan.errors import AnswerIsNo, CapstanError, Held
+from capstan.ledger.changes import note_touched
 from capstan.ledger.tables import now as moment
+from capstan.ledger.tables import read_rows
 from capstan.maintain.clearing import clear_snapshots, clear_staging
 from capstan.maintain.compact import Compacted, compact_index
 from capstan.maintain.records import compact_records
@@ -263,7 +265,26 @@ def _shared(spark: SparkSession, lake: Lake, done: Maintained) -> list[Table]:
             done,
         )
         found.append(_kept_up(spark, compacted, table.path))
+    _note_changes(lake, done)
     return found
+
+
+def _note_changes(lake: Lake, done: Maintained) -> None:
+    """Note what others have done to targets, before the logs of those lose it."""
+    first: dict[str, int] = {}
+    for row in read_rows(lake, "coverage", ("target", "target_version")):
+        target, version = str(row["target"]), int(str(row["target_version"] or 0))
+        first[target] = min(version, first.get(target, version))
+    for target, version in first.items():
+        try:
+            with at(target):
+                note_touched(lake, target, version)
+        except Exception as error:
+            found = told(error)
+            if found.code == "CAP-DISK-FULL":
+                raise
+            # A target is its owner's: one that is away holds up nothing.
+            done.busy.append(found)
 
 
 def _kept_up(spark: SparkSession, compacted: Compacted, path: str) -> Table:

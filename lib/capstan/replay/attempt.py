@@ -24,6 +24,7 @@ from capstan.replay.follow import require_cursor
 from capstan.replay.holding import shut_out
 from capstan.replay.job import Job
 from capstan.replay.own_times import require_times_of_rows
+from capstan.replay.ownership import require_own_keys, require_own_rows
 from capstan.replay.play import Output, expected_rows, playing, require_columns
 from capstan.replay.resuming import keep_state, snapshot_of_run
 from capstan.session import interpreting
@@ -61,7 +62,7 @@ def carry_out(job: Job) -> Outcome:
     Raises:
         CapstanError: What `capstan.replay.run.replay` tells of.
     """
-    target.require_known(job.spark, job.lake, job.plan)
+    require_own_rows(job.spark, job.plan)
     require_no_clash(job.lake, job.plan, [job.run.name])
     require_columns(job.spark, job.plan)
     require_own_times(job.spark, job.plan)
@@ -189,6 +190,7 @@ def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str
     reached("replay.staging", run=job.run.name)
     staged = read_all(job.spark, staging)
     target.require_inside(job.plan, staged)
+    require_own_keys(job.plan, staged)
     audit = target.audit(job.spark, job.plan, staged)
     reached("replay.audit", run=job.run.name, passed=audit.passed, cells=audit.cells)
     note_findings(job.lake, job.plan, audit, run=job.run.name, attempt=job.attempt)

@@ -23,6 +23,7 @@ from capstan.audit.view import View, table_view
 from capstan.declare import Mode
 from capstan.replay import target
 from capstan.replay.columns import require_columns_kept
+from capstan.replay.ownership import foreign_rows
 from capstan.replay.plan import Plan
 from capstan.replay.play import playing
 from capstan.tape import delta
@@ -51,6 +52,8 @@ class Difference:
         cells: Cells (worker, time) with rows before or after.
         differing: How many of them would change; of `append` and `merge`, those of what is played.
         new_columns: Columns that the target does not have yet; they are not compared.
+        foreign: Rows that it would replace, or merge over, and that no replay of its output has put
+            there: they are lost only with --adopt.
         findings: Some of these rows: what there would be as `expected`, what is there as `actual`.
     """
 
@@ -60,6 +63,7 @@ class Difference:
     cells: int
     differing: int
     new_columns: tuple[str, ...]
+    foreign: int
     findings: tuple[Finding, ...]
 
     def as_json(self, time_type: TimeType) -> dict[str, object]:
@@ -71,6 +75,7 @@ class Difference:
             "cells": self.cells,
             "differing": self.differing,
             "new_columns": list(self.new_columns),
+            "foreign": self.foreign,
             "sample": [
                 {
                     "kind": _KINDS[each.kind],
@@ -117,7 +122,8 @@ def _compared(
         # A merge takes nothing away: a second row of a key that is there is updated with it.
         removed, changed = 0, changed + removed
     new = tuple(name for name in wanted.columns if name not in present.columns)
-    return Difference(added, removed, changed, cells_, differing, new, rows.findings)
+    foreign = foreign_rows(spark, plan, wanted)
+    return Difference(added, removed, changed, cells_, differing, new, foreign, rows.findings)
 
 
 def _present(spark: SparkSession, plan: Plan, wanted: DataFrame) -> DataFrame:

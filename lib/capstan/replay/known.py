@@ -29,7 +29,11 @@ Labels = Mapping[str, Mapping[int, str]]
 
 
 def known_sql(
-    plan: Plan, schema: StructType, covered: Iterable[Covered], labels: Labels | None = None
+    plan: Plan,
+    schema: StructType,
+    covered: Iterable[Covered],
+    labels: Labels | None = None,
+    within: Scope | None = None,
 ) -> str:
     """The condition that a row is one that this output has put there; null where it has no time.
 
@@ -37,12 +41,13 @@ def known_sql(
     What another one has covered since is not known any more.
 
     Args:
-        plan: Whose rows are asked for: what is covered beside them is left out.
+        plan: Whose rows are asked for.
         schema: The target's columns.
         covered: What stands in the target, in the order it was published.
         labels: What the workers of other streams stand for, where that is known.
+        within: What is covered beside it is left out; the plan's own workers and times by default.
     """
-    parts = _in_turn(plan, _placed(plan, schema, covered, labels or {}))
+    parts = _in_turn(plan, _placed(plan, schema, covered, labels or {}, within or plan.scope))
     terms = _Terms(plan, schema)
     known, regions = "false", 0
     for own, strips_ in parts:
@@ -60,9 +65,9 @@ def known_sql(
 
 
 def _placed(
-    plan: Plan, schema: StructType, covered: Iterable[Covered], labels: Labels
+    plan: Plan, schema: StructType, covered: Iterable[Covered], labels: Labels, within: Scope
 ) -> Iterator[tuple[bool, Scope]]:
-    """What is covered of the plan's rows, and whether by its own output, in the order given."""
+    """What is covered within a scope, and whether by its own output, in the order given."""
     everything = Region(Box.everything(plan.time_type))
     column = plan.layout.worker
     by_label = column is not None and isinstance(schema[column].dataType, StringType)
@@ -74,7 +79,7 @@ def _placed(
             scope = replace(scope, region=everything)
         if not own and by_label:
             scope = replace(scope, workers=_numbers(plan, scope, labels.get(each.stream)))
-        if scope.meets(plan.scope):
+        if scope.meets(within):
             yield own, scope
 
 

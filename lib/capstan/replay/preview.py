@@ -134,9 +134,8 @@ def preview(lake: Lake, declarations: Declarations, request: Request) -> Preview
         require_no_clash(lake, plan, _own_runs(lake, plan))
     files, files_all, size = _to_read(plan)
     played = summary.played(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
-    covered = tuple(
-        each for each in coverage.standing(lake, plan.target) if each.scope.meets(plan.scope)
-    )
+    standing_there = coverage.standing(lake, plan.target)
+    covered = tuple(each for each in standing_there if each.scope.meets(plan.scope))
     return Preview(
         plan,
         played,
@@ -144,7 +143,8 @@ def preview(lake: Lake, declarations: Declarations, request: Request) -> Preview
         files_all,
         size,
         covered,
-        changes_since(plan, covered),
+        # A followed replay passes over what it has played: it is told of changes there as well.
+        changes_since(plan, covered if request.follow is None else standing_there),
         standing_in(plan, covered),
         absent_from(plan, declarations, states, played.by_worker),
         late_in(plan.tape, plan.cut, tuple(plan.workers), plan.reads, plan.everyone),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from capstan.declare import Declarations
 from capstan.errors import BadRequest, Fenced
-from capstan.ledger import claims, runs
+from capstan.ledger import claims, coverage, runs
 from capstan.ledger.runs import History, Step
 from capstan.replay import settle, target
 from capstan.replay.approval import Decision, require_unmoved, require_waiting
@@ -21,6 +21,7 @@ from capstan.replay.follow import (
     nothing_new,
 )
 from capstan.replay.job import Job, draft_of, require_intent, restore
+from capstan.replay.others import changes_since
 from capstan.replay.plan import Plan, make_plan, target_path
 from capstan.replay.request import Request
 from capstan.replay.rollback import roll_back
@@ -47,7 +48,7 @@ def replay(
     Of a range that was complete it is the same at any later cut: nothing can have come to it.
 
     Raises:
-        BadRequest: The request cannot be meant as it stands; see `make_plan`, `require_known`;
+        BadRequest: The request cannot be meant as it stands; see `make_plan`, `require_own_rows`;
             `CAP-LAKE` for a target where two that commit at once would both win.
         AnswerIsNo: `CAP-VIOLATION` when the recording is not sound, `CAP-AUDIT` when what was
             stored is not what the tape promises; nothing is published.
@@ -78,6 +79,7 @@ def replay(
     job = Job(spark, lake, plan, run, started)
     if request.follow is not None:
         _require_target(plan, stands)
+        _tell_changes(plan, stands)
     if request.follow is not None and nothing_new(plan):
         found = last.certificate if last is not None else None
         return Outcome(found or {}, stood=True)
@@ -106,6 +108,15 @@ def _require_target(plan: Plan, last: History | None) -> None:
         follow=plan.request.follow,
         target=plan.target,
     )
+
+
+def _tell_changes(plan: Plan, last: History | None) -> None:
+    """Tell what others have done to rows of the target since the last run of a followed replay."""
+    if last is None or last.certificate is None:
+        return
+    version = int(str(last.certificate["target_version"]))
+    for each in changes_since(plan, coverage.standing(plan.lake, plan.target), version):
+        reached("replay.changed", into=plan.request.into, change=str(each))
 
 
 def _pinned(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,19 +20,17 @@ from capstan.audit.checks import prepare
 from capstan.declare import Mode
 from capstan.errors import BadRequest, Broken, Fenced
 from capstan.ledger import coverage
-from capstan.ledger.coverage import Covered
 from capstan.ledger.identity import RunId
 from capstan.ledger.retired import boxes_of, gone, needed_of
-from capstan.replay.known import known_sql
 from capstan.replay.plan import Plan
 from capstan.replay.play import playing
-from capstan.tape import delta, summary
+from capstan.tape import delta
 from capstan.tape.creating import create_table
 from capstan.tape.delta import Commit
 from capstan.tape.files import is_empty
-from capstan.tape.lake import Lake, is_table
+from capstan.tape.lake import is_table
 from capstan.tape.predicates import quoted
-from capstan.tape.tape import newest_cut, open_tape, stored_payload
+from capstan.tape.tape import stored_payload
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +57,7 @@ def ensure(spark: SparkSession, plan: Plan, schema: StructType) -> None:
         if field.name in there.names and there[field.name].dataType != field.dataType:
             kinds = there[field.name].dataType.simpleString(), field.dataType.simpleString()
             raise _misfit(plan, field.name, f"is {kinds[0]} there, and {kinds[1]} in the replay")
-    _require_placed(plan, there)
+    require_placed(plan, there)
 
 
 def _tell_gone(spark: SparkSession, plan: Plan) -> None:
@@ -71,8 +68,12 @@ def _tell_gone(spark: SparkSession, plan: Plan) -> None:
         coverage.write_gone(plan.lake, plan.target, {each.run for each in told})
 
 
-def _require_placed(plan: Plan, there: StructType) -> None:
-    """Check that a table has the columns that say of which worker and time a row is."""
+def require_placed(plan: Plan, there: StructType) -> None:
+    """Check that a table has the columns that say of which worker and time a row is.
+
+    Raises:
+        BadRequest: `CAP-TARGET-SCHEMA`, naming the column that it lacks.
+    """
     for name in (plan.layout.worker, plan.layout.time):
         if name is not None and name not in there.names:
             raise _misfit(plan, name, "is not there: rows could not be told apart")
@@ -97,52 +98,6 @@ def predicate(plan: Plan, schema: StructType) -> str:
     """The condition of the rows that the replay may change."""
     scope = plan.scope
     return plan.layout.predicate(schema, plan.time_type, scope.workers, scope.region)
-
-
-def require_known(spark: SparkSession, lake: Lake, plan: Plan) -> None:
-    """Check that no row of the range came from elsewhere, unless the request adopts them.
-
-    Elsewhere is also another stream, transform or pipeline, whatever its run has certified.
-
-    Raises:
-        BadRequest: `CAP-ADOPT`, saying how many rows there are that are not of this output, and
-            which others have covered some of the range;
-            `CAP-TARGET-SCHEMA` where the table does not say of which worker and time a row is.
-    """
-    if plan.request.adopt or plan.request.mode is not Mode.REPLACE or not is_table(plan.target):
-        return
-    rows = delta.load(spark, plan.target)
-    _require_placed(plan, rows.schema)
-    covered = coverage.standing(lake, plan.target)
-    known = known_sql(plan, rows.schema, covered, _labels(lake, plan, covered))
-    where = f"({predicate(plan, rows.schema)}) AND NOT coalesce({known}, false)"
-    count = rows.where(where).count()
-    if count:
-        raise BadRequest(
-            "CAP-ADOPT",
-            f"target {plan.request.into} has {count} rows in the range that no replay of this "
-            f"output put there{_others(plan, covered)}",
-            "look at them, then replace them with --adopt",
-            target=plan.target,
-            rows=count,
-        )
-
-
-def _labels(lake: Lake, plan: Plan, covered: Iterable[Covered]) -> dict[str, Mapping[int, str]]:
-    """What the workers of the other streams stand for that have rows in the target."""
-    found: dict[str, Mapping[int, str]] = {}
-    for stream in {each.stream for each in covered} - {plan.tape.name}:
-        with suppress(BadRequest):
-            tape = open_tape(lake, stream)
-            found[stream] = summary.worker_labels(tape, newest_cut(tape))
-    return found
-
-
-def _others(plan: Plan, covered: Iterable[Covered]) -> str:
-    """The other outputs whose runs have covered some of the range, to be told."""
-    met = (x for x in covered if x.output != plan.output and x.scope.meets(plan.scope))
-    named = dict.fromkeys(f"{each.run} of stream {each.stream}" for each in met)
-    return f"; runs of others there: {', '.join(list(named)[:3])}" if named else ""
 
 
 def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:

@@ -18,6 +18,7 @@ from capstan.errors import BadRequest, Broken
 
 LEDGERS = (
     "runs", "coverage", "claims", "verified", "findings", "metrics", "snapshots", "retired",
+    "changes",
 )  # fmt: skip
 
 # Hadoop's names for S3.
