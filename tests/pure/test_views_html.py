@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capstan.cli import main
+from capstan.cli.tables import run_rows
 from capstan.declare import Declarations
 from capstan.ledger.tables import as_text
 from capstan.tape.lake import Lake
@@ -170,6 +171,40 @@ def test_nothing_of_data_is_ever_markup(lake):
         page.require_harmless(scripts=1)
         assert "{{ 7*1000007 }}" in text
         assert "7000049" not in text
+
+
+STACK = "An error occurred while calling o12.save.\n: org.apache.spark.SparkException: {}\n" + (
+    "\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:2898)\n" * 100
+)
+
+
+@pytest.mark.parametrize(
+    ("detail", "code", "said"),
+    [
+        (
+            {"error": STACK.format("[FAILED_READ_FILE.NO_HINT] reading file file:/l/a.parquet. ")},
+            "CAP-DAMAGED",
+            "a file cannot be read: /l/a.parquet",
+        ),
+        ({"error": STACK.format("what nobody foresaw")}, "CAP-BROKEN", "what nobody foresaw"),
+        ({"error": "CAP-AUDIT", "message": "rows are missing " * 1000}, "CAP-AUDIT", "are missing"),
+    ],
+)
+def test_what_a_run_failed_with_is_a_code_and_a_line(tmp_path, detail, code, said):
+    lake = Lake.at(tmp_path)
+    Books(lake, "s", lake.table("t")).stepped("t-0c0c0c0c-1", "failed", detail)
+    runs = list_runs(lake)
+    assert runs[0].error["error"] == code
+    assert [row["error"] for row in run_rows(lake, NOTHING, None, None)] == [code]
+    common = {"base": "/capstan", "airflow": "", "here": "/", "lake": lake.root}
+    for text in (
+        render("runs.html", runs=runs, total=1, page=1, more=False, **common),
+        render("run.html", view=runs[0], **common),
+    ):
+        assert code in text
+        assert "DAGScheduler" not in text
+        assert len(text) < 8_000
+    assert said in text
 
 
 def test_a_run_that_waits_shows_what_it_would_change(lake):

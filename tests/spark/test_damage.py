@@ -11,6 +11,7 @@ import pytest
 
 from capstan.breakage import told
 from capstan.errors import Broken, CapstanError
+from capstan.ledger.runs import read_histories
 from capstan.tape.lake import Lake
 from capstan.tape.tape import open_tape
 from capstan.testing import contents, little
@@ -103,6 +104,9 @@ def test_a_file_of_the_right_length_that_cannot_be_read_is_named(spark, damaged,
         found = error_of(lambda work=work: work(spark, damaged))
         assert (found.code, found.fields["path"]) == ("CAP-DAMAGED", str(file))
     require_nothing_written(damaged)
+    # What Spark raised is a stack of Java; the ledger keeps what it stands for.
+    [run] = read_histories(damaged).values()
+    assert run.last.detail == found.as_json()
 
 
 @pytest.mark.parametrize("table", ["events", "records"])

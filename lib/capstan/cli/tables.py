@@ -206,7 +206,7 @@ def _run_row(history: History, holds: bool) -> dict[str, object]:
     last, intent = history.last, history.first_intent
     certificate = history.certificate or (intent.detail["certificate"] if intent else {})
     assert isinstance(certificate, Mapping)
-    error = last.detail.get("error") if last.step is Step.FAILED else None
+    error = last.error.get("error")
     if last.step is Step.REJECTED:
         error = "CAP-REJECTED"
     return {

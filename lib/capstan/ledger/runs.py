@@ -9,7 +9,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from capstan.errors import BadRequest, Fenced
+from capstan.breakage import foreseen, reason
+from capstan.errors import BadRequest, Broken, Fenced
 from capstan.ledger.identity import DIGITS, RunId, short_name, stem_of
 from capstan.ledger.regions import parse_region
 from capstan.ledger.tables import append_rows, as_text, read_rows
@@ -39,6 +40,9 @@ class Step(StrEnum):
     """What it published was taken back."""
 
 
+AGAIN = "give the same command again"
+"""What to do about a run that failed by what nobody foresaw."""
+
 # After one of these an attempt holds nothing any more.
 TERMINAL = frozenset({Step.DONE, Step.FAILED, Step.ROLLED_BACK, Step.REJECTED})
 
@@ -56,6 +60,19 @@ class Row:
     target: str
     at: datetime
     detail: Mapping[str, object]
+
+    @property
+    def error(self) -> Mapping[str, object]:
+        """The coded error that the attempt ended with; empty for other steps."""
+        if self.step is not Step.FAILED:
+            return {}
+        said = str(self.detail.get("error"))
+        if said.startswith("CAP-"):
+            return self.detail
+        # Ledgers of before keep what was raised by others as it was, with all its stack.
+        raised = Exception(said)
+        found = foreseen(raised) or Broken("CAP-BROKEN", reason(raised), AGAIN)
+        return found.as_json()
 
 
 @dataclass(frozen=True, slots=True)

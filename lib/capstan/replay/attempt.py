@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capstan.errors import CapstanError, Fenced
+from capstan import breakage
+from capstan.errors import Fenced
 from capstan.ledger import claims, runs
 from capstan.ledger.runs import Step
 from capstan.replay import certificate, settle, target
@@ -78,8 +79,7 @@ def carry_out(job: Job) -> Outcome:
         raise
     except Exception as error:
         # Said before it is over, so that the claim does not outlive the attempt.
-        detail = error.as_json() if isinstance(error, CapstanError) else {"error": str(error)}
-        job.write(Step.FAILED, detail)
+        job.write(Step.FAILED, breakage.told(error, runs.AGAIN).as_json())
         raise
 
 

@@ -74,6 +74,7 @@ def _environment() -> Environment:
         size=shown.size,
         value=shown.value_text,
         row=shown.row_text,
+        brief=shown.brief_text,
     )
     made.globals.update(
         states=shown.STATES,

@@ -175,7 +175,7 @@ def _view(history: History, *, holds: bool) -> RunView:
                 row.attempt,
                 str(row.step),
                 row.at,
-                row.detail if row.step is Step.FAILED else {},
+                row.error,
                 row.detail if str(row.step) in _DECIDED else {},
             )
             for row in history.rows

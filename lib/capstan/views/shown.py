@@ -23,6 +23,7 @@ STATES = {
 _TAIL = re.compile(r"(?::00)?(?:\.0+)?Z?$")
 _MIDNIGHT = re.compile(r"T00:00(?::00)?(?:\.0+)?Z?$")
 _LONGEST = 200
+_LONGEST_LINE = 600
 _UNITS = ((86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "min"), (1_000_000, "s"))
 
 
@@ -167,6 +168,12 @@ def row_text(value: object) -> str:
         return value_text(value)
     text = " ".join(", ".join(f"{name}={part}" for name, part in value.items()).split())
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+
+
+def brief_text(value: object) -> str:
+    """What an error says, on one line of at most 600 characters; nothing where it says nothing."""
+    text = "" if value is None else " ".join(str(value).split())
+    return text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + "..."
 
 
 def range_text(since: object, until: object) -> str:
