@@ -12,6 +12,7 @@ from capstan.capture.listing import (
     File,
     Listing,
     Reason,
+    fresh_files,
     passed_over,
     path_of,
     read_files,
@@ -107,6 +108,11 @@ def test_each_file_that_was_not_read_has_its_reason(place: Place) -> None:
     hidden = [".part/d.parquet", "_export.parquet"]
     assert place.passed() == {"hidden": hidden, "unread": ["2024/05/b c.parquet"]}
     assert place.passed(pathGlobFilter="a*")["excluded"] == ["2024/05/b c.parquet"]
+    assert place.passed(pathGlobFilter="b*")["unread"] == ["2024/05/b c.parquet"]
+    # Which of them options of age leave out, Spark alone can tell.
+    aged = place.source(maxFileAge="1d")
+    assert passed_over(aged, place.listing, {}).counts == {"hidden": 2, "excluded": 2}
+    assert len(fresh_files(aged, place.listing, {})) == 2
     place.read("2024/05/b c.parquet")
     assert place.passed() == {"hidden": hidden}
 
@@ -149,7 +155,6 @@ def test_what_is_no_folder_of_files_is_not_listed(tmp_path: Path) -> None:
     for source in (
         Source(format="kafka"),
         Source(format="delta", path=str(tmp_path)),
-        Source(format="json", path=f"{tmp_path}/*.json"),
         Source(format="json", path="nowhere://at/all"),
     ):
         assert Listing.of(source) is None
@@ -158,6 +163,41 @@ def test_what_is_no_folder_of_files_is_not_listed(tmp_path: Path) -> None:
         found = Listing.of(Source(format="json", path=str(path)))
         assert found is not None
         assert [file.size for file in found.files.values()] == [2]
+
+
+_ABOVE_PARTITIONS = ("2024/*", "{2024/06,a*}", "*")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("*.json", ["a.json", "b[1].json"]),
+        ("?.json", ["a.json"]),
+        ("b\\[1\\].json", ["b[1].json"]),
+        ("{a,x}.json", ["a.json"]),
+        ("2024/*", ["2024/05/_c.json", "2024/05/d.json", "2024/06/k=v/e.json"]),
+        ("2024/0[1-5]", ["2024/05/_c.json", "2024/05/d.json"]),
+        ("20*/0[^5]/*", ["2024/06/k=v/e.json"]),
+        ("{2024/06,a*}", ["2024/06/k=v/e.json", "a.json"]),
+        ("*", ["2024/05/_c.json", "2024/05/d.json", "2024/06/k=v/e.json", "a.json", "b[1].json"]),
+        ("nothing*", []),
+    ],
+)
+def test_a_path_with_wildcards_lists_what_it_stands_for(
+    place: Place, pattern: str, found: list[str]
+) -> None:
+    place.lay("a.json", "b[1].json", "2024/05/_c.json", "2024/05/d.json", "2024/06/k=v/e.json")
+    source = Source(format="json", path=f"{place.folder}/{pattern}")
+    listing = Listing.of(source)
+    assert listing is not None
+    assert (
+        sorted(Path(path).relative_to(place.folder).as_posix() for path in listing.files) == found
+    )
+    hidden = {"2024/05/_c.json"}.intersection(found)
+    fresh = fresh_files(source, listing, {})
+    assert set(listing.files) - set(fresh) == {f"{place.folder}/{name}" for name in hidden}
+    # What the pattern says itself of the folders is none of the records' columns.
+    assert listing.folders_named() == ({"k"} if pattern in _ABOVE_PARTITIONS else set())
 
 
 @pytest.mark.parametrize(

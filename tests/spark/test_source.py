@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
+import pyarrow as pa
 import pytest
+from pyarrow import orc, parquet
 
 from capstan.capture.comparing import Difference, compare
 from capstan.capture.listing import Passed
@@ -17,6 +19,7 @@ from capstan.capture.run import capture, put_back
 from capstan.declare import (
     ByColumn,
     ByKey,
+    ByPartition,
     Declarations,
     EpochTime,
     EventTime,
@@ -311,16 +314,31 @@ class TestListing:
         lay(source, "3", rows(range(20, 30)))
         assert capture(spark, lake, stream).fed == 10
 
-    def test_a_path_with_wildcards_is_a_rule_of_its_own(
+    def test_a_path_with_wildcards_is_listed_as_well(
         self, spark: SparkSession, lake: Lake, source: Path
     ) -> None:
-        for number, name in enumerate(["in/0", "out/1"]):
+        for number, name in enumerate(["in/0", "out/1", "in/deep/2", "in/_3"]):
             path = source / name
             lay(path.parent, path.name, rows(range(10 * number, 10 * number + 10)))
         stream = little_stream(source)
-        some = replace(stream.source, path=f"{source}/i*/*.parquet")
-        found = capture(spark, lake, replace(stream, source=some))
-        assert (found.fed, found.passed) == (10, None)
+        stream = replace(stream, source=replace(stream.source, path=f"{source}/i*"))
+        found = capture(spark, lake, stream)
+        assert (found.fed, found.passed) == (
+            20,
+            Passed({"hidden": 1}, {"hidden": ["in/_3.parquet"]}),
+        )
+        assert compare(spark, open_tape(lake, "little"), stream).passed == found.passed
+
+    def test_a_folder_whose_name_is_a_pattern_is_not_nothing(
+        self, spark: SparkSession, lake: Lake, tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "of [2024]"
+        lay(folder, "0", rows(range(10)))
+        stream = little_stream(folder)
+        with pytest.raises(BadRequest, match="CAP-SOURCE: .*takes for a pattern"):
+            capture(spark, lake, stream)
+        named = replace(stream.source, path=f"{tmp_path}/of \\[2024\\]")
+        assert capture(spark, lake, replace(stream, source=named)).fed == 10
 
     def test_names_of_folders_are_text(self, spark: SparkSession, lake: Lake, source: Path) -> None:
         for number, store in enumerate(["007", "07", "7"]):
@@ -342,6 +360,10 @@ def lay_columns(folder: Path, name: str, changes: dict[str, object], suffix: str
     table = pl.DataFrame({key: values for key, values in columns.items() if values is not None})
     if suffix == "parquet":
         table.write_parquet(folder / f"{name}.parquet")
+    elif suffix == "orc":
+        orc.write_table(table.to_arrow(), folder / f"{name}.orc")
+    elif suffix == "json":
+        table.write_ndjson(folder / f"{name}.json")
     else:
         table.write_csv(folder / f"{name}.csv")
 
@@ -355,11 +377,23 @@ class TestShapes:
         by = ByKey(by="key", columns=("id",), count=2)
         return little_stream(source, source=replace(made, **given), workers=by)
 
-    @pytest.mark.parametrize("suffix", ["parquet", "csv"])
+    @pytest.mark.parametrize(
+        ("suffix", "given"),
+        [
+            ("parquet", {}),
+            ("csv", {}),
+            ("orc", {}),
+            ("json", {}),
+            ("parquet", {"options": {"pathGlobFilter": "*.parquet"}}),
+            ("parquet", {"path": "*"}),
+        ],
+    )
     def test_what_a_file_has_besides_is_taken_and_one_of_before_lacks_it(
-        self, spark: SparkSession, lake: Lake, source: Path, suffix: str
+        self, spark: SparkSession, lake: Lake, source: Path, suffix: str, given: dict[str, object]
     ) -> None:
-        stream = self.stream(source, suffix)
+        if "path" in given:
+            given = {"path": f"{source}/{given['path']}"}
+        stream = self.stream(source, suffix, **given)
         for name, changes in (("0", {}), ("1", {"discount": [5, 6]}), ("2", {})):
             lay_columns(source, name, changes, suffix)
             assert capture(spark, lake, stream).records == 2
@@ -377,6 +411,7 @@ class TestShapes:
             ("parquet", {"at": [START.date()] * 2}, "at as date, and the stream has it as time"),
             ("csv", {"net": None, "gross": None, "brutto": [1, 2]}, "brutto where net is"),
             ("csv", {"net": None}, "gross where net is"),
+            ("orc", {"net": ["1", "2"]}, "net as string, and the stream has it as bigint"),
         ],
     )
     def test_all_else_is_refused_by_file_and_column(
@@ -399,6 +434,37 @@ class TestShapes:
         # Once it is mended, it is captured as any other.
         lay_columns(source, "1", {}, suffix)
         assert capture(spark, lake, stream).records == 2
+
+    @pytest.mark.parametrize(
+        ("more", "said"),
+        [
+            (
+                {"fine": pa.array([1, 2], pa.timestamp("ns", "UTC"))},
+                r"file 1\.parquet has .*fine as",
+            ),
+            ({"NET": pa.array([1, 2])}, r"file 1\.parquet has .*The column `net` already exists"),
+            ({"clock": pa.array([1, 2], pa.time64("us"))}, "TIME is not supported"),
+        ],
+    )
+    def test_what_spark_does_not_take_is_refused_by_name(
+        self, spark: SparkSession, lake: Lake, source: Path, more: dict[str, pa.Array], said: str
+    ) -> None:
+        source.mkdir()
+        parquet.write_table(pa.table({**COLUMNS, **more}), source / "1.parquet")
+        with pytest.raises(BadRequest, match=said):
+            capture(spark, lake, self.stream(source, "parquet"))
+        assert not Path(lake.root).exists()
+
+    def test_a_column_called_as_spark_calls_its_own_is_a_column(
+        self, spark: SparkSession, lake: Lake, source: Path
+    ) -> None:
+        lay_columns(source / "x", "1", {"_metadata": ["a", "b"]}, "parquet")
+        by = ByPartition(by="partition")
+        stream = replace(self.stream(source, "parquet"), workers=by)
+        assert capture(spark, lake, stream).records == 2
+        tape = open_tape(lake, "little")
+        assert set(summary.worker_labels(tape, newest_cut(tape)).values()) == {"x"}
+        assert compare(spark, tape, stream, deep=True).agrees
 
     def test_columns_in_another_order_are_read_by_name_or_refused(
         self, spark: SparkSession, lake: Lake, source: Path, tmp_path: Path

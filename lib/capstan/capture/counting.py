@@ -12,7 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from capstan.capture.listing import Listing
-from capstan.capture.source import options_of
+from capstan.capture.source import file_path, options_of
 from capstan.declare import Source
 from capstan.tape.files import read_all
 from capstan.tape.fingerprint import record_hashes, row_hashes, sum_mod64
@@ -125,9 +125,8 @@ def in_files(
     """
     listed = fed(spark, tape, cut, retired).select("batch", F.explode("files").alias("file"))
     payload = stored_payload(tape)
-    now = at_rest(spark, source, payload, listing).select(
-        "*", _uri("_metadata.file_path").alias("_file")
-    )
+    there = at_rest(spark, source, payload, listing)
+    now = there.select("*", _uri(file_path(there)).alias("_file"))
     nothing = F.lit(None).cast("bigint")
     drops = drops_malformed(source)
     h1, h2 = row_hashes(payload.fields) if deep or drops else (nothing, nothing)
@@ -159,7 +158,7 @@ def drops_malformed(source: Source) -> bool:
     return source.format.lower() in ("csv", "json", "xml") and modes[-1:] == ["DROPMALFORMED"]
 
 
-def _uri(path: str) -> Column:
+def _uri(path: str | Column) -> Column:
     """A file's URI; of one on this machine with as many slashes as in any other."""
     return F.regexp_replace(path, "^file:/+", "file:///")
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from capstan import breakage
 from capstan.capture import raw_text
 from capstan.capture.names import require_names
+from capstan.capture.source import file_path
 from capstan.declare import (
     ByColumn,
     ByKey,
@@ -100,13 +101,23 @@ def prepare(frame: DataFrame, stream: Stream) -> DataFrame:
     raw = raw.cast("string").alias("raw")
     whole, frame = frame, frame.drop(raw_text.COLUMN)
     require_names(stream, frame.schema)
-    return whole.select(
+    columns = (
         F.struct(*(F.col(quoted(name)) for name in frame.columns)).alias("data"),
         _label(frame, stream).cast("string").alias("label"),
         _key_worker(frame, stream).cast("int").alias("worker"),
         event_time(stream, frame).alias("at"),
         raw,
     )
+    try:
+        return whole.select(*columns)
+    except AnalysisException as error:
+        raise BadRequest(
+            "CAP-SOURCE",
+            f"stream {stream.name}: Spark does not take the source's columns as they are: "
+            f"{breakage.reason(error)}",
+            "give them other types or names where they come from",
+            stream=stream.name,
+        ) from error
 
 
 def event_time(stream: Stream, rows: DataFrame) -> Column:
@@ -182,7 +193,7 @@ def _label(frame: DataFrame, stream: Stream) -> Column:
         if stream.source.format == "kafka":
             return F.concat_ws("/", F.col("topic"), F.col("partition"))
         # A file's partition is the folder it lies in; the path is a URI, in which a plus is itself.
-        folder = F.regexp_extract(F.col("_metadata.file_path"), "([^/]+)/[^/]+$", 1)
+        folder = F.regexp_extract(file_path(frame), "([^/]+)/[^/]+$", 1)
         named = F.try_url_decode(F.replace(folder, F.lit("+"), F.lit("%2B")))
         return F.coalesce(named, folder)
     return F.lit(None)

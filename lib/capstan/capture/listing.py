@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from pyarrow import fs
 
-from capstan.capture import consumed
+from capstan.capture import consumed, globs
 from capstan.declare import Source
 from capstan.errors import BadRequest, CapstanError
 from capstan.tape.lake import is_table, list_files
@@ -27,15 +27,14 @@ from capstan.tape.tape import Tape
 FILES = frozenset({"parquet", "orc", "avro", "csv", "json", "xml", "text", "binaryfile"})
 """Formats of Spark whose source is a folder of files."""
 
-_GLOB = re.compile(r"[*?\[{]")
 _PARTITION = re.compile(r"[^/=]+=[^/]*")
 # What writers leave beside their files, and which holds no records.
 _MARKS = re.compile(
     r"_SUCCESS|_started_.*|_committed_.*|_metadata|_common_metadata|\..*\.crc|.*\._COPYING_"
 )
 _FOLDERS_OF_WRITERS = frozenset({"_temporary", "_spark_metadata", "_delta_log"})
-# Options that leave out files by their names or their age.
-_CHOOSING = frozenset({"pathglobfilter", "modifiedbefore", "modifiedafter", "maxfileage"})
+# Options that leave out files by their age.
+_BY_AGE = frozenset({"modifiedbefore", "modifiedafter", "maxfileage"})
 _SAMPLE = 3
 
 
@@ -84,29 +83,36 @@ class Listing:
         scheme: What its places begin with: `s3a://`, or nothing on this machine.
         root: The folder, or the file.
         files: Each of them by its path.
+        rule: Of a path with wildcards, which files are of the source; None of any other.
     """
 
     scheme: str
     root: str
     files: Mapping[str, File]
+    rule: re.Pattern[str] | None = None
 
     @classmethod
     def of(cls, source: Source) -> Listing | None:
         """The files that a source has, however deep they lie; None where they cannot be listed.
 
-        That is so for a source that is none of files, for a path with wildcards, which is a rule of
-        its own, and for a place that Arrow does not reach.
+        That is so for a source that is none of files, and for a place that Arrow does not reach.
         """
-        if source.path is None or source.format.lower() not in FILES or has_wildcards(source.path):
+        if source.path is None or source.format.lower() not in FILES:
             return None
-        root = path_of(source.path)
+        folder = globs.fixed_part(source.path) if globs.is_glob(source.path) else source.path
+        root, rule = path_of(folder), None
+        if folder != source.path:
+            rule = globs.rule_of(
+                f"{root.rstrip('/')}/{source.path.removeprefix(folder).lstrip('/')}"
+            )
         try:
-            found = list_files(source.path)
+            files = {path_of(info.path): _file(info) for info in list_files(folder)}
         except (CapstanError, OSError):
             return None
+        if rule is not None:
+            files = {path: file for path, file in files.items() if rule.fullmatch(path)}
         scheme = source.path.partition("://")[0] + "://" if "://" in source.path else ""
-        scheme = "" if scheme == "file://" else scheme
-        return cls(scheme, root, {path_of(info.path): _file(info) for info in found})
+        return cls("" if scheme == "file://" else scheme, root, files, rule)
 
     @property
     def partitioned(self) -> bool:
@@ -119,7 +125,7 @@ class Listing:
 
     def partitions(self, path: str) -> list[str]:
         """The names before the `=` in the names of a file's folders, from the outermost on."""
-        folders = self.inside(path).split("/")[:-1]
+        folders = self.below(path)[:-1]
         return [name.partition("=")[0] for name in folders if _PARTITION.fullmatch(name)]
 
     def place(self, path: str) -> str:
@@ -129,6 +135,12 @@ class Listing:
     def inside(self, path: str) -> str:
         """A file's path below the folder."""
         return path.removeprefix(self.root).lstrip("/")
+
+    def below(self, path: str) -> list[str]:
+        """The names of a file's folders and its own, without what the source's path says itself."""
+        found = None if self.rule is None else self.rule.fullmatch(path)
+        inside = self.inside(path) if found is None else (found["below"] or path.rpartition("/")[2])
+        return inside.lstrip("/").split("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +164,6 @@ class Passed:
             for reason, count in self.counts.items()
         )
         return "; ".join(told)
-
-
-def has_wildcards(path: str) -> bool:
-    """Whether a source's path stands for several, as Spark takes it."""
-    return _GLOB.search(path) is not None
 
 
 def path_of(uri: str) -> str:
@@ -196,8 +203,8 @@ def seen_files(tape: Tape) -> Read:
 
 
 def fresh_files(source: Source, listing: Listing, read: Read) -> list[str]:
-    """The files that the next capture reads, by their paths, in no order."""
-    found = _passed(source, listing, read)
+    """The files that the next capture may read, by their paths, in no order."""
+    found = _passed(source, listing, read, aged=Reason.UNREAD)
     return [path for path, reason in found if reason is Reason.UNREAD]
 
 
@@ -242,10 +249,21 @@ def require_none_renamed(listing: Listing, seen: Read, tape: Tape) -> None:
             )
 
 
-def _passed(source: Source, listing: Listing, read: Read) -> Iterator[tuple[str, Reason]]:
-    chosen = any(name.lower() in _CHOOSING for name in source.options)
+def _passed(
+    source: Source, listing: Listing, read: Read, aged: Reason = Reason.EXCLUDED
+) -> Iterator[tuple[str, Reason]]:
+    """Files with their reasons.
+
+    Args:
+        source: The declaration.
+        listing: The files.
+        read: Those that were read.
+        aged: The reason of a file that options leave out or not, by its age.
+    """
+    options = {name.lower(): value for name, value in source.options.items()}
+    named = globs.rule_of(options.get("pathglobfilter", "*"))
     for path, file in listing.files.items():
-        names = listing.inside(path).split("/")
+        names = listing.below(path)
         if _FOLDERS_OF_WRITERS.intersection(names) or _MARKS.fullmatch(names[-1]):
             continue
         if path in read:
@@ -253,8 +271,10 @@ def _passed(source: Source, listing: Listing, read: Read) -> Iterator[tuple[str,
                 yield path, Reason.CHANGED
         elif any(name[:1] in "._" and "=" not in name for name in names):
             yield path, Reason.HIDDEN
+        elif not named.fullmatch(names[-1]):
+            yield path, Reason.EXCLUDED
         else:
-            yield path, Reason.EXCLUDED if chosen else Reason.UNREAD
+            yield path, aged if _BY_AGE & options.keys() else Reason.UNREAD
 
 
 def _read(row: Mapping[str, object]) -> Iterator[tuple[str, File]]:

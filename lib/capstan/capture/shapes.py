@@ -8,13 +8,15 @@ that it has besides go on tape, and everything else is refused with file and col
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
-from pyarrow import parquet
+from pyarrow import orc, parquet
+from pyspark.errors import AnalysisException
 from pyspark.sql.types import StringType, StructField, StructType
 
 from capstan import breakage
@@ -36,9 +38,17 @@ _WIDER: Mapping[str, frozenset[str]] = {
 }
 # Types of which Spark reads none as another one, but for wider ones.
 _PLAIN = frozenset({*_WIDER, "bigint", "double", "string", "boolean"})
+# Formats whose files tell their columns at their end, and how that is read.
+_FOOTERS: Mapping[str, Callable[[pa.NativeFile], pa.Schema]] = {
+    "parquet": parquet.read_schema,
+    "orc": lambda opened: orc.ORCFile(opened).schema,
+}
 _WRITE_ANEW = (
     "a stream may only gain columns: write the file anew with those of the others, take it out of "
     "the source, or capture it as a stream of its own"
+)
+_NOT_TAKEN = (
+    "write the file anew, with times in microseconds and names that differ in more than their case"
 )
 _BY_PLACE = (
     "CSV is read by the places of its columns: write the file anew in the order of the others; "
@@ -70,8 +80,8 @@ def columns_of(
     declared = None if schema is None else StructType.fromDDL(schema)
     assert declared is None or isinstance(declared, StructType)
     files = _Files(stream, listing, sorted(fresh, key=lambda path: _age(listing, path)))
-    if stream.source.format.lower() == "parquet":
-        return files.of_parquet(spark, declared, known)
+    if stream.source.format.lower() in _FOOTERS:
+        return files.of_footers(spark, declared, known)
     if stream.source.format.lower() == "csv":
         return files.of_csv(declared, known)
     return None
@@ -89,7 +99,7 @@ class _Files:
     listing: Listing
     fresh: Sequence[str]
 
-    def of_parquet(
+    def of_footers(
         self, spark: SparkSession, declared: StructType | None, known: StructType | None
     ) -> StructType | None:
         found = declared or known
@@ -110,14 +120,23 @@ class _Files:
         """Of all files that have the same columns the first, and its columns."""
         first: dict[pa.Schema, str] = {}
         places = map(self.listing.place, self.fresh)
+        kind = self.stream.source.format.lower()
+        footer_of = partial(_footer, _FOOTERS[kind])
         with ThreadPoolExecutor(_AT_ONCE) as several:
-            for path, footer in zip(self.fresh, several.map(_footer, places), strict=True):
+            for path, footer in zip(self.fresh, several.map(footer_of, places), strict=True):
                 if footer is not None:
                     first.setdefault(footer, path)
         # What Spark makes of them is not to be told from a footer alone.
         reader = spark.read.options(**self.stream.source.options).option("__globPaths__", "false")
-        for path in first.values():
-            yield path, reader.parquet(self.listing.place(path)).schema
+        for footer, path in first.items():
+            try:
+                yield path, reader.format(kind).load(self.listing.place(path)).schema
+            except AnalysisException as error:
+                # Of all types of Parquet it is those of nanoseconds that Spark does not know.
+                fine = next((each for each in footer if "[ns" in str(each.type)), None)
+                said = breakage.reason(error) if fine is None else f"{fine.name} as {fine.type}"
+                what = f"has columns that Spark does not take: {said}"
+                self._refuse(path, what, "" if fine is None else fine.name, _NOT_TAKEN)
 
     def _joined(self, path: str, own: StructType, known: StructType) -> StructType:
         """The columns of a stream with those of a file, each of which is told by its name."""
@@ -153,7 +172,7 @@ class _Files:
             names = _header(self.listing.place(path), options)
             shared = min(len(names), len(wanted))
             for place in range(shared):
-                if names[place] != wanted[place]:
+                if names[place].lower() != wanted[place].lower():
                     what = f"has {names[place]} where {wanted[place]} is in the others"
                     self._refuse(path, what, wanted[place], _BY_PLACE)
             if declared is None and len(names) > len(wanted):
@@ -178,11 +197,11 @@ class _Files:
         )
 
 
-def _footer(place: str) -> pa.Schema | None:
+def _footer(read: Callable[[pa.NativeFile], pa.Schema], place: str) -> pa.Schema | None:
     """The columns of a file; None of one that is damaged, which stops the batch that reads it."""
     try:
         with open_file(place) as opened:
-            return parquet.read_schema(opened).remove_metadata()
+            return read(opened).remove_metadata()
     except (OSError, pa.ArrowException) as error:
         known = breakage.foreseen(error)
         if known is not None and known.code != "CAP-DAMAGED":
@@ -195,4 +214,6 @@ def _header(place: str, options: Mapping[str, str]) -> list[str]:
     lines = read_head(place).decode(encoding, errors="replace").lstrip("\ufeff").splitlines()
     separator = options.get("sep", options.get("delimiter", ","))
     quote = options.get("quote") or '"'
+    comment = options.get("comment") or "\n"
+    lines = [line for line in lines if line.strip() and not line.startswith(comment)]
     return next(csv.reader(lines[:1], delimiter=separator, quotechar=quote), [])

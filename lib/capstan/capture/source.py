@@ -8,14 +8,15 @@ from pyspark.sql.types import StructType
 
 from capstan import breakage
 from capstan.capture import raw_text
-from capstan.capture.listing import FILES, Listing, has_wildcards
+from capstan.capture.globs import is_glob
+from capstan.capture.listing import FILES, Listing
 from capstan.declare import Source, Stream
 from capstan.errors import BadRequest, Broken, CapstanError
 from capstan.runtime.jars import kafka_jars, s3_jars
 from capstan.tape.lake import exists
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 # What the errors of Kafka's clients say, however deep they lie.
 _GONE = (
@@ -51,11 +52,18 @@ def read_source(
     source = stream.source
     try:
         path = source.path if source.path is not None and "://" not in source.path else None
-        if path is not None and not has_wildcards(path) and not exists(path):
+        if path is not None and not is_glob(path) and not exists(path):
             raise BadRequest(
                 "CAP-SOURCE",
                 f"stream {stream.name}: there is nothing at {source.path}",
                 "check source.path in streams.yaml",
+                stream=stream.name,
+            )
+        if path is not None and listing is not None and not listing.files and _is_pattern(path):
+            raise BadRequest(
+                "CAP-SOURCE",
+                f"stream {stream.name}: there is {source.path}, which Spark takes for a pattern",
+                "write a backslash before each of *?[]{} in source.path that is meant as it stands",
                 stream=stream.name,
             )
         if source.format == "kafka":
@@ -69,6 +77,8 @@ def read_source(
             # Streams of files must be told their columns; the files know them.
             files = spark.read.format(source.format).options(**options)
             wanted = raw_text.of_others(files.load(source.path).schema, known)
+            if source.format.lower() != "csv" and known is not None:
+                wanted = after(known, wanted)
         if wanted is not None:
             assert isinstance(wanted, StructType)
             text = raw_text.Text.of(source, listing, wanted)
@@ -87,6 +97,21 @@ def read_source(
         ) from error
 
 
+def _is_pattern(path: str) -> bool:
+    """Whether a path stands for several, and there is one that is called so itself."""
+    return is_glob(path) and exists(path)
+
+
+def after(known: StructType, inferred: StructType) -> StructType:
+    """The columns of records that tell them by name: those on tape, then what has come besides.
+
+    Spark has those of JSON in the order of their names, and knows none that no file has any more.
+    """
+    now = {field.name.lower(): field for field in inferred.fields}
+    first = [now.pop(field.name.lower(), field) for field in known.fields]
+    return StructType([*first, *now.values()])
+
+
 def options_of(source: Source, listing: Listing | None) -> dict[str, str]:
     """The options that a source is read with: those that are declared, and how files are found.
 
@@ -100,6 +125,11 @@ def options_of(source: Source, listing: Listing | None) -> dict[str, str]:
         usual["recursiveFileLookup"] = "false" if listing.partitioned else "true"
     declared = {name.lower() for name in source.options}
     return {**{k: v for k, v in usual.items() if k.lower() not in declared}, **source.options}
+
+
+def file_path(rows: DataFrame) -> Column:
+    """The URI of the file that a row of a source is from; also beside a column `_metadata`."""
+    return rows.metadataColumn("_metadata").getField("file_path")
 
 
 def _missing(source: Source) -> str:
