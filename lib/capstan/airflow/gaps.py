@@ -20,6 +20,7 @@ from capstan.airflow.showing import markdown_cell
 from capstan.airflow.submit import CapstanSubmitOperator
 from capstan.airflow.tries import tried
 from capstan.declare import Replay
+from capstan.views.shown import workers_text
 
 if TYPE_CHECKING:
     from capstan.backfill.gaps import Survey
@@ -151,8 +152,8 @@ def backfills_markdown(result: Mapping[str, object]) -> str:
             became = f"{run['error']}: {run.get('message')}"
         elif run.get("run") is None:
             became = "not begun"
-        workers = run.get("workers")
-        shown = ", ".join(map(str, workers)) if isinstance(workers, list) else "all"
+        workers = workers_text(run.get("workers"))
+        shown = ", ".join(map(str, workers)) if isinstance(workers, list) else workers or "all"
         cells = (run.get(key) for key in ("records", "target_version", "run"))
         lines.append(_row(run.get("since"), run.get("until"), shown, *cells, became))
     return "\n".join(lines)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from capstan.views.facts import audit_text, bounds_text, checks_text, plan_facts
-from capstan.views.shown import approval_text, number, pipeline_text
+from capstan.views.shown import approval_text, number, pipeline_text, workers_text
 
 _LONGEST = 300
 _MARKS = re.compile(r"[\\|`<\[\]]")
@@ -29,8 +29,8 @@ def certificate_markdown(certificate: Mapping[str, object]) -> str:
     version = certificate.get("target_version")
     rows = [
         ("stream", f"{certificate.get('stream')}, at commit {certificate.get('cut')}"),
-        ("workers", certificate.get("workers")),
-        ("workers left out", left_out.get("workers")),
+        ("workers", workers_text(certificate.get("workers"))),
+        ("workers left out", workers_text(left_out.get("workers"))),
         ("times", bounds_text(certificate.get("since"), certificate.get("until"), _value)),
         (
             "records",

@@ -9,13 +9,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
 from capstan.audit.shape import Shape
+from capstan.tape.lookup import with_values
 from capstan.tape.predicates import quoted, region_sql, workers_sql
 from capstan.tape.tape import Cut, Tape, read_records
 from capstan.times import Box, TimeType
 from capstan.times.region import Region
-
-# More labels than this are joined, so that the query's text stays short.
-_MAPPED = 64
 
 
 def played_records(
@@ -44,18 +42,8 @@ def played_records(
     frame = read_records(spark, tape, cut, workers=workers, region=region)
     head = [F.col("worker").alias("_worker"), F.col("time").alias("_time")]
     rest = [F.col("batch").alias("_batch"), F.col("pos").alias("_pos")] if place else []
-    if len(workers) <= _MAPPED:
-        label = _label(F.col("worker"), workers)
-        return frame.select(*head, label.alias("_label"), *rest, "data.*")
-    labels = spark.createDataFrame(list(workers.items()), "worker INT, _label STRING")
-    return frame.join(F.broadcast(labels), "worker").select(*head, "_label", *rest, "data.*")
-
-
-def _label(worker: Column, workers: Mapping[int, str]) -> Column:
-    if not workers:
-        return F.lit(None).cast("string")
-    pairs = [F.lit(part) for pair in workers.items() for part in pair]
-    return F.try_element_at(F.create_map(*pairs), worker)
+    labelled = with_values(frame, "_label", F.col("worker"), workers)
+    return labelled.select(*head, "_label", *rest, "data.*")
 
 
 def restrict(

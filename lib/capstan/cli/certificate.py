@@ -8,7 +8,7 @@ from rich.table import Table
 
 from capstan.cli.output import cell, facts, table
 from capstan.views.facts import audit_text, bounds_text, checks_text
-from capstan.views.shown import approval_text, pipeline_text
+from capstan.views.shown import approval_text, pipeline_text, workers_text
 
 # Of a row in a table; the whole of it is in the JSON.
 _LONGEST = 100
@@ -22,12 +22,12 @@ def certificate_facts(certificate: Mapping[str, object]) -> Table:
         f"certificate of {certificate.get('run')}",
         [
             ("stream", f"{certificate.get('stream')}, at commit {certificate.get('cut')}"),
-            ("workers", certificate.get("workers")),
+            ("workers", workers_text(certificate.get("workers"))),
             ("times", bounds_text(certificate.get("since"), certificate.get("until"), cell)),
             ("records", _records(certificate)),
             ("fingerprint", certificate.get("fingerprint")),
             ("complete", _complete(certificate)),
-            ("workers left out", left_out.get("workers")),
+            ("workers left out", workers_text(left_out.get("workers"))),
             ("late, not played", certificate.get("late")),
             ("transform", certificate.get("transform")),
             ("pipeline", pipeline_text(certificate.get("pipeline"))),

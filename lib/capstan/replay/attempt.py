@@ -184,8 +184,10 @@ def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str
     # It is read as a whole, twice, and then deleted: nothing is looked up in it.
     plain = {"delta.dataSkippingNumIndexedCols": "0"}
     writer = rows.write.format("delta").mode("overwrite").options(**plain)
-    if job.plan.layout.worker:
-        writer = writer.partitionBy(job.plan.layout.worker)
+    worker = job.plan.layout.worker
+    if worker in target.partitions(job.plan.target):
+        # Or each of the tasks that publish would write a file for each worker.
+        writer = writer.partitionBy(worker)
     writer.save(staging)
     reached("replay.staging", run=job.run.name)
     staged = read_all(job.spark, staging)

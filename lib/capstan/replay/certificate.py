@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from pyarrow import dataset
 
 from capstan.ledger.regions import render_bounds
+from capstan.replay.listed import MOST_LISTED, listed
 from capstan.tape import summary
 from capstan.tape.feed import kept_late
 from capstan.tape.inside import in_box, inside, is_timed, numbers_of
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from capstan.replay.plan import Plan
 
 CERTIFICATE_FORMAT = 1
+_OF_MANY = 2
+"""The format of a certificate that has more workers than it lists by their labels."""
 # What others rely on; a certificate has more.
 KEYS = (
     "run", "stream", "cut", "workers", "peers", "records", "since", "until", "frontier",
@@ -47,11 +50,13 @@ def draft(
     """
     time_type = plan.tape.time_type
     bounds = render_bounds(plan.time_type, plan.region)
+    workers, missing = listed(plan.workers), _not_covered(plan)
+    by_label = isinstance(workers, list) and isinstance(missing["workers"], list)
     return {
-        "format": CERTIFICATE_FORMAT,
+        "format": CERTIFICATE_FORMAT if by_label else _OF_MANY,
         "stream": plan.tape.name,
         "cut": plan.cut.commit,
-        "workers": list(plan.workers.values()),
+        "workers": workers,
         "peers": plan.peers,
         "replay_workers": _replay_workers(plan, played),
         "records": played.records,
@@ -61,7 +66,7 @@ def draft(
         "until": bounds["until"],
         "frontier": [time_type.render(time) for time in plan.frontier.elements],
         "complete": plan.complete,
-        "not_covered": _not_covered(plan),
+        "not_covered": missing,
         "late": late_in(plan.tape, plan.cut, tuple(plan.workers), plan.reads, plan.everyone),
         "transform": plan.request.transform,
         "pipeline": None if plan.piped is None else piped_json(plan.piped, counted),
@@ -85,8 +90,13 @@ def piped_json(piped: Piped, counted: Mapping[str, object] | None = None) -> dic
     }
 
 
-def _replay_workers(plan: Plan, played: Played) -> list[dict[str, object]]:
-    """Per replay worker: its sequences, what it starts out holding, plays, and ends at."""
+def _replay_workers(plan: Plan, played: Played) -> list[dict[str, object]] | None:
+    """Per replay worker: its sequences, what it starts out holding, plays, and ends at.
+
+    None where they, or the workers, are too many to be listed: the cut tells it of them.
+    """
+    if max(plan.peers, len(plan.workers)) > MOST_LISTED:
+        return None
     time_type = plan.tape.time_type
     minimum = time_type.render(time_type.minimum)
     dealt: list[list[int]] = [[] for _ in range(plan.peers)]
@@ -115,7 +125,7 @@ def _not_covered(plan: Plan) -> dict[str, object]:
         if worker not in plan.workers
     }
     return {
-        "workers": list(left_out.values()),
+        "workers": listed(left_out),
         "incomplete_from": None
         if plan.complete
         else [time_type.render(time) for time in plan.frontier.elements],

@@ -12,6 +12,7 @@ from capstan.ledger.coverage import Covered
 from capstan.ledger.regions import may_overlap, render_bounds
 from capstan.ledger.runs import History
 from capstan.replay import target
+from capstan.replay.listed import may_have
 from capstan.replay.plan import Plan
 from capstan.replay.standing import LOOK
 from capstan.tape.lake import Lake
@@ -45,10 +46,10 @@ class _There:
         """Whether it may have played workers that a plan plays; where only its labels tell that."""
         intent = None if self.history is None else self.history.intended
         certificate = None if intent is None else intent.detail.get("certificate")
-        labels = certificate.get("workers") if isinstance(certificate, Mapping) else None
+        said = certificate.get("workers") if isinstance(certificate, Mapping) else None
         if self.covered.scope.workers is not None:
             return bool(set(self.covered.scope.workers) & set(plan.workers))
-        return not isinstance(labels, list) or bool(set(labels) & set(plan.workers.values()))
+        return may_have(said, plan.workers)
 
 
 def require_no_clash(lake: Lake, plan: Plan, besides: Collection[str] = ()) -> None:

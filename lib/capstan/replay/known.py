@@ -16,6 +16,7 @@ from capstan.ledger.claims import Scope
 from capstan.ledger.coverage import Covered
 from capstan.ledger.uniting import Strip, strips
 from capstan.replay.plan import Plan
+from capstan.tape.predicates import any_of
 from capstan.times import Box
 from capstan.times.region import Region
 
@@ -51,7 +52,7 @@ def known_sql(
     terms = _Terms(plan, schema)
     known, regions = "false", 0
     for own, strips_ in parts:
-        told = _any_of([terms.of(strip) for strip in strips_])
+        told = any_of([terms.of(strip) for strip in strips_])
         regions += sum(len(strip.regions) for strip in strips_)
         if own:
             known = told if known == "false" else f"({known} OR {told})"
@@ -144,13 +145,3 @@ class _Terms:
     def _inside(self, region: Region) -> str:
         plan = self.plan
         return plan.layout.predicate(self.schema, plan.time_type, None, region)
-
-
-def _any_of(conditions: Sequence[str]) -> str:
-    """One of some conditions holds, nested no deeper than the logarithm of their number."""
-    if not conditions:
-        return "false"
-    if len(conditions) == 1:
-        return conditions[0]
-    half = len(conditions) // 2
-    return f"({_any_of(conditions[:half])} OR {_any_of(conditions[half:])})"

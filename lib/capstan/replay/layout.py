@@ -15,6 +15,7 @@ from pyspark.sql.types import (
 )
 
 from capstan.errors import BadRequest
+from capstan.tape.lookup import with_values
 from capstan.tape.predicates import quoted, region_sql, workers_sql
 from capstan.times import Box, Coordinate, Kind, TimeType
 from capstan.times.region import Region
@@ -90,17 +91,18 @@ class Layout:
         """The frame with `_worker INT` and `_time STRUCT` as the tape has them, null if unknown."""
         tagged = frame
         if self.worker is not None:
-            tagged = tagged.withColumn("_worker", self._worker_number(frame))
+            tagged = self._numbered(frame, self.worker)
         if self.time is not None:
             tagged = tagged.withColumn("_time", self._time_struct(frame, time_type))
         return tagged
 
-    def _worker_number(self, frame: DataFrame) -> Column:
-        column = F.col(quoted(self.worker or ""))
-        if not isinstance(frame.schema[self.worker or ""].dataType, StringType):
-            return column.cast("int")
-        pairs = [F.lit(x) for worker, label in self.labels.items() for x in (label, worker)]
-        return F.element_at(F.create_map(*pairs), column) if pairs else F.lit(None).cast("int")
+    def _numbered(self, frame: DataFrame, worker: str) -> DataFrame:
+        column = F.col(quoted(worker))
+        if not isinstance(frame.schema[worker].dataType, StringType):
+            return frame.withColumn("_worker", column.cast("int"))
+        numbers = {label: number for number, label in self.labels.items()}
+        numbered = with_values(frame, "_worker", column, numbers)
+        return numbered.withColumn("_worker", F.col("_worker").cast("int"))
 
     def _time_struct(self, frame: DataFrame, time_type: TimeType) -> Column:
         column = F.col(quoted(self.time or ""))

@@ -20,6 +20,7 @@ from capstan.pipeline.tape import play_tape
 from capstan.replay.computing import Piped
 from capstan.replay.plan import Plan
 from capstan.replay.resuming import carried
+from capstan.tape.lookup import with_values
 from capstan.tape.moments import moment_in
 from capstan.tape.predicates import quoted
 from capstan.tape.tape import Cut
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _PROTOCOL = ("_worker", "_time", "_label")
+_SEAT = "_seat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +145,9 @@ def played_rows(spark: SparkSession, plan: Plan) -> DataFrame:
     """
     records = played_records(spark, plan.tape, plan.cut, plan.workers, plan.region)
     if plan.request.peers is not None:
-        places = [
-            F.lit(x)
-            for index, worker in enumerate(plan.workers)
-            for x in (worker, index % plan.request.peers)
-        ]
-        seat = F.element_at(F.create_map(*places), F.col("_worker"))
-        records = records.repartitionById(plan.request.peers, seat)
+        places = {worker: n % plan.request.peers for n, worker in enumerate(plan.workers)}
+        seated = with_values(records, _SEAT, F.col("_worker"), places)
+        records = seated.repartitionById(plan.request.peers, F.col(_SEAT)).drop(_SEAT)
     return shaped(spark, plan, records)
 
 

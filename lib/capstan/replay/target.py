@@ -36,18 +36,24 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+MOST_PARTITIONS = 256
+"""The most workers that a new target is partitioned by."""
+
+
 def ensure(spark: SparkSession, plan: Plan, schema: StructType) -> None:
     """Make the target if it is not there; check that the rows fit one that is.
 
-    Copies are partitioned by worker: Delta lets replacements of disjoint workers land together
-    only where they touch different partitions.
+    Copies are partitioned by worker while the stream has few: Delta lets replacements of disjoint
+    workers land together only where they touch different partitions. Of many workers each would
+    have a folder and a file of its own, and of two such replacements the later one is repeated.
 
     Raises:
         BadRequest: `CAP-TARGET-SCHEMA`, naming the column that has another type or is missing.
     """
     if not is_table(plan.target):
         _tell_gone(spark, plan)
-        by_worker = (plan.layout.worker,) if plan.layout.worker else ()
+        few = len(plan.layout.labels) <= MOST_PARTITIONS
+        by_worker = (plan.layout.worker,) if plan.layout.worker and few else ()
         create_table(
             spark, plan.target, schema, properties=delta.KEEP_VERSIONS, partitions=by_worker
         )
@@ -58,6 +64,11 @@ def ensure(spark: SparkSession, plan: Plan, schema: StructType) -> None:
             kinds = there[field.name].dataType.simpleString(), field.dataType.simpleString()
             raise _misfit(plan, field.name, f"is {kinds[0]} there, and {kinds[1]} in the replay")
     require_placed(plan, there)
+
+
+def partitions(path: str) -> list[str]:
+    """The columns that a target is partitioned by."""
+    return list(delta.open_table(path).metadata().partition_columns)
 
 
 def _tell_gone(spark: SparkSession, plan: Plan) -> None:

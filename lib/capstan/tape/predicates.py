@@ -12,6 +12,8 @@ from datetime import UTC, date, datetime, timedelta
 from capstan.times import Antichain, Coordinate, Kind, TimeType
 from capstan.times.region import Region
 
+_LISTED = 32
+"""The most workers that a condition names one by one."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -70,6 +72,45 @@ def _at_or_above(time_type: TimeType, frontier: Antichain, columns: Sequence[str
 
 
 def workers_sql(workers: Iterable[int], column: str) -> str:
-    """The condition that a worker is one of `workers`."""
-    listed = ", ".join(str(int(worker)) for worker in sorted(set(workers)))
-    return f"{column} IN ({listed})" if listed else "false"
+    """The condition that a worker is one of `workers`; of many it names stretches of numbers.
+
+    A text of thousands of numbers takes Spark seconds at each look at it.
+    """
+    numbers = sorted({int(worker) for worker in workers})
+    if len(numbers) <= _LISTED:
+        return f"{column} IN ({', '.join(map(str, numbers))})" if numbers else "false"
+    parts: list[str] = []
+    alone: list[int] = []
+    for first, last in stretches(numbers):
+        if last - first < _LISTED:
+            alone += range(first, last + 1)
+        else:
+            parts.append(f"{column} BETWEEN {first} AND {last}")
+    if alone:
+        parts.append(f"{column} IN ({', '.join(map(str, alone))})")
+    return f"({any_of(parts)})"
+
+
+def stretches(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """The first and the last of each stretch of numbers without a gap.
+
+    Args:
+        numbers: They rise, and none comes twice.
+    """
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and found[-1][1] + 1 == number:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return found
+
+
+def any_of(conditions: Sequence[str]) -> str:
+    """One of some conditions holds, nested no deeper than the logarithm of their number."""
+    if not conditions:
+        return "false"
+    if len(conditions) == 1:
+        return conditions[0]
+    half = len(conditions) // 2
+    return f"({any_of(conditions[:half])} OR {any_of(conditions[half:])})"

@@ -80,6 +80,7 @@ def _environment() -> Environment:
         states=shown.STATES,
         range_text=shown.range_text,
         pipeline_text=shown.pipeline_text,
+        workers_text=shown.workers_text,
         length=shown.length_text,
         coordinate=shown.coordinate_text,
         short_target=shown.short_target,

@@ -24,6 +24,7 @@ _TAIL = re.compile(r"(?::00)?(?:\.0+)?Z?$")
 _MIDNIGHT = re.compile(r"T00:00(?::00)?(?:\.0+)?Z?$")
 _LONGEST = 200
 _LONGEST_LINE = 600
+_STRETCHES = 5
 _UNITS = ((86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "min"), (1_000_000, "s"))
 
 
@@ -99,6 +100,18 @@ def approval_text(approval: object) -> str:
         return ""
     reason = f": {approval['reason']}" if approval.get("reason") else ""
     return f"by {approval.get('by')} at {approval.get('at')}{reason}"
+
+
+def workers_text(said: object) -> object:
+    """The workers of a certificate: a list of labels as it is, of many how many and their numbers.
+
+    Of many stretches of numbers the first few are named.
+    """
+    if not isinstance(said, Mapping):
+        return said
+    stretches = [f"{a}" if a == b else f"{a} to {b}" for a, b in said["numbers"]]
+    more = ", ..." if len(stretches) > _STRETCHES else ""
+    return f"{said['count']:,}, by number {', '.join(stretches[:_STRETCHES])}{more}"
 
 
 def behind_text(behind: object, show: Callable[[object], str]) -> str:

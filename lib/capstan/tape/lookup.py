@@ -1,0 +1,52 @@
+"""A column of values that are known by a key: of few as a map in the query, of many by a join.
+
+A map is searched entry by entry for each row, and each entry is an expression of the query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+MOST_MAPPED = 64
+"""The most entries of a map."""
+_KEY = "_lookup_key"
+
+
+def with_values(
+    frame: DataFrame,
+    name: str,
+    key: Column,
+    values: Mapping[int, int] | Mapping[int, str] | Mapping[str, int],
+) -> DataFrame:
+    """The frame with a column `name` of the values, null where `key` has none; no order.
+
+    Args:
+        frame: The rows.
+        name: The column, INT or STRING as the values are, STRING without any; one of that name is
+            replaced.
+        key: An expression over the frame's columns.
+        values: The values by key; both INT or STRING.
+    """
+    if not values:
+        return frame.withColumn(name, F.lit(None).cast("string"))
+    if len(values) <= MOST_MAPPED:
+        pairs = [F.lit(part) for pair in values.items() for part in pair]
+        return frame.withColumn(name, F.try_element_at(F.create_map(*pairs), key))
+    keys: Sequence[object] = list(values)
+    found: Sequence[object] = list(values.values())
+    table = pa.table(
+        [pa.array(keys, _kind(keys)), pa.array(found, _kind(found))], names=[_KEY, name]
+    )
+    listed = F.broadcast(frame.sparkSession.createDataFrame(table))
+    return frame.withColumn(_KEY, key).drop(name).join(listed, _KEY, "left").drop(_KEY)
+
+
+def _kind(values: Sequence[object]) -> pa.DataType:
+    return pa.int32() if isinstance(values[0], int) else pa.string()

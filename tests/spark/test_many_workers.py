@@ -1,0 +1,133 @@
+"""More workers than a target has partitions for, in one replay."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import deltalake
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from capstan import steps
+from capstan.capture.run import capture, close
+from capstan.cli.output import json_text
+from capstan.declare import (
+    MOST_WORKERS,
+    ByColumn,
+    Declarations,
+    EventTime,
+    Source,
+    Stream,
+    Target,
+)
+from capstan.replay.request import Request
+from capstan.replay.run import Outcome, replay
+from capstan.replay.target import MOST_PARTITIONS
+from capstan.tape.lake import Lake
+
+MANY = MOST_PARTITIONS + 44
+START = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A closed stream of one record for each of many workers, by a column."""
+
+    spark: SparkSession
+    lake: Lake
+    declarations: Declarations
+
+    def replay(self, into: str, **asked: object) -> Outcome:
+        request = Request("orders", into, **asked)  # type: ignore[arg-type]
+        return replay(self.spark, self.lake, self.declarations, request)
+
+    def rows(self, into: str) -> pl.DataFrame:
+        return pl.read_delta(self.lake.table(into))
+
+    def files(self, into: str) -> int:
+        return len(deltalake.DeltaTable(self.lake.table(into)).file_uris())
+
+
+def make(spark: SparkSession, root: Path, count: int) -> Made:
+    source = root / "source"
+    source.mkdir()
+    at = [START + timedelta(seconds=n) for n in range(count)]
+    rows = {
+        "id": [f"order {n:05}" for n in range(count)],
+        "at": pa.array(at, pa.timestamp("us", "UTC")),
+        "n": list(range(count)),
+    }
+    pq.write_table(pa.table(rows), source / "0.parquet")
+    stream = Stream(
+        name="orders",
+        source=Source("parquet", str(source)),
+        workers=ByColumn("id"),
+        time=EventTime(column="at", every=timedelta(hours=1), lateness=timedelta()),
+    )
+    labelled = Target(name="labelled", worker="id", time="at", columns=("id", "at", "n"))
+    targets = {"labelled": labelled}
+    declarations = Declarations(root / "streams.yaml", {"orders": stream}, {}, targets, {})
+    lake = Lake.at(root / "lake")
+    capture(spark, lake, stream)
+    close(spark, lake, "orders")
+    return Made(spark, lake, declarations)
+
+
+@pytest.fixture(scope="module")
+def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return make(spark, tmp_path_factory.mktemp("many"), MANY)
+
+
+def test_it_stages_and_publishes_few_files(made: Made) -> None:
+    staged: list[int] = []
+
+    def listen(point: str, about: dict[str, object]) -> None:
+        if point == "replay.staging":
+            folder = Path(made.lake.staging(f"{about['run']}-1"))
+            staged.append(len(list(folder.rglob("*.parquet"))))
+
+    with steps.listening(listen):
+        done = made.replay("copy")
+    assert staged
+    assert max(*staged, made.files("copy")) <= 8
+    assert sorted(made.rows("copy")["n"]) == list(range(MANY))
+    assert done.certificate["workers"] == {"count": MANY, "numbers": [[0, MANY - 1]]}
+
+
+def test_one_worker_is_replaced_among_the_others(made: Made) -> None:
+    made.replay("one")
+    done = made.replay("one", workers=("order 00007",), direct=True, until="2024-01-01T02:00:00Z")
+    assert done.certificate["records"] == 1
+    assert sorted(made.rows("one")["n"]) == list(range(MANY))
+
+
+@pytest.mark.parametrize("peers", [None, 3])
+def test_they_are_told_apart_by_label_in_a_target(made: Made, peers: int | None) -> None:
+    done = made.replay("labelled", peers=peers)
+    assert (done.certificate["records"], done.stood) == (MANY, peers is not None)
+    assert sorted(made.rows("labelled")["n"]) == list(range(MANY))
+
+
+def test_they_are_dealt_to_some_replay_workers(made: Made) -> None:
+    assert made.replay("dealt", peers=3).certificate["peers"] == 3
+    assert sorted(made.rows("dealt")["n"]) == list(range(MANY))
+
+
+@pytest.mark.nightly
+def test_as_many_workers_as_there_may_be_take_less_than_a_minute(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made = make(spark, tmp_path, MOST_WORKERS)
+    begun = time.monotonic()
+    done = made.replay("copy")
+    # It took 220 s for 3,000, when each had files of its own.
+    assert time.monotonic() - begun < 60
+    assert done.certificate["records"] == MOST_WORKERS
+    assert len(json_text(done.certificate)) < 4_000
+    assert made.files("copy") <= 8
