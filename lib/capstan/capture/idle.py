@@ -20,8 +20,10 @@ from capstan.capture.statements import CLOSING, Statement, moved
 from capstan.capture.workers import OpenWorker, Roster
 from capstan.declare import EventTime, Stream
 from capstan.steps import reached
+from capstan.tape import delta
 from capstan.tape.feed import Claim
-from capstan.tape.scan import rows_of
+from capstan.tape.files import files_between
+from capstan.tape.scan import read_columns
 from capstan.tape.tape import Tape, append_few_events, newest_cut
 from capstan.times import Time
 
@@ -92,9 +94,9 @@ def _busy_since(tape: Tape, moment: datetime) -> set[int]:
         recent = commit
     if recent is None:
         return set()
-    events = rows_of(tape.paths.events)
-    found = events.to_table(
-        columns=["worker"],
-        filter=(dataset.field("commit") >= recent) & (dataset.field("kind") == "messages"),
-    )
-    return set(found.column("worker").to_pylist())
+    path = tape.paths.events
+    table = delta.open_table(path)
+    files = files_between(path, table, "commit", recent)
+    rows = read_columns(path, ["worker", "kind", "commit"], table, files)
+    messages = (dataset.field("commit") >= recent) & (dataset.field("kind") == "messages")
+    return set(rows.filter(messages)["worker"].to_pylist())

@@ -31,10 +31,10 @@ _CARRY_OUT: Mapping[Origin, Callable[[SparkSession, Tape, Claim], None]] = {
 
 def finish(spark: SparkSession, tape: Tape) -> bool:
     """Carry out an inserted batch that was cut off; whether there was one."""
-    begun, cut = feed.inserted(tape), newest_cut(tape)
-    if not begun or begun[-1].batch <= cut.batch or summary.is_closed(tape, cut):
+    begun, cut = feed.last_inserted(tape), newest_cut(tape)
+    if begun is None or begun.batch <= cut.batch or summary.is_closed(tape, cut):
         return False
-    _CARRY_OUT[begun[-1].origin](spark, tape, begun[-1])
+    _CARRY_OUT[begun.origin](spark, tape, begun)
     return True
 
 

@@ -10,8 +10,10 @@ from pyspark.sql import functions as F
 
 from capstan.declare import Stream
 from capstan.errors import AnswerIsNo
+from capstan.tape import delta
 from capstan.tape.columns import coordinate
-from capstan.tape.scan import rows_of
+from capstan.tape.files import files_between
+from capstan.tape.scan import read_columns
 from capstan.tape.tape import Tape
 from capstan.times import TimeType
 
@@ -44,9 +46,12 @@ def rows(judged: DataFrame, batch: int, time_type: TimeType, *, text: bool) -> D
 
 def count(tape: Tape, batch: int) -> dict[str, int]:
     """Late rows of a micro-batch as stored, by reason."""
-    stored = rows_of(tape.paths.late)
-    reasons = stored.to_table(columns=["reason"], filter=dataset.field("batch") == batch)
-    return dict(Counter(reasons.column("reason").to_pylist()))
+    path = tape.paths.late
+    table = delta.open_table(path)
+    files = files_between(path, table, "batch", batch, batch)
+    rows = read_columns(path, ["reason", "batch"], table, files)
+    own = rows.filter(dataset.field("batch") == batch)
+    return dict(Counter(own["reason"].to_pylist()))
 
 
 def refuse_any(stream: Stream, judged: DataFrame) -> None:

@@ -50,6 +50,7 @@ from capstan.tape.tape import (
     open_tape,
     stored_payload,
 )
+from capstan.tape.totals import EVERY, keep_totals
 from capstan.tape.upgrade import upgrade
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ def capture(
     keep_moments(tape, stream)
     if listing is not None:
         require_none_renamed(listing, seen, tape)
+    keep_totals(tape, newest_cut(tape).commit, EVERY)
     roster = Roster.load(tape, newest_cut(tape))
     seat = checkpoint.reseat(spark, tape) if reseat else checkpoint.reserve(tape)
     if stream.source.format == "kafka":
@@ -218,6 +220,8 @@ def _run(
             raise
         state.roster = result.roster
         state.results.append(result)
+        if (result.roster.commit + 1) % EVERY == 0:
+            keep_totals(tape, result.roster.commit, EVERY)
 
     query = (
         prepared.writeStream.foreachBatch(each)

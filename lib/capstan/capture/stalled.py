@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pyarrow.compute as pc
-from pyarrow import dataset
 
 from capstan.declare import Stream, format_duration
 from capstan.errors import AnswerIsNo
 from capstan.tape import delta, summary
-from capstan.tape.scan import rows_of
+from capstan.tape.files import files_between
+from capstan.tape.scan import iter_columns, read_columns
 from capstan.tape.tape import Tape, newest_cut
 from capstan.times import Antichain, ChangeBatch, Time
 
@@ -114,15 +114,17 @@ def _begun(tape: Tape, first: datetime | None, enough: datetime) -> datetime:
 
 def _take_back(tape: Tape, commit: int, held: ChangeBatch) -> None:
     """Make of the holdings after a commit those before it."""
-    events = rows_of(tape.paths.events)
-    scan = events.scanner(columns=["updates"], filter=dataset.field("commit") == commit)
-    for batch in scan.to_batches():
+    path = tape.paths.events
+    table = delta.open_table(path)
+    files = files_between(path, table, "commit", commit, commit)
+    for rows in iter_columns(path, ["updates", "commit"], table, files):
+        batch = rows.filter(pc.equal(rows["commit"], commit))
         flat = pc.list_flatten(batch.column("updates"))
         times = summary.arrow_times(pc.struct_field(flat, "time"), tape.time_type)
         for time, diff in zip(times, pc.struct_field(flat, "diff").to_pylist(), strict=True):
             held.update(time, -diff)
     # A worker that was opened here held nothing before, and since then the minimum.
     minimum: Time = tape.time_type.minimum
-    for row in rows_of(tape.paths.workers).to_table().to_pylist():
-        if row["opened_commit"] == commit:
-            held.update(minimum, -1)
+    opened = read_columns(tape.paths.workers, ["opened_commit"])["opened_commit"].to_pylist()
+    for _ in range(opened.count(commit)):
+        held.update(minimum, -1)

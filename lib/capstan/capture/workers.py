@@ -13,8 +13,9 @@ from capstan.capture import domain
 from capstan.capture.statements import CLOSING, OPENING, Statement, moved
 from capstan.declare import MOST_WORKERS, ByColumn, ByKey, ByPartition, EventTime, Stream
 from capstan.errors import BadRequest
-from capstan.tape import summary
-from capstan.tape.scan import rows_of
+from capstan.tape import delta, summary
+from capstan.tape.scan import read_columns
+from capstan.tape.summary import TapeState
 from capstan.tape.tape import Cut, Tape, append_workers, fenced
 from capstan.times import Time
 
@@ -71,7 +72,8 @@ class Roster:
         """
         # Before all else: a number that is taken from now on is in the way of who takes this one.
         free = number_of_next(tape)
-        states = summary.worker_states(tape, cut)
+        found = summary.tape_state(tape, cut)
+        states = found.workers
         if states and all(state.closed for state in states):
             raise BadRequest(
                 "CAP-CLOSED",
@@ -85,7 +87,7 @@ class Roster:
             if not state.closed:
                 held = state.holdings[0][0]
                 workers.append(OpenWorker(state.worker, state.label, state.events, held, held))
-        roster = cls(cut.commit, minimum, tuple(workers), free, _seen(tape, cut, workers))
+        roster = cls(cut.commit, minimum, tuple(workers), free, _seen(tape, found, workers))
         there = {state.worker for state in states}
         written = summary.worker_labels(tape, Cut(cut.commit + 1, cut.batch))
         if free > max(written, default=-1) + 1:
@@ -274,13 +276,17 @@ def _too_many(stream: Stream) -> BadRequest:
 
 def number_of_next(tape: Tape) -> int:
     """The first number that no worker of a tape has had."""
-    table = rows_of(tape.paths.workers).to_table(columns=["worker"])
-    return int(max([-1, *table.column("worker").to_pylist()])) + 1
+    table = delta.open_table(tape.paths.workers)
+    actions = pa.table(table.get_add_actions(flatten=True))
+    last = delta.stat(actions, "max.worker")
+    if len(last) < actions.num_rows:
+        last = read_columns(tape.paths.workers, ["worker"], table)["worker"].to_pylist()
+    return max(last, default=-1) + 1
 
 
-def _seen(tape: Tape, cut: Cut, workers: Collection[OpenWorker]) -> int | None:
+def _seen(tape: Tape, state: TapeState, workers: Collection[OpenWorker]) -> int | None:
     """The greatest time on tape, or where the clock has moved a worker beyond it."""
     minimum = tape.time_type.minimum[-1]
     moved_to = [worker.held[-1] for worker in workers if worker.held[-1] > minimum]
-    seen = summary.greatest_time(tape, cut)
+    seen = state.greatest
     return max([*moved_to, *([] if seen is None else [seen])], default=None)

@@ -31,6 +31,7 @@ from capstan.replay.staged import KEEP
 from capstan.tape.lake import Lake
 from capstan.tape.summary import worker_states
 from capstan.tape.tape import Tape, newest_cut, open_tape, require_streams
+from capstan.tape.totals import keep_totals
 from capstan.verify import verify
 
 if TYPE_CHECKING:
@@ -225,7 +226,10 @@ def _tape(
     finished = _unless_held(lambda: finish(spark, lake, tape), 0, done)
     if finished:
         done.retired[tape.name] = finished
-    ended = all(state.closed for state in worker_states(tape, newest_cut(tape)))
+    cut = newest_cut(tape)
+    # Before the index is compacted: of what is in one file with newer events all is read.
+    keep_totals(tape, cut.commit, 0)
+    ended = all(state.closed for state in worker_states(tape, cut))
     path = tape.paths.records
     records = _unless_held(
         lambda: compact_records(spark, lake, tape, sizes), Compacted("records"), done

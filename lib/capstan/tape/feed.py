@@ -8,9 +8,11 @@ processes one has the number and the other ends.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import deltalake
 import pyarrow as pa
@@ -20,7 +22,7 @@ from pyarrow import dataset
 from capstan.errors import Fenced
 from capstan.tape import arrow_writer, delta
 from capstan.tape.lake import is_table
-from capstan.tape.scan import read_columns, rows_of
+from capstan.tape.scan import read_columns
 from capstan.tape.schema import FEED
 from capstan.tape.tape import Cut, Tape
 from capstan.tape.transaction import Txn
@@ -37,6 +39,9 @@ class Origin(StrEnum):
     """Nothing came for long, and the clock moved the frontier."""
     PUT_BACK = "put-back"
     """Records that had come late enter at the frontier."""
+
+
+_ORIGIN = "partition.origin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +118,18 @@ def claims_from(tape: Tape, batch: int) -> tuple[Claim, ...]:
 
 def _claims_from(tape: Tape, table: deltalake.DeltaTable, batch: int) -> tuple[Claim, ...]:
     # Most often there is none, and no file has to be opened for it.
-    if max(delta.stat(table.get_add_actions(flatten=True), "max.batch"), default=-1) < batch:
-        return ()
-    return _claims(rows_of(tape.paths.feed, table), dataset.field("batch") >= batch)
+    return _claims(tape, table, pa.table(table.get_add_actions(flatten=True)), batch)
 
 
 def inserted(tape: Tape) -> tuple[Claim, ...]:
     """Batches that no micro-batch gave, by their numbers; the last may not be carried out yet."""
-    if not is_table(tape.paths.feed):
-        return ()
-    # The table is partitioned by origin: files of micro-batches are not opened.
-    files = rows_of(tape.paths.feed)
-    return _claims(files, dataset.field("origin") != str(Origin.CAPTURE))
+    return _inserted(tape)
+
+
+def last_inserted(tape: Tape) -> Claim | None:
+    """The last batch that no micro-batch gave, which may not be carried out yet; None without."""
+    found = _inserted(tape, newest=True)
+    return found[-1] if found else None
 
 
 def put_back(tape: Tape, cut: Cut) -> list[Claim]:
@@ -143,7 +148,11 @@ def put_back_before(tape: Tape, cut: Cut) -> int:
 
 def kept_late(tape: Tape, cut: Cut) -> dataset.Expression:
     """The condition on `late` that a record was fed up to a cut, and is not on tape."""
-    batch, before = dataset.field("batch"), put_back_before(tape, cut)
+    return _kept(cut, put_back_before(tape, cut))
+
+
+def _kept(cut: Cut, before: int) -> dataset.Expression:
+    batch = dataset.field("batch")
     fed = batch <= cut.batch
     return fed & ((batch >= before) | (dataset.field("reason") != "late")) if before else fed
 
@@ -190,8 +199,68 @@ def late_by_reason(tape: Tape, cut: Cut) -> tuple[LateRows, ...]:
 
 
 def count_late(tape: Tape, cut: Cut) -> dict[str, int]:
-    """How many records were fed up to a cut and are not on tape, by reason."""
-    return {row.reason: row.records for row in late_by_reason(tape, cut)}
+    """How many records were fed up to a cut and are not on tape, by reason.
+
+    The most frequent comes first. Of a file of one reason the log says how many it has: only others
+    are read.
+    """
+    table = delta.open_table(tape.paths.late)
+    files = [_LateFile.of(row) for row in pa.table(table.get_add_actions(flatten=True)).to_pylist()]
+    before = put_back_before(tape, cut) if any(file.may_be_late for file in files) else 0
+    counts: Counter[str] = Counter()
+    rest: list[str] = []
+    for file in files:
+        if file.is_beside(cut, before):
+            continue
+        if file.is_told(cut, before):
+            counts[str(file.reason)] += file.rows
+        else:
+            rest.append(delta.place_of(tape.paths.late, file.path))
+    rows = read_columns(tape.paths.late, ["reason", "batch"], table, rest)
+    counts.update(rows.filter(_kept(cut, before))["reason"].to_pylist())
+    return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
+
+
+@dataclass(frozen=True, slots=True)
+class _LateFile:
+    """A file of `late`, as the log tells of it.
+
+    Attributes:
+        path: Its path, as the log has it.
+        rows: How many it has.
+        reason: The reason of all of them; None where they have several, or it is not known.
+        first: The first batch; None where it is not known.
+        last: The last one.
+    """
+
+    path: str
+    rows: int
+    reason: str | None
+    first: int | None
+    last: int | None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> _LateFile:
+        least, most = row.get("min.reason"), row.get("max.reason")
+        reason = least if least == most else None
+        batches = row.get("min.batch"), row.get("max.batch")
+        return cls(row["path"], row["num_records"] or 0, reason, *batches)
+
+    @property
+    def may_be_late(self) -> bool:
+        return self.reason in (None, "late")
+
+    def is_beside(self, cut: Cut, before: int) -> bool:
+        """Whether none of its records is kept at the cut: they came later, or were put back."""
+        if self.first is None or self.last is None:
+            return False
+        return self.first > cut.batch or (self.reason == "late" and self.last < before)
+
+    def is_told(self, cut: Cut, before: int) -> bool:
+        """Whether all of its records are of one reason, were fed up to the cut, and are kept."""
+        if self.reason is None or self.first is None or self.last is None:
+            return False
+        return self.last <= cut.batch and (self.reason != "late" or self.first >= before)
 
 
 def count_put_back(tape: Tape, cut: Cut) -> int:
@@ -199,16 +268,37 @@ def count_put_back(tape: Tape, cut: Cut) -> int:
     return sum(int(str(each.detail["records"])) for each in put_back(tape, cut))
 
 
-def _claims(files: dataset.Dataset, wanted: dataset.Expression) -> tuple[Claim, ...]:
+def _inserted(tape: Tape, *, newest: bool = False) -> tuple[Claim, ...]:
+    """Batches that no micro-batch gave; at least the last of them where `newest` is enough."""
+    if not is_table(tape.paths.feed):
+        return ()
+    table = delta.open_table(tape.paths.feed)
+    files, batch = pa.table(table.get_add_actions(flatten=True)), 0
+    # The table is partitioned by origin: files of micro-batches are not opened.
+    if _ORIGIN in files.column_names:
+        files = files.filter(pc.not_equal(files[_ORIGIN], str(Origin.CAPTURE)))
+        batch = max(delta.stat(files, "max.batch"), default=0) if newest else 0
+    found = _claims(tape, table, files, batch)
+    return tuple(claim for claim in found if claim.origin is not Origin.CAPTURE)
+
+
+def _claims(
+    tape: Tape, table: deltalake.DeltaTable, files: pa.Table, batch: int = 0
+) -> tuple[Claim, ...]:
+    """Claims of a batch and later ones, by these files of the feed, as its log tells of them."""
+    if "max.batch" in files.column_names:
+        files = files.filter(pc.fill_null(pc.greater_equal(files["max.batch"], batch), True))
     columns = ["batch", "origin", "checkpoint", "number", "detail"]
     found: dict[int, Claim] = {}
-    for row in files.to_table(columns=columns, filter=wanted).to_pylist():
-        detail = json.loads(row["detail"]) if row["detail"] else {}
-        origin = Origin(row["origin"])
-        found[row["batch"]] = Claim(
-            row["batch"], origin, row["checkpoint"], row["number"], detail=detail
-        )
-    return tuple(found[batch] for batch in sorted(found))
+    for file in files.to_pylist():
+        place = delta.place_of(tape.paths.feed, file["path"])
+        for row in read_columns(tape.paths.feed, columns, table, [place]).to_pylist():
+            # What a table is partitioned by is not in its files.
+            origin = Origin(row["origin"] or file[_ORIGIN])
+            detail = json.loads(row["detail"]) if row["detail"] else {}
+            by = origin, row["checkpoint"], row["number"]
+            found[row["batch"]] = Claim(row["batch"], *by, detail=detail)
+    return tuple(found[each] for each in sorted(found) if each >= batch)
 
 
 def _rows(wanted: Claim) -> pa.Table:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import deltalake
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from capstan.errors import Broken
@@ -61,6 +62,28 @@ def files_of(
 
     rows = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     return [row["path"] for row in rows if may_have(row)]
+
+
+def files_between(
+    path: str, table: deltalake.DeltaTable, column: str, first: int, last: int | None = None
+) -> list[str]:
+    """Places of the files that can have a row whose `column` is from `first` to `last`.
+
+    Args:
+        path: The table.
+        table: The same, opened.
+        column: A column of integers.
+        first: The least value that is asked for.
+        last: The greatest one; None for any.
+    """
+    files = pa.table(table.get_add_actions(flatten=True))
+    low, high = f"min.{column}", f"max.{column}"
+    if {low, high} <= set(files.column_names):
+        wanted = pc.fill_null(pc.greater_equal(files[high], first), True)
+        if last is not None:
+            wanted = pc.and_(wanted, pc.fill_null(pc.less_equal(files[low], last), True))
+        files = files.filter(wanted)
+    return [delta.place_of(path, file) for file in files["path"].to_pylist()]
 
 
 def _has_any(row: Row, workers: Collection[int]) -> bool:

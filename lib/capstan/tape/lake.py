@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from string import punctuation
 from urllib.parse import quote
+from uuid import uuid4
 
 from pyarrow import NativeFile, fs
 
@@ -56,6 +57,11 @@ class TapePaths:
     def feed(self) -> str:
         """What each batch is made of; not there before the first capture."""
         return f"{self.root}/feed"
+
+    @property
+    def totals(self) -> str:
+        """What the index amounts to at some commits; it may be deleted."""
+        return f"{self.root}/totals"
 
     @property
     def checkpoint(self) -> str:
@@ -296,6 +302,17 @@ def write_text(path: str, text: str) -> None:
     filesystem.create_dir(inside.rsplit("/", 1)[0], recursive=True)
     with filesystem.open_output_stream(inside) as stream:
         stream.write(text.encode("utf-8"))
+
+
+def write_whole(path: str, content: bytes) -> None:
+    """Write the file at `path`, with the folders it needs: who reads it has all of it, or none."""
+    filesystem, inside = _open(path)
+    where, _, name = inside.rpartition("/")
+    unfinished = f"{where}/.{name}.{uuid4().hex}"
+    filesystem.create_dir(where, recursive=True)
+    with filesystem.open_output_stream(unfinished) as stream:
+        stream.write(content)
+    filesystem.move(unfinished, inside)
 
 
 def delete_file(path: str) -> None:

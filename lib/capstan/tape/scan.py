@@ -38,6 +38,22 @@ def rows_of(path: str, table: deltalake.DeltaTable | None = None) -> dataset.Fil
     return (table or delta.open_table(path)).to_pyarrow_dataset(filesystem=folder(path))
 
 
+def rows_of_files(path: str, files: Iterable[str]) -> dataset.FileSystemDataset:
+    """The rows of some files of a table that is not partitioned, without the bounds of each.
+
+    Args:
+        path: The table.
+        files: Their paths, as the log has them.
+    """
+    schema = pa.schema(delta.open_table(path).schema().to_arrow())
+    return dataset.FileSystemDataset.from_paths(
+        list(map(unquote, files)),
+        schema=schema,
+        format=dataset.ParquetFileFormat(),
+        filesystem=folder(path),
+    )
+
+
 def iter_columns(
     path: str,
     columns: Sequence[str],

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import dataset
 
 from capstan.errors import BadRequest
 from capstan.tape import delta
-from capstan.tape.files import files_of
-from capstan.tape.scan import in_portions, iter_columns, read_columns, rows_of
+from capstan.tape.files import files_between, files_of
+from capstan.tape.scan import in_portions, iter_columns, read_columns
 from capstan.tape.tape import Cut, Tape, newest_cut
+from capstan.tape.totals import integers, totals_at
 from capstan.times import Antichain, ChangeBatch, Time, TimeType
 from capstan.times.region import Region
 
@@ -98,34 +98,58 @@ def find_cut(tape: Tape, as_of: int | None) -> Cut:
             "see `capstan show`",
             stream=tape.name,
         )
-    batches = [
-        pc.max(batch.column("batch")).as_py()
-        for batch in _scan(tape, Cut(as_of, 0), ["batch"])
-        if batch.num_rows
-    ]
-    return Cut(as_of, max(batches, default=-1))
+    return Cut(as_of, _last_batch(tape, as_of))
+
+
+def _last_batch(tape: Tape, commit: int) -> int:
+    """The last batch of the commits up to this one; of files of these alone their bounds say it."""
+    path = tape.paths.events
+    table = delta.open_table(path)
+    files = pa.table(table.get_add_actions(flatten=True))
+    batches, straddling = [-1], files_between(path, table, "commit", commit + 1)
+    bounds = {"max.commit", "max.batch"}
+    if bounds <= set(files.column_names):
+        whole = files.filter(pc.less_equal(files["max.commit"], commit))
+        batches += delta.stat(whole, "max.batch")
+    started = files_between(path, table, "commit", 0, commit)
+    read = sorted({*straddling} & {*started})
+    for rows in iter_columns(path, ["batch", "commit"], table, read):
+        found = pc.max(rows.filter(pc.less_equal(rows["commit"], commit))["batch"]).as_py()
+        batches.append(-1 if found is None else found)
+    return max(batches)
+
+
+@dataclass(frozen=True, slots=True)
+class TapeState:
+    """What is on a tape at a cut.
+
+    Attributes:
+        workers: Every worker, by number.
+        greatest: The greatest last coordinate (the event time) of any messages event, as an
+            integer; None without one.
+    """
+
+    workers: tuple[WorkerState, ...]
+    greatest: int | None
+
+
+def tape_state(tape: Tape, cut: Cut) -> TapeState:
+    """What is on a tape at a cut: by what was kept last, and the events after it."""
+    labels = worker_labels(tape, cut)
+    totals = totals_at(tape, cut.commit)
+    minimum = tape.time_type.minimum
+    workers = []
+    for worker in sorted(labels):
+        held = ChangeBatch([(minimum, 1)])
+        held.extend(totals.held[worker].items() if worker in totals.held else ())
+        counts = totals.events[worker], totals.records[worker]
+        workers.append(WorkerState(worker, labels[worker], *counts, held.items()))
+    return TapeState(tuple(workers), totals.greatest)
 
 
 def worker_states(tape: Tape, cut: Cut) -> list[WorkerState]:
     """Every worker of the tape at a cut, by number."""
-    events: Counter[int] = Counter()
-    records: Counter[int] = Counter()
-    held: dict[int, ChangeBatch] = {}
-    minimum = tape.time_type.minimum
-    labels = worker_labels(tape, cut)
-    for worker in labels:
-        held[worker] = ChangeBatch()
-        held[worker].update(minimum, 1)
-    for batch in _scan(tape, cut, ["worker", "updates", "records"]):
-        for row in _sums(batch, ["worker"], ["records"]):
-            events[row["worker"]] += row["worker_count"]
-            records[row["worker"]] += row["records_sum"] or 0
-        for worker, time, diff in _net_updates(batch, tape.time_type):
-            held[worker].update(time, diff)
-    return [
-        WorkerState(worker, labels[worker], events[worker], records[worker], held[worker].items())
-        for worker in sorted(labels)
-    ]
+    return list(tape_state(tape, cut).workers)
 
 
 def is_closed(tape: Tape, cut: Cut) -> bool:
@@ -227,17 +251,6 @@ def added_counts(tape: Tape, version: int) -> tuple[Counter[int], int]:
     return Counter(rows.column("worker").to_pylist()), records
 
 
-def greatest_time(tape: Tape, cut: Cut) -> int | None:
-    """The greatest last coordinate (the event time) of any messages event, or None without one."""
-    greatest: int | None = None
-    last = len(tape.time_type.coordinates) - 1
-    for batch in _scan(tape, cut, ["time"]):
-        found = pc.max(_integers(pc.struct_field(batch.column("time"), last))).as_py()
-        if found is not None:
-            greatest = found if greatest is None else max(greatest, found)
-    return greatest
-
-
 def arrow_times(column: pa.StructArray, time_type: TimeType) -> Iterator[Time]:
     """The times of a struct column, none of them null."""
     fields = arrow_coordinates(column, time_type)
@@ -246,56 +259,15 @@ def arrow_times(column: pa.StructArray, time_type: TimeType) -> Iterator[Time]:
 
 def arrow_coordinates(column: pa.StructArray, time_type: TimeType) -> list[pa.Array]:
     """The coordinates of a struct column of times, as integers."""
-    return [_integers(pc.struct_field(column, i)) for i in range(len(time_type.coordinates))]
+    return [integers(pc.struct_field(column, i)) for i in range(len(time_type.coordinates))]
 
 
-def _integers(column: pa.Array) -> pa.Array:
-    if pa.types.is_timestamp(column.type):
-        return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-    if pa.types.is_date(column.type):
-        return column.cast(pa.int32()).cast(pa.int64())
-    return column
-
-
-def _scan(
-    tape: Tape, cut: Cut, columns: list[str], region: Region | None = None
-) -> Iterator[pa.RecordBatch]:
-    """Events of a cut; with a region, only from files that can have a time of it."""
-    table = delta.open_table(tape.paths.events)
-    if region is None:
-        for batch in in_portions(iter_columns(tape.paths.events, [*columns, "commit"], table)):
-            there = pc.less_equal(batch.column("commit"), cut.commit)
-            yield (batch if pc.all(there).as_py() else batch.filter(there)).select(columns)
-        return
-    files = rows_of(tape.paths.events, table)
-    chosen = set(files_of(table, tape.time_type, region=region))
-    fragments = [each for each in files.get_fragments() if each.path.lstrip("/") in chosen]
-    files = dataset.FileSystemDataset(fragments, files.schema, files.format, files.filesystem)
-    yield from files.scanner(
-        columns=columns, filter=dataset.field("commit") <= cut.commit
-    ).to_batches()
-
-
-def _sums(batch: pa.RecordBatch, keys: list[str], values: list[str]) -> list[dict[str, int]]:
-    table = pa.table(batch).select([*keys, *values])
-    wanted = [*((value, "sum") for value in values), (keys[0], "count")]
-    return table.group_by(keys, use_threads=False).aggregate(wanted).to_pylist()  # type: ignore[no-any-return]
-
-
-def _net_updates(batch: pa.RecordBatch, time_type: TimeType) -> Iterator[tuple[int, Time, int]]:
-    """Updates of a batch of events, summed per worker and time."""
-    updates = batch.column("updates")
-    flat = pc.list_flatten(updates)
-    owners = pc.take(batch.column("worker"), pc.list_parent_indices(updates))
-    times = pc.struct_field(flat, "time")
-    names = [f"t{i}" for i in range(len(time_type.coordinates))]
-    fields = [_integers(pc.struct_field(times, i)) for i in range(len(names))]
-    diffs = pc.struct_field(flat, "diff")
-    table = pa.table([owners, *fields, diffs], names=["worker", *names, "diff"])
-    for row in (
-        table.group_by(["worker", *names], use_threads=False)
-        .aggregate([("diff", "sum")])
-        .to_pylist()
-    ):
-        if row["diff_sum"]:
-            yield row["worker"], Time(row[name] for name in names), row["diff_sum"]
+def _scan(tape: Tape, cut: Cut, columns: list[str], region: Region) -> Iterator[pa.RecordBatch]:
+    """Events of a cut, from files that can have a time of a region."""
+    path = tape.paths.events
+    table = delta.open_table(path)
+    chosen = files_of(table, tape.time_type, region=region)
+    files = [delta.place_of(path, file) for file in chosen]
+    for batch in in_portions(iter_columns(path, [*columns, "commit"], table, files)):
+        there = pc.less_equal(batch.column("commit"), cut.commit)
+        yield (batch if pc.all(there).as_py() else batch.filter(there)).select(columns)

@@ -154,7 +154,7 @@ def go_on(
         own.append({"kind": "progress", "updates": _moved(struct, held, frontier)})
         about = {"worker": state.worker, "batch": cut.batch + 1, "commit": cut.commit + 1}
         rows += [{**about, "seq": seq, **event} for seq, event in enumerate(own, state.events)]
-    schema = index.to_pyarrow_table().schema
+    schema = pa.schema(index.schema().to_arrow())
     _write(tape.paths.events, pa.Table.from_pylist(rows, schema=schema), {})
 
 
