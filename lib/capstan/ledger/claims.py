@@ -35,6 +35,8 @@ LEASE = timedelta(hours=12)
 """How long a claim lives that nobody renews."""
 _APP = "claims"
 _STEPS = ("run", "attempt", "step")
+_CUT = timedelta(seconds=1)
+"""More than what the bounds that a file has of its moments are cut by."""
 _RENEW = 4
 """A claim is renewed once less than this part of its life is left; clocks differ by less."""
 
@@ -199,10 +201,19 @@ def give_up(lake: Lake, run: str, attempt: int) -> None:
 
 def alive(lake: Lake, target: str | None = None) -> list[Claim]:
     """Claims that hold, by ordinal: neither released, ended, expired nor taken over."""
+    moment = now()
+    # Of the runs that have claimed something which is not over yet, all that is said of them: most
+    # have ended long ago, and the files that tell of these are not opened.
+    claimed = {} if target is None else {"target": target}
+    unexpired = {"expires": (moment - _CUT, None)}
+    rows = read_rows(lake, "claims", ("run",), unexpired, **claimed)
+    names = tuple({row["run"] for row in rows})
+    if not names:
+        return []
+    steps = read_rows(lake, "runs", _STEPS, run=names)
+    found = _judged(read_rows(lake, "claims", run=names), steps, moment, ended=False)
     return [
-        each
-        for each, fate in _read(lake, target, ended=False)
-        if fate is Fate.ALIVE and target in (None, each.scope.target)
+        each for each, fate in found if fate is Fate.ALIVE and target in (None, each.scope.target)
     ]
 
 

@@ -188,7 +188,11 @@ def name_run(lake: Lake, identity: str, generation: int, target: str) -> RunId:
     """
     first = RunId(identity, generation, short_name(target))
     own, others = "", set[str]()
-    for row in read_rows(lake, "runs", ("run", "identity")):
+    # No other names can be in the way, and files without one of these are not opened.
+    alike = {"run": (first.stem, f"{first.stem}\U0010ffff")}
+    named = ("run", "identity")
+    rows = read_rows(lake, "runs", named, alike)
+    for row in [*rows, *read_rows(lake, "runs", named, identity=identity)]:
         run = str(row["run"])
         if row["identity"] == identity:
             own = run

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import dataset
 from pyspark.sql.types import (
     ArrayType,
@@ -18,10 +19,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from capstan.tape import arrow_writer
+from capstan.tape import arrow_writer, delta
 from capstan.tape.lake import Lake, is_table
 from capstan.tape.opened import keeping, kept
-from capstan.tape.scan import rows_of
+from capstan.tape.scan import rows_of, rows_of_files
 from capstan.tape.transaction import Txn
 
 LEDGER_FORMAT = 1
@@ -163,7 +164,12 @@ def now() -> datetime:
 
 
 def read_rows(
-    lake: Lake, ledger: str, columns: Sequence[str] | None = None, /, **equal: object
+    lake: Lake,
+    ledger: str,
+    columns: Sequence[str] | None = None,
+    ranges: Mapping[str, tuple[object, object]] | None = None,
+    /,
+    **equal: object,
 ) -> list[dict[str, object]]:
     """Rows of a ledger with these column values, by `at`; claims by their ordinal.
 
@@ -173,29 +179,71 @@ def read_rows(
         lake: The lake.
         ledger: Its name.
         columns: Those that are needed; all by default. Certificates are large.
+        ranges: The least value of a column and the first one that is too great, or None for no
+            such bound. Bounds of moments are to leave a second: files have them in milliseconds.
         equal: What columns must have; a tuple stands for any of its values, of which None is one.
     """
     path = lake.ledger(ledger)
     if not is_table(path):
         return []
     condition = None
-    for column, value in equal.items():
-        field = dataset.field(column)
-        part = field.isin(list(value)) if isinstance(value, tuple) else field == value
+    for part in _parts(equal, ranges or {}):
         condition = part if condition is None else condition & part
-    files = kept("rows", path, lambda: _rows(path))
     order = "claim" if ledger == "claims" else "at"
     read = None if columns is None else list(dict.fromkeys([*columns, order]))
-    table = files.to_table(columns=read, filter=condition).sort_by(order)
+    if keeping():
+        files = kept("rows", path, lambda: _rows(path))
+    else:
+        files = _rows(path, _chosen(path, equal, ranges or {}))
+    table = files.to_table(columns=read, filter=condition)
+    table = table.sort_by(order)
     rows: list[dict[str, object]] = table.select(columns or table.column_names).to_pylist()
     return rows
 
 
-def _rows(path: str) -> dataset.Dataset:
-    """The rows of a ledger; in memory where pages are shown and they are not too many."""
+def _parts(
+    equal: Mapping[str, object], ranges: Mapping[str, tuple[object, object]]
+) -> Iterator[dataset.Expression]:
+    for column, value in equal.items():
+        field = dataset.field(column)
+        yield field.isin(list(value)) if isinstance(value, tuple) else field == value
+    for column, (least, end) in ranges.items():
+        if least is not None:
+            yield dataset.field(column) >= least
+        if end is not None:
+            yield dataset.field(column) < end
+
+
+def _chosen(
+    path: str, equal: Mapping[str, object], ranges: Mapping[str, tuple[object, object]]
+) -> list[str]:
+    """The files of a ledger whose bounds do not rule out what is asked for."""
+    files = pa.table(delta.open_table(path).get_add_actions(flatten=True))
+    bounds = {column: _ends(value) for column, value in equal.items()}
+    for column, (least, most) in {**bounds, **ranges}.items():
+        low, high = f"min.{column}", f"max.{column}"
+        if least is not None and high in files.column_names:
+            files = files.filter(pc.fill_null(pc.greater_equal(files[high], least), True))
+        if most is not None and low in files.column_names:
+            files = files.filter(pc.fill_null(pc.less_equal(files[low], most), True))
+    found: list[str] = files["path"].to_pylist()
+    return found
+
+
+def _ends(value: object) -> tuple[object, object]:
+    """The least and the greatest value that a column may have; None where it may be null."""
+    values = value if isinstance(value, tuple) else (value,)
+    return (None, None) if None in values or not values else (min(values), max(values))
+
+
+def _rows(path: str, chosen: list[str] | None = None) -> dataset.Dataset:
+    """The rows of a ledger, of some of its files or of all.
+
+    All of them stay in memory where pages are shown and they are not too many.
+    """
+    if chosen is not None:
+        return rows_of_files(path, chosen)
     files = rows_of(path)
-    if not keeping():
-        return files
     rows = files.to_table()
     return dataset.dataset(rows) if rows.nbytes <= _MOST_BYTES else files
 
