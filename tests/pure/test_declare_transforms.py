@@ -179,6 +179,9 @@ def test_an_expression_is_one_deterministic_one() -> None:
         (f"{{sql: '{SQL}', grain: 1 day}}", "a grain but no time"),
         (f"{{sql: '{SQL}', nondeterministic: true}}", "unknown key"),
         ("{sql: SELECT rand() FROM records}", "calls rand"),
+        (f"{{sql: '{SQL}', tolerance: -1e-9}}", "tolerance"),
+        (f"{{sql: '{SQL}', tolerance: .nan}}", "tolerance"),
+        (f"{{sql: '{SQL}', tolerance: 1}}", "tolerance"),
         ("{function: os.system}", "package.module:function"),
         ("{function: 'os:system(1)'}", "package.module:function"),
     ],
@@ -190,6 +193,19 @@ def test_declared_transforms_are_checked(tmp_path: Path, fields: str, said: str)
         load(path, lake="/lake")
     assert f"{path}:2: transforms.daily" in caught.value.message
     assert said in caught.value.message
+
+
+def test_a_tolerance_is_declared_and_changes_no_code(tmp_path: Path) -> None:
+    path = tmp_path / "streams.yaml"
+    lines = [
+        f"{{sql: '{SQL}'}}",
+        f"{{sql: '{SQL}', tolerance: 1e-6}}",
+        f"{{sql: '{SQL}', tolerance: 0}}",
+    ]
+    path.write_text("transforms:\n" + "".join(f"  t{n}: {x}\n" for n, x in enumerate(lines)))
+    found = load(path, lake="/lake").transforms.values()
+    assert [each.tolerance for each in found] == [1e-9, 1e-6, 0]
+    assert len({each.code_hash for each in found}) == 1
 
 
 def test_a_function_is_found_by_its_reference(library: Path) -> None:
@@ -247,12 +263,13 @@ def test_a_function_without_source_has_no_hash() -> None:
 def test_a_decorated_function_is_a_transform() -> None:
     registry = Registry()
 
-    @registry.transform(name="doubled", time="day", grain="1 day", keys=("a",))
+    @registry.transform(name="doubled", time="day", grain="1 day", keys=("a",), tolerance=0)
     def double(records: int) -> int:
         return records * 2
 
     found = registry.get("doubled")
     assert (found.time, found.grain, found.keys) == ("day", timedelta(days=1), ("a",))
+    assert found.tolerance == 0
     function = found.resolve()
     assert function is not None
     assert function(4) == double(4) == 8

@@ -82,6 +82,10 @@ CORE = {
     },
     "moments": {"test_a_text_is_a_moment_only_where_it_becomes_a_time"},
     "nexmark": {"test_every_query_is_registered"},
+    "ordered": {
+        "test_what_of_a_query_depends_on_the_order_of_rows",
+        "test_which_aggregates_depend_on_the_order_of_rows",
+    },
     "pipeline_play": {
         "test_a_failing_operator_fails_the_job_and_says_where",
         "test_hourly_departures_are_those_of_the_source",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from capstan.audit.audit import audit_computed, audit_copy
+from capstan.audit.close import Close
 from capstan.audit.report import Audit, CheckResult, Finding
 from capstan.audit.shape import Shape, shape_of
 from capstan.audit.source import played_records, restrict
@@ -10,6 +11,7 @@ from capstan.audit.source import played_records, restrict
 __all__ = [
     "Audit",
     "CheckResult",
+    "Close",
     "Finding",
     "Shape",
     "audit_computed",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from capstan.audit import cells, few
 from capstan.audit.checks import Prepared
+from capstan.audit.close import Close, beyond
 from capstan.audit.lost import is_lost, lost_differences, together
-from capstan.audit.report import Audit
+from capstan.audit.report import Audit, Near
 from capstan.audit.rows import RowDifferences, Side, row_differences, within
 from capstan.audit.scope import NO_ROWS, AuditScope, Found, OnTape, measures, results_in
 from capstan.audit.shape import Shape, columns_error, common_fields, stored_fields
@@ -22,6 +23,7 @@ from capstan.times import Box
 from capstan.times.region import Region
 
 SAMPLE = 20
+_EXACT = Close()
 _SHARED = (("s1", "h1"), ("s2", "h2"))
 
 
@@ -194,6 +196,7 @@ def audit_computed(
     kind: str = "transform",
     limit: int = SAMPLE,
     checks: Sequence[Check] = (),
+    close: Close = _EXACT,
 ) -> Audit:
     """Compare stored output of a transform or pipeline with a second computation from the tape.
 
@@ -212,6 +215,7 @@ def audit_computed(
         kind: `transform` or `pipeline`.
         limit: How many findings to give at most.
         checks: What every stored row must meet; they are counted in the same scan of them.
+        close: Columns that are compared within a tolerance, in cells whose fingerprints differ.
 
     Raises:
         BadRequest: `CAP-AUDIT-COLUMNS` when stored and computed output have no column in common,
@@ -236,21 +240,27 @@ def audit_computed(
         totals = cells.count_cells(joined, tuple(sides), {"bad": wrong}, measures(prepared))
         met = results_in(prepared, found.view, totals)
         checked = given.cells + totals["cells"]
-        if not given.differing and not totals["bad"]:
-            return scope.passed(kind, checked, totals["table"], met)
-        bad = joined.where(wrong)
-        outcome = Found(
-            cells=checked,
-            differing=given.differing + totals["bad"],
-            records=totals["table"],
-            tape=OnTape(given.differing, given.sample),
-            table=cells.sample_cells(bad, "computed", "table", 1),
-            rows=row_differences(wanted, found, bad, limit) if totals["bad"] else NO_ROWS,
-            checks=met,
-        )
+        bad, count = joined.where(wrong), totals["bad"]
+        with beyond(wanted, found, bad, count, close) as apart:
+            near = Near(close.columns, close.tolerance, count - apart.count)
+            if not given.differing and not apart.count:
+                passed = scope.passed(kind, checked, totals["table"], met)
+                return replace(passed, near=near)
+            rows = NO_ROWS
+            if apart.count:
+                rows = row_differences(apart.expected, apart.actual, apart.cells, limit)
+            outcome = Found(
+                cells=checked,
+                differing=given.differing + apart.count,
+                records=totals["table"],
+                tape=OnTape(given.differing, given.sample),
+                table=cells.sample_cells(apart.cells, "computed", "table", 1),
+                rows=rows,
+                checks=met,
+            )
     finally:
         joined.unpersist()
-    return scope.failed(kind, outcome)
+    return replace(scope.failed(kind, outcome), near=near)
 
 
 def _keys(keys: Sequence[str], fields: Sequence[StructField]) -> list[StructField]:

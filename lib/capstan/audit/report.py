@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from capstan.errors import AnswerIsNo
 from capstan.times import TimeType
@@ -76,6 +76,21 @@ class CheckResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Near:
+    """Columns that were compared within a tolerance.
+
+    Attributes:
+        columns: Their names; they are sums of floats, which depend on the order of rows.
+        tolerance: Values `a` and `b` were taken for equal up to `tolerance * max(1, |a|, |b|)`.
+        cells: How many cells were equal only so.
+    """
+
+    columns: tuple[str, ...] = ()
+    tolerance: float = 0.0
+    cells: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Audit:
     """The answer to: is this table exactly what the stream said, and what its owner demands?
 
@@ -91,6 +106,7 @@ class Audit:
             the `tape` whose own records are not what its index says.
         first: Where the first differing cell is, as text; empty when none differs.
         checks: What came of the declared checks.
+        near: What was compared within a tolerance.
     """
 
     kind: str
@@ -102,6 +118,7 @@ class Audit:
     totals: Mapping[str, int]
     first: str = ""
     checks: tuple[CheckResult, ...] = ()
+    near: Near = Near()
 
     @property
     def shown(self) -> tuple[Finding, ...]:
@@ -124,6 +141,7 @@ class Audit:
             "totals": dict(self.totals),
             "findings": [finding.as_json(time_type) for finding in self.shown],
             "checks": [check.as_json() for check in self.checks],
+            **({"near": asdict(self.near)} if self.near.columns else {}),
         }
 
     def require_passed(self, where: str) -> None:

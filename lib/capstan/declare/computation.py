@@ -13,7 +13,7 @@ from operator import attrgetter
 from types import CodeType, FunctionType
 from typing import Annotated
 
-from pydantic import AfterValidator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from capstan.declare.fields import (
@@ -28,6 +28,9 @@ from capstan.declare.fields import (
 )
 from capstan.declare.sql import normalised, problem_with_query
 from capstan.errors import BadRequest
+
+TOLERANCE = 1e-9
+"""How far sums of floats may be apart by default: those of 4 million values of one sign are not."""
 
 # A Spark DataFrame in, a Spark DataFrame out; this room does not import Spark to say so.
 TransformFunction = Callable[..., object]
@@ -63,6 +66,9 @@ class Transform(Declared):
         worker: The output column that carries the captured worker's number, or None when output
             rows mix workers: then all workers must be chosen.
         keys: Columns that identify an output row within a time, for audits and `merge`.
+        tolerance: Sums of floats depend in their last digits on the order of the records. Audits
+            take two of them, `a` and `b`, for equal up to `tolerance * max(1, |a|, |b|)`; with 0
+            such sums are refused. It is no part of `code_hash`: it changes no output.
     """
 
     name: Annotated[str, name_of("transform")]
@@ -73,6 +79,7 @@ class Transform(Declared):
     grain: PositiveLength | None = None
     worker: Column | None = None
     keys: Columns = field(default=())
+    tolerance: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = TOLERANCE
 
     @model_validator(mode="after")
     def _consistent(self) -> Transform:

@@ -93,6 +93,7 @@ class Registry(ByName[Transform]):
         grain: str | timedelta | None = None,
         worker: str | None = None,
         keys: tuple[str, ...] = (),
+        tolerance: float | None = None,
         description: str = "",
     ) -> Callable[[Function], Function]:
         """Register the decorated function, DataFrame to DataFrame, as a transform.
@@ -110,8 +111,10 @@ class Registry(ByName[Transform]):
             fields = {
                 "name": name, "description": description, "function": reference,
                 "time": time, "grain": grain, "worker": worker, "keys": keys,
+                "tolerance": tolerance,
             }  # fmt: skip
-            self.add(read_model(Transform, {k: v for k, v in fields.items() if v}, "CAP-TRANSFORM"))
+            given = {k: v for k, v in fields.items() if v or v == 0}
+            self.add(read_model(Transform, given, "CAP-TRANSFORM"))
             register(reference, function)
             return function
 

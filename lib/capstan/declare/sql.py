@@ -19,8 +19,8 @@ _TOKEN = re.compile(
 _Token = tuple[str, str]
 _QUERY_WORDS = ("select", "with", "from")
 # A second computation must give the same rows, wherever it runs: so nothing may draw on chance,
-# clock, layout, machine or session. Functions of rows in their order, as `first`, are allowed: of
-# rows that have an order, as those of a window may, they give the same again.
+# clock, layout, machine or session. What depends on the order of rows, as `first` may, is told from
+# Spark's plan (`capstan.declare.order`): of rows that have an order it gives the same again.
 _UNSTABLE = frozenset((
     "current_date", "current_time", "current_timestamp", "curdate", "now", "localtimestamp",
     "getdate", "rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle", "tablesample",

@@ -24,6 +24,7 @@ from capstan.replay.findings import note_findings
 from capstan.replay.follow import require_cursor
 from capstan.replay.holding import shut_out
 from capstan.replay.job import Job
+from capstan.replay.ordered import require_comparable
 from capstan.replay.own_times import require_times_of_rows
 from capstan.replay.ownership import require_own_keys, require_own_rows
 from capstan.replay.play import Output, expected_rows, playing, require_columns
@@ -66,6 +67,7 @@ def carry_out(job: Job) -> Outcome:
     require_own_rows(job.spark, job.plan)
     require_no_clash(job.lake, job.plan, [job.run.name])
     require_columns(job.spark, job.plan)
+    require_comparable(job.spark, job.plan)
     require_own_times(job.spark, job.plan)
     require_times_of_rows(job.spark, job.plan)
     job = job.claimed()

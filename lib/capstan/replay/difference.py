@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from capstan.audit import Finding, Shape, cells
+from capstan.audit.close import beyond
 from capstan.audit.report import render
 from capstan.audit.rows import RowDifferences, Side, row_differences
 from capstan.audit.scope import NO_ROWS
@@ -23,6 +24,7 @@ from capstan.audit.view import View, table_view
 from capstan.declare import Mode
 from capstan.replay import target
 from capstan.replay.columns import require_columns_kept
+from capstan.replay.ordered import close_of, require_comparable
 from capstan.replay.ownership import foreign_rows
 from capstan.replay.plan import Plan
 from capstan.replay.play import playing
@@ -102,10 +104,12 @@ def difference(
 
     Raises:
         BadRequest: `CAP-AUDIT-COLUMNS`, `CAP-TARGET-COLUMNS`, `CAP-TRANSFORM` or
-            `CAP-PIPELINE` when the replay does not fit its target or its stream.
+            `CAP-PIPELINE` when the replay does not fit its target or its stream; `CAP-ORDERED`
+            when its output cannot be compared.
     """
     if staged is not None:
         return _compared(spark, plan, staged, limit, from_index=False)
+    require_comparable(spark, plan)
     with playing(spark, plan) as output:
         require_columns_kept(spark, plan, output.rows.schema)
         return _compared(spark, plan, output.rows, limit, from_index=True)
@@ -171,11 +175,14 @@ class _Sides:
             wrong = cells.differs("wanted", "present")
             totals = cells.count_cells(joined, ("wanted", "present"), {"bad": wrong})
             rows = NO_ROWS
-            if totals["bad"]:
-                rows = row_differences(wanted, present, joined.where(wrong), limit)
+            close = close_of(self.spark, self.plan)
+            bad = joined.where(wrong)
+            with beyond(wanted, present, bad, totals["bad"], close) as apart:
+                if apart.count:
+                    rows = row_differences(apart.expected, apart.actual, apart.cells, limit)
         finally:
             joined.unpersist()
-        return totals["cells"], totals["bad"], rows
+        return totals["cells"], apart.count, rows
 
     def _wanted_cells(self, wanted: Side, shape: Shape, common: Sequence[str]) -> DataFrame:
         plan = self.plan

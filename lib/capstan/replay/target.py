@@ -22,6 +22,7 @@ from capstan.errors import BadRequest, Broken, Fenced
 from capstan.ledger import coverage
 from capstan.ledger.identity import RunId
 from capstan.ledger.retired import boxes_of, gone, needed_of
+from capstan.replay.ordered import close_in
 from capstan.replay.plan import Plan
 from capstan.replay.play import playing
 from capstan.tape import delta
@@ -149,6 +150,7 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
             plan.keys,
             kind="transform" if plan.piped is None else "pipeline",
             checks=plan.checks,
+            close=close_in(plan, output.rows),
         )
 
 

@@ -71,11 +71,19 @@ def audit_text(audit: object, show: Show) -> str:
     cells, differing = audit.get("cells"), audit.get("differing")
     if audit.get("passed"):
         counted = "" if cells is None else f", {show(cells)} cells"
-        return f"passed ({audit['kind']}{counted})" if kind else "passed"
+        return f"passed ({audit['kind']}{counted}{_near_text(audit)})" if kind else "passed"
     if differing:
         return f"failed{kind}: {show(differing)} of {show(cells)} cells differ"
     broken = [f"{c.name} {c.text}" for c in check_facts(audit, show) if not c.met]
     return f"failed{kind}: check {', '.join(broken)}" if broken else f"failed{kind}"
+
+
+def _near_text(audit: Mapping[str, object]) -> str:
+    """Which columns were compared within a tolerance."""
+    near = audit.get("near")
+    if not isinstance(near, Mapping):
+        return ""
+    return f"; {', '.join(map(str, near['columns']))} within {near['tolerance']}"
 
 
 @dataclass(frozen=True, slots=True)
