@@ -60,6 +60,8 @@ _KINDS = (
             "Expected contiguous commit",
             "newer than log segment",
             "Truncated record whilst reading",
+            # Of a commit that is no JSON.
+            r"delta\.actions\.Action\$\.fromJson",
         ),
     ),
     _Kind(

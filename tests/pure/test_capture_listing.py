@@ -109,6 +109,7 @@ def test_each_file_that_was_not_read_has_its_reason(place: Place) -> None:
     assert place.passed() == {"hidden": hidden, "unread": ["2024/05/b c.parquet"]}
     assert place.passed(pathGlobFilter="a*")["excluded"] == ["2024/05/b c.parquet"]
     assert place.passed(pathGlobFilter="b*")["unread"] == ["2024/05/b c.parquet"]
+    assert place.passed(recursiveFileLookup="false")["excluded"] == ["2024/05/b c.parquet"]
     # Which of them options of age leave out, Spark alone can tell.
     aged = place.source(maxFileAge="1d")
     assert passed_over(aged, place.listing, {}).counts == {"hidden": 2, "excluded": 2}
@@ -159,7 +160,7 @@ def test_what_is_no_folder_of_files_is_not_listed(tmp_path: Path) -> None:
     ):
         assert Listing.of(source) is None
     (tmp_path / "one.json").write_text("{}", encoding="utf-8")
-    for path in (tmp_path, tmp_path / "one.json", os.path.relpath(tmp_path)):
+    for path in (tmp_path, tmp_path / "one.json", f"file:{tmp_path}", tmp_path.as_uri()):
         found = Listing.of(Source(format="json", path=str(path)))
         assert found is not None
         assert [file.size for file in found.files.values()] == [2]
@@ -198,6 +199,21 @@ def test_a_path_with_wildcards_lists_what_it_stands_for(
     assert set(listing.files) - set(fresh) == {f"{place.folder}/{name}" for name in hidden}
     # What the pattern says itself of the folders is none of the records' columns.
     assert listing.folders_named() == ({"k"} if pattern in _ABOVE_PARTITIONS else set())
+
+
+@pytest.mark.parametrize("written", ["src", "./src", "src/*.json"])
+def test_a_path_from_here_says_nothing_of_the_folders_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    above = tmp_path / "_day=1"
+    (above / "src").mkdir(parents=True)
+    (above / "src" / "a.json").write_text("{}", encoding="utf-8")
+    monkeypatch.chdir(above)
+    source = Source(format="json", path=written)
+    listing = Listing.of(source)
+    assert listing is not None
+    assert [listing.inside(path) for path in fresh_files(source, listing, {})] == ["a.json"]
+    assert not listing.partitioned
 
 
 @pytest.mark.parametrize(

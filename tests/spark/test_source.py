@@ -27,7 +27,7 @@ from capstan.declare import (
     Source,
     Stream,
 )
-from capstan.errors import AnswerIsNo, BadRequest
+from capstan.errors import AnswerIsNo, BadRequest, Broken
 from capstan.exchange import RecaptureRequest, recapture
 from capstan.replay.request import Request
 from capstan.replay.run import replay
@@ -339,6 +339,46 @@ class TestListing:
             capture(spark, lake, stream)
         named = replace(stream.source, path=f"{tmp_path}/of \\[2024\\]")
         assert capture(spark, lake, replace(stream, source=named)).fed == 10
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"options": {"maxFilesPerTrigger": "0"}}, "refuses its options: .*maxFilesPerTrigger"),
+            (
+                {"options": {"modifiedAfter": "2020-01-01T00:00:00"}},
+                "refuses its options: .*allowed",
+            ),
+            ({"format": "nothing"}, "cannot be read: .*nothing"),
+        ],
+    )
+    def test_what_spark_refuses_of_a_declaration_is_told(
+        self, spark: SparkSession, lake: Lake, source: Path, given: dict[str, object], said: str
+    ) -> None:
+        lay(source, "0", rows(range(10)))
+        stream = little_stream(source)
+        with pytest.raises(BadRequest, match=f"CAP-SOURCE: stream little: the source {said}"):
+            capture(spark, lake, replace(stream, source=replace(stream.source, **given)))
+        assert capture(spark, lake, stream).fed == 10
+        shutil.rmtree(source)
+        with pytest.raises(BadRequest, match="CAP-SOURCE: the source at .* cannot be read"):
+            compare(spark, open_tape(lake, "little"), stream)
+
+    def test_what_delta_refuses_of_a_declaration_or_a_log_is_told(
+        self, spark: SparkSession, lake: Lake, tmp_path: Path
+    ) -> None:
+        table = tmp_path / "table"
+        pl.DataFrame({"id": [1], "place": ["a"], "at": [START]}).write_delta(str(table))
+        stream = little_stream(table, source=Source(format="delta", path=str(table)))
+        for option, code in (
+            ({"startingTimestamp": "2999-01-01"}, "CAP-SOURCE: .* refuses its options"),
+            ({"startingVersion": "9"}, "CAP-SOURCE-LOST: .* no such version"),
+        ):
+            with pytest.raises(BadRequest, match=code):
+                capture(spark, lake, replace(stream, source=replace(stream.source, options=option)))
+        assert capture(spark, lake, stream).fed == 1
+        (table / "_delta_log" / f"{1:020}.json").write_text("{rubbish", encoding="utf-8")
+        with pytest.raises(Broken, match="CAP-DAMAGED: the log of a table is damaged"):
+            capture(spark, lake, stream)
 
     def test_names_of_folders_are_text(self, spark: SparkSession, lake: Lake, source: Path) -> None:
         for number, store in enumerate(["007", "07", "7"]):

@@ -54,8 +54,13 @@ _TABLE = (
             "KAFKA_DATA_LOSS",
             "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE",
             "DELTA_STREAMING_TRAILING_COMMIT_MISSING",
-            "DELTA_VERSION_NOT_FOUND",
         ),
+    ),
+    _Told(
+        "CAP-SOURCE-LOST",
+        "the source has no such version, or has it no longer",
+        "see source.options.startingVersion, where it is given; else " + _RESEAT,
+        ("DELTA_VERSION_NOT_FOUND",),
     ),
     _Told(
         "CAP-SCHEMA",

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from capstan import breakage
 from capstan.capture.listing import Listing
 from capstan.capture.source import file_path, options_of
 from capstan.declare import Source
+from capstan.errors import BadRequest
 from capstan.tape.files import read_all
 from capstan.tape.fingerprint import record_hashes, row_hashes, sum_mod64
 from capstan.tape.predicates import region_sql
@@ -210,10 +213,20 @@ def at_rest(
         source: The declared source.
         payload: The columns; a file that lacks some has nulls there.
         listing: The files of the source, where they could be listed.
+
+    Raises:
+        BadRequest: `CAP-SOURCE` when Spark cannot read it.
     """
     asked = options_of(source, listing)
     options = {k: v for k, v in asked.items() if k.lower() not in _STREAMING}
     reader = spark.read.format(source.format).options(**options)
     if source.format == "kafka":
         return reader.load()
-    return reader.schema(payload).load(source.path)
+    try:
+        return reader.schema(payload).load(source.path)
+    except AnalysisException as error:
+        raise BadRequest(
+            "CAP-SOURCE",
+            f"the source at {source.path} cannot be read: {breakage.reason(error)}",
+            "check source.path in streams.yaml; what was captured is on tape",
+        ) from error

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from os.path import normpath
+from pathlib import Path
 from urllib.parse import unquote
 
 from pyarrow import fs
@@ -100,7 +101,7 @@ class Listing:
         if source.path is None or source.format.lower() not in FILES:
             return None
         folder = globs.fixed_part(source.path) if globs.is_glob(source.path) else source.path
-        root, rule = path_of(folder), None
+        root, rule = path_of(folder if ":/" in folder else str(Path(folder).absolute())), None
         if folder != source.path:
             rule = globs.rule_of(
                 f"{root.rstrip('/')}/{source.path.removeprefix(folder).lstrip('/')}"
@@ -261,6 +262,8 @@ def _passed(
         aged: The reason of a file that options leave out or not, by its age.
     """
     options = {name.lower(): value for name, value in source.options.items()}
+    # Said of a folder with partitions it would be without effect.
+    flat = options.get("recursivefilelookup", "").lower() == "false" and not listing.partitioned
     named = globs.rule_of(options.get("pathglobfilter", "*"))
     for path, file in listing.files.items():
         names = listing.below(path)
@@ -271,7 +274,7 @@ def _passed(
                 yield path, Reason.CHANGED
         elif any(name[:1] in "._" and "=" not in name for name in names):
             yield path, Reason.HIDDEN
-        elif not named.fullmatch(names[-1]):
+        elif not named.fullmatch(names[-1]) or (flat and len(names) > 1):
             yield path, Reason.EXCLUDED
         else:
             yield path, aged if _BY_AGE & options.keys() else Reason.UNREAD

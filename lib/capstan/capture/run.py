@@ -28,7 +28,7 @@ from capstan.capture.listing import (
 from capstan.capture.put_back import PutBack
 from capstan.capture.settings import keep_moments, keep_settings, settings_of
 from capstan.capture.shapes import columns_of
-from capstan.capture.source import broker_gone, file_damaged, read_source
+from capstan.capture.source import broker_gone, file_damaged, options_refused, read_source
 from capstan.capture.statements import CLOSING, Statement
 from capstan.capture.topics import require_same_topics
 from capstan.capture.workers import Roster
@@ -241,6 +241,7 @@ def _run(
             broker_gone(stream.name, error)
             or source_error(stream.name, error)
             or file_damaged(stream.name, tape.paths.root, error)
+            or options_refused(stream.name, error)
             or error
         ) from None
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException, IllegalArgumentException, StreamingQueryException
 from pyspark.sql.types import StructType
 
 from capstan import breakage
@@ -48,24 +49,11 @@ def read_source(
 
     Raises:
         BadRequest: `CAP-SOURCE` when it is not there or Spark cannot read it.
+        Broken: `CAP-DAMAGED`, `CAP-NO-ACCESS` where a file of it, or of its log, cannot be read.
     """
     source = stream.source
     try:
-        path = source.path if source.path is not None and "://" not in source.path else None
-        if path is not None and not is_glob(path) and not exists(path):
-            raise BadRequest(
-                "CAP-SOURCE",
-                f"stream {stream.name}: there is nothing at {source.path}",
-                "check source.path in streams.yaml",
-                stream=stream.name,
-            )
-        if path is not None and listing is not None and not listing.files and _is_pattern(path):
-            raise BadRequest(
-                "CAP-SOURCE",
-                f"stream {stream.name}: there is {source.path}, which Spark takes for a pattern",
-                "write a backslash before each of *?[]{} in source.path that is meant as it stands",
-                stream=stream.name,
-            )
+        _require_place(stream, listing)
         if source.format == "kafka":
             # All that a topic has is the stream, not what comes from now on.
             options = {"startingOffsets": "earliest", **source.options}
@@ -89,17 +77,30 @@ def read_source(
     except CapstanError:
         raise
     except Exception as error:
+        foreseen = breakage.foreseen(error)
+        if foreseen is not None:
+            raise foreseen from error
         raise BadRequest(
             "CAP-SOURCE",
-            f"stream {stream.name}: the source cannot be read: {str(error).splitlines()[0]}",
+            f"stream {stream.name}: the source cannot be read: {breakage.reason(error)}",
             _missing(source) or "check source in streams.yaml",
             stream=stream.name,
         ) from error
 
 
-def _is_pattern(path: str) -> bool:
-    """Whether a path stands for several, and there is one that is called so itself."""
-    return is_glob(path) and exists(path)
+def _require_place(stream: Stream, listing: Listing | None) -> None:
+    """Check that there is something at a path of this machine; a pattern may stand for nothing."""
+    path = stream.source.path
+    if path is None or "://" in path or (is_glob(path) and not exists(path)):
+        return
+    if not is_glob(path) and not exists(path):
+        what, hint = f"there is nothing at {path}", "check source.path in streams.yaml"
+    elif is_glob(path) and listing is not None and not listing.files:
+        what = f"there is {path}, which Spark takes for a pattern"
+        hint = "write a backslash before each of *?[]{} in source.path that is meant as it stands"
+    else:
+        return
+    raise BadRequest("CAP-SOURCE", f"stream {stream.name}: {what}", hint, stream=stream.name)
 
 
 def after(known: StructType, inferred: StructType) -> StructType:
@@ -154,6 +155,20 @@ def broker_gone(stream: str, error: Exception) -> Broken | None:
     )
 
 
+def options_refused(stream: str, error: StreamingQueryException) -> BadRequest | None:
+    """The error for options that a source does not know or take; None for any other error."""
+    # What a batch does with the rows is raised in Python, and so has another cause.
+    cause = getattr(error, "_cause", None)
+    if not isinstance(cause, IllegalArgumentException | AnalysisException):
+        return None
+    return BadRequest(
+        "CAP-SOURCE",
+        f"stream {stream}: the source refuses its options: {breakage.reason(cause)}",
+        "check source.options in streams.yaml",
+        stream=stream,
+    )
+
+
 def file_damaged(stream: str, tape: str, error: Exception) -> Broken | None:
     """The error for a file of the source that is gone or cut short; None for any other error.
 
@@ -169,7 +184,8 @@ def file_damaged(stream: str, tape: str, error: Exception) -> Broken | None:
     return Broken(
         found.code,
         f"stream {stream}: a file of the source cannot be read: {path}",
-        "put it back whole, under the same name; then run the same again",
+        "put it back whole, under the same name; or take it away, if it is none of the stream's "
+        "(source.options: pathGlobFilter leaves out such names); then run the same again",
         stream=stream,
         path=path,
     )

@@ -20,12 +20,13 @@ from capstan.declare.models import (
     Target,
     Watermark,
 )
-from capstan.declare.names import check_column, check_name, check_target, is_name
+from capstan.declare.names import READ_OTHERWISE, check_column, check_name, check_target, is_name
 from capstan.declare.registry import Registry, transform, transforms
 from capstan.declare.values import format_duration, parse_duration, parse_instant
 
 __all__ = [
     "MOST_WORKERS",
+    "READ_OTHERWISE",
     "ByColumn",
     "ByKey",
     "ByPartition",

@@ -13,6 +13,8 @@ _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://[^/]")
 # Space and the C0 and C1 controls end a path early in one tool or another; the rest ends SQL text.
 _NOT_IN_PATHS = re.compile("[\\x00-\\x1f\\x7f-\\x9f'\"`;]")
+READ_OTHERWISE = re.compile(r"\\|%[0-9A-Fa-f]{2}")
+"""What readers of Delta tables without a JVM take for another character, as that of a URI."""
 _LONGEST_PATH = 1024
 _LONGEST_SHOWN = 80
 
@@ -104,8 +106,8 @@ def one_of(known: Iterable[str]) -> str:
 def _path_problem(text: str) -> str | None:
     if len(text) > _LONGEST_PATH:
         return f"it is longer than {_LONGEST_PATH} characters"
-    if _NOT_IN_PATHS.search(text):
-        return "it has a quote, a semicolon or a control character in it"
+    if _NOT_IN_PATHS.search(text) or READ_OTHERWISE.search(text):
+        return "it has a quote, a semicolon, a backslash, '%' with two digits, or a control in it"
     if ".." in re.split(r"[/\\]", text):
         return "it has '..' in it"
     scheme = _SCHEME.match(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from uuid import uuid4
 
 from pyarrow import NativeFile, fs
 
-from capstan.declare import check_name, is_name
+from capstan.declare import READ_OTHERWISE, check_name, is_name
 from capstan.errors import BadRequest, Broken
 
 LEDGERS = (
@@ -84,9 +85,15 @@ class Lake:
         text = os.fspath(place)
         if not text:
             raise BadRequest("CAP-LAKE", "the lake's place is empty", "give --lake or CAPSTAN_LAKE")
-        if "://" in text:
-            return cls(text.rstrip("/"))
-        return cls(str(Path(text).absolute()))
+        root = text.rstrip("/") if "://" in text else str(Path(text).absolute())
+        if READ_OTHERWISE.search(root):
+            raise BadRequest(
+                "CAP-LAKE",
+                f"a lake cannot be at {root!r}: Delta's readers take a backslash, and a '%' with "
+                "two digits, for another character",
+                "give another folder by --lake or CAPSTAN_LAKE",
+            )
+        return cls(root)
 
     def stream(self, name: str) -> TapePaths:
         """The paths of stream `name`."""
@@ -173,6 +180,8 @@ class Lake:
 
 
 def _open(path: str) -> tuple[fs.FileSystem, str]:
+    # A path of this machine as Hadoop prints it is no URI to Arrow.
+    path = re.sub("^file:/(?!/)", "file:///", path)
     scheme, there, inside = path.partition("://")
     if not there:
         # Of a path, as anybody else takes it: from the folder that the process is in.

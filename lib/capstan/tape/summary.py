@@ -22,6 +22,9 @@ from capstan.tape.totals import integers, totals_at
 from capstan.times import Antichain, ChangeBatch, Time, TimeType
 from capstan.times.region import Region
 
+# So many workers an error names.
+_SHOWN = 20
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
@@ -171,6 +174,9 @@ def worker_labels(tape: Tape, cut: Cut) -> dict[int, str]:
 def resolve_workers(tape: Tape, cut: Cut, chosen: Collection[str] | None) -> dict[int, str]:
     """Workers by label or number, in the order they were chosen; None chooses all.
 
+    Where labels are numbers themselves, and not those of their workers, a number is a label: what
+    it means must not hang on which labels there are.
+
     Raises:
         BadRequest: `CAP-WORKER` for one that the stream does not have.
     """
@@ -178,16 +184,19 @@ def resolve_workers(tape: Tape, cut: Cut, chosen: Collection[str] | None) -> dic
     if chosen is None:
         return labels
     by_label = {label: worker for worker, label in labels.items()}
+    by_number = not any(name.isdecimal() and name != str(n) for n, name in labels.items())
     found: dict[int, str] = {}
     for text in chosen:
         worker = by_label.get(text)
-        if worker is None and text.isdecimal() and int(text) in labels:
+        if worker is None and by_number and text.isdecimal() and int(text) in labels:
             worker = int(text)
         if worker is None:
+            more = f" and {len(by_label) - _SHOWN:,} more" if len(by_label) > _SHOWN else ""
             raise BadRequest(
                 "CAP-WORKER",
-                f"stream {tape.name} has no worker {text!r}: it has {', '.join(by_label)}",
-                "name workers by label or number, separated by commas",
+                f"stream {tape.name} has no worker {text!r}: "
+                f"it has {', '.join(list(by_label)[:_SHOWN])}{more}",
+                f"name workers by label{' or number' if by_number else ''}, separated by commas",
                 stream=tape.name,
                 worker=text,
             )
