@@ -1,4 +1,4 @@
-"""`lib/PROTOCOL.md` against the code: versions, columns, types, keys, reasons, identities."""
+"""`docs/protocol.md` against the code: versions, columns, types, keys, reasons, identities."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from capstan.verify.remembered import VERIFIED
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "lib" / "capstan"
-TEXT = (ROOT / "lib" / "PROTOCOL.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 
 # A time and a payload that the text calls TIME and DATA.
 _TIMES = TimeType.of(c=Kind.BIGINT)

@@ -292,7 +292,7 @@ def test_types_that_it_names_are_known() -> None:
             codec_of(name)  # Refused, were it not known.
 
 
-@pytest.mark.parametrize("document", ["README.md", "lib/PROTOCOL.md", "lib/decisions/README.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/protocol.md", "docs/decisions/README.md"])
 def test_links_lead_somewhere(document: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
     places = [
@@ -309,7 +309,7 @@ def test_links_lead_somewhere(document: str) -> None:
 
 
 def test_every_decision_is_listed() -> None:
-    folder = ROOT / "lib" / "decisions"
+    folder = ROOT / "docs" / "decisions"
     listed = re.findall(r"\]\((\d{4}-[^)]+)\)", (folder / "README.md").read_text(encoding="utf-8"))
     assert listed == sorted(path.name for path in folder.glob("0*.md"))
     for name in listed:
