@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup kafka s3 demo airflow test test-all test-both nightly chaos soak check static fmt fmt-check lint types imports bench lock clean
+.PHONY: help setup kafka s3 demo airflow test test-all test-both nightly chaos soak check static fmt fmt-check lint types imports errors bench lock clean
 
 ## Show this list.
 help:
@@ -137,6 +137,10 @@ types: setup
 ## Check that imports between the rooms keep their direction.
 imports: setup
 	$(BIN)/lint-imports
+
+## Write docs/errors.md again, from the code.
+errors: setup
+	$(BIN)/python -m capstan.testing.error_catalogue
 
 ## Run the benchmarks (ARGS=... for them).
 bench: setup

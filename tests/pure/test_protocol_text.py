@@ -1,4 +1,4 @@
-"""`lib/PROTOCOL.md` against the code: versions, columns, types, keys, reasons, identities."""
+"""`docs/protocol.md` against the code: versions, columns, types, keys, reasons, identities."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from capstan.verify.remembered import VERIFIED
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "lib" / "capstan"
-TEXT = (ROOT / "lib" / "PROTOCOL.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 
 # A time and a payload that the text calls TIME and DATA.
 _TIMES = TimeType.of(c=Kind.BIGINT)
@@ -61,6 +61,11 @@ def section(title: str) -> str:
     found = [part for part in parts if part.splitlines()[0] == title]
     assert len(found) == 1, f"{title}: {len(found)} headings"
     return found[0]
+
+
+def flowing(title: str) -> str:
+    """The text under a heading, whatever its lines."""
+    return " ".join(section(title).split())
 
 
 def rows(text: str, first: str) -> list[list[str]]:
@@ -113,7 +118,7 @@ def test_the_version_is_that_of_the_code() -> None:
     assert int(version[1]) == schema.FORMAT
     listed = re.findall(r"^\| (\d+) \| [\d.]+ \|", section("14. Versions"), flags=re.MULTILINE)
     assert listed == [str(n + 1) for n in range(schema.FORMAT)]
-    assert f"`capstan.format` `{tables.LEDGER_FORMAT}`" in section("9. The ledgers")
+    assert f"`capstan.format` `{tables.LEDGER_FORMAT}`" in flowing("9. The ledgers")
     assert f"`format`: {certificate.CERTIFICATE_FORMAT}." in section("Certificate")
 
 
@@ -330,10 +335,10 @@ def test_features_that_lock_readers_out_are_off() -> None:
         "delta.enableTypeWidening": "false",
         "delta.logRetentionDuration": "interval 7 days",
     }
-    assert "A log keeps 7 days (`delta.logRetentionDuration`" in section(
+    assert "A log keeps 7 days (`delta.logRetentionDuration`" in flowing(
         "20. Maintenance and retirement"
     )
-    text = section("13. What any reader may rely on")
+    text = flowing("13. What any reader may rely on")
     for feature in ("deletion vectors", "column mapping", "type widening", "checkpoints"):
         assert feature in text
 

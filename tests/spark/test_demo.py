@@ -1,4 +1,4 @@
-"""The main job as a newcomer runs it: what it says is what the README says, and it is done once."""
+"""The main job as a newcomer runs it: what it says is what the pages say, and it is done once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import polars as pl
 import pytest
 
 from capstan.tape.lake import Lake
+from capstan.testing.docs import PAGES, blocks, page
 
 pytestmark = pytest.mark.timeout(3600)
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 CAPSTAN = Path(sys.executable).with_name("capstan")
 
 
@@ -32,7 +32,9 @@ def program(folder: Path, *words: object) -> str:
 
 def promised() -> list[str]:
     """The certificate that the README shows, line by line, without the name of the run."""
-    block = re.search(r"^    certificate of .*?\n\n", README, flags=re.MULTILINE | re.DOTALL)
+    block = re.search(
+        r"^    certificate of .*?\n\n", PAGES["README.md"], flags=re.MULTILINE | re.DOTALL
+    )
     assert block is not None
     return [nameless(line[4:]) for line in block[0].strip("\n").splitlines()]
 
@@ -56,21 +58,22 @@ def test_it_ends_with_the_certificate_of_the_readme(said: tuple[Path, list[str]]
     assert lines[start : start + len(wanted)] == wanted
 
 
-def test_its_figures_are_those_of_the_readme(said: tuple[Path, list[str]]) -> None:
+def test_its_figures_are_those_of_the_quickstart(said: tuple[Path, list[str]]) -> None:
     folder, _ = said
     lake = Lake.at(folder / "lake")
     records = pl.read_delta(lake.stream("flights").records)["data"].struct
     late = pl.read_delta(lake.stream("flights").late)
     fed, on_tape = len(records.field("origin")) + len(late), len(records.field("origin"))
     cancelled = records.field("cancelled").sum()
-    text = " ".join(README.split())
+    text = " ".join(page("quickstart").split())
     for figure in (
         f"takes the {fed:,} departures of 2013",
-        f"and {len(late)} departures that were more than three hours late",
-        f"not on tape. The other {on_tape:,} are.",
-        f"The {cancelled:,} cancelled flights are events too",
+        f"{len(late)} departures were more than three hours late",
+        f"not on tape. The other {on_tape:,} are on tape.",
+        f"The {cancelled:,} cancelled flights are on tape too",
     ):
         assert figure in text
+    assert f"the {fed:,} flights that left New York in 2013" in " ".join(PAGES["README.md"].split())
     assert late["reason"].unique().to_list() == ["late"]
 
 
@@ -89,10 +92,11 @@ def test_a_second_time_changes_nothing(said: tuple[Path, list[str]]) -> None:
     assert files() == before
 
 
-def test_where_the_readme_looks_further_there_is_something(said: tuple[Path, list[str]]) -> None:
+def test_where_the_quickstart_queries_tables_there_is_something(
+    said: tuple[Path, list[str]],
+) -> None:
     folder, _ = said
-    blocks = re.findall(r"^```python\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
-    looking = [block for block in blocks if "lake/" in block]
+    looking = blocks(page("quickstart"), "python")
     assert len(looking) == 4
     plain, tape, ledger, spark = (program(folder, sys.executable, "-c", each) for each in looking)
 

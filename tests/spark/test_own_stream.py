@@ -1,4 +1,4 @@
-"""A stream of one's own, as the README has it: its declaration, its pipeline, its commands."""
+"""A stream of one's own, as the pages have it: its declaration, its pipeline, its commands."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import pytest
 import capstan.pipeline
 from capstan.cli import main
 from capstan.pipeline import Pipelines, registry
+from capstan.testing.docs import PAGES, blocks, commands, page
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 FIRST = datetime(2024, 5, 1, tzinfo=UTC)
 # The last one moves the frontier beyond all that is replayed.
 ORDERS = [
@@ -29,24 +29,14 @@ ORDERS = [
 ]
 
 
-def section(title: str) -> str:
-    return README.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
-
-
-def blocks(title: str, language: str) -> list[str]:
-    found = re.findall(rf"^```{language}\n(.*?)^```", section(title), re.MULTILINE | re.DOTALL)
-    assert found
-    return found
-
-
-def commands(title: str) -> list[list[str]]:
-    """Its commands for the stream `orders`, in their order, each as it stands there."""
-    found = re.findall(
-        r"(?:^    |`)capstan ((?:capture|verify|explain|replay) (?:orders|hourly).*?)(?:`|$)",
-        section(title),
-        re.MULTILINE,
-    )
-    return [shlex.split(each) for each in found if "--rescale" not in each]
+def given(text: str) -> list[list[str]]:
+    """The commands of a page for the stream `orders`, in their order, each as it stands there."""
+    found = [shlex.split(line, comments=True) for line in commands(text)]
+    return [
+        words
+        for words in found
+        if re.match("orders$|hourly", " ".join(words[1:2])) and "--rescale" not in words
+    ]
 
 
 def at(minutes: int) -> datetime:
@@ -54,7 +44,7 @@ def at(minutes: int) -> datetime:
 
 
 @pytest.mark.slow
-def test_it_is_captured_verified_and_replayed_as_the_readme_says(
+def test_it_is_captured_verified_and_replayed_as_the_pages_say(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = Pipelines()
@@ -64,10 +54,10 @@ def test_it_is_captured_verified_and_replayed_as_the_readme_says(
     monkeypatch.setenv("CAPSTAN_LAKE", str(tmp_path / "lake"))
     monkeypatch.setenv("CAPSTAN_STREAMS", str(tmp_path / "streams.yaml"))
     (tmp_path / "shop").mkdir()
-    text = "".join(blocks("Pipelines", "python"))
+    text = "".join(blocks(page("pipelines"), "python"))
     (tmp_path / "shop" / "pipelines.py").write_text(text, encoding="utf-8")
-    declared = blocks("A stream of your own", "yaml")[0]
-    (reference,) = re.findall(r"`(hourly_revenue: [\w.]+:\w+)`", section("Pipelines"))
+    declared = blocks(page("configuration"), "yaml")[0]
+    (reference,) = re.findall(r"`(hourly_revenue: [\w.]+:\w+)`", page("pipelines"))
     place = "/data/shop/orders"
     assert declared.count(place) == 1
     (tmp_path / "streams.yaml").write_text(
@@ -81,10 +71,14 @@ def test_it_is_captured_verified_and_replayed_as_the_readme_says(
     )
     deltalake.write_deltalake(tmp_path / "orders", fed)
 
-    given = [*commands("A stream of your own"), *commands("Pipelines")]
-    assert [words[0] for words in given] == ["capture", "verify", "replay", "explain", "replay"]
+    own, readme, piped = (
+        given(text) for text in (page("configuration"), PAGES["README.md"], page("pipelines"))
+    )
+    assert [words[0] for words in readme] == ["capture", "verify", "plan", "replay"]
+    assert own == [words for words in readme if words[0] != "plan"]
+    assert [words[0] for words in piped] == ["explain", "replay"]
     try:
-        for words in given:
+        for words in (*readme, *piped):
             assert main(words) == 0, words
     finally:
         for name in ("shop", "shop.pipelines"):

@@ -26,7 +26,7 @@ ENDED = {"success", "failed"}
 
 
 def by_shell(world: World, *arguments: str) -> None:
-    """Begin a backfill as README says for a shell."""
+    """Begin a backfill as `docs/airflow.md` says for a shell."""
     home = str(world.launched.home.folder)
     command = [sys.executable, "-m", "airflow", "backfill", "create", "--dag-id", BACKFILL]
     # All that Airflow is told stands in the file of its home.

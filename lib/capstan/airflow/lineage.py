@@ -49,7 +49,7 @@ _ROOTED = frozenset({"hdfs", "viewfs"})
 
 @define
 class CertificateRunFacet(RunFacet):
-    """The certificate of a replay: its keys are those of `lib/PROTOCOL.md`, but those with null."""
+    """The certificate of a replay, with the keys of `docs/protocol.md` that are not null."""
 
     certificate: dict[str, Any]
 

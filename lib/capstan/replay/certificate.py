@@ -45,7 +45,7 @@ def draft(
         played: What it reads.
         counted: Of a pipeline, what its run has counted.
 
-    Keys are those of `lib/PROTOCOL.md`; what the publish adds: `target_version`, `audit`,
+    Keys are those of `docs/protocol.md`; what the publish adds: `target_version`, `audit`,
     `approval`, `published`, `attempt`, `seconds`.
     """
     time_type = plan.tape.time_type

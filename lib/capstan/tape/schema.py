@@ -1,4 +1,4 @@
-"""The columns of a tape's tables, format version 2, as `lib/PROTOCOL.md` defines them."""
+"""The columns of a tape's tables, format version 2, as `docs/protocol.md` defines them."""
 
 from __future__ import annotations
 
