@@ -21,6 +21,7 @@ from capstan.errors import BadRequest
 from capstan.ledger import claims
 from capstan.ledger.runs import read_history
 from capstan.maintain.run import maintain
+from capstan.replay import attempt
 from capstan.replay.difference import difference
 from capstan.replay.foreign import audit_run
 from capstan.replay.ordered import plan_of
@@ -297,6 +298,22 @@ def test_with_a_tolerance_of_zero_sums_of_floats_are_refused(play: Play) -> None
     with pytest.raises(BadRequest, match="tolerance is 0") as caught:
         play("refused", transform="exact")
     assert caught.value.code == "CAP-ORDERED"
+
+
+def test_a_run_of_before_can_be_audited_and_taken_back(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(attempt, "require_comparable", lambda *_: None)
+        run = play.run("before", transform="first")
+
+    audit = audit_run(play.spark, play.lake, play.declarations, read_history(play.lake, run))[1]
+
+    assert audit.passed
+    assert (audit.near.columns, audit.near.unsure) == ((), ("note",))
+    assert play("before", transform="first").stood
+    play.rollback(run)
+    assert play.rows("before").is_empty()
 
 
 def test_sums_of_floats_pass_their_audit_after_maintenance(play: Play) -> None:

@@ -77,17 +77,21 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """Columns that were compared within a tolerance.
+    """What of a transform's output depends on the order of rows.
 
     Attributes:
-        columns: Their names; they are sums of floats, which depend on the order of rows.
+        columns: Sums of floats, by name; they were compared within a tolerance.
         tolerance: Values `a` and `b` were taken for equal up to `tolerance * max(1, |a|, |b|)`.
         cells: How many cells were equal only so.
+        unsure: Other columns that do, which were compared exactly, and an empty name where it is
+            which rows there are: of a run that was published before such were refused. They may
+            differ though nothing has changed.
     """
 
     columns: tuple[str, ...] = ()
     tolerance: float = 0.0
     cells: int = 0
+    unsure: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,7 @@ class Audit:
             "totals": dict(self.totals),
             "findings": [finding.as_json(time_type) for finding in self.shown],
             "checks": [check.as_json() for check in self.checks],
-            **({"near": asdict(self.near)} if self.near.columns else {}),
+            **({"near": asdict(self.near)} if self.near != Near() else {}),
         }
 
     def require_passed(self, where: str) -> None:

@@ -109,6 +109,9 @@ def _audited(shell: Shell, about: dict[str, object], found: Audit, time_type: Ti
     if found.differing:
         counts = ", ".join(f"{count:,} {kind}" for kind, count in found.totals.items() if count)
         lines.append(f"rows: {counts}; the first at {found.first}")
+    if found.differing and found.near.unsure:
+        named = ", ".join(name or "which rows there are" for name in found.near.unsure)
+        lines.append(f"may differ though nothing has changed, by the order of rows: {named}")
     if not found.passed:
         lines.append(finding_table(value))
     shell.output.answer({**about, **value}, *lines)

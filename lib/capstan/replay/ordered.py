@@ -62,24 +62,20 @@ def require_comparable(spark: SparkSession, plan: Plan) -> None:
         )
 
 
-def close_in(plan: Plan, rows: DataFrame) -> Close:
-    """The columns of a replay's output that are compared within its transform's tolerance."""
-    return Close() if plan.transform is None else ordered(plan, rows).close
-
-
 def close_of(spark: SparkSession, plan: Plan) -> Close:
-    """The same, of output that is not at hand, or has been stored."""
-    return Close() if plan.transform is None else close_in(plan, played_rows(spark, plan))
+    """The columns of a replay's output that are compared within its transform's tolerance."""
+    return Close() if plan.transform is None else ordered(plan, played_rows(spark, plan)).close
 
 
 def ordered(plan: Plan, rows: DataFrame) -> Ordered:
-    """What of a transform's output depends on the order of the records.
+    """What of a replay's output depends on the order of the records; of a pipeline's nothing does.
 
     Args:
         plan: The replay.
         rows: The output; nothing of it is computed.
     """
-    assert plan.transform is not None
+    if plan.transform is None:
+        return Ordered(Close(), {})
     found, tolerance = examine(plan_of(rows)), plan.transform.tolerance
     told_apart = {plan.transform.time, plan.transform.worker, *plan.keys}
     close: list[str] = []

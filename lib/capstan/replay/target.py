@@ -22,7 +22,7 @@ from capstan.errors import BadRequest, Broken, Fenced
 from capstan.ledger import coverage
 from capstan.ledger.identity import RunId
 from capstan.ledger.retired import boxes_of, gone, needed_of
-from capstan.replay.ordered import close_in
+from capstan.replay.ordered import ordered
 from capstan.replay.plan import Plan
 from capstan.replay.play import playing
 from capstan.tape import delta
@@ -138,7 +138,8 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
         hint = "what was published stands, but its rows cannot be computed again"
         raise gone(tape, retired[0], "the audit", hint)
     with playing(spark, plan, again=True) as output:
-        return audit_computed(
+        depends = ordered(plan, output.rows)
+        found = audit_computed(
             spark,
             tape,
             plan.cut,
@@ -150,8 +151,9 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
             plan.keys,
             kind="transform" if plan.piped is None else "pipeline",
             checks=plan.checks,
-            close=close_in(plan, output.rows),
+            close=depends.close,
         )
+    return replace(found, near=replace(found.near, unsure=tuple(depends.refused)))
 
 
 def output_shape(plan: Plan, schema: StructType, columns: Sequence[str]) -> Shape:

@@ -81,7 +81,7 @@ def audit_text(audit: object, show: Show) -> str:
 def _near_text(audit: Mapping[str, object]) -> str:
     """Which columns were compared within a tolerance."""
     near = audit.get("near")
-    if not isinstance(near, Mapping):
+    if not isinstance(near, Mapping) or not near["columns"]:
         return ""
     return f"; {', '.join(map(str, near['columns']))} within {near['tolerance']}"
 
