@@ -49,6 +49,12 @@ _KINDS = (
         ),
     ),
     _Kind(
+        "CAP-NO-ACCESS",
+        "a folder cannot be there, as a file is in the way",
+        "give another place, or take the file away",
+        ("Not a directory", "File exists"),
+    ),
+    _Kind(
         "CAP-DAMAGED",
         "the log of a table is damaged",
         "put what is missing of its _delta_log back from a copy",
@@ -91,7 +97,7 @@ _PLACES = tuple(
         rf"Object at location {_PATH} not found",
         rf"(?:Cannot (?:create|delete)|Failed to open)(?: directory|(?: local)? file)? '?{_PATH}",
         rf"{_PATH} \((?:No space left|Read-only|Permission denied)",
-        rf"(?:denied|system|device): '?{_PATH}",
+        rf"(?:denied|system|device|directory|exists): '?{_PATH}",
         rf'path: "{_PATH}"',
         # Within its table.
         r"Parquet input source '(?P<path>[^']+)'",

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
+from capstan.breakage import told
 from capstan.capture.run import capture
 from capstan.declare import Mode, Target, Transform
 from capstan.errors import AnswerIsNo, BadRequest, Held, NotComplete
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 # Half an hour apart: five days, of which all but the last two hours are complete.
 ROWS = rows(range(240))
-DAY2, DAY4 = "2024-05-02", "2024-05-04"
+DAY2, DAY3, DAY4, DAY5 = (f"2024-05-0{day}" for day in (2, 3, 4, 5))
 
 TIMELESS = Transform(name="by_place", sql="SELECT place, count(*) AS n FROM records GROUP BY place")
 OUTSIDE = Transform(
@@ -282,6 +283,49 @@ def test_columns_of_others_are_emptied_only_when_that_is_asked_for(
     assert play.version(name) == before
     play(name, workers=("a",), since=DAY2, until=DAY4, adopt=True)
     assert play.version(name) != before
+
+
+OWN = (
+    "CREATE TABLE {{table}} (_worker INT, _time STRUCT<event: TIMESTAMP>, id BIGINT, place {}, "
+    "at TIMESTAMP, amount INT, note STRING{}) USING delta"
+)
+
+
+def test_columns_that_delta_computes_are_not_of_others(play: Play) -> None:
+    play.sql(OWN.format("STRING", ", day DATE GENERATED ALWAYS AS (CAST(at AS DATE))"), "computed")
+    play("computed", since=DAY2, until=DAY4)
+    play("computed", workers=("a",), since=DAY3, until=DAY4)
+    assert not play.column("computed", "day").count(None)
+    play.rollback(run_of(play("computed", workers=("b",), since=DAY2, until=DAY3)))
+    assert play.column("computed") == between(48, 144)
+
+
+def test_rows_that_delta_numbers_are_taken_back_where_none_are_put_back(play: Play) -> None:
+    play.sql(OWN.format("STRING", ", n BIGINT GENERATED ALWAYS AS IDENTITY"), "numbered")
+    play("numbered", since=DAY2, until=DAY4)
+    second = run_of(play("numbered", since=DAY2, until=DAY4, workers=("a",), adopt=True))
+    with pytest.raises(BadRequest, match=f"CAP-IDENTITY: run {second} cannot be taken back: .* n "):
+        play.rollback(second)
+    play.rollback(run_of(play("numbered", since=DAY4, until=DAY5)))
+    assert play.column("numbered") == between(48, 144)
+
+
+def test_a_column_that_would_fill_texts_up_is_refused(play: Play) -> None:
+    play.sql(OWN.format("CHAR(4)", ""), "padded")
+    with pytest.raises(BadRequest, match=r"CAP-TARGET-SCHEMA: .*place is char\(4\) there, and str"):
+        play("padded", since=DAY2, until=DAY4)
+
+
+@pytest.mark.parametrize("name", ["folder", "file", "file/below"])
+def test_a_place_where_other_files_are_is_no_target(play: Play, tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "part.parquet").write_bytes(b"")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(Exception, match="folder with other files|file|File|directory") as refused:
+        play(str(tmp_path / name), since=DAY2, until=DAY4)
+    found = told(refused.value)
+    assert found.code == ("CAP-NAME" if name == "folder" else "CAP-NO-ACCESS")
+    assert str(tmp_path / name.split("/", maxsplit=1)[0]) in found.message
 
 
 @pytest.mark.parametrize("mode", list(Mode))

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField
 
 from capstan.declare import Mode
 from capstan.errors import BadRequest, Broken
@@ -21,8 +20,6 @@ from capstan.tape.predicates import quoted
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
-
-_COMPUTED = "delta.generationExpression"
 
 
 def require_columns_kept(spark: SparkSession, plan: Plan, schema: StructType) -> None:
@@ -45,7 +42,8 @@ def require_columns_kept(spark: SparkSession, plan: Plan, schema: StructType) ->
         return
     there = target.schema_of(spark, plan.target)
     names, own = _lower(there.names), _lower(schema.names)
-    others = [f.name for f in there if f.name.lower() not in own and not _is_computed(f)]
+    computed = _lower(delta.computed(plan.target))
+    others = [f.name for f in there if f.name.lower() not in own | computed]
     lacking = [name for name in schema.names if name.lower() not in names]
     if not others and not lacking:
         return
@@ -71,11 +69,6 @@ def require_columns_kept(spark: SparkSession, plan: Plan, schema: StructType) ->
             target=plan.target,
             columns=dropped,
         )
-
-
-def _is_computed(field: StructField) -> bool:
-    """Whether Delta computes a column itself, from others."""
-    return _COMPUTED in field.metadata
 
 
 def _filled(

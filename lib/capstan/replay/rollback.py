@@ -142,6 +142,7 @@ def _invert(job: Job, version: int) -> Commit | None:
     now = delta.load(job.spark, plan.target)
     if plan.request.mode is Mode.MERGE:
         own = less(after, before)
+        _given(job, own)
         _require_as_merged(job, version, own, now)
         rows = before_image(own, with_columns(before, after.schema), plan.keys)
         return delta.merge(rows, plan.target, plan.keys, txn=txn, note=note, delete_when="_gone")
@@ -150,7 +151,26 @@ def _invert(job: Job, version: int) -> Commit | None:
     if plan.request.mode is Mode.APPEND:
         # Others may have appended to the same range since: only the run's own rows go.
         rows = less(now.where(where), less(after.where(where), rows))
-    return delta.replace(rows, plan.target, where, txn=txn, note=note)
+    return delta.replace(_given(job, rows), plan.target, where, txn=txn, note=note)
+
+
+def _given(job: Job, rows: DataFrame) -> DataFrame:
+    """Rows that are put back, without the columns that Delta numbers itself.
+
+    Raises:
+        BadRequest: `CAP-IDENTITY` when there are rows: they would have other numbers.
+    """
+    numbered = delta.numbered(job.plan.target)
+    if not numbered or rows.isEmpty():
+        return rows.drop(*numbered)
+    raise BadRequest(
+        "CAP-IDENTITY",
+        f"run {job.run.name} cannot be taken back: rows would be put back, and the values of "
+        f"{', '.join(numbered)} Delta gives itself",
+        "replay the range as it should be instead; or bring the table back with Delta's RESTORE",
+        run=job.run.name,
+        columns=numbered,
+    )
 
 
 def _require_as_merged(job: Job, version: int, own: DataFrame, now: DataFrame) -> None:

@@ -29,7 +29,7 @@ from capstan.tape import delta
 from capstan.tape.creating import create_table
 from capstan.tape.delta import Commit
 from capstan.tape.files import is_empty
-from capstan.tape.lake import is_table
+from capstan.tape.lake import children, is_table
 from capstan.tape.predicates import quoted
 from capstan.tape.tape import stored_payload
 
@@ -49,9 +49,11 @@ def ensure(spark: SparkSession, plan: Plan, schema: StructType) -> None:
     have a folder and a file of its own, and of two such replacements the later one is repeated.
 
     Raises:
-        BadRequest: `CAP-TARGET-SCHEMA`, naming the column that has another type or is missing.
+        BadRequest: `CAP-TARGET-SCHEMA`, naming the column that has another type or is missing;
+            `CAP-NAME` for a folder that has files and is no table.
     """
     if not is_table(plan.target):
+        _require_free(plan)
         _tell_gone(spark, plan)
         few = len(plan.layout.labels) <= MOST_PARTITIONS
         by_worker = (plan.layout.worker,) if plan.layout.worker and few else ()
@@ -60,16 +62,33 @@ def ensure(spark: SparkSession, plan: Plan, schema: StructType) -> None:
         )
         return
     there = schema_of(spark, plan.target)
+    kinds = {field.name.lower(): field.dataType.simpleString() for field in there}
+    # Spark reads them as texts; but those of the replay would be another text there.
+    kinds |= {name.lower(): kind for name, kind in delta.padded(plan.target).items()}
     for field in schema.fields:
-        if field.name in there.names and there[field.name].dataType != field.dataType:
-            kinds = there[field.name].dataType.simpleString(), field.dataType.simpleString()
-            raise _misfit(plan, field.name, f"is {kinds[0]} there, and {kinds[1]} in the replay")
+        kind = field.dataType.simpleString()
+        if kinds.get(field.name.lower(), kind) != kind:
+            was = kinds[field.name.lower()]
+            raise _misfit(plan, field.name, f"is {was} there, and {kind} in the replay")
     require_placed(plan, there)
 
 
 def partitions(path: str) -> list[str]:
     """The columns that a target is partitioned by."""
     return list(delta.open_table(path).metadata().partition_columns)
+
+
+def _require_free(plan: Plan) -> None:
+    """Check that a table that is to be made lies in a folder of its own."""
+    found = [name for name in children(plan.target) if name[:1] not in "._"]
+    if found:
+        raise BadRequest(
+            "CAP-NAME",
+            f"{plan.request.into!r} cannot be a target: it is a folder with other files, such as "
+            f"{found[0]}, and no Delta table",
+            "give another path; or make a table of these files first (CONVERT TO DELTA)",
+            target=plan.target,
+        )
 
 
 def _tell_gone(spark: SparkSession, plan: Plan) -> None:

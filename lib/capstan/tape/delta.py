@@ -101,6 +101,27 @@ def version_of(path: str) -> int | None:
     return open_table(path).version() if is_table(path) else None
 
 
+def computed(path: str) -> list[str]:
+    """The columns of a table that Delta computes from others; a frame of it does not tell."""
+    fields = open_table(path).schema().fields
+    return [field.name for field in fields if "delta.generationExpression" in field.metadata]
+
+
+def numbered(path: str) -> list[str]:
+    """The columns of a table whose values Delta alone gives (`GENERATED ALWAYS AS IDENTITY`)."""
+    explicit = "delta.identity.allowExplicitInsert"
+    fields = open_table(path).schema().fields
+    return [f.name for f in fields if str(f.metadata.get(explicit, "")).lower() == "false"]
+
+
+def padded(path: str) -> dict[str, str]:
+    """The columns of a table whose texts it fills up with blanks, each with its type: `char(4)`."""
+    kind = "__CHAR_VARCHAR_TYPE_STRING"
+    fields = open_table(path).schema().fields
+    kinds = {f.name: str(f.metadata.get(kind, "")) for f in fields}
+    return {name: kind for name, kind in kinds.items() if kind.startswith("char")}
+
+
 def commits_since(path: str, version: int) -> list[dict[str, object]]:
     """Commits of the table newer than `version`, newest first, as Delta's commitInfo."""
     table = open_table(path)
