@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 import deltalake
 import pyarrow as pa
 import pytest
+from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import (
     AirflowRescheduleException,
     DownstreamTasksSkipped,
 )
+from airflow.sdk.types import TaskInstanceKey
 
 from capstan.airflow.certify import CertificateOperator
 from capstan.airflow.failing import TaskRefusedError
 from capstan.airflow.frontier import FrontierSensor
+from capstan.airflow.links import CertificateLink
 from capstan.airflow.plan import PlanReplayOperator
 from capstan.airflow.resolving import foresee, pinned, read_request
 from capstan.airflow.setting import Setting, read_setting
@@ -322,3 +325,13 @@ def test_a_backfill_through_a_pipeline_asks_for_it(
 def test_a_certificate_needs_a_result(execute: Any, context: Any) -> None:
     with pytest.raises(TaskRefusedError, match="CAP-RESULT"):
         execute(CertificateOperator(task_id="certificate", result=None), context())
+
+
+@pytest.mark.parametrize(
+    ("task", "certificate"),
+    [("replay", "certificate"), ("nightly.eu.replay", "nightly.eu.certificate")],
+)
+def test_the_certificate_of_a_task_is_that_of_its_group(task: str, certificate: str) -> None:
+    key = TaskInstanceKey("d", task, "r")
+    link = CertificateLink().get_link(BaseOperator(task_id="replay"), ti_key=key)
+    assert link.endswith(f"/dags/d/runs/r/tasks/{certificate}/rendered_templates")

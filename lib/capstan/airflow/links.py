@@ -21,9 +21,14 @@ class CertificateLink(BaseOperatorLink):
     name = "Certificate"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """The page of the task `certificate` of the same run, where the certificate is shown."""
+        """The page of the task `certificate` of the same run, where the certificate is shown.
+
+        Of a task in a group it is the one of that group.
+        """
+        group = ti_key.task_id.rpartition(".")[0]
+        task = f"{group}.certificate" if group else "certificate"
         run = f"dags/{quote(ti_key.dag_id)}/runs/{quote(ti_key.run_id, safe='')}"
-        return page(f"{run}/tasks/certificate/rendered_templates")
+        return page(f"{run}/tasks/{quote(task)}/rendered_templates")
 
 
 class RunLink(BaseOperatorLink):
