@@ -61,6 +61,22 @@ COARSE = Transform(
     time="day",
     worker="_worker",
 )
+FAILING = {
+    name: Transform(
+        name=name,
+        sql=f"SELECT _worker, _time.event AS day, {what} FROM records",
+        time="day",
+        worker="_worker",
+    )
+    for name, what in (
+        ("divides", "10 / (id - 60) AS x"),
+        ("casts", "CAST(note AS INT) AS x"),
+        ("raises", "CAST(raise_error('not so') AS INT) AS x"),
+        ("twice", "id AS x, id AS X"),
+        ("blank", "struct(id AS `a b`) AS x"),
+        ("interval", "INTERVAL '1' DAY AS x"),
+    )
+}
 WRONG = Transform(name="wrong", function="capstan.testing.streams:counting", time="event")
 TARGETS = {
     "declared": Target(name="declared", worker="place", time="at", columns=("id", "place", "at")),
@@ -72,7 +88,7 @@ TARGETS = {
 @pytest.fixture(scope="module")
 def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
     folder = tmp_path_factory.mktemp("replay")
-    transforms = SUM_BY_DAY, TIMELESS, OUTSIDE, CLOCKED, COARSE, WRONG
+    transforms = SUM_BY_DAY, TIMELESS, OUTSIDE, CLOCKED, COARSE, WRONG, *FAILING.values()
     return Play.of(spark, folder, ROWS, transforms, TARGETS)
 
 
@@ -283,6 +299,26 @@ def test_columns_of_others_are_emptied_only_when_that_is_asked_for(
     assert play.version(name) == before
     play(name, workers=("a",), since=DAY2, until=DAY4, adopt=True)
     assert play.version(name) != before
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("divides", "CAP-TRANSFORM: transform divides fails for a record .*DIVIDE_BY_ZERO"),
+        ("casts", "CAP-TRANSFORM: transform casts fails for a record .*CAST_INVALID_INPUT"),
+        ("raises", "CAP-TRANSFORM: transform raises fails for a record .*not so"),
+        ("twice", "CAP-TRANSFORM: .*'X': to Spark it is the same name as x"),
+        ("blank", "CAP-TRANSFORM: .*'x.a b': a Delta table takes none"),
+        ("interval", "CAP-TYPE: column x has type interval"),
+    ],
+)
+def test_a_transform_that_fails_is_named(play: Play, name: str, said: str) -> None:
+    with pytest.raises(BadRequest, match=said) as refused:
+        play(f"of_{name}", since=DAY2, until=DAY4, transform=name)
+    assert play.version(f"of_{name}") in (None, 0)
+    histories = runs.read_histories(play.lake, target=play.lake.table(f"of_{name}"))
+    for history in histories.values():
+        assert history.last.error["error"] == refused.value.code
 
 
 OWN = (

@@ -22,18 +22,8 @@ def require_names(stream: Stream, payload: StructType) -> None:
     Raises:
         BadRequest: `CAP-COLUMN`, naming the column, and what is in the way.
     """
-    names = payload.names
-    problems = [(name, "Capstan uses that name itself") for name in names if _is_reserved(name)]
-    seen: dict[str, str] = {}
-    for name in names:
-        other = seen.setdefault(name.lower(), name)
-        if other is not name:
-            problems.append((name, f"to Spark it is the same name as {other}"))
-    problems += [
-        (".".join(path), f"a Delta table takes none with {_CHARACTERS}")
-        for path in _paths(payload)
-        if not path[-1] or set(path[-1]) & _REFUSED
-    ]
+    own = [(name, "Capstan uses that name itself") for name in payload.names if _is_reserved(name)]
+    problems = [*own, *problems_of(payload)]
     if problems:
         column, problem = problems[0]
         raise BadRequest(
@@ -43,6 +33,23 @@ def require_names(stream: Stream, payload: StructType) -> None:
             stream=stream.name,
             column=column,
         )
+
+
+def problems_of(columns: StructType) -> list[tuple[str, str]]:
+    """Names that a Delta table cannot have, each with the reason."""
+    problems: list[tuple[str, str]] = []
+    seen: dict[str, int] = {}
+    for place, name in enumerate(columns.names):
+        other = seen.setdefault(name.lower(), place)
+        if other != place:
+            said = f"to Spark it is the same name as {columns.names[other]}"
+            problems.append((name, said))
+    problems += [
+        (".".join(path), f"a Delta table takes none with {_CHARACTERS}")
+        for path in _paths(columns)
+        if not path[-1] or set(path[-1]) & _REFUSED
+    ]
+    return problems
 
 
 def _is_reserved(name: str) -> bool:

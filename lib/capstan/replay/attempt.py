@@ -27,7 +27,13 @@ from capstan.replay.job import Job
 from capstan.replay.ordered import require_comparable
 from capstan.replay.own_times import require_times_of_rows
 from capstan.replay.ownership import require_own_keys, require_own_rows
-from capstan.replay.play import Output, expected_rows, playing, require_columns
+from capstan.replay.play import (
+    Output,
+    expected_rows,
+    failed_transform,
+    playing,
+    require_columns,
+)
 from capstan.replay.resuming import keep_state, snapshot_of_run
 from capstan.session import interpreting
 from capstan.steps import reached
@@ -81,7 +87,10 @@ def carry_out(job: Job) -> Outcome:
         raise
     except Exception as error:
         # Said before it is over, so that the claim does not outlive the attempt.
-        job.write(Step.FAILED, breakage.told(error, runs.AGAIN).as_json())
+        told = failed_transform(job.plan, error)
+        job.write(Step.FAILED, breakage.told(told or error, runs.AGAIN).as_json())
+        if told is not None:
+            raise told from error
         raise
 
 

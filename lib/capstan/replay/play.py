@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from capstan import breakage
 from capstan.audit import played_records
+from capstan.capture.names import problems_of
 from capstan.declare.sql import moment_problem
 from capstan.errors import BadRequest
 from capstan.pipeline.play import require_fit, sink_columns
@@ -20,6 +23,7 @@ from capstan.pipeline.tape import play_tape
 from capstan.replay.computing import Piped
 from capstan.replay.plan import Plan
 from capstan.replay.resuming import carried
+from capstan.tape.fingerprint import row_hashes
 from capstan.tape.lookup import with_values
 from capstan.tape.moments import moment_in
 from capstan.tape.predicates import quoted
@@ -28,6 +32,8 @@ from capstan.tape.tape import Cut
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+# Spark's classes of errors of data, and those that a query raises itself.
+_OF_DATA = re.compile(r"SQLSTATE: (?:22|P0)")
 _PROTOCOL = ("_worker", "_time", "_label")
 _SEAT = "_seat"
 
@@ -207,7 +213,27 @@ def _transformed(spark: SparkSession, plan: Plan, records: DataFrame) -> DataFra
                 f"transform {transform.name} declares column {name}, which it does not give",
                 f"it gives {', '.join(frame.columns)}",
             )
+    for name, problem in problems_of(frame.schema):
+        raise BadRequest(
+            "CAP-TRANSFORM",
+            f"transform {transform.name} gives a column {name!r}: {problem}",
+            "give it another name in the transform, by AS",
+        )
+    row_hashes(frame.schema.fields)  # A type that cannot be compared is refused by name.
     return frame
+
+
+def failed_transform(plan: Plan, error: Exception) -> BadRequest | None:
+    """The error for a transform that fails for what is in a record; None for any other error."""
+    text = str(error)
+    if plan.transform is None or not _OF_DATA.search(text):
+        return None
+    return BadRequest(
+        "CAP-TRANSFORM",
+        f"transform {plan.transform.name} fails for a record of stream {plan.tape.name}: "
+        f"{breakage.reason(error)}",
+        "have it try what may fail (try_divide, try_cast), or leave such records out by WHERE",
+    )
 
 
 def payload_schema(spark: SparkSession, plan: Plan) -> StructType:
