@@ -144,6 +144,15 @@ def test_a_file_under_another_name_is_refused_before_it_is_read_twice(place: Pla
     require_none_renamed(place.listing, seen_files(place.tape), place.tape)
 
 
+def test_a_link_that_leads_back_is_refused(place: Place) -> None:
+    place.lay("a.parquet", "days/b.parquet")
+    (place.folder / "all").symlink_to(place.folder / "days")
+    assert len(place.listing.files) == 3
+    (place.folder / "days" / "back").symlink_to(place.folder)
+    with pytest.raises(BadRequest, match=r"CAP-SOURCE: .*/(all|days)/back is a link to"):
+        _ = place.listing
+
+
 def test_it_is_not_known_what_was_read_before_that_was_written_down(place: Place) -> None:
     place.lay("a.parquet")
     assert read_files(place.tape) == {}

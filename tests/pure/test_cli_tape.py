@@ -253,6 +253,7 @@ def test_plan_of_a_range_that_is_not_complete_ends_with_3(run):
         ("hours", ["--workers", "EWR' OR '1'='1"], "CAP-WORKER"),
         ("hours", ["--since", "2013-03-02", "--until", "2013-03-01"], "CAP-RANGE"),
         ("hours", ["--since", "2013-03-01", "--until", "2013-03-01"], "CAP-RANGE"),
+        ("hours", ["--until", "0001-01-01"], "CAP-RANGE"),
         ("hours", ["--since", "7"], "CAP-TIME"),
         ("hours", ["--since", "yesterday"], "CAP-TIME"),
         ("hours", ["--since", "2013-02-30"], "CAP-TIME"),

@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from os.path import normpath
+from os import scandir
+from os.path import normpath, realpath
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -97,6 +99,9 @@ class Listing:
         """The files that a source has, however deep they lie; None where they cannot be listed.
 
         That is so for a source that is none of files, and for a place that Arrow does not reach.
+
+        Raises:
+            BadRequest: `CAP-SOURCE` for a folder that a symbolic link leads back to from within.
         """
         if source.path is None or source.format.lower() not in FILES:
             return None
@@ -106,6 +111,8 @@ class Listing:
             rule = globs.rule_of(
                 f"{root.rstrip('/')}/{source.path.removeprefix(folder).lstrip('/')}"
             )
+        if Path(root).is_absolute() and Path(root).is_dir():
+            _require_no_loop(root)
         try:
             files = {path_of(info.path): _file(info) for info in list_files(folder)}
         except (CapstanError, OSError):
@@ -285,6 +292,25 @@ def _read(row: Mapping[str, object]) -> Iterator[tuple[str, File]]:
     paths, detail = row["files"], json.loads(str(row["detail"] or "{}"))
     for number, path in enumerate(paths if isinstance(paths, list) else ()):
         yield path_of(path), File(*detail["kept"][number]) if "kept" in detail else UNKNOWN
+
+
+def _require_no_loop(folder: str, above: frozenset[str] = frozenset()) -> None:
+    """Check that no folder leads back to itself: it would be read again and again, without end."""
+    here = realpath(folder)
+    if here in above:
+        raise BadRequest(
+            "CAP-SOURCE",
+            f"{folder} is a link to a folder that it lies in: its files would be read again and "
+            "again",
+            "remove the link from the folder of the source",
+            path=folder,
+        )
+    folders: list[str] = []
+    # What may not be read is told by the listing.
+    with suppress(OSError), scandir(folder) as entries:
+        folders = [entry.path for entry in entries if entry.is_dir()]
+    for each in folders:
+        _require_no_loop(each, above | {here})
 
 
 def _file(info: fs.FileInfo) -> File:

@@ -21,7 +21,7 @@ def asked_box(tape: Tape, request: Request) -> Box:
     box = Box(*bounds)
     if request.known_at is not None:
         box = box.intersect(_known(tape, request.known_at))
-    if box.is_empty:
+    if box.intersect(Box(tape.time_type.minimum, box.until)).is_empty:
         raise BadRequest(
             "CAP-RANGE",
             f"the range from {request.since} to {request.until} is empty or reversed",
