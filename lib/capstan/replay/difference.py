@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
-from capstan.audit import Finding, Shape, cells
+from capstan.audit import Close, Finding, Shape, cells
 from capstan.audit.close import beyond
 from capstan.audit.report import render
 from capstan.audit.rows import RowDifferences, Side, row_differences
@@ -24,13 +21,13 @@ from capstan.audit.view import View, table_view
 from capstan.declare import Mode
 from capstan.replay import target
 from capstan.replay.columns import require_columns_kept
+from capstan.replay.inverse import of_keys
 from capstan.replay.ordered import close_of, require_comparable
 from capstan.replay.ownership import foreign_rows
 from capstan.replay.plan import Plan
 from capstan.replay.play import playing
 from capstan.tape import delta
 from capstan.tape.lake import is_table
-from capstan.tape.predicates import quoted
 from capstan.tape.tape import stored_payload
 
 if TYPE_CHECKING:
@@ -139,9 +136,7 @@ def _present(spark: SparkSession, plan: Plan, wanted: DataFrame) -> DataFrame:
         return rows.limit(0)
     if plan.request.mode is Mode.REPLACE:
         return rows.where(target.predicate(plan, rows.schema))
-    keys = wanted.select(*(F.col(quoted(k)).alias(f"_key{i}") for i, k in enumerate(plan.keys)))
-    same = [F.col(quoted(k)).eqNullSafe(F.col(f"_key{i}")) for i, k in enumerate(plan.keys)]
-    return rows.join(keys, reduce(lambda a, b: a & b, same), "left_semi")
+    return of_keys(rows, wanted, plan.keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +170,7 @@ class _Sides:
             wrong = cells.differs("wanted", "present")
             totals = cells.count_cells(joined, ("wanted", "present"), {"bad": wrong})
             rows = NO_ROWS
-            close = close_of(self.spark, self.plan)
+            close = close_of(self.spark, self.plan) if totals["bad"] else Close()
             bad = joined.where(wrong)
             with beyond(wanted, present, bad, totals["bad"], close) as apart:
                 if apart.count:

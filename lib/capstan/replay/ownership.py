@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import functions as F
 
 from capstan.declare import Mode
 from capstan.errors import BadRequest
@@ -21,13 +19,13 @@ from capstan.ledger.claims import Scope
 from capstan.ledger.coverage import Covered
 from capstan.ledger.uniting import Strip, strips
 from capstan.replay.bounds import region_of, workers_of
+from capstan.replay.inverse import of_keys
 from capstan.replay.known import known_sql
 from capstan.replay.plan import Plan
 from capstan.replay.target import predicate, require_placed
 from capstan.tape import delta, summary
 from capstan.tape.files import is_empty
 from capstan.tape.lake import is_table
-from capstan.tape.predicates import quoted
 from capstan.tape.tape import newest_cut, open_tape
 from capstan.times.region import Region
 
@@ -95,9 +93,7 @@ def foreign_rows(spark: SparkSession, plan: Plan, rows: DataFrame | None = None)
     if not merges:
         foreign = foreign.where(predicate(plan, there.schema))
     elif rows is not None and plan.layout.time is not None:
-        keys = rows.select(*(F.col(quoted(k)).alias(f"_key{i}") for i, k in enumerate(plan.keys)))
-        same = [F.col(quoted(k)).eqNullSafe(F.col(f"_key{i}")) for i, k in enumerate(plan.keys)]
-        foreign = foreign.join(keys, reduce(lambda a, b: a & b, same), "left_semi")
+        foreign = of_keys(foreign, rows, plan.keys)
     return foreign.count()
 
 
