@@ -33,19 +33,19 @@ help:
 # What all else needs. The class archive is of all jars, and so comes after those of connectors.
 .PHONY: base
 base: $(STAMPS)/project
-	@$(BIN)/python -m capstan.runtime.java
-	@$(BIN)/python -m capstan.runtime.jars
+	@$(BIN)/python -m capstan.spark.java
+	@$(BIN)/python -m capstan.spark.jars
 
 ## Set up what is missing: .venv, packages, Java, Delta's jars, the class archive.
 setup: base classes
 
 ## Fetch what Spark needs to read and write Kafka.
 kafka: base
-	@$(BIN)/python -m capstan.runtime.jars kafka
+	@$(BIN)/python -m capstan.spark.jars kafka
 
 ## Fetch what Spark needs to read from S3.
 s3: base
-	@$(BIN)/python -m capstan.runtime.jars s3
+	@$(BIN)/python -m capstan.spark.jars s3
 
 # The tests have an S3 of their own. Its packages want older ones than the project has.
 .PHONY: objects
@@ -60,17 +60,17 @@ $(STAMPS)/objects: requirements-s3.lock | base
 # The tests have a broker of their own.
 .PHONY: broker
 broker: base
-	@$(BIN)/python -m capstan.testing.broker
+	@$(BIN)/python -m tests.support.kafka_broker
 
 # Docker's own reading of docker/compose.yaml, without an engine.
 .PHONY: compose
 compose: base
-	@$(BIN)/python -m capstan.testing.compose
+	@$(BIN)/python -m tests.support.compose
 
 # Every Spark starts and ends sooner by it.
 .PHONY: classes
 classes: base
-	@$(BIN)/python -m capstan.runtime.archive
+	@$(BIN)/python -m capstan.spark.class_archive
 
 ## Set up, then run the main job on real flights in the lake ./lake.
 demo: setup
@@ -78,7 +78,7 @@ demo: setup
 
 ## Set up, then run Airflow on loopback until Ctrl-C (ARGS=--port=8080, --lake, --home, --database).
 airflow: setup
-	$(BIN)/python -m capstan.launcher $(ARGS)
+	$(BIN)/python -m capstan.airflow.local $(ARGS)
 
 PYTEST = PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder \
 	  --hypothesis-seed=$(SEED)
@@ -105,11 +105,11 @@ N ?= 200
 
 ## Kill work, executors, a broker and tasks of Airflow at random, N times over, and look at what is left (N=200, SEED=7; goes on in ./chaos).
 chaos: kafka broker
-	$(BIN)/python -m capstan.testing.chaos --kills=$(N) --folder=chaos $(if $(filter file,$(origin SEED)),,--seed=$(SEED)) $(ARGS)
+	$(BIN)/python -m tests.support.chaos --kills=$(N) --folder=chaos $(if $(filter file,$(origin SEED)),,--seed=$(SEED)) $(ARGS)
 
 ## Let a stream grow by N micro-batches, and tell what each of ten stages costs (N=2000; in ./soak).
 soak: setup
-	$(BIN)/python -m capstan.bench.soaking --batches=$(if $(filter command line,$(origin N)),$(N),2000) --folder=soak $(ARGS)
+	$(BIN)/python -m tests.bench.soak --batches=$(if $(filter command line,$(origin N)),$(N),2000) --folder=soak $(ARGS)
 
 ## Everything that must hold before a change lands: static, test-both.
 check: static test-both
@@ -140,11 +140,11 @@ imports: setup
 
 ## Write docs/errors.md again, from the code.
 errors: setup
-	$(BIN)/python -m capstan.testing.error_catalogue
+	$(BIN)/python -m tests.support.error_catalogue
 
 ## Run the benchmarks (ARGS=... for them).
 bench: setup
-	$(BIN)/python -m capstan.bench $(ARGS)
+	$(BIN)/python -m tests.bench $(ARGS)
 
 ## Lock the packages again, in a throw-away environment (ARGS=--upgrade for newer ones).
 lock: python

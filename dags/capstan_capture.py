@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from capstan.airflow.capture import capture_dags
-from capstan.airflow.setting import read_setting
+from capstan.airflow.dags.capture import capture_dags
+from capstan.airflow.settings import read_setting
 
 for dag in capture_dags(read_setting(__file__)):
     globals()[dag.dag_id] = dag

@@ -6,7 +6,7 @@ file since it has the words DAG and Airflow in it.
 
 from __future__ import annotations
 
-from capstan.airflow.mistakes import require_none
-from capstan.airflow.setting import read_setting
+from capstan.airflow.dags.declaration_errors import require_none
+from capstan.airflow.settings import read_setting
 
 require_none(read_setting(__file__))

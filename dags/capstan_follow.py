@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from capstan.airflow.follow import follow_dags
-from capstan.airflow.setting import read_setting
+from capstan.airflow.dags.follow import follow_dags
+from capstan.airflow.settings import read_setting
 
 for dag in follow_dags(read_setting(__file__)):
     globals()[dag.dag_id] = dag

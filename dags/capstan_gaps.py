@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from capstan.airflow.gaps import gaps_dags
-from capstan.airflow.setting import read_setting
+from capstan.airflow.dags.gaps import gaps_dags
+from capstan.airflow.settings import read_setting
 
 for dag in gaps_dags(read_setting(__file__)):
     globals()[dag.dag_id] = dag

@@ -1,14 +1,14 @@
 """Say what a replay would read, write and change in its target, row by row; nothing is written.
 
 Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
-Keys of the request: those of `capstan.replay.request.Request`.
+Keys of the request: those of `capstan.replay.planning.request.Request`.
 """
 
 from __future__ import annotations
 
 import sys
 
-from capstan import submit
+from capstan import jobs as submit
 
 if __name__ == "__main__":
     sys.exit(submit.main(submit.plan))

@@ -12,6 +12,10 @@ import pytest
 from hypothesis import settings
 
 _HERE = Path(__file__).parent
+# Programs that tests start find `tests.support` as these tests do.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, (str(_HERE.parent), os.environ.get("PYTHONPATH")))
+)
 _MARKS = {
     "spark": pytest.mark.spark,
     "crash": pytest.mark.crash,
@@ -91,6 +95,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             parts = nodeid.split("::", maxsplit=1)[0].split("/")
-            return _together(parts[-2], parts[-1])
+            return _together(parts[1], "/".join(parts[2:]))
 
     return Together(config, log) if config.getvalue("dist") == "loadgroup" else None

@@ -14,9 +14,9 @@ from importlib import metadata
 from pathlib import Path
 
 from capstan.errors import CapstanError
-from capstan.runtime import jars
-from capstan.runtime.home import project_home
-from capstan.runtime.java import find_java
+from capstan.spark import jars
+from capstan.spark.java import find_java
+from capstan.spark.project_home import project_home
 
 _SETUP = "run `make setup`"
 _LEAST_FREE = 2 << 30
@@ -173,7 +173,7 @@ def _spark() -> Finding:
     # Spark is imported only when it is asked for: the other findings take no time.
     from pyspark import SparkContext
 
-    from capstan.session import build_session
+    from capstan.spark.session import build_session
 
     ours = SparkContext._active_spark_context is None
     try:

@@ -30,7 +30,7 @@ RATIOS = {"capture", "capture without read-back", "direct", "staged", "verify"}
 def test_every_line_is_measured(tmp_path: Path) -> None:
     output = tmp_path / "found.json"
     words = ["--rows=100000,300000", "--rounds=1", "--longer=2", f"--output={output}"]
-    program = [sys.executable, "-m", "capstan.bench", *words]
+    program = [sys.executable, "-m", "tests.bench", *words]
     ended = subprocess.run(program, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     found = json.loads(output.read_text(encoding="utf-8"))

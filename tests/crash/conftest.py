@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capstan.ledger.tables import SCHEMAS, make_ledger
-from capstan.session import build_session
-from capstan.tape.lake import Lake
-from capstan.testing import children, contents, little
-from capstan.testing.actions import act
-from capstan.testing.kill import Step
-from capstan.testing.settings import LASTING, MASTER
-from capstan.testing.victim import Victim
+from capstan.spark.session import build_session
+from capstan.storage.lake import Lake
+from capstan.storage.ledger.tables import SCHEMAS, make_ledger
+from tests.support import child_drivers as children
+from tests.support import lake_contents as contents
+from tests.support import small_stream as little
+from tests.support.driver_actions import act
+from tests.support.driver_under_test import Step
+from tests.support.shared_jvm import Victim
+from tests.support.small_spark import LASTING, MASTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from capstan.testing.works import Work
+    from tests.support.crash_cases import Work
 
     Kill = Callable[[Iterable[Step]], None]
 

@@ -7,11 +7,13 @@ import traceback
 
 import pytest
 
-from capstan import steps
+from capstan import instrumentation as steps
 from capstan.errors import Held
-from capstan.tape import delta
-from capstan.testing import children, contents, little
-from capstan.testing.little import REQUESTS, STAGED
+from capstan.storage import delta
+from tests.support import child_drivers as children
+from tests.support import lake_contents as contents
+from tests.support import small_stream as little
+from tests.support.small_stream import REQUESTS, STAGED
 
 pytestmark = [pytest.mark.rest, pytest.mark.timeout(1800)]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from capstan.ledger import claims, runs
-from capstan.testing import contents, little
-from capstan.testing.works import Work, cases
+from capstan.storage.ledger import claims, runs
+from tests.support import lake_contents as contents
+from tests.support import small_stream as little
+from tests.support.crash_cases import Work, cases
 
 pytestmark = pytest.mark.timeout(900)
 

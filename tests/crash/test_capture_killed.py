@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from capstan.errors import BadRequest
-from capstan.tape import arrow_writer, delta
-from capstan.tape.schema import FORMAT
-from capstan.tape.tape import format_of
-from capstan.testing import contents, little
-from capstan.testing.works import Work, cases
+from capstan.storage import arrow_writer, delta
+from capstan.storage.tape.schema import FORMAT
+from capstan.storage.tape.tape import format_of
+from tests.support import lake_contents as contents
+from tests.support import small_stream as little
+from tests.support.crash_cases import Work, cases
 
 pytestmark = pytest.mark.timeout(1800)
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capstan.launcher.home import Home
-from capstan.testing.chaos import Chaos
-from capstan.testing.launched import command_of
-from capstan.testing.rest import until
+from capstan.airflow.local.home import Home
+from tests.support.airflow_api import until
+from tests.support.chaos import Chaos
+from tests.support.live_airflow import command_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from capstan.launcher.processes import Process
+    from capstan.airflow.local.processes import Process
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
@@ -59,7 +59,7 @@ def break_off(folder: Path) -> None:
     home = Home(folder / "airflow" / "home")
     with (folder / "broken-off.log").open("wb") as log:
         chaos = subprocess.Popen(
-            [sys.executable, "-m", "capstan.testing.chaos", *command],
+            [sys.executable, "-m", "tests.support.chaos", *command],
             stdout=log,
             stderr=subprocess.STDOUT,
         )

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from capstan.errors import BadRequest
-from capstan.tape import summary
-from capstan.tape.tape import newest_cut, open_tape
-from capstan.testing import contents, little
-from capstan.testing.streams import lay
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.tape import newest_cut, open_tape
+from tests.support import lake_contents as contents
+from tests.support import small_stream as little
+from tests.support.sample_streams import lay
 
 pytestmark = [pytest.mark.rest, pytest.mark.timeout(1800)]
 

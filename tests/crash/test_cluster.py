@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capstan.declare import load
-from capstan.launcher.processes import send
-from capstan.ledger.runs import read_histories
-from capstan.tape.lake import Lake
-from capstan.testing import contents, little
-from capstan.testing.rest import until
-from capstan.testing.standalone import Cluster, cluster, run_cli, submit
+from capstan.airflow.local.processes import send
+from capstan.core.config import load
+from capstan.storage.lake import Lake
+from capstan.storage.ledger.runs import read_histories
+from tests.support import lake_contents as contents
+from tests.support import small_stream as little
+from tests.support.airflow_api import until
+from tests.support.spark_cluster import Cluster, cluster, run_cli, submit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

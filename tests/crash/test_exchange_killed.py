@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from capstan.tape.tape import newest_cut, open_tape
-from capstan.testing import contents
-from capstan.testing.works import Work, cases
+from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
+from tests.support import lake_contents as contents
+from tests.support.crash_cases import Work, cases
 
 pytestmark = pytest.mark.timeout(1800)
 

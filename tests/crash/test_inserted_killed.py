@@ -7,10 +7,12 @@ import shutil
 import pytest
 
 from capstan.errors import BadRequest
-from capstan.tape import feed, summary
-from capstan.tape.tape import newest_cut, open_tape
-from capstan.testing import contents, little
-from capstan.testing.works import Work, cases
+from capstan.storage.tape import feed
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.tape import newest_cut, open_tape
+from tests.support import lake_contents as contents
+from tests.support import small_stream as little
+from tests.support.crash_cases import Work, cases
 
 pytestmark = pytest.mark.timeout(1800)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from capstan.ledger import runs
-from capstan.testing import contents
-from capstan.testing.little import STAGED
+from capstan.storage.ledger import runs
+from tests.support import lake_contents as contents
+from tests.support.small_stream import STAGED
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from capstan.tape import summary
-from capstan.tape.lake import Lake
-from capstan.tape.tape import newest_cut, open_tape
-from capstan.testing.kill import PATIENCE
+from capstan.storage.lake import Lake
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.tape import newest_cut, open_tape
+from tests.support.driver_under_test import PATIENCE
 
 pytestmark = [pytest.mark.rest, pytest.mark.timeout(600)]
 

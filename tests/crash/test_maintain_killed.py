@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from capstan.errors import BadRequest
-from capstan.ledger.retired import read_retired
-from capstan.maintain.tables import files_of
-from capstan.tape.tape import open_tape
-from capstan.testing import contents, little
-from capstan.testing.works import Work, cases
+from capstan.maintenance.table_catalog import files_of
+from capstan.storage.ledger.retirements import read_retired
+from capstan.storage.tape.tape import open_tape
+from tests.support import lake_contents as contents
+from tests.support import small_stream as little
+from tests.support.crash_cases import Work, cases
 
 pytestmark = pytest.mark.timeout(1800)
 

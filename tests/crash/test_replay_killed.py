@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from capstan.errors import AnswerIsNo, Held
-from capstan.ledger import claims, runs
 from capstan.replay.run import unlock
-from capstan.tape import delta
-from capstan.tape.lake import children
-from capstan.testing import contents
-from capstan.testing.little import BEFORE, REQUESTS, STAGED
-from capstan.testing.works import Asked, Work, cases
+from capstan.storage import delta
+from capstan.storage.lake import children
+from capstan.storage.ledger import claims, runs
+from tests.support import lake_contents as contents
+from tests.support.crash_cases import Asked, Work, cases
+from tests.support.small_stream import BEFORE, REQUESTS, STAGED
 
 pytestmark = pytest.mark.timeout(1800)
 

@@ -8,10 +8,11 @@ from datetime import timedelta
 
 import pytest
 
-from capstan.ledger.snapshots import parts_of
-from capstan.replay.snapshots import list_taken
-from capstan.testing import contents, little
-from capstan.testing.streams import START, lay, rows
+from capstan.replay.planning.snapshot_catalog import list_taken
+from capstan.replay.planning.snapshot_ledger import parts_of
+from tests.support import lake_contents as contents
+from tests.support import small_stream as little
+from tests.support.sample_streams import START, lay, rows
 
 pytestmark = [pytest.mark.rest, pytest.mark.timeout(1800)]
 

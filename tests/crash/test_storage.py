@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from capstan.testing import children
-from capstan.testing.little import SINCE, STAGED
+from tests.support import child_drivers as children
+from tests.support.small_stream import SINCE, STAGED
 
 pytestmark = [pytest.mark.rest, pytest.mark.timeout(1800)]
 

@@ -11,10 +11,12 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from capstan.tape import committing, creating, delta
-from capstan.tape.committing import making
-from capstan.tape.creating import create_table
-from capstan.tape.lake import is_table
+from capstan.storage import commit_lock as committing
+from capstan.storage import delta
+from capstan.storage import table_creation as creating
+from capstan.storage.commit_lock import making
+from capstan.storage.lake import is_table
+from capstan.storage.table_creation import create_table
 
 pytestmark = [pytest.mark.rest, pytest.mark.timeout(600)]
 

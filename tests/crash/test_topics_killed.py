@@ -5,8 +5,9 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from capstan.testing import contents, little
-from capstan.testing.broker import broker
+from tests.support import lake_contents as contents
+from tests.support import small_stream as little
+from tests.support.kafka_broker import broker
 
 pytestmark = [pytest.mark.rest, pytest.mark.timeout(1800)]
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from capstan.testing.settings import SUBMITTED
+from tests.support.small_spark import SUBMITTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -92,7 +92,7 @@ transforms:
 targets:
   by_day: {time: day}
 pipelines:
-  places: capstan.testing.piped:places
+  places: tests.support.pipeline_samples:places
 replays:
   by_day:
     stream: little
@@ -102,7 +102,7 @@ replays:
     until: 2024-05-06
     schedule: "@daily"
 """
-"""Declarations of a stream that `capstan.testing.streams` can lay down."""
+"""Declarations of a stream that `tests.support.sample_streams` can lay down."""
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -313,10 +313,10 @@ def execute() -> Callable[[Any, Any], Any]:
 @pytest.fixture(scope="package")
 def taped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """A lake with a tape as that of `captured`, of two commits, written without a JVM."""
-    from capstan.tape.lake import Lake
-    from capstan.testing import recorded
-    from capstan.testing.bare import go_on, lay_tape
-    from capstan.testing.streams import START
+    from capstan.storage.lake import Lake
+    from tests.support import recorded_tapes as recorded
+    from tests.support.jvmless_lake import go_on, lay_tape
+    from tests.support.sample_streams import START
 
     place = Place(tmp_path_factory.mktemp("taped"))
     place.streams.write_text(STREAMS, encoding="utf-8")
@@ -335,7 +335,7 @@ def taped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 @pytest.fixture(scope="package")
 def captured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """A lake with a tape: three days of a row each half hour, captured by the DAG."""
-    from capstan.testing.streams import lay_in, rows
+    from tests.support.sample_streams import lay_in, rows
 
     place = Place(tmp_path_factory.mktemp("captured"))
     lay_in(place.lake / "source", rows(range(144), step=timedelta(minutes=30)), 2)

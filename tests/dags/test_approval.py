@@ -30,18 +30,18 @@ from airflow.utils.state import State, TaskInstanceState
 from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
-from capstan.airflow.approve import ApproveOperator
 from capstan.airflow.assets import table_asset
-from capstan.airflow.capture import CaptureOperator
-from capstan.airflow.certify import CertificateOperator
-from capstan.airflow.failing import TaskRefusedError, failure, say_last
-from capstan.airflow.notify import on_failure
-from capstan.airflow.plan import PlanReplayOperator
-from capstan.airflow.replay import PublishOperator, ReplayOperator
-from capstan.airflow.setting import read_setting
+from capstan.airflow.dags.capture import CaptureOperator
+from capstan.airflow.dags.notifications import on_failure
+from capstan.airflow.dags.replay import PublishOperator, ReplayOperator
+from capstan.airflow.operators.approve import ApproveOperator
+from capstan.airflow.operators.certificate import CertificateOperator
+from capstan.airflow.operators.failures import TaskRefusedError, failure, say_last
+from capstan.airflow.operators.plan import PlanReplayOperator
+from capstan.airflow.settings import read_setting
 from capstan.errors import BadRequest
-from capstan.tape.lake import Lake
-from capstan.testing.bare import lay_tape
+from capstan.storage.lake import Lake
+from tests.support.jvmless_lake import lay_tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

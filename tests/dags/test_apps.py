@@ -16,9 +16,9 @@ from airflow.sdk.exceptions import DownstreamTasksSkipped
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
-from capstan.airflow.lineage import lineage
-from capstan.tape.lake import Lake
-from capstan.verify.broken import known_violations
+from capstan.airflow.operators.lineage import lineage
+from capstan.storage.lake import Lake
+from capstan.verify.violations_ledger import known_violations
 
 if TYPE_CHECKING:
     from pathlib import Path

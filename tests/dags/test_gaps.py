@@ -11,14 +11,14 @@ import pytest
 from airflow.exceptions import ParamValidationError
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
-from capstan.airflow.failing import TaskRefusedError
-from capstan.airflow.gaps import FillOperator, ListGapsOperator, backfills_markdown, gaps_dags
-from capstan.airflow.setting import Setting, read_setting
+from capstan.airflow.dags.gaps import FillOperator, ListGapsOperator, backfills_markdown, gaps_dags
+from capstan.airflow.operators.failures import TaskRefusedError
+from capstan.airflow.settings import Setting, read_setting
 from capstan.backfill.interval import State
-from capstan.tape.lake import Lake
-from capstan.testing.bare import Books, lay_tape
-from capstan.times import Box
-from capstan.times.region import Region
+from capstan.core.times import Box
+from capstan.core.times.region import Region
+from capstan.storage.lake import Lake
+from tests.support.jvmless_lake import Books, lay_tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,11 +16,11 @@ from openlineage.client.event_v2 import Job, Run, RunEvent
 from openlineage.client.serde import Serde
 
 from capstan.airflow.assets import table_asset
-from capstan.airflow.failing import TaskRefusedError
-from capstan.airflow.lineage import lineage
-from capstan.airflow.lineage import place as place_of
-from capstan.airflow.setting import read_setting
-from capstan.airflow.submit import CapstanSubmitOperator
+from capstan.airflow.operators.failures import TaskRefusedError
+from capstan.airflow.operators.lineage import lineage
+from capstan.airflow.operators.lineage import place as place_of
+from capstan.airflow.operators.submit import CapstanSubmitOperator
+from capstan.airflow.settings import read_setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -324,7 +324,8 @@ import runpy, sys
 
 for file in sys.argv[1:]:
     runpy.run_path(file)
-known = ("capstan.airflow.submit", "capstan.airflow.lineage", "openlineage.client")
+operators = ("capstan.airflow.operators.submit", "capstan.airflow.operators.lineage")
+known = (*operators, "openlineage.client")
 print([name for name in known if name in sys.modules])
 
 # Whoever needs it later has the real thing all the same.
@@ -346,7 +347,7 @@ def test_a_dag_file_is_read_without_the_client_where_nobody_is_told(
     assert ended.returncode == 0, ended.stderr
     loaded, later = ended.stdout.splitlines()[-2:]
     client = ["openlineage.client"] if on else []
-    assert loaded == str(["capstan.airflow.submit", *client])
+    assert loaded == str(["capstan.airflow.operators.submit", *client])
     assert later == "airflow.providers.openlineage.utils.spark"
 
 
@@ -355,7 +356,7 @@ def test_without_the_provider_all_else_is_there(place: Place) -> None:
     gone = """
 import sys
 sys.modules["airflow.providers.openlineage.conf"] = None
-from capstan.airflow.submit import CapstanSubmitOperator
+from capstan.airflow.operators.submit import CapstanSubmitOperator
 print(CapstanSubmitOperator.__name__)
 """
     ended = subprocess.run(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from capstan.airflow.failing import TaskBrokenError, TaskRefusedError
-from capstan.airflow.maintain import maintained_markdown
-from capstan.tape.lake import Lake
-from capstan.testing.bare import lay_tape
+from capstan.airflow.dags.maintain import maintained_markdown
+from capstan.airflow.operators.failures import TaskBrokenError, TaskRefusedError
+from capstan.storage.lake import Lake
+from tests.support.jvmless_lake import lay_tape
 
 if TYPE_CHECKING:
     from conftest import Place

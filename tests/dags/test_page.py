@@ -19,28 +19,27 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from capstan.airflow import ahead
-from capstan.airflow.ahead import read_ahead
-from capstan.airflow.guard import HEADERS
-from capstan.airflow.page import PREFIX, CapstanPlugin, _pages, app
-from capstan.airflow.pages import make_app, setting
-from capstan.airflow.resolving import foresee
-from capstan.airflow.setting import Setting, read_setting
-from capstan.airflow.sight import REPLAY_DAG, ROLLBACK_DAG, capture_dag, replay_dag
-from capstan.replay.request import Request
-from capstan.tape import opened
-from capstan.tape.lake import Lake
-from capstan.testing.bare import Books, lay_tape
-from capstan.testing.recorded import START
-from capstan.times import Box
-from capstan.times.region import Region
-from capstan.views.rendering import STATIC
+from capstan.airflow.lake_queries import foresee
+from capstan.airflow.settings import Setting, read_setting
+from capstan.airflow.web import prefetch as ahead
+from capstan.airflow.web.permissions import REPLAY_DAG, ROLLBACK_DAG, capture_dag, replay_dag
+from capstan.airflow.web.plugin import PREFIX, CapstanPlugin, _pages, app
+from capstan.airflow.web.prefetch import read_ahead
+from capstan.airflow.web.routes import make_app, setting
+from capstan.airflow.web.security import HEADERS
+from capstan.core.times import Box
+from capstan.core.times.region import Region
+from capstan.replay.planning.request import Request
+from capstan.reporting.html import STATIC
+from capstan.storage import table_cache as opened
+from capstan.storage.lake import Lake
+from tests.support.jvmless_lake import Books, lay_tape
+from tests.support.recorded_tapes import START
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
-
     from conftest import Place
 
 pytestmark = pytest.mark.dags
@@ -97,7 +96,7 @@ def lake(place: Place) -> Lake:
 
 
 def _empty(folder: Path) -> None:
-    from capstan.testing import recorded
+    from tests.support import recorded_tapes as recorded
 
     schema = recorded._LATE if folder.name == "late" else recorded._RECORDS
     recorded.write(str(folder), schema.empty_table())
@@ -548,8 +547,8 @@ def test_airflow_takes_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.rest
 def test_a_process_that_serves_no_page_pays_nothing_for_it(place: Place) -> None:
     code = (
-        "import sys, capstan.airflow.page; "
-        "heavy = ('pyspark', 'deltalake', 'pyarrow', 'capstan.airflow.pages'); "
+        "import sys, capstan.airflow.web.plugin; "
+        "heavy = ('pyspark', 'deltalake', 'pyarrow', 'capstan.airflow.web.routes'); "
         "sys.exit(', '.join(name for name in heavy if name in sys.modules) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)

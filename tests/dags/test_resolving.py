@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 
-from capstan.airflow.audit import ListAuditsOperator
-from capstan.airflow.failing import TaskRefusedError
-from capstan.airflow.resolving import auditable, read_request, resolve
-from capstan.airflow.setting import Setting, read_setting
+from capstan.airflow.dags.audit import ListAuditsOperator
+from capstan.airflow.lake_queries import auditable, read_request, resolve
+from capstan.airflow.operators.failures import TaskRefusedError
+from capstan.airflow.settings import Setting, read_setting
+from capstan.core.times import Box
+from capstan.core.times.region import Region
 from capstan.errors import BadRequest
-from capstan.tape.lake import Lake
-from capstan.testing.bare import Books, lay_tape
-from capstan.times import Box
-from capstan.times.region import Region
+from capstan.storage.lake import Lake
+from tests.support.jvmless_lake import Books, lay_tape
 
 if TYPE_CHECKING:
     from conftest import Place

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from capstan.airflow.assets import table_asset
-from capstan.airflow.failing import TaskRefusedError
-from capstan.airflow.showing import rollback_markdown
-from capstan.tape.lake import Lake
-from capstan.testing.bare import Books
-from capstan.times import Box
-from capstan.times.region import Region
+from capstan.airflow.markdown import rollback_markdown
+from capstan.airflow.operators.failures import TaskRefusedError
+from capstan.core.times import Box
+from capstan.core.times.region import Region
+from capstan.storage.lake import Lake
+from tests.support.jvmless_lake import Books
 
 if TYPE_CHECKING:
     from conftest import Place

@@ -8,10 +8,10 @@ from io import StringIO
 from rich.console import Console
 
 from capstan.airflow.assets import certified, table_asset
-from capstan.airflow.showing import audits_markdown, certificate_markdown, plan_markdown
-from capstan.cli.planned import plan_tables
-from capstan.views.facts import plan_facts
-from capstan.views.rendering import render
+from capstan.airflow.markdown import audits_markdown, certificate_markdown, plan_markdown
+from capstan.cli.plan_tables import plan_tables
+from capstan.reporting.html import render
+from capstan.reporting.summaries import plan_facts
 
 CERTIFICATE: dict[str, object] = {
     "run": "march-1", "stream": "flights", "cut": 30, "workers": ["EWR", "a|b\nc"],

@@ -15,21 +15,20 @@ from airflow.exceptions import ParamValidationError
 from airflow.sdk import CronDataIntervalTimetable, CronTriggerTimetable
 from airflow.serialization.serialized_objects import DagSerialization
 
-from capstan.airflow.backfill import backfill_dags
-from capstan.airflow.frontier import FrontierSensor
-from capstan.airflow.mistakes import require_none
-from capstan.airflow.plan import PlanReplayOperator
-from capstan.airflow.setting import read_setting
-from capstan.airflow.submit import CapstanSubmitOperator
-from capstan.bench.parsing import parse
-from capstan.bench.scheduled import TASKS
-from capstan.declare import ByKey
+from capstan.airflow.dags.backfill import backfill_dags
+from capstan.airflow.dags.declaration_errors import require_none
+from capstan.airflow.operators.frontier_sensor import FrontierSensor
+from capstan.airflow.operators.plan import PlanReplayOperator
+from capstan.airflow.operators.submit import CapstanSubmitOperator
+from capstan.airflow.settings import read_setting
+from capstan.core.config import ByKey
 from capstan.errors import BadRequest
-from capstan.testing.many import many_streams
+from tests.bench.airflow_overhead import TASKS
+from tests.bench.dag_parsing import parse
+from tests.support.many_streams import many_streams
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
-
     from conftest import Place
 
 DAGS = Path(__file__).parents[2] / "dags"
@@ -231,7 +230,7 @@ def test_the_form_refuses_what_is_none(dags: dict[str, DAG], conf: dict[str, obj
 
 
 def test_the_form_offers_labels_that_were_captured(place: Place) -> None:
-    from capstan.airflow.choices import labels_by_stream, remember_labels
+    from capstan.airflow.dags.form_choices import labels_by_stream, remember_labels
 
     setting = read_setting(DAGS / "any.py")
     assert labels_by_stream(setting) == {"little": ()}

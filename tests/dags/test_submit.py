@@ -21,14 +21,14 @@ from airflow.utils.session import create_session
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy import delete, select
 
-from capstan.airflow.capture import CaptureOperator
-from capstan.airflow.connection import spark_master
-from capstan.airflow.failing import TaskBrokenError, TaskRefusedError, as_task, say_last
-from capstan.airflow.folders import try_folder
-from capstan.airflow.setting import read_setting
-from capstan.airflow.submit import CapstanSubmitOperator
+from capstan.airflow.dags.capture import CaptureOperator
+from capstan.airflow.operators.attempt_folder import try_folder
+from capstan.airflow.operators.failures import TaskBrokenError, TaskRefusedError, as_task, say_last
+from capstan.airflow.operators.spark_connection import spark_master
+from capstan.airflow.operators.submit import CapstanSubmitOperator
+from capstan.airflow.settings import read_setting
 from capstan.errors import Held
-from capstan.runtime.jars import delta_jars, spark_jars
+from capstan.spark.jars import delta_jars, spark_jars
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -368,7 +368,7 @@ def test_a_dag_run_retries_what_can_change(
     state: str,
     tries: int,
 ) -> None:
-    monkeypatch.setattr("capstan.airflow.tries.RETRY_DELAY", timedelta(0))
+    monkeypatch.setattr("capstan.airflow.dags.task_defaults.RETRY_DELAY", timedelta(0))
     submit.answers(*answers)
     assert place.run(CAPTURE).state == state
     assert len(submit.calls) == tries
@@ -378,7 +378,7 @@ def test_a_dag_run_retries_what_can_change(
 def test_a_capture_tells_its_asset_and_the_form(
     place: Place, submit: FakeSubmit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capstan.airflow.resolving.labels_of", lambda *_: ["a", "b"])
+    monkeypatch.setattr("capstan.airflow.lake_queries.labels_of", lambda *_: ["a", "b"])
     submit.answers({"exit": 0, "result": DONE})
     assert place.run(CAPTURE).state == "success"
     with create_session() as session:
@@ -393,7 +393,7 @@ def test_a_capture_tells_its_asset_and_the_form(
 def test_capturing_tells_what_the_result_has(
     place: Place, submit: FakeSubmit, monkeypatch: pytest.MonkeyPatch, execute: Any, context: Any
 ) -> None:
-    monkeypatch.setattr("capstan.airflow.resolving.labels_of", lambda *_: [])
+    monkeypatch.setattr("capstan.airflow.lake_queries.labels_of", lambda *_: [])
     submit.answers({"exit": 0, "result": DONE})
     where = context()
     task = CaptureOperator(task_id="t", setting=read_setting(DAGS / "any.py"), stream="little")

@@ -18,17 +18,17 @@ from airflow.sdk.exceptions import (
 )
 from airflow.sdk.types import TaskInstanceKey
 
-from capstan.airflow.certify import CertificateOperator
-from capstan.airflow.failing import TaskRefusedError
-from capstan.airflow.frontier import FrontierSensor
-from capstan.airflow.links import CertificateLink
-from capstan.airflow.plan import PlanReplayOperator
-from capstan.airflow.resolving import foresee, pinned, read_request
-from capstan.airflow.setting import Setting, read_setting
-from capstan.ledger.identity import short_name
-from capstan.ledger.regions import region_text
-from capstan.tape.lake import Lake
-from capstan.testing.streams import START
+from capstan.airflow.lake_queries import foresee, pinned, read_request
+from capstan.airflow.operators.certificate import CertificateOperator
+from capstan.airflow.operators.failures import TaskRefusedError
+from capstan.airflow.operators.frontier_sensor import FrontierSensor
+from capstan.airflow.operators.links import CertificateLink
+from capstan.airflow.operators.plan import PlanReplayOperator
+from capstan.airflow.settings import Setting, read_setting
+from capstan.storage.lake import Lake
+from capstan.storage.ledger.region_json import region_text
+from capstan.storage.ledger.run_identity import short_name
+from tests.support.sample_streams import START
 
 if TYPE_CHECKING:
     from conftest import Place

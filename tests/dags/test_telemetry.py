@@ -15,9 +15,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 
-from capstan.airflow.setting import read_setting
-from capstan.tape.lake import Lake
-from capstan.testing.recorded import Recorded
+from capstan.airflow.settings import read_setting
+from capstan.storage.lake import Lake
+from tests.support.recorded_tapes import Recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +71,7 @@ def lay(place: Place) -> None:
 
 
 def tell(place: Place, stream: object = "little") -> None:
-    from capstan.airflow.telemetry import tell_stream
+    from capstan.airflow.operators.telemetry import tell_stream
 
     tell_stream(read_setting(place.root / "dag.py"), stream)
 

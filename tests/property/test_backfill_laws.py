@@ -9,21 +9,21 @@ from itertools import pairwise
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from capstan.backfill.cutting import Even, Scheduled, cut
 from capstan.backfill.evidence import Evidence
-from capstan.backfill.gaps import Survey
 from capstan.backfill.interval import State
-from capstan.backfill.judging import Written, judge
-from capstan.backfill.proposing import Backfill, Order, What, propose
-from capstan.backfill.telling import Judge, judged
-from capstan.declare import Replay
-from capstan.replay.layout import Layout
-from capstan.replay.plan import Plan
-from capstan.replay.request import Request
-from capstan.tape.lake import Lake, TapePaths
-from capstan.tape.tape import Cut, Tape
-from capstan.times import Antichain, Box, Kind, Time, TimeType
-from capstan.times.region import Region
+from capstan.backfill.interval_grid import Even, Scheduled, cut
+from capstan.backfill.interval_state import Judge, judged
+from capstan.backfill.planner import Backfill, Order, What, propose
+from capstan.backfill.region_owner import Written, judge
+from capstan.backfill.survey import Survey
+from capstan.core.config import Replay
+from capstan.core.times import Antichain, Box, Kind, Time, TimeType
+from capstan.core.times.region import Region
+from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.request import Request
+from capstan.replay.planning.target_layout import Layout
+from capstan.storage.lake import Lake, TapePaths
+from capstan.storage.tape.tape import Cut, Tape
 
 NUMBERS = range(8)
 BIGINT = TimeType.of(t=Kind.BIGINT)

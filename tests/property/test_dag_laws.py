@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capstan.dag import (
+from capstan.core.protocol import Messages, check
+from capstan.core.times import Antichain, Time, complete
+from capstan.pipeline import (
     END,
     DagBuilder,
     DagCheckpoint,
@@ -21,7 +23,7 @@ from capstan.dag import (
     plan_stages,
     watermark_of,
 )
-from capstan.dag.operators import (
+from capstan.pipeline.operators import (
     Deduplicate,
     DivertLate,
     Filter,
@@ -43,8 +45,7 @@ from capstan.dag.operators import (
     min_of,
     sum_of,
 )
-from capstan.protocol import Messages, check
-from capstan.testing.pipelines import (
+from tests.support.graph_samples import (
     batches,
     event_of,
     feed,
@@ -56,8 +57,7 @@ from capstan.testing.pipelines import (
     schema_of,
     tuples,
 )
-from capstan.testing.strategies import times
-from capstan.times import Antichain, Time, complete
+from tests.support.strategies import times
 
 EXACT = (
     count_rows("rows"),

@@ -10,8 +10,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capstan.core.protocol import Event, Fault, Judge, Messages, Progress, check, judge_all
+from capstan.core.times import MutableAntichain, Time, complete
 from capstan.errors import BadRequest, CapstanError
-from capstan.interop import (
+from capstan.interop.timely import (
     Advanced,
     Capture,
     CoordinateCodec,
@@ -29,9 +31,7 @@ from capstan.interop import (
     encode_event,
     extract,
 )
-from capstan.protocol import Event, Fault, Judge, Messages, Progress, check, judge_all
-from capstan.testing.strategies import recordings, widths
-from capstan.times import MutableAntichain, Time, complete
+from tests.support.strategies import recordings, widths
 
 SCALARS = [
     *(f"{sign}{bits}" for sign in "ui" for bits in (8, 16, 32, 64, 128)),

@@ -3,8 +3,9 @@ from __future__ import annotations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from capstan.protocol import Judge, Messages, Progress, Rule, check, judge_all
-from capstan.testing.strategies import (
+from capstan.core.protocol import Judge, Messages, Progress, Rule, check, judge_all
+from capstan.core.times import Time
+from tests.support.strategies import (
     any_events,
     interleavings,
     recordings,
@@ -12,7 +13,6 @@ from capstan.testing.strategies import (
     times,
     widths,
 )
-from capstan.times import Time
 
 
 def minimum(width):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capstan.ledger.regions import may_overlap, parse_region, region_text
-from capstan.times import Antichain, Box, Time
-from capstan.times.region import Region
+from capstan.core.times import Antichain, Box, Time
+from capstan.core.times.region import Region
+from capstan.storage.ledger.region_json import may_overlap, parse_region, region_text
 
 NUMBERS = range(-2, 8)
 bounds = st.none() | st.integers(-2, 7)

@@ -13,9 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capstan.dag import END, TIME, DagCheckpoint, DagExecutor, Event, plan_stages
-from capstan.dag.arrow import tables_from_bytes
-from capstan.dag.operators import (
+from capstan.pipeline import (
+    END,
+    TIME,
+    DagCheckpoint,
+    DagExecutor,
+    Event,
+    KeyedAggregate,
+    KeyedLogic,
+    StatefulLogic,
+    plan_stages,
+    ttl_map,
+)
+from capstan.pipeline.graph.arrow_ipc import tables_from_bytes
+from capstan.pipeline.operators import (
     Deduplicate,
     IntervalJoin,
     SessionWindow,
@@ -33,25 +44,15 @@ from capstan.dag.operators import (
     min_of,
     sum_of,
 )
-from capstan.state import (
-    PLAIN,
-    Encoded,
-    KeyedAggregate,
-    KeyedLogic,
-    KeyedSnapshot,
-    Modulo,
-    Rendezvous,
-    StatefulLogic,
-    key_hash,
-    key_hashes,
-    prove,
-    rescaled,
-    ttl_map,
-)
-from capstan.state.chunks import PLACEMENT, Head, cut_up, put_together
-from capstan.state.dealing import Arrivals, deal, merged, require_none_lost
-from capstan.state.errors import Misplaced
-from capstan.testing.pipelines import (
+from capstan.pipeline.state.checkpoint_rescale import rescaled
+from capstan.pipeline.state.chunk_rescale import Arrivals, deal, merged, require_none_lost
+from capstan.pipeline.state.chunks import PLACEMENT, Head, cut_up, put_together
+from capstan.pipeline.state.codec import PLAIN, Encoded
+from capstan.pipeline.state.errors import Misplaced
+from capstan.pipeline.state.key_hash import key_hash, key_hashes
+from capstan.pipeline.state.key_placement import Modulo, Rendezvous
+from capstan.pipeline.state.keyed_snapshot import KeyedSnapshot, prove
+from tests.support.graph_samples import (
     event_of,
     feed,
     feedings,

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capstan.dag import END, TIME, DagBuilder, DagExecutor, Event
-from capstan.dag.errors import OperatorFailed
-from capstan.dag.operators import SessionWindow, Window, mean_of, sum_of
-from capstan.dag.operators.sums import summable
-from capstan.state import KeyedAggregate
+from capstan.pipeline import END, TIME, DagBuilder, DagExecutor, Event, KeyedAggregate
+from capstan.pipeline.graph.errors import OperatorFailed
+from capstan.pipeline.operators import SessionWindow, Window, mean_of, sum_of
+from capstan.pipeline.operators.exact_sums import summable
 
 OPERATORS = {
     "window": lambda made: Window.tumbling(100, made, by=["k"]),

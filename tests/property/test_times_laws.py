@@ -5,8 +5,16 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capstan.testing.strategies import changes, time_types, times, times_of, widths
-from capstan.times import Antichain, Box, ChangeBatch, MutableAntichain, Time, TimeType, complete
+from capstan.core.times import (
+    Antichain,
+    Box,
+    ChangeBatch,
+    MutableAntichain,
+    Time,
+    TimeType,
+    complete,
+)
+from tests.support.strategies import changes, time_types, times, times_of, widths
 
 GRID = 5
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capstan.ledger.claims import Scope
-from capstan.ledger.uniting import strips, united
-from capstan.times import Antichain, Box, Time
-from capstan.times.region import Region
+from capstan.core.times import Antichain, Box, Time
+from capstan.core.times.region import Region
+from capstan.storage.ledger.claims import Scope
+from capstan.storage.ledger.region_union import strips, united
 
 NUMBERS = range(-3, 8)
 WORKERS = range(3)

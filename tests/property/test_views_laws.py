@@ -9,13 +9,13 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capstan.protocol import Progress
-from capstan.tape.lake import Lake
-from capstan.tape.tape import Cut, open_tape
-from capstan.testing.recorded import write
-from capstan.testing.strategies import recordings, widths
-from capstan.times import Kind, Time, TimeType
-from capstan.views.progress import read_progress
+from capstan.core.protocol import Progress
+from capstan.core.times import Kind, Time, TimeType
+from capstan.reporting.frontier_history import read_progress
+from capstan.storage.lake import Lake
+from capstan.storage.tape.tape import Cut, open_tape
+from tests.support.recorded_tapes import write
+from tests.support.strategies import recordings, widths
 
 
 def lay(lake, time_type, workers):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capstan.session import build_session
-from capstan.tape.lake import Lake
-from capstan.testing.settings import LASTING, MASTER
+from capstan.spark.session import build_session
+from capstan.storage.lake import Lake
+from tests.support.small_spark import LASTING, MASTER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

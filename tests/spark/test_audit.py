@@ -20,16 +20,23 @@ from capstan.audit import (
     shape_of,
 )
 from capstan.audit.cells import compare, promised_cells, stored_cells
-from capstan.audit.shape import Shape
+from capstan.audit.table_shape import Shape
+from capstan.core.times import Antichain, Box, Kind, Time, TimeType
+from capstan.core.times.region import Region
 from capstan.errors import AnswerIsNo, BadRequest
-from capstan.tape import delta
-from capstan.tape.fingerprint import fingerprint, row_hashes
-from capstan.tape.lake import Lake
-from capstan.tape.predicates import quoted
-from capstan.tape.schema import WORKERS, events_schema
-from capstan.tape.tape import Cut, Tape, append_events, create_tape, newest_cut, stored_payload
-from capstan.times import Antichain, Box, Kind, Time, TimeType
-from capstan.times.region import Region
+from capstan.storage import delta
+from capstan.storage.lake import Lake
+from capstan.storage.tape.fingerprint import fingerprint, row_hashes
+from capstan.storage.tape.region_sql import quoted
+from capstan.storage.tape.schema import WORKERS, events_schema
+from capstan.storage.tape.tape import (
+    Cut,
+    Tape,
+    append_events,
+    create_tape,
+    newest_cut,
+    stored_payload,
+)
 
 Change = Callable[[DataFrame], DataFrame]
 

@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capstan import steps
-from capstan.backfill.gaps import intervals
-from capstan.backfill.proposing import Backfill, Order, What
+from capstan import instrumentation as steps
+from capstan.backfill.planner import Backfill, Order, What
 from capstan.backfill.run import Backfilled, backfill
+from capstan.backfill.survey import intervals
 from capstan.capture.run import capture
 from capstan.cli import main
-from capstan.declare import Declarations, Mode, Replay, Transform
+from capstan.core.config import Declarations, Mode, Replay, Transform
 from capstan.errors import BadRequest
-from capstan.replay.request import Request
+from capstan.jobs import Place
+from capstan.jobs import handlers as apps
+from capstan.replay.planning.request import Request
 from capstan.replay.run import Outcome, replay
-from capstan.submit import Place, apps
-from capstan.tape import delta
-from capstan.tape.lake import Lake
-from capstan.testing import contents
-from capstan.testing.streams import HOUR, START, SUM_BY_DAY, declared, lay, little_stream, rows
+from capstan.storage import delta
+from capstan.storage.lake import Lake
+from tests.support import lake_contents as contents
+from tests.support.sample_streams import HOUR, START, SUM_BY_DAY, declared, lay, little_stream, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

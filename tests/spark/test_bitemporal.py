@@ -9,20 +9,20 @@ import polars as pl
 import pytest
 
 from capstan.capture.run import capture
-from capstan.declare import EventTime, LatePolicy
+from capstan.core.config import EventTime, LatePolicy
 from capstan.errors import NotComplete
-from capstan.replay.request import Request
+from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
-from capstan.tape.tape import open_tape
-from capstan.testing.streams import HOUR, START, declared, lay, little_stream, rows
+from capstan.storage.tape.tape import open_tape
 from capstan.verify import verify
+from tests.support.sample_streams import HOUR, START, declared, lay, little_stream, rows
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from capstan.tape.lake import Lake
+    from capstan.storage.lake import Lake
 
 BOTH = EventTime(domain="epoch, event", column="at", every=HOUR)
 CORRECTIONS = [(100, "a", START, 1, "corrected later"), (101, "d", START + HOUR, 2, "new place")]

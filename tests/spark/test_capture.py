@@ -12,15 +12,18 @@ import polars as pl
 import pytest
 
 from capstan.capture.run import Captured, capture, close
-from capstan.declare import ByColumn, ByKey, ByPartition, EpochTime, LatePolicy, Source
+from capstan.core.config import ByColumn, ByKey, ByPartition, EpochTime, LatePolicy, Source
 from capstan.errors import AnswerIsNo, BadRequest, Broken
-from capstan.replay.request import Request
+from capstan.instrumentation import listening
+from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
-from capstan.steps import listening
-from capstan.tape import delta, summary
-from capstan.tape.lake import Lake
-from capstan.tape.tape import newest_cut, open_tape
-from capstan.testing.streams import (
+from capstan.reporting.stream_view import StreamView, view_stream
+from capstan.storage import delta
+from capstan.storage.lake import Lake
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.tape import newest_cut, open_tape
+from capstan.verify import verify
+from tests.support.sample_streams import (
     HOUR,
     SCHEMA,
     START,
@@ -30,15 +33,13 @@ from capstan.testing.streams import (
     little_stream,
     rows,
 )
-from capstan.verify import verify
-from capstan.views.streams import StreamView, view_stream
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from capstan.declare import Stream
+    from capstan.core.config import Stream
 
 
 @pytest.fixture

@@ -12,28 +12,28 @@ import deltalake
 import pytest
 from pyspark.sql import functions as F
 
-from capstan.audit.checks import prepare, results, tallied
-from capstan.audit.view import View
-from capstan.bench.counters import Watch, commits
+from capstan.audit.row_checks import prepare, results, tallied
+from capstan.audit.row_view import View
 from capstan.capture.run import capture
-from capstan.declare import Check, Declarations, Range, Replay, Target, Transform
+from capstan.core.config import Check, Declarations, Range, Replay, Target, Transform
 from capstan.errors import AnswerIsNo, BadRequest
-from capstan.ledger import runs
-from capstan.ledger.findings import read_findings
-from capstan.ledger.runs import Step
-from capstan.replay.foreign import Against, audit_against, audit_run, plan_against
-from capstan.replay.request import Request
+from capstan.replay.planning.request import Request
 from capstan.replay.run import Outcome, replay
-from capstan.tape.lake import Lake, children
-from capstan.testing import contents
-from capstan.testing.streams import SUM_BY_DAY, declared, lay, little_stream, rows
+from capstan.replay.standalone_audit import Against, audit_against, audit_run, plan_against
+from capstan.storage.lake import Lake, children
+from capstan.storage.ledger import runs
+from capstan.storage.ledger.findings import read_findings
+from capstan.storage.ledger.runs import Step
+from tests.bench.counters import Watch, commits
+from tests.support import lake_contents as contents
+from tests.support.sample_streams import SUM_BY_DAY, declared, lay, little_stream, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from capstan.testing.streams import Row
+    from tests.support.sample_streams import Row
 
 # Half an hour apart: five days, of which all but the last two hours are complete.
 ROWS = rows(range(240))
@@ -292,7 +292,7 @@ def test_rows_are_read_only_of_cells_that_differ(play: Play) -> None:
     # A count of the cells' rows that the comparison of rows is given: of two cells, 4 rows each.
     play.spark.sql(f"UPDATE delta.`{table}` SET amount = 1000 WHERE id IN (60, 100)")
     seen: list[int] = []
-    from capstan.audit import rows as module
+    from capstan.audit import row_diff as module
 
     original = module.Side.rows
 

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capstan import steps
-from capstan.declare import Mode
+from capstan import instrumentation as steps
+from capstan.core.config import Mode
+from capstan.core.times import Box
+from capstan.core.times.region import Region
 from capstan.errors import BadRequest, Fenced, Held
-from capstan.ledger import claims, runs
-from capstan.ledger.claims import Scope
-from capstan.ledger.identity import RunId, identity_of
-from capstan.ledger.tables import read_rows
-from capstan.replay import plan
+from capstan.replay.planning import plan
 from capstan.replay.run import unlock
-from capstan.tape import delta
-from capstan.testing import contents
-from capstan.testing.play import Play
-from capstan.testing.streams import rows
-from capstan.times import Box
-from capstan.times.region import Region
+from capstan.storage import delta
+from capstan.storage.ledger import claims, runs
+from capstan.storage.ledger.claims import Scope
+from capstan.storage.ledger.run_identity import RunId, identity_of
+from capstan.storage.ledger.tables import read_rows
+from tests.support import lake_contents as contents
+from tests.support.replay_harness import Play
+from tests.support.sample_streams import rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

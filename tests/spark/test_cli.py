@@ -9,15 +9,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import functions as F
 
-from capstan import submit
+from capstan import jobs as submit
 from capstan.cli import main
-from capstan.ledger import claims
-from capstan.ledger.claims import Scope
-from capstan.ledger.identity import RunId
-from capstan.submit import Place
-from capstan.tape.lake import Lake
-from capstan.times import Box
-from capstan.times.region import Region
+from capstan.core.times import Box
+from capstan.core.times.region import Region
+from capstan.jobs import Place
+from capstan.storage.lake import Lake
+from capstan.storage.ledger import claims
+from capstan.storage.ledger.claims import Scope
+from capstan.storage.ledger.run_identity import RunId
 
 FIRST = datetime(2013, 3, 1, tzinfo=UTC)
 DECLARED = """
@@ -231,7 +231,7 @@ def test_what_is_not_complete_ends_with_3_and_closing_completes_it(run):
 
 
 def test_a_range_that_another_run_holds_ends_with_4_until_it_is_unlocked(run, spark, place):
-    from capstan.tape.tape import open_tape
+    from capstan.storage.tape.tape import open_tape
 
     lake = Lake.at(place)
     everything = Region(Box.everything(open_tape(lake, "bids").time_type))

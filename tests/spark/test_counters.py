@@ -13,17 +13,18 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from capstan import steps
-from capstan.bench.counters import Scan, Watch, commits
+from capstan import instrumentation as steps
 from capstan.capture.run import capture
-from capstan.declare import ByColumn, Declarations, EventTime, LatePolicy, Source, Stream
-from capstan.replay.request import Request
+from capstan.core.config import ByColumn, Declarations, EventTime, LatePolicy, Source, Stream
+from capstan.replay.planning.request import Request
 from capstan.replay.run import Outcome, replay
-from capstan.tape import delta
-from capstan.tape.lake import Lake
-from capstan.tape.tape import Tape, open_tape
-from capstan.testing.streams import HOUR, lay, little_stream, rows
-from capstan.verify import few, verify
+from capstan.storage import delta
+from capstan.storage.lake import Lake
+from capstan.storage.tape.tape import Tape, open_tape
+from capstan.verify import in_process_events as few
+from capstan.verify import verify
+from tests.bench.counters import Scan, Watch, commits
+from tests.support.sample_streams import HOUR, lay, little_stream, rows
 
 DAY = 86_400
 FIRST_DAY = 18_262

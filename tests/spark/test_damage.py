@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from capstan.breakage import told
+from capstan.error_translation import told
 from capstan.errors import Broken, CapstanError
-from capstan.ledger.runs import read_histories
-from capstan.tape.lake import Lake
-from capstan.tape.tape import open_tape
-from capstan.testing import contents, little
-from capstan.testing.actions import act
+from capstan.storage.lake import Lake
+from capstan.storage.ledger.runs import read_histories
+from capstan.storage.tape.tape import open_tape
 from capstan.verify import verify
+from tests.support import lake_contents as contents
+from tests.support import small_stream as little
+from tests.support.driver_actions import act
 
 pytestmark = pytest.mark.spark
 

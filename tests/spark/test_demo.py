@@ -12,8 +12,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from capstan.tape.lake import Lake
-from capstan.testing.docs import PAGES, blocks, page
+from capstan.storage.lake import Lake
+from tests.support.docs import PAGES, blocks, page
 
 pytestmark = pytest.mark.timeout(3600)
 

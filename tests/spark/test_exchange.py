@@ -18,24 +18,25 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from capstan.core.protocol import Messages, Progress
+from capstan.core.times import complete
 from capstan.errors import AnswerIsNo, BadRequest
-from capstan.exchange import Form, export_recordings, import_recordings, reading
-from capstan.exchange.columns import payload_type, payload_values
-from capstan.exchange.exporting import form_of
-from capstan.exchange.form import Format, find_recordings
-from capstan.interop import Emitted, EventTypes, Replayer, encode_event, open_recording
-from capstan.protocol import Messages, Progress
-from capstan.replay.certificate import draft
-from capstan.replay.plan import make_plan
-from capstan.replay.play import played_rows
-from capstan.replay.request import Request
+from capstan.interop.timely import Emitted, EventTypes, Replayer, encode_event, open_recording
+from capstan.interop.transfer import recording_reader as reading
+from capstan.interop.transfer.export_files import export_recordings, form_of
+from capstan.interop.transfer.import_files import import_recordings
+from capstan.interop.transfer.payload_columns import payload_type, payload_values
+from capstan.interop.transfer.recording_format import Form, Format, find_recordings
+from capstan.replay.output.certificate import draft
+from capstan.replay.output.rows import played_rows
+from capstan.replay.planning.plan import make_plan
+from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
-from capstan.tape import summary
-from capstan.tape.tape import newest_cut, open_tape
-from capstan.testing.streams import HOUR, declared, lay_in, little_stream, rows
-from capstan.testing.typed import register_complex
-from capstan.times import complete
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
+from tests.support.custom_type import register_complex
+from tests.support.sample_streams import HOUR, declared, lay_in, little_stream, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,10 +44,10 @@ if TYPE_CHECKING:
     from _pytest.mark import ParameterSet
     from pyspark.sql import SparkSession
 
-    from capstan.exchange import Imported
-    from capstan.protocol import Event
-    from capstan.tape.lake import Lake
-    from capstan.tape.tape import Tape
+    from capstan.core.protocol import Event
+    from capstan.interop.transfer.import_files import Imported
+    from capstan.storage.lake import Lake
+    from capstan.storage.tape.tape import Tape
     from capstan.verify import Verification
 
 TIMELY = Path(__file__).parent.parent / "conformance" / "timely"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from capstan.cli import main
-from capstan.interop import EventTypes, encode_event
-from capstan.protocol import Messages, Progress
-from capstan.tape.lake import Lake
-from capstan.testing.receivers import receivers
+from capstan.core.protocol import Messages, Progress
+from capstan.interop.timely import EventTypes, encode_event
+from capstan.storage.lake import Lake
+from tests.support.socket_receivers import receivers
 
 TIMELY = Path(__file__).parent.parent / "conformance" / "timely"
 TORN = TIMELY / "e2_torn_w2"

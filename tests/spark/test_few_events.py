@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from capstan.capture.few_events import Cells
-from capstan.capture.statements import CLOSING, OPENING, numbered_events
-from capstan.tape.columns import coordinate
-from capstan.tape.lake import Lake
-from capstan.tape.tape import create_tape
-from capstan.times import Coordinate, Kind, Time, TimeType
+from capstan.capture.in_process_events import Cells
+from capstan.capture.progress_events import CLOSING, OPENING, numbered_events
+from capstan.core.times import Coordinate, Kind, Time, TimeType
+from capstan.storage.lake import Lake
+from capstan.storage.tape.tape import create_tape
+from capstan.storage.tape.time_columns import coordinate
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from capstan.tape.tape import Tape
+    from capstan.storage.tape.tape import Tape
 
 TYPES = {
     "event": TimeType((Coordinate.of("event", Kind.TIMESTAMP, 0),)),

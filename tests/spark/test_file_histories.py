@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from capstan.capture.comparing import compare
 from capstan.capture.run import Captured, capture
-from capstan.declare import ByKey, EpochTime, Source, Stream
+from capstan.capture.source_reconciliation import compare
+from capstan.core.config import ByKey, EpochTime, Source, Stream
 from capstan.errors import BadRequest
-from capstan.tape import delta
-from capstan.tape.lake import Lake
-from capstan.tape.tape import open_tape
+from capstan.storage import delta
+from capstan.storage.lake import Lake
+from capstan.storage.tape.tape import open_tape
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

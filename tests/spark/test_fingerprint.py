@@ -14,9 +14,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import CalendarIntervalType, StructField, StructType
 
 from capstan.errors import BadRequest
-from capstan.state import Modulo, Rendezvous, key_hashes
-from capstan.tape.fingerprint import fingerprint, row_hashes, sum_mod64
-from capstan.testing.hashes import GOLDEN, Pair
+from capstan.pipeline.state.key_hash import key_hashes
+from capstan.pipeline.state.key_placement import Modulo, Rendezvous
+from capstan.storage.tape.fingerprint import fingerprint, row_hashes, sum_mod64
+from tests.support.golden_hashes import GOLDEN, Pair
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

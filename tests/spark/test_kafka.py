@@ -14,23 +14,24 @@ import polars as pl
 import pytest
 from pyspark.sql import DataFrameWriter
 
-from capstan import steps
-from capstan.capture.comparing import Difference, compare
+from capstan import instrumentation as steps
 from capstan.capture.run import capture, close, put_back
+from capstan.capture.source_reconciliation import Difference, compare
 from capstan.cli import main
-from capstan.declare import ByKey, EventTime, Source, Stream
+from capstan.core.config import ByKey, EventTime, Source, Stream
 from capstan.errors import AnswerIsNo, BadRequest, Broken
-from capstan.exchange import export_topics, import_topics
-from capstan.interop.topics import Topics
-from capstan.replay.request import Request
+from capstan.interop.kafka.export_topics import export_topics
+from capstan.interop.kafka.import_topics import import_topics
+from capstan.interop.kafka.topic_layout import Topics
+from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
-from capstan.tape import summary
-from capstan.tape.lake import Lake
-from capstan.tape.tape import newest_cut, open_tape
-from capstan.testing.broker import Broker, broker
-from capstan.testing.clicks import HASTY, click, ids, send, stream_of
-from capstan.testing.streams import START, declared, lay, little_stream, rows
+from capstan.storage.lake import Lake
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
+from tests.support.kafka_broker import Broker, broker
+from tests.support.kafka_topics import HASTY, click, ids, send, stream_of
+from tests.support.sample_streams import START, declared, lay, little_stream, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

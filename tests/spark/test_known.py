@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from capstan.core.times import Box
+from capstan.core.times.region import Region
 from capstan.errors import BadRequest
-from capstan.replay.ownership import require_own_rows
-from capstan.replay.plan import make_plan
-from capstan.tape.lake import Lake
-from capstan.testing.bare import Books
-from capstan.testing.earlier import publish_all
-from capstan.testing.play import Play
-from capstan.testing.streams import NAME, rows
-from capstan.times import Box
-from capstan.times.region import Region
+from capstan.replay.output.foreign_rows import require_own_rows
+from capstan.replay.planning.plan import make_plan
+from capstan.storage.lake import Lake
+from tests.support.bulk_ledger import publish_all
+from tests.support.jvmless_lake import Books
+from tests.support.replay_harness import Play
+from tests.support.sample_streams import NAME, rows
 
 if TYPE_CHECKING:
     from pathlib import Path

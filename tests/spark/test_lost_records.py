@@ -11,27 +11,22 @@ from pyspark.sql import functions as F
 
 from capstan.capture.run import capture
 from capstan.errors import AnswerIsNo
-from capstan.exchange import (
-    Form,
-    RecaptureRequest,
-    export_recordings,
-    export_topics,
-    import_recordings,
-    recapture,
-    topics,
-)
-from capstan.exchange.exporting import form_of
-from capstan.exchange.form import Format, find_recordings
-from capstan.exchange.serving import Address, serve
-from capstan.interop.topics import Topics
-from capstan.tape.tape import Tape, newest_cut, open_tape
-from capstan.testing.streams import HOUR, START, lay, little_stream, rows
+from capstan.interop.kafka import export_topics as topics
+from capstan.interop.kafka.export_topics import export_topics
+from capstan.interop.kafka.topic_layout import Topics
+from capstan.interop.transfer.export_files import export_recordings, form_of
+from capstan.interop.transfer.import_files import import_recordings
+from capstan.interop.transfer.recapture import RecaptureRequest, recapture
+from capstan.interop.transfer.recording_format import Form, Format, find_recordings
+from capstan.interop.transfer.serve import Address, serve
+from capstan.storage.tape.tape import Tape, newest_cut, open_tape
 from capstan.verify import verify
+from tests.support.sample_streams import HOUR, START, lay, little_stream, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from capstan.tape.lake import Lake
+    from capstan.storage.lake import Lake
 
 CASE = "g0_strings_w3"
 RECORDED = Path(__file__).parent.parent / "conformance" / "timely" / CASE

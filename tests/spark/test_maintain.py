@@ -17,30 +17,31 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from capstan import steps, submit
-from capstan.bench.counters import Scan, Watch, commits
-from capstan.breakage import told
+from capstan import instrumentation as steps
+from capstan import jobs as submit
 from capstan.capture.run import capture
 from capstan.cli import main
+from capstan.error_translation import told
 from capstan.errors import Broken
-from capstan.maintain import upkeep
-from capstan.maintain.compact import compact_index
-from capstan.maintain.records import compact_records
-from capstan.maintain.retire import retire
-from capstan.maintain.run import maintain
-from capstan.maintain.runs import INDEX
-from capstan.maintain.tables import files_of, index_tables, ledger_tables
-from capstan.tape import arrow_writer
-from capstan.tape.feed import Claim, Origin, claim, inserted
-from capstan.tape.lake import Lake
-from capstan.tape.retention import LOG, retention_of
-from capstan.tape.tape import newest_cut
-from capstan.testing import contents
-from capstan.testing import streams as little
-from capstan.testing.sixteen import KIB, NAME, ROWS, SIZES, Sixteen, make
+from capstan.maintenance import vacuum as upkeep
+from capstan.maintenance.compact_records import compact_records
+from capstan.maintenance.compaction import compact_index
+from capstan.maintenance.compaction_policy import INDEX
+from capstan.maintenance.retire import retire
+from capstan.maintenance.run import maintain
+from capstan.maintenance.table_catalog import files_of, index_tables, ledger_tables
+from capstan.storage import arrow_writer
+from capstan.storage.lake import Lake
+from capstan.storage.retention import LOG, retention_of
+from capstan.storage.tape.feed import Claim, Origin, claim, inserted
+from capstan.storage.tape.tape import newest_cut
 from capstan.verify import verify
-from capstan.verify.broken import known_violations
-from capstan.verify.remembered import recall
+from capstan.verify.verified_ledger import recall
+from capstan.verify.violations_ledger import known_violations
+from tests.bench.counters import Scan, Watch, commits
+from tests.support import lake_contents as contents
+from tests.support import sample_streams as little
+from tests.support.sixteen_workers import KIB, NAME, ROWS, SIZES, Sixteen, make
 
 BATCHES = 6
 DAY = 86_400

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from capstan import steps
+from capstan import instrumentation as steps
 from capstan.capture.run import capture, close
 from capstan.cli.output import json_text
-from capstan.declare import (
+from capstan.core.config import (
     MOST_WORKERS,
     ByColumn,
     Declarations,
@@ -26,10 +26,10 @@ from capstan.declare import (
     Stream,
     Target,
 )
-from capstan.replay.request import Request
+from capstan.replay.output.target_table import MOST_PARTITIONS
+from capstan.replay.planning.request import Request
 from capstan.replay.run import Outcome, replay
-from capstan.replay.target import MOST_PARTITIONS
-from capstan.tape.lake import Lake
+from capstan.storage.lake import Lake
 
 MANY = MOST_PARTITIONS + 44
 START = datetime(2024, 1, 1, tzinfo=UTC)

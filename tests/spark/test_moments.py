@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capstan.capture.domain import event_time
-from capstan.tape.moments import moment_in
-from capstan.testing.streams import little_stream
+from capstan.capture.classify import event_time
+from capstan.spark.clock_literals import moment_in
+from tests.support.sample_streams import little_stream
 
 if TYPE_CHECKING:
     from pathlib import Path

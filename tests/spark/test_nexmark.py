@@ -12,19 +12,19 @@ from pyspark.sql import functions as F
 
 from capstan.audit import played_records
 from capstan.capture.run import capture, close
-from capstan.declare import ByKey, EventTime, Source, Stream
+from capstan.core.config import ByKey, EventTime, Source, Stream
+from capstan.core.times import Antichain, Box, Kind, TimeType
+from capstan.core.times.region import Region
 from capstan.errors import BadRequest
 from capstan.pipeline import pipelines
-from capstan.pipeline.play import play
-from capstan.pipeline.reach import everything
-from capstan.pipeline.tape import play_tape
-from capstan.tape import summary
-from capstan.tape.lake import Lake
-from capstan.tape.tape import Tape, newest_cut, open_tape
-from capstan.testing.bare import lay_records
-from capstan.times import Antichain, Box, Kind, TimeType
-from capstan.times.region import Region
-from capstan.workloads import nexmark, nexmark_events, nexmark_queries, nexmark_sql
+from capstan.pipeline.input_range import everything
+from capstan.pipeline.spark.runner import play
+from capstan.pipeline.spark.tape_input import play_tape
+from capstan.storage.lake import Lake
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.tape import Tape, newest_cut, open_tape
+from tests.bench.workloads import nexmark, nexmark_events, nexmark_queries, nexmark_sql
+from tests.support.jvmless_lake import lay_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

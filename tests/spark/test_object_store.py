@@ -13,19 +13,20 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from capstan.capture.comparing import compare
 from capstan.capture.run import capture
 from capstan.capture.source import read_source
+from capstan.capture.source_reconciliation import compare
 from capstan.cli import main
 from capstan.errors import BadRequest
-from capstan.tape import delta
-from capstan.tape import lake as places
-from capstan.tape.lake import Lake
-from capstan.tape.tape import open_tape
-from capstan.testing import contents, little
-from capstan.testing.actions import act
-from capstan.testing.objects import BUCKET, Objects, objects
-from capstan.testing.streams import NAME, lay, little_stream, rows
+from capstan.storage import delta
+from capstan.storage import lake as places
+from capstan.storage.lake import Lake
+from capstan.storage.tape.tape import open_tape
+from tests.support import lake_contents as contents
+from tests.support import small_stream as little
+from tests.support.driver_actions import act
+from tests.support.s3_server import BUCKET, Objects, objects
+from tests.support.sample_streams import NAME, lay, little_stream, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from capstan.declare import Stream
+    from capstan.core.config import Stream
 
 nightly = pytest.mark.nightly
 
@@ -177,7 +178,7 @@ def test_one_driver_alone_does_all_there_that_it_does_here(
 ) -> None:
     """Nothing but the want of a winner is in the way of a lake there."""
     # Nobody else writes there, and for one driver Delta's store is enough.
-    monkeypatch.setattr("capstan.session._BOTH_WIN", frozenset())
+    monkeypatch.setattr("capstan.spark.session._BOTH_WIN", frozenset())
     little.feed(tmp_path / "source")
     lake = Lake.at(f"{told}/lake")
     arguments = {"lake": lake.root, "source": str(tmp_path / "source")}

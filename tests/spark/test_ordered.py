@@ -11,26 +11,26 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from capstan.audit import Close, Shape, cells
-from capstan.audit.close import beyond
-from capstan.audit.rows import Side, row_differences
-from capstan.audit.view import table_view
+from capstan.audit.float_tolerance import beyond
+from capstan.audit.row_diff import Side, row_differences
+from capstan.audit.row_view import table_view
 from capstan.capture.run import capture, close
-from capstan.declare import EventTime, Transform
-from capstan.declare.order import Depends, Grade, examine
+from capstan.core.config import EventTime, Transform
+from capstan.core.config.order import Depends, Grade, examine
+from capstan.core.times import Kind, TimeType
 from capstan.errors import BadRequest
-from capstan.ledger import claims
-from capstan.ledger.runs import read_history
-from capstan.maintain.run import maintain
-from capstan.replay import attempt
-from capstan.replay.difference import difference
-from capstan.replay.foreign import audit_run
-from capstan.replay.ordered import plan_of
-from capstan.replay.plan import make_plan
-from capstan.tape.lake import Lake
-from capstan.tape.tape import open_tape
-from capstan.testing.play import Play
-from capstan.testing.streams import HOUR, NAME, declared, lay, little_stream, rows
-from capstan.times import Kind, TimeType
+from capstan.maintenance.run import maintain
+from capstan.replay.execution import attempt
+from capstan.replay.output.diff import difference
+from capstan.replay.output.order_dependence import plan_of
+from capstan.replay.planning.plan import make_plan
+from capstan.replay.standalone_audit import audit_run
+from capstan.storage.lake import Lake
+from capstan.storage.ledger import claims
+from capstan.storage.ledger.runs import read_history
+from capstan.storage.tape.tape import open_tape
+from tests.support.replay_harness import Play
+from tests.support.sample_streams import HOUR, NAME, declared, lay, little_stream, rows
 
 DAY = 24 * HOUR
 COLUMNS = (

@@ -16,7 +16,7 @@ import pytest
 import capstan.pipeline
 from capstan.cli import main
 from capstan.pipeline import Pipelines, registry
-from capstan.testing.docs import PAGES, blocks, commands, page
+from tests.support.docs import PAGES, blocks, commands, page
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,12 +8,12 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from capstan.declare import Mode, Transform
+from capstan.core.config import Mode, Transform
 from capstan.errors import BadRequest
-from capstan.replay.difference import difference
-from capstan.replay.plan import make_plan
-from capstan.testing.play import Play
-from capstan.testing.streams import rows
+from capstan.replay.output.diff import difference
+from capstan.replay.planning.plan import make_plan
+from tests.support.replay_harness import Play
+from tests.support.sample_streams import rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

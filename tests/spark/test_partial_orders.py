@@ -9,28 +9,30 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from capstan.core.protocol import Messages, check
+from capstan.core.times import MutableAntichain, complete
 from capstan.errors import NotComplete
-from capstan.exchange import Form, RecaptureRequest, reading, recapture
-from capstan.exchange.form import Format, find_recordings
-from capstan.exchange.importing import counted_events
-from capstan.exchange.onto import enrol, form_tape
-from capstan.interop import open_recording
-from capstan.protocol import Messages, check
-from capstan.replay.request import Request
+from capstan.interop.timely import open_recording
+from capstan.interop.transfer import recording_reader as reading
+from capstan.interop.transfer.destination_tape import enrol, form_tape
+from capstan.interop.transfer.import_files import counted_events
+from capstan.interop.transfer.recapture import RecaptureRequest, recapture
+from capstan.interop.transfer.recording_format import Form, Format, find_recordings
+from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
-from capstan.tape import delta, summary
-from capstan.tape.tape import append_events, newest_cut, open_tape
-from capstan.testing.streams import declared, little_stream
-from capstan.times import MutableAntichain, complete
+from capstan.storage import delta
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.tape import append_events, newest_cut, open_tape
 from capstan.verify import verify
+from tests.support.sample_streams import declared, little_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from capstan.protocol import Event
-    from capstan.tape.lake import Lake
-    from capstan.tape.tape import Tape
-    from capstan.times import Antichain
+    from capstan.core.protocol import Event
+    from capstan.core.times import Antichain
+    from capstan.storage.lake import Lake
+    from capstan.storage.tape.tape import Tape
 
 CASE = Path(__file__).parent.parent / "conformance" / "timely" / "d1_product_w2"
 FORM = Form.of(CASE, Format.TIMELY)

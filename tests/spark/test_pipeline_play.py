@@ -15,21 +15,32 @@ import pytest
 from pyspark.sql import functions as F
 
 from capstan.capture.run import capture
-from capstan.dag import TIME, Context, DagBuilder, Operator, Stateless
-from capstan.dag.errors import OperatorFailed
-from capstan.dag.operators import MapBatch, Project, TopN, Window, WindowJoin, sum_of
-from capstan.declare import load
+from capstan.core.config import load
+from capstan.core.times import Antichain, Box, Kind, TimeType
+from capstan.demo import flights
+from capstan.demo import pipelines as flight_pipelines
 from capstan.errors import BadRequest
-from capstan.pipeline import Pipeline, Reach, Sink, pipelines, reach_of
+from capstan.pipeline import (
+    TIME,
+    Context,
+    DagBuilder,
+    Operator,
+    Pipeline,
+    Reach,
+    Sink,
+    Stateless,
+    pipelines,
+    reach_of,
+)
 from capstan.pipeline.definition import register
-from capstan.pipeline.play import play
-from capstan.pipeline.stages import Played
-from capstan.pipeline.tape import play_tape
-from capstan.tape import summary
-from capstan.tape.lake import Lake
-from capstan.tape.tape import newest_cut, open_tape
-from capstan.times import Antichain, Box, Kind, TimeType
-from capstan.workloads import flight_pipelines, flights
+from capstan.pipeline.graph.errors import OperatorFailed
+from capstan.pipeline.operators import MapBatch, Project, TopN, Window, WindowJoin, sum_of
+from capstan.pipeline.spark.runner import play
+from capstan.pipeline.spark.stage_frames import Played
+from capstan.pipeline.spark.tape_input import play_tape
+from capstan.storage.lake import Lake
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.tape import newest_cut, open_tape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from capstan import steps
-from capstan.bench.counters import Watch, commits
-from capstan.declare import Mode, Transform
+from capstan import instrumentation as steps
+from capstan.core.config import Mode, Transform
 from capstan.errors import AnswerIsNo, BadRequest
-from capstan.ledger import claims, runs
-from capstan.ledger.runs import Step
-from capstan.replay.approval import Decision, reject
-from capstan.replay.difference import Difference, difference
-from capstan.replay.plan import make_plan
+from capstan.replay.execution.approval import Decision, reject
+from capstan.replay.output.diff import Difference, difference
+from capstan.replay.planning.plan import make_plan
 from capstan.replay.preview import preview
 from capstan.replay.run import unlock
-from capstan.tape import delta
-from capstan.tape.lake import exists
-from capstan.testing.play import Play
-from capstan.testing.streams import SUM_BY_DAY, rows
+from capstan.storage import delta
+from capstan.storage.lake import exists
+from capstan.storage.ledger import claims, runs
+from capstan.storage.ledger.runs import Step
+from tests.bench.counters import Watch, commits
+from tests.support.replay_harness import Play
+from tests.support.sample_streams import SUM_BY_DAY, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capstan.tape.predicates import literal, region_sql, workers_sql
-from capstan.times import Antichain, Box, Coordinate, Kind, Time, TimeType
-from capstan.times.region import Region
+from capstan.core.times import Antichain, Box, Coordinate, Kind, Time, TimeType
+from capstan.core.times.region import Region
+from capstan.storage.tape.region_sql import literal, region_sql, workers_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,24 +12,27 @@ import polars as pl
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from capstan import steps
-from capstan.capture import idle, inserting
+from capstan import instrumentation as steps
+from capstan.capture import idle_source as idle
+from capstan.capture import synthetic_batch as inserting
 from capstan.capture.run import capture, close, put_back
-from capstan.declare import ByKey, EventTime, Target
+from capstan.core.config import ByKey, EventTime, Target
 from capstan.errors import BadRequest, Broken
-from capstan.replay.request import Request
+from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
-from capstan.tape import arrow_writer, delta, feed, schema, summary
-from capstan.tape.lake import Lake
-from capstan.tape.tape import format_of, newest_cut, open_tape
-from capstan.testing import contents
-from capstan.testing.streams import HOUR, START, declared, lay, little_stream, rows
+from capstan.storage import arrow_writer, delta
+from capstan.storage.lake import Lake
+from capstan.storage.tape import feed, schema
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.tape import format_of, newest_cut, open_tape
 from capstan.verify import verify
+from tests.support import lake_contents as contents
+from tests.support.sample_streams import HOUR, START, declared, lay, little_stream, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from capstan.declare import Stream
+    from capstan.core.config import Stream
 
 FORMATS = Path(__file__).parents[1] / "formats"
 LATE = [

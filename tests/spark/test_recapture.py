@@ -12,17 +12,18 @@ from deltalake import DeltaTable
 
 from capstan.capture.run import capture, close
 from capstan.errors import BadRequest
-from capstan.exchange import RecaptureRequest, recapture
-from capstan.steps import listening
-from capstan.tape import delta, summary
-from capstan.tape.tape import newest_cut, open_tape
-from capstan.testing.streams import lay, little_stream, rows
+from capstan.instrumentation import listening
+from capstan.interop.transfer.recapture import RecaptureRequest, recapture
+from capstan.storage import delta
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
+from tests.support.sample_streams import lay, little_stream, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from capstan.tape.lake import Lake
+    from capstan.storage.lake import Lake
 
 NUMBERS = range(40)
 

@@ -13,22 +13,22 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from capstan.breakage import told
 from capstan.capture.run import capture
-from capstan.declare import Mode, Target, Transform
+from capstan.core.config import Mode, Target, Transform
+from capstan.core.times import Box
+from capstan.core.times.region import Region
+from capstan.error_translation import told
 from capstan.errors import AnswerIsNo, BadRequest, Held, NotComplete
-from capstan.ledger import claims, coverage, runs, tables
-from capstan.ledger.claims import Scope
-from capstan.ledger.identity import RunId
+from capstan.instrumentation import listening
 from capstan.replay.preview import preview
 from capstan.replay.run import Outcome, unlock
-from capstan.steps import listening
-from capstan.tape.lake import Lake, exists
-from capstan.tape.tape import open_tape
-from capstan.testing.play import Play
-from capstan.testing.streams import SUM_BY_DAY, declared, lay, little_stream, rows
-from capstan.times import Box
-from capstan.times.region import Region
+from capstan.storage.lake import Lake, exists
+from capstan.storage.ledger import claims, coverage, runs, tables
+from capstan.storage.ledger.claims import Scope
+from capstan.storage.ledger.run_identity import RunId
+from capstan.storage.tape.tape import open_tape
+from tests.support.replay_harness import Play
+from tests.support.sample_streams import SUM_BY_DAY, declared, lay, little_stream, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,7 @@ FAILING = {
         ("interval", "INTERVAL '1' DAY AS x"),
     )
 }
-WRONG = Transform(name="wrong", function="capstan.testing.streams:counting", time="event")
+WRONG = Transform(name="wrong", function="tests.support.sample_streams:counting", time="event")
 TARGETS = {
     "declared": Target(name="declared", worker="place", time="at", columns=("id", "place", "at")),
     "narrow": Target(name="narrow", columns=("id", "amount")),

@@ -13,19 +13,19 @@ import pytest
 
 from capstan.capture.run import capture
 from capstan.cli import main
-from capstan.dag.errors import OperatorFailed
 from capstan.errors import AnswerIsNo, BadRequest
-from capstan.ledger import claims, runs
-from capstan.ledger.runs import Step
 from capstan.pipeline import definition
-from capstan.replay.approval import Decision
-from capstan.replay.foreign import audit_run, require_auditable
+from capstan.pipeline.graph.errors import OperatorFailed
+from capstan.replay.execution.approval import Decision
 from capstan.replay.run import Outcome
-from capstan.tape.lake import exists
-from capstan.testing import split
-from capstan.testing.piped import REFERENCES
-from capstan.testing.play import Play
-from capstan.testing.streams import NAME, START, lay, rows
+from capstan.replay.standalone_audit import audit_run, require_auditable
+from capstan.storage.lake import exists
+from capstan.storage.ledger import claims, runs
+from capstan.storage.ledger.runs import Step
+from tests.support import two_sink_pipeline as split
+from tests.support.pipeline_samples import REFERENCES
+from tests.support.replay_harness import Play
+from tests.support.sample_streams import NAME, START, lay, rows
 
 if TYPE_CHECKING:
     from pathlib import Path

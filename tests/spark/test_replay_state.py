@@ -14,34 +14,34 @@ import pytest
 
 from capstan.capture.run import capture
 from capstan.cli import main
-from capstan.dag.errors import OperatorFailed, StateChanged
-from capstan.dag.operators import Deduplicate
+from capstan.core.times import Box
+from capstan.core.times.region import Region
 from capstan.errors import AnswerIsNo
-from capstan.ledger import claims
-from capstan.ledger.claims import Scope
-from capstan.ledger.identity import RunId, short_name
-from capstan.ledger.snapshots import parts_of, read_parts, write_parts
-from capstan.maintain.clearing import clear_snapshots
-from capstan.maintain.compact import compact_index
-from capstan.maintain.tables import aside_tables
-from capstan.pipeline import definition
-from capstan.replay import outdated
-from capstan.replay.foreign import audit_run, require_auditable
-from capstan.replay.request import Request
-from capstan.replay.resuming import rescale_state
+from capstan.instrumentation import listening
+from capstan.maintenance.cleanup import clear_snapshots
+from capstan.maintenance.compaction import compact_index
+from capstan.maintenance.table_catalog import aside_tables
+from capstan.pipeline import KeyedLogic, definition, stateful_map
+from capstan.pipeline.graph.errors import OperatorFailed, StateChanged
+from capstan.pipeline.operators import Deduplicate
+from capstan.pipeline.state.errors import NotWhole, SnapshotCorrupt
+from capstan.replay.output import snapshot_gc as outdated
+from capstan.replay.output.state_resume import rescale_state
+from capstan.replay.planning.request import Request
+from capstan.replay.planning.snapshot_catalog import Taken, list_taken
+from capstan.replay.planning.snapshot_ledger import parts_of, read_parts, write_parts
 from capstan.replay.run import replay, rollback
-from capstan.replay.snapshots import Taken, list_taken
-from capstan.state import KeyedLogic, stateful_map
-from capstan.state.errors import NotWhole, SnapshotCorrupt
-from capstan.steps import listening
-from capstan.tape import delta
-from capstan.tape.lake import Lake
-from capstan.testing import contents, piped
-from capstan.testing.bare import EVENT
-from capstan.testing.piped import REFERENCES
-from capstan.testing.streams import HOUR, declared, lay, little_stream, rows
-from capstan.times import Box
-from capstan.times.region import Region
+from capstan.replay.standalone_audit import audit_run, require_auditable
+from capstan.storage import delta
+from capstan.storage.lake import Lake
+from capstan.storage.ledger import claims
+from capstan.storage.ledger.claims import Scope
+from capstan.storage.ledger.run_identity import RunId, short_name
+from tests.support import lake_contents as contents
+from tests.support import pipeline_samples as piped
+from tests.support.jvmless_lake import EVENT
+from tests.support.pipeline_samples import REFERENCES
+from tests.support.sample_streams import HOUR, declared, lay, little_stream, rows
 
 if TYPE_CHECKING:
     from pathlib import Path

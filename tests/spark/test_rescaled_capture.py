@@ -10,28 +10,29 @@ import polars as pl
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from capstan import steps
-from capstan.capture import domain, survey
+from capstan import instrumentation as steps
+from capstan.capture import batch_scan as survey
+from capstan.capture import classify as domain
+from capstan.capture.roster import number_of_next
 from capstan.capture.run import capture
-from capstan.capture.workers import number_of_next
-from capstan.declare import ByColumn, ByKey
+from capstan.core.config import ByColumn, ByKey
 from capstan.errors import BadRequest
-from capstan.replay.request import Request
+from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
-from capstan.tape import summary
-from capstan.tape.feed import Consumed
-from capstan.tape.lake import Lake
-from capstan.tape.tape import newest_cut, open_tape
-from capstan.testing import contents
-from capstan.testing.streams import HOUR, START, declared, lay, little_stream, rows
+from capstan.storage.lake import Lake
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.feed import Consumed
+from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
+from tests.support import lake_contents as contents
+from tests.support.sample_streams import HOUR, START, declared, lay, little_stream, rows
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from capstan.declare import Stream
+    from capstan.core.config import Stream
 
 
 def by_key(source: Path, count: int) -> Stream:
@@ -182,7 +183,7 @@ def test_more_workers_than_a_stream_can_have_are_refused_before_anything_is_writ
     source = tmp_path / "source"
     lay(source, "0", rows(range(12)))
     stream = little_stream(source)
-    monkeypatch.setattr("capstan.capture.workers.MOST_WORKERS", 4)
+    monkeypatch.setattr("capstan.capture.roster.MOST_WORKERS", 4)
     monkeypatch.setattr(survey, "MOST_WORKERS", 4)
     capture(spark, lake, stream)
     before = contents.tape(lake), contents.feed(lake)

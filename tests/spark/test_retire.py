@@ -8,33 +8,34 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from capstan import steps
-from capstan.bench.counters import Watch, commits
-from capstan.capture.comparing import compare
+from capstan import instrumentation as steps
+from capstan.capture.source_reconciliation import compare
 from capstan.cli import main
+from capstan.core.times import Box
+from capstan.core.times.region import Region
 from capstan.errors import BadRequest, Held, NotComplete
-from capstan.exchange import RecaptureRequest, export_recordings, export_topics, recapture
-from capstan.exchange.exporting import form_of
-from capstan.exchange.form import Format
-from capstan.interop.topics import Topics
-from capstan.ledger import claims
-from capstan.ledger.claims import Scope
-from capstan.ledger.identity import RunId
-from capstan.ledger.retired import boxes_of, read_retired
-from capstan.ledger.runs import read_history
-from capstan.maintain.retire import plan_retire, retire
-from capstan.maintain.run import maintain
-from capstan.replay.foreign import audit_run
+from capstan.interop.kafka.export_topics import export_topics
+from capstan.interop.kafka.topic_layout import Topics
+from capstan.interop.transfer.export_files import export_recordings, form_of
+from capstan.interop.transfer.recapture import RecaptureRequest, recapture
+from capstan.interop.transfer.recording_format import Format
+from capstan.jobs.audit_runs import audit_all
+from capstan.maintenance.retire import plan_retire, retire
+from capstan.maintenance.run import maintain
+from capstan.replay.planning.request import Request
 from capstan.replay.preview import preview
-from capstan.replay.request import Request
-from capstan.submit.several import audit_all
-from capstan.tape.lake import delete_folder
-from capstan.tape.tape import newest_cut
-from capstan.testing import contents
-from capstan.testing.sixteen import NAME, ROWS, SIZES, Sixteen, make
-from capstan.times import Box
-from capstan.times.region import Region
+from capstan.replay.standalone_audit import audit_run
+from capstan.storage.lake import delete_folder
+from capstan.storage.ledger import claims
+from capstan.storage.ledger.claims import Scope
+from capstan.storage.ledger.retirements import boxes_of, read_retired
+from capstan.storage.ledger.run_identity import RunId
+from capstan.storage.ledger.runs import read_history
+from capstan.storage.tape.tape import newest_cut
 from capstan.verify import verify
+from tests.bench.counters import Watch, commits
+from tests.support import lake_contents as contents
+from tests.support.sixteen_workers import NAME, ROWS, SIZES, Sixteen, make
 
 DAYS = 5
 BEFORE = "2020-01-03T12:00:00Z"

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from capstan.capture.run import capture
-from capstan.declare import ByColumn, EventTime, Source, Stream
-from capstan.replay.request import Request
+from capstan.core.config import ByColumn, EventTime, Source, Stream
+from capstan.demo import flights
+from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
-from capstan.tape.lake import Lake
-from capstan.tape.tape import open_tape
-from capstan.testing.streams import HOUR, declared
+from capstan.storage.lake import Lake
+from capstan.storage.tape.tape import open_tape
 from capstan.verify import verify
-from capstan.workloads import flights
-from capstan.workloads.running_totals import run_totals, totals_kept
+from tests.bench.workloads.running_totals import run_totals, totals_kept
+from tests.support.sample_streams import HOUR, declared
 
 if TYPE_CHECKING:
     from pathlib import Path

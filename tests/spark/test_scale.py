@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capstan.bench.clock import Clock
-from capstan.protocol import Rule
-from capstan.testing.long import PRODUCT, long_tape
-from capstan.times import Time
+from capstan.core.protocol import Rule
+from capstan.core.times import Time
 from capstan.verify import verify
+from tests.bench.cpu_clock import Clock
+from tests.support.long_tape import PRODUCT, long_tape
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from capstan.tape.lake import Lake
+    from capstan.storage.lake import Lake
 
 pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 

@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 
 from capstan.doctor import diagnose
 from capstan.errors import BadRequest
-from capstan.runtime.jars import delta_jars, spark_jars
-from capstan.session import build_session, is_local, marked
-from capstan.steps import reached
+from capstan.instrumentation import reached
+from capstan.spark.jars import delta_jars, spark_jars
+from capstan.spark.session import build_session, is_local, marked
 
 PROGRAM = """
-from capstan.session import build_session
+from capstan.spark.session import build_session
 spark = build_session({arguments})
 spark.range(3).write.format("delta").save("table")
 spark.sql("create table without_a_place (a int) using delta")
@@ -154,7 +154,7 @@ def test_what_spark_submit_was_given_stands(tmp_path: Path) -> None:
 def test_settings_that_mean_nothing_are_refused_before_a_jvm_starts(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capstan.session.SparkContext._active_spark_context", None)
+    monkeypatch.setattr("capstan.spark.session.SparkContext._active_spark_context", None)
     monkeypatch.setenv(name, value)
     with pytest.raises(BadRequest, match="CAP-SETTING") as caught:
         build_session()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from capstan.bench.soaking import COUNTED, MOST, Soak, grown
+from tests.bench.soak import COUNTED, MOST, Soak, grown
 
 pytestmark = pytest.mark.nightly
 

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from capstan import steps
+from capstan import instrumentation as steps
+from capstan.core.protocol import Judge, Messages, Progress
 from capstan.errors import AnswerIsNo, BadRequest, Broken, Held
-from capstan.exchange.form import Form, Format
-from capstan.exchange.listening import Listened, ListenRequest, listen
-from capstan.exchange.serving import Address, interleaved, serve
-from capstan.protocol import Judge, Messages, Progress
-from capstan.tape import summary
-from capstan.tape.tape import newest_cut, open_tape
-from capstan.testing.receivers import adjacent, receivers
+from capstan.interop.transfer.listen import Listened, ListenRequest, listen
+from capstan.interop.transfer.recording_format import Form, Format
+from capstan.interop.transfer.serve import Address, interleaved, serve
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
+from tests.support.socket_receivers import adjacent, receivers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from capstan.tape.lake import Lake
+    from capstan.storage.lake import Lake
 
 TIMELY = Path(__file__).parent.parent / "conformance" / "timely"
 CASE = "g0_strings_w3"
@@ -290,7 +290,7 @@ def test_events_of_many_senders_are_bounded_together() -> None:
 def test_an_event_that_is_too_long_is_refused(
     listening: Callable[..., Listening], form: Format, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capstan.exchange.listening._IN_FLIGHT", 500)
+    monkeypatch.setattr("capstan.interop.transfer.listen._IN_FLIGHT", 500)
     given = Form.given(form, time_type="u64", record_type="string")
     session = listening(f"long_{form}", workers=1, form=given).start()
     encoding = given.encoding(0)

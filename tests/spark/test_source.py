@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import orc, parquet
 
-from capstan.capture.comparing import Difference, compare
-from capstan.capture.listing import Passed
+from capstan.capture.file_listing import Passed
 from capstan.capture.run import capture, put_back
-from capstan.declare import (
+from capstan.capture.source_reconciliation import Difference, compare
+from capstan.core.config import (
     ByColumn,
     ByKey,
     ByPartition,
@@ -28,14 +28,15 @@ from capstan.declare import (
     Stream,
 )
 from capstan.errors import AnswerIsNo, BadRequest, Broken
-from capstan.exchange import RecaptureRequest, recapture
-from capstan.replay.request import Request
+from capstan.interop.transfer.recapture import RecaptureRequest, recapture
+from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
-from capstan.tape import delta, summary
-from capstan.tape.lake import Lake
-from capstan.tape.tape import newest_cut, open_tape
-from capstan.testing.streams import START, declared, lay, little_stream, rows
+from capstan.storage import delta
+from capstan.storage.lake import Lake
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
+from tests.support.sample_streams import START, declared, lay, little_stream, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

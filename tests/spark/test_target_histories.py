@@ -19,14 +19,14 @@ import pyarrow as pa
 import pytest
 
 from capstan.capture.run import capture, close
-from capstan.declare import Declarations, Mode, Target, Transform
+from capstan.core.config import Declarations, Mode, Target, Transform
 from capstan.errors import BadRequest
-from capstan.replay.request import Request
+from capstan.replay.planning.request import Request
 from capstan.replay.run import Outcome, replay, rollback
-from capstan.tape.lake import Lake
-from capstan.tape.tape import open_tape
-from capstan.testing.piped import REFERENCES
-from capstan.testing.streams import NAME, START, declared, lay, little_stream, rows
+from capstan.storage.lake import Lake
+from capstan.storage.tape.tape import open_tape
+from tests.support.pipeline_samples import REFERENCES
+from tests.support.sample_streams import NAME, START, declared, lay, little_stream, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from capstan.capture import domain
+from capstan.capture import classify as domain
 from capstan.capture.run import capture
-from capstan.declare import ByKey, EventTime, LatePolicy, Source
+from capstan.core.config import ByKey, EventTime, LatePolicy, Source
 from capstan.errors import BadRequest
-from capstan.tape.tape import open_tape
-from capstan.testing.streams import HOUR, little_stream
+from capstan.storage.tape.tape import open_tape
 from capstan.verify import verify
+from tests.support.sample_streams import HOUR, little_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from capstan.tape.lake import Lake
+    from capstan.storage.lake import Lake
 
 MAY = datetime(2024, 5, 1, 9, 30, tzinfo=UTC)
 DAY = timedelta(days=1)

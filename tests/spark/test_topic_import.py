@@ -11,12 +11,14 @@ import pytest
 
 from capstan.capture.run import capture
 from capstan.errors import AnswerIsNo, BadRequest
-from capstan.exchange import export_topics, import_topics, topics
-from capstan.interop.topics import Topics
-from capstan.tape import summary
-from capstan.tape.tape import newest_cut, open_tape
-from capstan.testing.streams import lay, little_stream, rows
+from capstan.interop.kafka import export_topics as topics
+from capstan.interop.kafka.export_topics import export_topics
+from capstan.interop.kafka.import_topics import import_topics
+from capstan.interop.kafka.topic_layout import Topics
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
+from tests.support.sample_streams import lay, little_stream, rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from capstan.tape.lake import Lake
+    from capstan.storage.lake import Lake
 
 PLACE = Topics("nowhere:9092", "one.by-one")
 

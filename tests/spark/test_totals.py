@@ -9,13 +9,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from capstan.capture import run
-from capstan.capture.workers import Roster
-from capstan.declare import Source
-from capstan.maintain.run import maintain
-from capstan.tape.lake import Lake, children
-from capstan.tape.tape import newest_cut, open_tape
-from capstan.testing.bulk import counting
-from capstan.testing.streams import NAME, lay, little_stream, rows
+from capstan.capture.roster import Roster
+from capstan.core.config import Source
+from capstan.maintenance.run import maintain
+from capstan.storage.lake import Lake, children
+from capstan.storage.tape.tape import newest_cut, open_tape
+from tests.support.bulk_tapes import counting
+from tests.support.sample_streams import NAME, lay, little_stream, rows
 
 
 def test_captures_and_maintenance_keep_totals(

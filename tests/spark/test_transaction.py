@@ -18,12 +18,14 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from pyspark.errors import PySparkException
 from pyspark.sql.types import LongType, StructField, StructType
 
-from capstan.ledger import tables
-from capstan.tape import arrow_writer, delta, rewriting, transaction
-from capstan.tape.committing import committing
-from capstan.tape.creating import create_table
-from capstan.tape.lake import Lake
-from capstan.tape.transaction import Txn
+from capstan.storage import arrow_writer, delta
+from capstan.storage import file_rewrite as rewriting
+from capstan.storage import idempotent_write as transaction
+from capstan.storage.commit_lock import committing
+from capstan.storage.idempotent_write import Txn
+from capstan.storage.lake import Lake
+from capstan.storage.ledger import tables
+from capstan.storage.table_creation import create_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

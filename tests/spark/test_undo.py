@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from capstan.capture.run import capture, close
-from capstan.declare import Mode, Target, Transform
+from capstan.core.config import Mode, Target, Transform
 from capstan.errors import AnswerIsNo, BadRequest, NotComplete
-from capstan.exchange.recapture import RecaptureRequest, recapture
-from capstan.ledger import coverage, runs
-from capstan.ledger.tables import read_rows
-from capstan.replay.inverse import less
-from capstan.steps import listening
-from capstan.tape import delta
-from capstan.tape.lake import Lake
-from capstan.testing.play import Play
-from capstan.testing.streams import NAME, SUM_BY_DAY, declared, lay, little_stream, rows
+from capstan.instrumentation import listening
+from capstan.interop.transfer.recapture import RecaptureRequest, recapture
+from capstan.replay.output.row_restore import less
+from capstan.storage import delta
+from capstan.storage.lake import Lake
+from capstan.storage.ledger import coverage, runs
+from capstan.storage.ledger.tables import read_rows
+from tests.support.replay_harness import Play
+from tests.support.sample_streams import NAME, SUM_BY_DAY, declared, lay, little_stream, rows
 
 if TYPE_CHECKING:
     from pathlib import Path

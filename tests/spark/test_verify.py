@@ -14,17 +14,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from capstan.core.protocol import Fault, Messages, Progress, Rule, check, read_transcript
+from capstan.core.protocol.transcript import transcript_minimum
+from capstan.core.times import Coordinate, Kind, Time, TimeType
 from capstan.errors import AnswerIsNo, BadRequest
-from capstan.protocol import Fault, Messages, Progress, Rule, check, read_transcript
-from capstan.protocol.transcript import transcript_minimum
-from capstan.steps import listening
-from capstan.tape import delta
-from capstan.tape.lake import Lake, delete_folder, is_table
-from capstan.tape.tape import Cut, append_events, create_tape, newest_cut
-from capstan.testing.strategies import any_events, recordings
-from capstan.times import Coordinate, Kind, Time, TimeType
-from capstan.verify import few, run, verify
-from capstan.verify.broken import known_violations
+from capstan.instrumentation import listening
+from capstan.storage import delta
+from capstan.storage.lake import Lake, delete_folder, is_table
+from capstan.storage.tape.tape import Cut, append_events, create_tape, newest_cut
+from capstan.verify import in_process_events as few
+from capstan.verify import run, verify
+from capstan.verify.violations_ledger import known_violations
+from tests.support.strategies import any_events, recordings
 
 pytestmark = pytest.mark.spark
 

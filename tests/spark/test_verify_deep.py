@@ -7,14 +7,14 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from capstan.protocol import Fault, Messages, Progress, Rule, check
-from capstan.tape import delta
-from capstan.tape.fingerprint import fingerprint, row_hashes
-from capstan.tape.schema import updates_array
-from capstan.tape.tape import Cut, append_events, create_tape, newest_cut
-from capstan.times import Kind, Time, TimeType
+from capstan.core.protocol import Fault, Messages, Progress, Rule, check
+from capstan.core.times import Kind, Time, TimeType
+from capstan.storage import delta
+from capstan.storage.tape.fingerprint import fingerprint, row_hashes
+from capstan.storage.tape.schema import updates_array
+from capstan.storage.tape.tape import Cut, append_events, create_tape, newest_cut
 from capstan.verify import verify
-from capstan.verify.broken import known_violations
+from capstan.verify.violations_ledger import known_violations
 
 pytestmark = pytest.mark.spark
 

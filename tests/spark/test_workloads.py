@@ -10,9 +10,10 @@ import polars as pl
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from capstan.declare import load
+from capstan.core.config import load
+from capstan.demo import flights
 from capstan.errors import BadRequest
-from capstan.workloads import flights, nexmark
+from tests.bench.workloads import nexmark
 
 PROJECT = Path(__file__).resolve().parents[2]
 # auction, bidder, price, channel, url, length of extra and its beginning

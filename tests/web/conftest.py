@@ -16,15 +16,15 @@ from urllib.parse import quote
 import deltalake
 import pytest
 
-from capstan.launcher import processes
-from capstan.tape.lake import Lake
-from capstan.testing import contents
-from capstan.testing.browser import browsing, find_browser
-from capstan.testing.launched import Launched, launch
-from capstan.testing.postgres import find_programs, server
-from capstan.testing.rest import Rest, until
-from capstan.testing.settings import SUBMITTED
-from capstan.workloads.flights import feed
+from capstan.airflow.local import processes
+from capstan.demo.flights import feed
+from capstan.storage.lake import Lake
+from tests.support import lake_contents as contents
+from tests.support.airflow_api import Rest, until
+from tests.support.browser import browsing, find_browser
+from tests.support.live_airflow import Launched, launch
+from tests.support.postgres import find_programs, server
+from tests.support.small_spark import SUBMITTED
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -66,8 +66,8 @@ import datetime
 
 from airflow.sdk import DAG, Param
 
-from capstan.airflow.setting import read_setting
-from capstan.airflow.submit import CapstanSubmitOperator
+from capstan.airflow.settings import read_setting
+from capstan.airflow.operators.submit import CapstanSubmitOperator
 
 with DAG(
     "hasty",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capstan.testing.rest import Refused, until
+from tests.support.airflow_api import Refused, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,14 +9,13 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Error
 
-from capstan.ledger.runs import Step, read_history
-from capstan.testing.browser import ask_for_decision, log_in, new_page, rests
-from capstan.testing.rest import until
+from capstan.storage.ledger.runs import Step, read_history
+from tests.support.airflow_api import until
+from tests.support.browser import ask_for_decision, log_in, new_page, rests
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
-
     from conftest import World
+    from playwright.sync_api import Browser, Locator, Page
 
 REPLAY = "capstan_replay"
 BACKFILL = "capstan_backfill__flights_by_day"

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import psycopg2
 import pytest
 
-from capstan.ledger.runs import read_histories
-from capstan.testing import contents
-from capstan.testing.deployed import Deployment, deployed
-from capstan.testing.rest import until
-from capstan.workloads.flights import feed
+from capstan.demo.flights import feed
+from capstan.storage.ledger.runs import read_histories
+from tests.support import lake_contents as contents
+from tests.support.airflow_api import until
+from tests.support.docker_deployment import Deployment, deployed
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,16 +14,15 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow.dataset import dataset
 
-from capstan.tape.scan import rows_of
-from capstan.testing import contents
-from capstan.testing.rest import until
-from capstan.workloads.flights import feed
+from capstan.demo.flights import feed
+from capstan.storage.arrow_scan import rows_of
+from tests.support import lake_contents as contents
+from tests.support.airflow_api import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import pyarrow as pa
-
     from conftest import Cut, World
 
 REPLAY = "capstan_replay"

@@ -13,15 +13,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from capstan.launcher import processes
-from capstan.launcher.processes import find
-from capstan.launcher.settings import apps_at_once
-from capstan.testing.launched import command_of, listening
-from capstan.testing.rest import Refused, Rest, until
+from capstan.airflow.local import processes
+from capstan.airflow.local.processes import find
+from capstan.airflow.local.settings import apps_at_once
+from tests.support.airflow_api import Refused, Rest, until
+from tests.support.live_airflow import command_of, listening
 
 if TYPE_CHECKING:
-    from capstan.launcher.home import Home
     from conftest import World
+
+    from capstan.airflow.local.home import Home
 
 
 def sleeping(home: Home) -> int | None:
@@ -51,7 +52,7 @@ def test_logins_are_on(world: World) -> None:
 @pytest.mark.rest
 def test_a_second_one_is_refused(world: World) -> None:
     home = str(world.launched.home.folder)
-    command = [sys.executable, "-m", "capstan.launcher", "--home", home]
+    command = [sys.executable, "-m", "capstan.airflow.local", "--home", home]
     second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert second.returncode == 4
     assert f"process {world.launched.process.pid}\n" in second.stderr

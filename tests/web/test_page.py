@@ -9,14 +9,13 @@ from urllib.parse import unquote
 import pytest
 from playwright.sync_api import Error
 
-from capstan.testing.browser import ask_for_decision, log_in, new_page, rests
+from tests.support.browser import ask_for_decision, log_in, new_page, rests
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from playwright.sync_api import Browser, FrameLocator, Page
-
     from conftest import World
+    from playwright.sync_api import Browser, FrameLocator, Page
 
 REPLAY = "capstan_replay"
 COVERAGE = "flights_by_day"

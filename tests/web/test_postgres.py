@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg2
 import pytest
 
-from capstan.testing.rest import until
+from tests.support.airflow_api import until
 
 if TYPE_CHECKING:
     from conftest import World

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import deltalake
 import pytest
 
-from capstan.tape.tape import open_tape
-from capstan.testing.rest import Refused, until
+from capstan.storage.tape.tape import open_tape
+from tests.support.airflow_api import Refused, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,8 +28,8 @@ import os
 
 os.environ["CAPSTAN_STREAMS"] = {streams!r}
 
-from capstan.airflow.mistakes import require_none
-from capstan.airflow.setting import read_setting
+from capstan.airflow.dags.declaration_errors import require_none
+from capstan.airflow.settings import read_setting
 
 require_none(read_setting(__file__))
 """

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from capstan.audit.audit import audit_computed, audit_copy
-from capstan.audit.close import Close
-from capstan.audit.report import Audit, CheckResult, Finding
-from capstan.audit.shape import Shape, shape_of
-from capstan.audit.source import played_records, restrict
+from capstan.audit.float_tolerance import Close
+from capstan.audit.inputs import played_records, restrict
+from capstan.audit.result import Audit, CheckResult, Finding
+from capstan.audit.run import audit_computed, audit_copy
+from capstan.audit.table_shape import Shape, shape_of
 
 __all__ = [
     "Audit",

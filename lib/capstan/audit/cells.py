@@ -15,15 +15,15 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
-from capstan.audit.checks import Prepared, tallied
-from capstan.audit.report import CellTime
-from capstan.audit.shape import Shape
-from capstan.audit.view import View, place_of, table_view, tape_view, time_of
-from capstan.tape.fingerprint import row_hashes, sum_mod64
-from capstan.tape.predicates import region_sql
-from capstan.tape.tape import Cut, Tape, read_events
-from capstan.times import TimeType
-from capstan.times.region import Region
+from capstan.audit.result import CellTime
+from capstan.audit.row_checks import Prepared, tallied
+from capstan.audit.row_view import View, place_of, table_view, tape_view, time_of
+from capstan.audit.table_shape import Shape
+from capstan.core.times import TimeType
+from capstan.core.times.region import Region
+from capstan.storage.tape.fingerprint import row_hashes, sum_mod64
+from capstan.storage.tape.region_sql import region_sql
+from capstan.storage.tape.tape import Cut, Tape, read_events
 
 MEASURES = ("records", "h1", "h2")
 

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from capstan.audit import cells, report
+from capstan.audit import cells
+from capstan.audit import result as report
 from capstan.audit.cells import CellDifference
-from capstan.audit.checks import Prepared, prepare, results
-from capstan.audit.lost import told
-from capstan.audit.report import TAPE, Audit, CheckResult, Finding
-from capstan.audit.rows import RowDifferences
-from capstan.audit.shape import Shape
-from capstan.audit.view import View, table_view, tape_view
-from capstan.declare.checks import Check
-from capstan.tape.tape import Cut, Tape, read_records
-from capstan.times.region import Region
+from capstan.audit.result import TAPE, Audit, CheckResult, Finding
+from capstan.audit.retired_cells import told
+from capstan.audit.row_checks import Prepared, prepare, results
+from capstan.audit.row_diff import RowDifferences
+from capstan.audit.row_view import View, table_view, tape_view
+from capstan.audit.table_shape import Shape
+from capstan.core.config.row_checks import Check
+from capstan.core.times.region import Region
+from capstan.storage.tape.tape import Cut, Tape, read_records
 
 NO_ROWS = RowDifferences({"missing": 0, "extra": 0, "changed": 0}, ())
 

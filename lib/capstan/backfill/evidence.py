@@ -12,24 +12,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset
 
-from capstan.backfill.judging import Written
-from capstan.declare import Mode
-from capstan.ledger import coverage
-from capstan.ledger.claims import Scope
-from capstan.ledger.coverage import Covered
-from capstan.ledger.regions import parse_region
-from capstan.ledger.retired import boxes_of
-from capstan.ledger.runs import History, Step, read_histories
-from capstan.ledger.tables import read_rows
-from capstan.replay.approval import waiting
-from capstan.replay.others import changes_of_others
-from capstan.replay.plan import Plan
-from capstan.replay.planned import is_stale
-from capstan.tape import summary
-from capstan.tape.lake import Lake
-from capstan.tape.scan import rows_of
-from capstan.times import Antichain, Box, ChangeBatch, TimeType
-from capstan.times.region import Region
+from capstan.backfill.region_owner import Written
+from capstan.core.config import Mode
+from capstan.core.times import Antichain, Box, ChangeBatch, TimeType
+from capstan.core.times.region import Region
+from capstan.replay.execution.approval import waiting
+from capstan.replay.output.foreign_changes import changes_of_others
+from capstan.replay.overlap import is_stale
+from capstan.replay.planning.plan import Plan
+from capstan.storage.arrow_scan import rows_of
+from capstan.storage.lake import Lake
+from capstan.storage.ledger import coverage
+from capstan.storage.ledger.claims import Scope
+from capstan.storage.ledger.coverage import Covered
+from capstan.storage.ledger.region_json import parse_region
+from capstan.storage.ledger.retirements import boxes_of
+from capstan.storage.ledger.runs import History, Step, read_histories
+from capstan.storage.ledger.tables import read_rows
+from capstan.storage.tape import index as summary
 
 
 @dataclass(frozen=True, slots=True)

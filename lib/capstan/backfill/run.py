@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capstan import breakage
-from capstan.backfill.gaps import Survey
-from capstan.backfill.proposing import Backfill, propose, surveyed
-from capstan.declare import Declarations
+from capstan import error_translation as breakage
+from capstan.backfill.planner import Backfill, propose, surveyed
+from capstan.backfill.survey import Survey
+from capstan.core.config import Declarations
 from capstan.errors import CapstanError
-from capstan.replay.request import Request
+from capstan.instrumentation import reached
+from capstan.replay.planning.request import Request
 from capstan.replay.run import Outcome, replay
-from capstan.steps import reached
-from capstan.tape.lake import Lake
+from capstan.storage.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

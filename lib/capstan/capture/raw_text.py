@@ -14,10 +14,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from capstan.capture.listing import Listing
-from capstan.declare import Source
+from capstan.capture.file_listing import Listing
+from capstan.core.config import Source
 from capstan.errors import BadRequest
-from capstan.tape.predicates import quoted
+from capstan.storage.tape.region_sql import quoted
 
 COLUMN = "capstan's raw text"
 """The column beside those of the source; of a name that no column of a tape can have."""

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import StructType
 
-from capstan.capture import checkpoint, domain, idle, inserting, rescaling
-from capstan.capture.batch import BatchResult, MicroBatch
-from capstan.capture.conditions import source_error
-from capstan.capture.consumed import consumed
-from capstan.capture.few_events import numbered
-from capstan.capture.listing import (
+from capstan.capture import checkpoint_guard as checkpoint
+from capstan.capture import classify as domain
+from capstan.capture import idle_source as idle
+from capstan.capture import rescale as rescaling
+from capstan.capture import synthetic_batch as inserting
+from capstan.capture.consumed_offsets import consumed
+from capstan.capture.file_listing import (
     Listing,
     Passed,
     Read,
@@ -25,22 +26,27 @@ from capstan.capture.listing import (
     require_none_renamed,
     seen_files,
 )
-from capstan.capture.put_back import PutBack
-from capstan.capture.settings import keep_moments, keep_settings, settings_of
-from capstan.capture.shapes import columns_of
+from capstan.capture.file_schemas import columns_of
+from capstan.capture.in_process_events import numbered
+from capstan.capture.late_reinjection import PutBack
+from capstan.capture.micro_batch import BatchResult, MicroBatch
+from capstan.capture.progress_events import CLOSING, Statement
+from capstan.capture.roster import Roster
 from capstan.capture.source import broker_gone, file_damaged, options_refused, read_source
-from capstan.capture.statements import CLOSING, Statement
-from capstan.capture.topics import require_same_topics
-from capstan.capture.workers import Roster
-from capstan.declare import Stream
+from capstan.capture.source_errors import source_error
+from capstan.capture.tape_settings import keep_moments, keep_settings, settings_of
+from capstan.capture.topic_ids import require_same_topics
+from capstan.core.config import Stream
 from capstan.errors import CapstanError, NotComplete
-from capstan.steps import reached
-from capstan.tape import feed, summary
-from capstan.tape.feed import Claim, Origin
-from capstan.tape.fingerprint import row_hashes
-from capstan.tape.lake import Lake, is_table
-from capstan.tape.schema import check_payload, payload_of
-from capstan.tape.tape import (
+from capstan.instrumentation import reached
+from capstan.storage.lake import Lake, is_table
+from capstan.storage.tape import feed
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.feed import Claim, Origin
+from capstan.storage.tape.fingerprint import row_hashes
+from capstan.storage.tape.index_totals import EVERY, keep_totals
+from capstan.storage.tape.schema import check_payload, payload_of
+from capstan.storage.tape.tape import (
     Cut,
     Tape,
     append_few_events,
@@ -50,8 +56,7 @@ from capstan.tape.tape import (
     open_tape,
     stored_payload,
 )
-from capstan.tape.totals import EVERY, keep_totals
-from capstan.tape.upgrade import upgrade
+from capstan.storage.tape.upgrade import upgrade
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

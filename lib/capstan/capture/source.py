@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException, IllegalArgumentException, StreamingQueryException
 from pyspark.sql.types import StructType
 
-from capstan import breakage
+from capstan import error_translation as breakage
 from capstan.capture import raw_text
-from capstan.capture.globs import is_glob
-from capstan.capture.listing import FILES, Listing
-from capstan.declare import Source, Stream
+from capstan.capture.file_listing import FILES, Listing
+from capstan.capture.path_patterns import is_glob
+from capstan.core.config import Source, Stream
 from capstan.errors import BadRequest, Broken, CapstanError
-from capstan.runtime.jars import kafka_jars, s3_jars
-from capstan.tape.lake import exists
+from capstan.spark.jars import kafka_jars, s3_jars
+from capstan.storage.lake import exists
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

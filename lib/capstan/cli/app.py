@@ -10,28 +10,22 @@ from typing import Annotated
 
 import typer
 
-from capstan import breakage
-from capstan.cli import (
-    audits,
-    backfills,
-    check,
-    exchange,
-    explain,
-    house,
-    listing,
-    monitoring,
-    replays,
-    reports,
-    sockets,
-    staging,
-    state,
-    tapes,
-    upkeep,
-)
+from capstan import error_translation as breakage
+from capstan.cli.commands import audit as audits
+from capstan.cli.commands import backfill as backfills
+from capstan.cli.commands import capture as tapes
+from capstan.cli.commands import check, explain, sockets, staging, state
+from capstan.cli.commands import import_export as exchange
+from capstan.cli.commands import maintain as upkeep
+from capstan.cli.commands import metrics as monitoring
+from capstan.cli.commands import replay as replays
+from capstan.cli.commands import report as reports
+from capstan.cli.commands import setup as house
+from capstan.cli.commands import show as listing
+from capstan.cli.context import DEFAULT_LAKE, Shell, shell_of
 from capstan.cli.output import Output
-from capstan.cli.shell import DEFAULT_LAKE, Shell, shell_of
 from capstan.errors import BadRequest, Broken, CapstanError
-from capstan.logs import Log, logging, owns_standard_error
+from capstan.structured_logging import Log, logging, owns_standard_error
 
 # What Typer makes of an interrupt.
 _INTERRUPTED = 130

@@ -17,8 +17,8 @@ from rich.progress import (
 )
 
 from capstan.cli.output import Output
-from capstan.logs import owns_standard_error
-from capstan.steps import listening
+from capstan.instrumentation import listening
+from capstan.structured_logging import owns_standard_error
 
 Facts = Mapping[str, object]
 

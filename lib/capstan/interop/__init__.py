@@ -1,98 +1,14 @@
-"""Recordings of timely dataflow and other programs: read, written, captured and replayed.
-
-Pure Python: over memory, files and sockets.
-"""
+"""Recordings of other systems: timely dataflow, Kafka, files; onto tapes and off them."""
 
 from __future__ import annotations
 
-from capstan.interop.capture import Capture, Captured, Output, capture_into
-from capstan.interop.codec import Codec, CoordinateCodec, MisfitError, Shape, ShortError
-from capstan.interop.encoding import Decoder, Encoding, Frames, Lines
-from capstan.interop.event_types import EventTypes, TimeCodec
-from capstan.interop.events import (
-    EventLink,
-    EventPusher,
-    Events,
-    EventSource,
-    LinkReader,
-    source_of,
-)
-from capstan.interop.extract import extract
-from capstan.interop.files import (
-    case_beside,
-    encoding_of,
-    open_recording,
-    recordings_in,
-    types_of,
-    worker_of,
-)
-from capstan.interop.frames import MAX_FRAME, Damage, FrameDecoder, Torn, encode_event
-from capstan.interop.lines import LineDecoder
-from capstan.interop.reader import ByteSource, EventReader
-from capstan.interop.replay import (
-    Advanced,
-    Consumer,
-    Emitted,
-    Replayed,
-    Replayer,
-    ReplayWorker,
-    Step,
-    replay_into,
-)
-from capstan.interop.sockets import Listener, SocketWriter, connect
-from capstan.interop.types import codec_of, register_type
-from capstan.interop.writer import ByteSink, EventWriter
+from capstan import former_paths
 
-__all__ = [
-    "MAX_FRAME",
-    "Advanced",
-    "ByteSink",
-    "ByteSource",
-    "Capture",
-    "Captured",
-    "Codec",
-    "Consumer",
-    "CoordinateCodec",
-    "Damage",
-    "Decoder",
-    "Emitted",
-    "Encoding",
-    "EventLink",
-    "EventPusher",
-    "EventReader",
-    "EventSource",
-    "EventTypes",
-    "EventWriter",
-    "Events",
-    "FrameDecoder",
-    "Frames",
-    "LineDecoder",
-    "Lines",
-    "LinkReader",
-    "Listener",
-    "MisfitError",
-    "Output",
-    "ReplayWorker",
-    "Replayed",
-    "Replayer",
-    "Shape",
-    "ShortError",
-    "SocketWriter",
-    "Step",
-    "TimeCodec",
-    "Torn",
-    "capture_into",
-    "case_beside",
-    "codec_of",
-    "connect",
-    "encode_event",
-    "encoding_of",
-    "extract",
-    "open_recording",
-    "recordings_in",
-    "register_type",
-    "replay_into",
-    "source_of",
-    "types_of",
-    "worker_of",
-]
+
+def __getattr__(name: str) -> object:
+    """What was here before it moved to `capstan.interop.timely`.
+
+    Raises:
+        AttributeError: There is no such name.
+    """
+    return former_paths.attribute(__name__, "capstan.interop.timely", name)

@@ -1,18 +1,110 @@
-"""Pipelines on Spark: what a streaming job was, replayed from a tape, stage by stage."""
+"""Pipelines: graphs of operators, what a streaming job was, replayed from a tape.
+
+All that a pipeline is built with is here, but for the operators: see `capstan.pipeline.operators`.
+"""
 
 from __future__ import annotations
 
 from capstan.pipeline.definition import Pipeline, SideTable, Sink
-from capstan.pipeline.reach import Reach, reach_of
+from capstan.pipeline.engine.barriers import Aligned, BarrierAligner, CheckpointBarrier
+from capstan.pipeline.engine.checkpoint import DagCheckpoint, NodeCheckpoint
+from capstan.pipeline.engine.executor import DagExecutor
+from capstan.pipeline.engine.metrics import DagExecutorMetrics, OperatorNodeMetrics
+from capstan.pipeline.engine.recording_bridge import IntoExecutors, SinkCapture
+from capstan.pipeline.engine.sink_recorder import Recorded, SinkRecorder, watermark_of
+from capstan.pipeline.engine.watermarks import WatermarkTracker
+from capstan.pipeline.graph.builder import DagBuilder, FanOut
+from capstan.pipeline.graph.changelog import Change, Changelog
+from capstan.pipeline.graph.events import END, TIME, WEIGHT, Event, OutputKey, OutputKind, Timer
+from capstan.pipeline.graph.explain import explain, mermaid
+from capstan.pipeline.graph.graph import (
+    MAX_FAN_OUT,
+    ChannelKind,
+    Dag,
+    Edge,
+    Node,
+    NodeId,
+    NodeKind,
+    NodeRef,
+)
+from capstan.pipeline.graph.operator import (
+    GLOBAL,
+    Context,
+    Key,
+    Operator,
+    OperatorSpec,
+    OperatorState,
+    Stateless,
+    check_version,
+)
+from capstan.pipeline.graph.stage_planner import Plan, Stage, StageInput, plan_stages
+from capstan.pipeline.input_range import Reach, reach_of
+from capstan.pipeline.keyed.keyed_aggregate import KeyedAggregate
+from capstan.pipeline.keyed.keyed_logic import KeyedLogic
+from capstan.pipeline.keyed.stateful_functions import Output as LogicOutput
+from capstan.pipeline.keyed.stateful_functions import StatefulLogic, stateful_map, ttl_map
 from capstan.pipeline.registry import Pipelines, pipeline, pipelines
 
 __all__ = [
+    "END",
+    "GLOBAL",
+    "MAX_FAN_OUT",
+    "TIME",
+    "WEIGHT",
+    "Aligned",
+    "BarrierAligner",
+    "Change",
+    "Changelog",
+    "ChannelKind",
+    "CheckpointBarrier",
+    "Context",
+    "Dag",
+    "DagBuilder",
+    "DagCheckpoint",
+    "DagExecutor",
+    "DagExecutorMetrics",
+    "Edge",
+    "Event",
+    "FanOut",
+    "IntoExecutors",
+    "Key",
+    "KeyedAggregate",
+    "KeyedLogic",
+    "LogicOutput",
+    "Node",
+    "NodeCheckpoint",
+    "NodeId",
+    "NodeKind",
+    "NodeRef",
+    "Operator",
+    "OperatorNodeMetrics",
+    "OperatorSpec",
+    "OperatorState",
+    "OutputKey",
+    "OutputKind",
     "Pipeline",
     "Pipelines",
+    "Plan",
     "Reach",
+    "Recorded",
     "SideTable",
     "Sink",
+    "SinkCapture",
+    "SinkRecorder",
+    "Stage",
+    "StageInput",
+    "StatefulLogic",
+    "Stateless",
+    "Timer",
+    "WatermarkTracker",
+    "check_version",
+    "explain",
+    "mermaid",
     "pipeline",
     "pipelines",
+    "plan_stages",
     "reach_of",
+    "stateful_map",
+    "ttl_map",
+    "watermark_of",
 ]

@@ -10,11 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from capstan.dag import TIME, Dag, DagBuilder, Plan, plan_stages
-from capstan.dag.operators.timed import Length, units
-from capstan.dag.signature import Signatures
-from capstan.declare import check_name
+from capstan.core.config import check_name
 from capstan.errors import BadRequest
+from capstan.pipeline.graph.builder import DagBuilder
+from capstan.pipeline.graph.events import TIME
+from capstan.pipeline.graph.graph import Dag
+from capstan.pipeline.graph.signature import Signatures
+from capstan.pipeline.graph.stage_planner import Plan, plan_stages
+from capstan.pipeline.operators.time_buffer import Length, units
+from capstan.pipeline.stored_names import stored, stored_hash
 
 DagFunction = Callable[[], Dag | DagBuilder]
 """What a pipeline is registered with: it gives the graph, and always the same one."""
@@ -155,7 +159,11 @@ class Pipeline:
         dag = self.plan([sink]).dag
         read = {dag.nodes[number].name for number in dag.sources}
         tables = {
-            table.source: {"function": table.function, "time": table.time, "version": table.version}
+            table.source: {
+                "function": stored(table.function),
+                "time": table.time,
+                "version": table.version,
+            }
             for table in self.tables
             if table.source in read
         }
@@ -194,16 +202,17 @@ class Pipeline:
         functions = [self.function, *(table.function for table in self.tables)]
         modules = {inspect.unwrap(resolve(self, each)).__module__ for each in functions}
         settings = {
-            "code": {name: _text(self, name) for name in sorted({*modules, *self.modules})},
-            "function": self.function,
+            "code": {stored(name): _text(self, name) for name in sorted({*modules, *self.modules})},
+            "function": stored(self.function),
             "coordinate": self.coordinate,
             "lookback": units(self.lookback),
             "lookahead": units(self.lookahead),
             "unbounded": self.unbounded,
             "sinks": [[s.node, s.time, s.worker, *s.keys] for s in self.sinks],
-            "tables": [[t.source, t.function, t.time, t.version] for t in self.tables],
+            "tables": [[t.source, stored(t.function), t.time, t.version] for t in self.tables],
         }
-        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+        found = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+        return stored_hash(found)
 
     def refusal(self, what: str) -> BadRequest:
         """The error of a pipeline that cannot be meant; `what` follows its name."""

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from capstan.dag.operators.timed import Length
-from capstan.declare.registry import ByName
+from capstan.core.config.registry import ByName
 from capstan.errors import BadRequest
 from capstan.pipeline.definition import DagFunction, Pipeline, SideTable, Sink, register
+from capstan.pipeline.operators.time_buffer import Length
+from capstan.pipeline.stored_names import importable
 
 Function = TypeVar("Function", bound=DagFunction)
 
@@ -121,14 +122,15 @@ def pipelines(
 
 def _imported(name: str, reference: str) -> Pipeline:
     """The pipeline that is registered where a reference says, under the name that it has here."""
-    module = reference.partition(":")[0]
+    now = importable(reference)
+    module = now.partition(":")[0]
     try:
         importlib.import_module(module)
     except (ImportError, ValueError) as error:
         raise _unregistered(name, reference, f"cannot be imported: {error}") from error
     for known in registered.names:
         found = registered.get(known)
-        if found.function == reference:
+        if found.function == now:
             return replace(found, name=name)
     raise _unregistered(name, reference, "is not registered as a pipeline")
 

@@ -9,24 +9,25 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.declare import Declarations
-from capstan.ledger import claims, coverage, runs
-from capstan.ledger.coverage import Covered
-from capstan.ledger.identity import are_of_one
-from capstan.ledger.regions import render_bounds
-from capstan.replay.certificate import late_in, piped_json
-from capstan.replay.clashes import require_no_clash
-from capstan.replay.follow import find_cursor, follow_identity
-from capstan.replay.others import Change, changes_since
-from capstan.replay.plan import Plan, make_plan, target_path
-from capstan.replay.planned import Absent, Standing, absent_from, is_stale, standing_in
-from capstan.replay.request import Request
-from capstan.replay.standing import stood_before
-from capstan.tape import delta, summary
-from capstan.tape.lake import Lake
-from capstan.tape.summary import Played
-from capstan.tape.tape import open_tape
-from capstan.times import Kind
+from capstan.core.config import Declarations
+from capstan.core.times import Kind
+from capstan.replay.output.already_published import stood_before
+from capstan.replay.output.certificate import late_in, piped_json
+from capstan.replay.output.conflicting_rows import require_no_clash
+from capstan.replay.output.foreign_changes import Change, changes_since
+from capstan.replay.overlap import Absent, Standing, absent_from, is_stale, standing_in
+from capstan.replay.planning.cursor import find_cursor, follow_identity
+from capstan.replay.planning.plan import Plan, make_plan, target_path
+from capstan.replay.planning.request import Request
+from capstan.storage import delta
+from capstan.storage.lake import Lake
+from capstan.storage.ledger import claims, coverage, runs
+from capstan.storage.ledger.coverage import Covered
+from capstan.storage.ledger.region_json import render_bounds
+from capstan.storage.ledger.run_identity import are_of_one
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.index import Played
+from capstan.storage.tape.tape import open_tape
 
 # The bounds of timestamps are cut to milliseconds: what was cut may reach this far.
 _CUT_US = 1000

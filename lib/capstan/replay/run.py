@@ -7,31 +7,29 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from capstan.declare import Declarations
+from capstan.core.config import Declarations
 from capstan.errors import BadRequest, Fenced
-from capstan.ledger import claims, coverage, runs
-from capstan.ledger.runs import History, Step
-from capstan.replay import settle, target
-from capstan.replay.approval import Decision, require_unmoved, require_waiting
-from capstan.replay.attempt import Outcome, carry_out, publish_staged, take_turn
-from capstan.replay.follow import (
-    Cursor,
-    find_cursor,
-    follow_identity,
-    nothing_new,
-)
-from capstan.replay.job import Job, draft_of, require_intent, restore
-from capstan.replay.others import changes_since
-from capstan.replay.plan import Plan, make_plan, target_path
-from capstan.replay.request import Request
-from capstan.replay.rollback import roll_back
-from capstan.replay.standing import require_told_apart, stood_before
-from capstan.session import require_one_winner
-from capstan.steps import reached
-from capstan.tape import delta, summary
-from capstan.tape.lake import Lake
-from capstan.tape.summary import WorkerState
-from capstan.tape.tape import open_tape
+from capstan.instrumentation import reached
+from capstan.replay.execution import recovery as settle
+from capstan.replay.execution.approval import Decision, require_unmoved, require_waiting
+from capstan.replay.execution.attempt import Outcome, carry_out, publish_staged, take_turn
+from capstan.replay.execution.job import Job, draft_of, require_intent, restore
+from capstan.replay.execution.rollback import roll_back
+from capstan.replay.output import target_table as target
+from capstan.replay.output.already_published import require_told_apart, stood_before
+from capstan.replay.output.foreign_changes import changes_since
+from capstan.replay.planning.cursor import Cursor, find_cursor, follow_identity
+from capstan.replay.planning.cursor_checks import nothing_new
+from capstan.replay.planning.plan import Plan, make_plan, target_path
+from capstan.replay.planning.request import Request
+from capstan.spark.session import require_one_winner
+from capstan.storage import delta
+from capstan.storage.lake import Lake
+from capstan.storage.ledger import claims, coverage, runs
+from capstan.storage.ledger.runs import History, Step
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.index import WorkerState
+from capstan.storage.tape.tape import open_tape
 from capstan.verify import verify
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from capstan.core.protocol import Violation
+from capstan.core.protocol.rules import holdings_json
+from capstan.core.times import Antichain, Box, Time, TimeType
 from capstan.errors import AnswerIsNo
-from capstan.protocol import Violation
-from capstan.protocol.rules import holdings_json
-from capstan.tape.tape import Cut, Tape
-from capstan.times import Antichain, Box, Time, TimeType
+from capstan.storage.tape.tape import Cut, Tape
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from capstan.core.protocol import Rule, Violation
+from capstan.core.times import Antichain, Box, TimeType
 from capstan.errors import BadRequest
-from capstan.ledger.retired import boxes_of
-from capstan.protocol import Rule, Violation
-from capstan.session import Later, session_of
-from capstan.steps import reached
-from capstan.tape.lake import Lake
-from capstan.tape.summary import worker_labels
-from capstan.tape.tape import Cut, Tape, newest_cut, read_events
-from capstan.times import Antichain, Box, TimeType
-from capstan.verify import few, remembered
-from capstan.verify.broken import note_violations
-from capstan.verify.columns import NO_WORKER, Fingerprint
-from capstan.verify.content import findings
-from capstan.verify.damage import require_whole
-from capstan.verify.fold import OUTCOME_SCHEMA, Outcome, Start, fold
+from capstan.instrumentation import reached
+from capstan.spark.session import Later, session_of
+from capstan.storage.lake import Lake
+from capstan.storage.ledger.retirements import boxes_of
+from capstan.storage.tape.index import worker_labels
+from capstan.storage.tape.tape import Cut, Tape, newest_cut, read_events
+from capstan.verify import in_process_events as few
+from capstan.verify import verified_ledger as remembered
+from capstan.verify.content_check import findings
+from capstan.verify.event_columns import NO_WORKER, Fingerprint
+from capstan.verify.event_fold import OUTCOME_SCHEMA, Outcome, Start, fold
+from capstan.verify.file_integrity import require_whole
 from capstan.verify.result import Verification, WorkerVerdict
+from capstan.verify.violations_ledger import note_violations
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

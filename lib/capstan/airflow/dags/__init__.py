@@ -1,0 +1,1 @@
+"""The DAGs that DAG files make, their forms, schedules and notifications."""

@@ -1,0 +1,124 @@
+"""DAGs `capstan_backfill__<replay>`: a declared replay over data intervals, each when complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from airflow.sdk import DAG, Context
+
+from capstan.airflow.assets import table_asset
+from capstan.airflow.dags import docs
+from capstan.airflow.dags import timetables as schedules
+from capstan.airflow.dags.declaration_errors import sound
+from capstan.airflow.dags.form import DIFFERENCES, switch, workers_field
+from capstan.airflow.dags.form_choices import labels_by_stream
+from capstan.airflow.dags.notifications import on_failure
+from capstan.airflow.dags.replay import replay_tasks
+from capstan.airflow.operators.frontier_sensor import FrontierSensor
+from capstan.airflow.settings import Setting
+from capstan.core.config import Replay
+from capstan.errors import BadRequest
+
+# Runs that wait take one each, and the pool says how many Spark apps there are.
+_AT_ONCE = 16
+_LEAST = timedelta(microseconds=1)
+_OWN = ("adopt", "direct", "dry_run", "diff")
+
+
+def backfill_dags(setting: Setting) -> Iterator[DAG]:
+    """A DAG for each declared replay that has a schedule, and does not follow.
+
+    A replay that is bounded is backfilled between its bounds, and never starts by itself once they
+    are past.
+    """
+    for replay in setting.declarations.replays.values():
+        if replay.schedule is not None and replay.follow is None:
+            yield from sound(partial(_dag, setting, replay))
+
+
+def _dag(setting: Setting, replay: Replay) -> DAG:
+    bounds = f"{replay.since or 'the start'} to {replay.until or 'no end'}"
+    about = {"stream": replay.stream, "target": replay.target, "bounds": bounds}
+    labels = labels_by_stream(setting)
+    with DAG(
+        f"capstan_backfill__{replay.name}",
+        description=f"Replay intervals: {replay.description or replay.target}",
+        doc_md=docs.BACKFILL.format(**about, description=replay.description) + docs.FAILURES,
+        schedule=schedules.of_replay(setting, replay),
+        start_date=replay.since if isinstance(replay.since, datetime) else schedules.BEGINNING,
+        # Of an interval's beginning: the one that begins with the bound is outside.
+        end_date=replay.until - _LEAST if isinstance(replay.until, datetime) else None,
+        catchup=False,
+        # Of runs on schedule; a backfill brings its own bound.
+        max_active_runs=_AT_ONCE,
+        params={
+            "workers": workers_field({replay.stream: labels[replay.stream]}),
+            "adopt": switch(
+                "Adopt", "Also replace rows of the interval that no replay has put there.", None
+            ),
+            "direct": switch("Direct", "Write to the table at once, and audit it there.", None),
+            "dry_run": switch("Dry run", "Stop after the plan.", None),
+            "diff": switch("Differences", DIFFERENCES, None),
+        },
+        tags=["capstan", "backfill"],
+    ) as dag:
+        asked = _interval_of(replay)
+        complete = FrontierSensor(
+            task_id="complete",
+            setting=setting,
+            asked=asked,
+            on_failure_callback=on_failure(
+                setting, replay.notify, ("replays", replay.name, "notify")
+            ),
+            doc_md=docs.TASKS["complete"],
+        )
+        complete >> replay_tasks(setting, asked, table_asset(replay.target), replay)
+    return dag
+
+
+def _interval_of(replay: Replay) -> Callable[[Context], Mapping[str, object]]:
+    def asked(context: Context) -> Mapping[str, object]:
+        """The request of a run: the declared replay, over the run's interval."""
+        since, until = _bounds(replay, context)
+        params = context["params"]
+        return {
+            "stream": replay.stream,
+            "into": replay.target,
+            "workers": params.get("workers") or replay.workers,
+            "since": since.isoformat(),
+            "until": until.isoformat(),
+            "transform": replay.transform,
+            "pipeline": replay.pipeline,
+            "sink": replay.sink,
+            "mode": str(replay.mode),
+            "keys": replay.keys,
+            "approve": replay.approve,
+            "replay": replay.name,
+            **{name: bool(params.get(name)) for name in _OWN},
+        }
+
+    return asked
+
+
+def _bounds(replay: Replay, context: Context) -> tuple[datetime, datetime]:
+    """The part of the run's interval that is within the replay's own bounds."""
+    since, until = context.get("data_interval_start"), context.get("data_interval_end")
+    if since is None or until is None or since >= until:
+        raise BadRequest(
+            "CAP-INTERVAL",
+            "this run has no data interval",
+            "backfill the DAG, trigger it with a logical date, or use capstan_replay",
+        )
+    # A schedule's first and last interval may reach over them: `capstan gaps` cuts those as well.
+    low = max(since, replay.since) if isinstance(replay.since, datetime) else since
+    high = min(until, replay.until) if isinstance(replay.until, datetime) else until
+    if low >= high:
+        raise BadRequest(
+            "CAP-INTERVAL",
+            f"the interval {since.isoformat()} to {until.isoformat()} is not inside the bounds of "
+            f"replay {replay.name}: {replay.since or 'the start'} to {replay.until or 'the end'}",
+            "backfill from and to dates between them",
+        )
+    return low.astimezone(UTC), high.astimezone(UTC)

@@ -1,0 +1,83 @@
+"""DAGs `capstan_capture__<stream>`: what has arrived of a stream is put on tape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from airflow.sdk import DAG, Context
+
+from capstan.airflow.assets import captured, stream_asset
+from capstan.airflow.dags import docs
+from capstan.airflow.dags import timetables as schedules
+from capstan.airflow.dags.declaration_errors import sound
+from capstan.airflow.dags.form_choices import remember_labels
+from capstan.airflow.dags.task_defaults import tried
+from capstan.airflow.operators.failures import TaskRefusedError, as_task
+from capstan.airflow.operators.submit import CapstanSubmitOperator
+from capstan.airflow.settings import Setting
+from capstan.core.config import Stream
+
+
+class CaptureOperator(CapstanSubmitOperator):
+    """Submits the capture of a stream, and keeps the labels of its workers for the form.
+
+    Where the frontier has stood still for longer than is declared, the task fails after its app
+    with `CAP-STALLED`, without a retry: what had arrived is on tape all the same.
+    """
+
+    def __init__(self, *, setting: Setting, stream: str, **rest: object) -> None:
+        """Prepare the capture of a declared stream."""
+        rest.setdefault("outlets", [stream_asset(stream)])
+        rest.setdefault("request", {"stream": stream})
+        super().__init__(app="capture", setting=setting, told=captured, **rest)  # type: ignore[arg-type]
+
+    def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
+        """Capture, then judge whether the frontier moves; what was captured."""
+        from capstan.airflow.lake_queries import require_moving
+
+        result = super().execute(context)
+        try:
+            with as_task():
+                require_moving(self._setting, str(result.get("stream")))
+        except TaskRefusedError:
+            context["ti"].xcom_push(key="return_value", value=result)
+            raise
+        return result
+
+    def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
+        """Tell the stream's asset of the new frontier."""
+        from capstan.airflow.lake_queries import labels_of
+
+        super().tell_assets(context, result)
+        stream = str(result.get("stream"))
+        remember_labels(self._setting, stream, labels_of(self._setting, stream))
+
+
+def capture_dags(setting: Setting) -> Iterator[DAG]:
+    """A DAG for each declared stream; one without a schedule is triggered by hand."""
+    for stream in setting.declarations.streams.values():
+        yield from sound(partial(_dag, setting, stream))
+
+
+def _dag(setting: Setting, stream: Stream) -> DAG:
+    about = docs.CAPTURE.format(stream=stream.name, description=stream.description)
+    with DAG(
+        f"capstan_capture__{stream.name}",
+        description=f"Capture {stream.name}: {stream.description}".rstrip(": "),
+        doc_md=about + docs.FAILURES,
+        schedule=schedules.of_stream(setting, stream),
+        start_date=schedules.BEGINNING,
+        catchup=False,
+        # Two captures of one stream shut each other out.
+        max_active_runs=1,
+        tags=["capstan", "capture"],
+    ) as dag:
+        CaptureOperator(
+            task_id="capture",
+            setting=setting,
+            stream=stream.name,
+            doc_md=docs.TASKS["capture"],
+            **tried(setting, stream.notify, ("streams", stream.name, "notify")),
+        )
+    return dag

@@ -1,0 +1,77 @@
+"""Airflow's API as far as a launcher needs it: whether all is ready, the pool of Spark apps."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from capstan.airflow.local.home import USER
+from capstan.airflow.local.settings import LOOPBACK
+from capstan.errors import Broken
+
+_PARTS = ("metadatabase", "scheduler", "dag_processor")
+
+
+def unready(port: int, since: datetime) -> list[str]:
+    """The parts that are not ready yet, the API among them; nothing where all are.
+
+    Args:
+        port: Where the API is, on loopback.
+        since: A heartbeat from before this was another start's.
+    """
+    status, report = _ask(port, "GET", "/api/v2/monitor/health")
+    if status != http.client.OK or not isinstance(report, dict):
+        return ["api-server"]
+    return [part for part in _PARTS if not _healthy(part, report.get(part), since)]
+
+
+def make_pool(port: int, password: str, name: str, slots: int) -> bool:
+    """Make a pool if there is none of that name; whether it was made.
+
+    Raises:
+        Broken: `CAP-AIRFLOW` when Airflow does not do it.
+    """
+    given = {"username": USER, "password": password}
+    status, answer = _ask(port, "POST", "/auth/token", given)
+    if isinstance(answer, dict) and "access_token" in answer:
+        about = "Tasks that start Spark: how many apps run at once on this machine"
+        pool = {"name": name, "slots": slots, "description": about, "include_deferred": False}
+        token = str(answer["access_token"])
+        status, answer = _ask(port, "POST", "/api/v2/pools", pool, token)
+    if status not in (http.client.OK, http.client.CREATED, http.client.CONFLICT):
+        raise Broken(
+            "CAP-AIRFLOW",
+            f"Airflow does not make the pool {name!r}: {status}, {str(answer)[:300]}",
+            "make it by hand, under Admin, Pools",
+        )
+    return status != http.client.CONFLICT
+
+
+def _ask(
+    port: int, method: str, path: str, body: Mapping[str, object] | None = None, token: str = ""
+) -> tuple[int, object]:
+    """Status and answer of a request; 0 and the reason where there is no answer."""
+    headers = {"Content-Type": "application/json"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=10)
+    try:
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return 0, error
+    finally:
+        connection.close()
+
+
+def _healthy(part: str, found: object, since: datetime) -> bool:
+    if not isinstance(found, dict) or found.get("status") != "healthy":
+        return False
+    beat = found.get(f"latest_{part}_heartbeat")
+    if beat is None:
+        return part == "metadatabase"
+    moment = datetime.fromisoformat(str(beat))
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) >= since

@@ -1,0 +1,274 @@
+"""The launcher: starts the database and Airflow's components, watches them, and ends them all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from importlib import metadata
+from pathlib import Path
+
+from capstan.airflow.local import components, processes
+from capstan.airflow.local.api import make_pool, unready
+from capstan.airflow.local.checks import (
+    free_port,
+    is_there,
+    require_airflow,
+    require_folder,
+    whole_lake,
+)
+from capstan.airflow.local.components import AIRFLOW, Component, airflow_command
+from capstan.airflow.local.database import Postgres, check_url, embedded
+from capstan.airflow.local.home import USER, Home, tail, write_private
+from capstan.airflow.local.settings import POOL, Setup, apps_at_once, config_text, environment
+from capstan.errors import Broken
+from capstan.spark.class_archive import archive_path
+from capstan.spark.java import find_java
+
+_READY_SECONDS = 180.0
+_DATABASE_SECONDS = 60.0
+_DATABASE_PATIENCE = 10.0
+_MIGRATE_SECONDS = 300.0
+_ARCHIVE_SECONDS = 700.0
+_DATABASE = "postgres"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be launched.
+
+    Attributes:
+        home: The folder that Airflow lives in.
+        port: Of the UI and the API; 0 for one that is free.
+        dags: The folder of the DAG files.
+        lake: The lake: a folder or a URI.
+        database: URL of a PostgreSQL that is there already; None for one of the launcher's own.
+    """
+
+    home: Path
+    port: int
+    dags: Path
+    lake: str
+    database: str | None = None
+
+
+class _Stopped(Exception):
+    """Raised when the launcher was asked to stop while it was starting."""
+
+
+@dataclass(slots=True)
+class Launcher:
+    """One Airflow from its start to its end.
+
+    Attributes:
+        wanted: What is to be launched.
+        say: Called with lines for who started it.
+        stopping: Set from outside to end it.
+        hurry: Set from outside as well when it shall end at once.
+    """
+
+    wanted: Wanted
+    say: Say
+    stopping: threading.Event = field(default_factory=threading.Event)
+    hurry: threading.Event = field(default_factory=threading.Event)
+    _home: Home = field(init=False)
+    _postgres: Postgres | None = field(init=False, default=None)
+    _started: list[Component] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._home = Home(self.wanted.home.resolve())
+
+    def run(self) -> None:
+        """Launch, and return when it was asked to stop and nothing runs any more.
+
+        Raises:
+            Held: `CAP-LAUNCHER` when another launcher runs in the same home.
+            BadRequest: `CAP-PORT`, `CAP-DATABASE` or `CAP-DAGS` when what is wanted cannot be.
+            Broken: `CAP-AIRFLOW`, `CAP-DATABASE`, `CAP-JAVA`, `CAP-HOME` or `CAP-SYSTEM` when
+                something does not start, or ended too often. Nothing is left running then either.
+        """
+        processes.require_proc()
+        require_airflow()
+        require_folder(self.wanted.dags)
+        url = None if self.wanted.database is None else check_url(self.wanted.database)
+        with self._home.held():
+            self._end_orphans()
+            port = free_port(self.wanted.port)
+            self._home.clear_temporary()
+            try:
+                self._start(port, url)
+                while not self.stopping.wait(0.5):
+                    self._look_after()
+            except _Stopped:
+                return
+            finally:
+                self._stop()
+
+    def _end_orphans(self) -> None:
+        """End what a launcher that was killed left running in this home."""
+        left = self._home.left()
+        if left:
+            self.say(f"ending {len(left)} processes that an earlier launcher left here")
+            database = self._home.recorded().get(_DATABASE)
+            # They are not asked: none shall report the end of another as a failure of its task.
+            processes.end(lambda: self._home.left(spared=database))
+            # PostgreSQL writes down what it has when it is interrupted.
+            processes.end(self._home.left, ask=signal.SIGINT, patience=_DATABASE_PATIENCE)
+
+    def _start(self, port: int, url: str | None) -> None:
+        database = self._start_database() if url is None else url
+        dags, lake = self.wanted.dags.absolute(), whole_lake(self.wanted.lake)
+        setup = Setup(self._home, port, dags, lake, database)
+        write_private(self._home.folder / "airflow.cfg", config_text(setup))
+        self._home.password()
+        known = environment(setup)
+        self._make_archive(known)
+        self._migrate(known)
+        self.say("airflow: starting")
+        since = datetime.now(UTC) - timedelta(seconds=1)
+        for name, arguments in AIRFLOW.items():
+            if name == "scheduler":
+                # A task asks the API for its work, and fails where that does not answer yet.
+                self._until(
+                    lambda: "api-server" not in unready(port, since), _READY_SECONDS, "its API"
+                )
+                make_pool(port, self._home.password(), known[POOL], apps_at_once())
+            self._begin(Component(name, airflow_command(*arguments), known, self._home))
+        self._until(lambda: not unready(port, since), _READY_SECONDS, "its health report")
+        self._welcome(setup)
+
+    def _start_database(self) -> str:
+        self._postgres = postgres = embedded(self._home.folder / _DATABASE)
+        self.say("postgres: starting")
+        postgres.make()
+        postgres.make_socket()
+        name, mark = self._home.mark()
+        server = Component(
+            _DATABASE,
+            postgres.command(),
+            {**os.environ, name: mark},
+            self._home,
+            signal.SIGINT,
+            _DATABASE_PATIENCE,
+        )
+        self._begin(server)
+        self._until(postgres.is_ready, _DATABASE_SECONDS, "its database", server.log)
+        return postgres.url
+
+    def _migrate(self, known: dict[str, str]) -> None:
+        """Bring the tables to Airflow's version, if that was not done already."""
+        stamp = self._home.folder / _DATABASE / "migrated"
+        version = metadata.version("apache-airflow")
+        own = self._postgres is not None
+        if own and stamp.is_file() and stamp.read_text(encoding="utf-8") == version:
+            return
+        self.say("airflow: making its tables")
+        stamp.unlink(missing_ok=True)
+        command = airflow_command("db", "migrate")
+        done = Component("migrate", command, known, self._home, once=True)
+        code = self._carry_out(done, _MIGRATE_SECONDS, "`airflow db migrate`")
+        if code != 0:
+            raise Broken(
+                "CAP-DATABASE",
+                f"`airflow db migrate` ended with {code}:\n{tail(done.log)}",
+                f"see {done.log}",
+            )
+        if own:
+            stamp.write_text(version, encoding="utf-8")
+
+    def _make_archive(self, known: dict[str, str]) -> None:
+        """Make the archive by which Spark starts sooner, if there is none; it can be done without.
+
+        A process of its own does it: it can be ended at any time.
+        """
+        if archive_path(find_java()).is_file():
+            return
+        self.say("spark: preparing a faster start, once (about a minute)")
+        code = "from capstan.spark.class_archive import make_archive; make_archive()"
+        command = [sys.executable, "-c", code]
+        done = Component("archive", command, known, self._home, once=True)
+        if self._carry_out(done, _ARCHIVE_SECONDS, "the class archive") != 0:
+            self.say(f"spark: that failed, so apps start slower; see {done.log}")
+
+    def _carry_out(self, component: Component, seconds: float, what: str) -> int | None:
+        """Start what ends by itself, and wait for it; its exit code."""
+        self._begin(component)
+        self._until(component.has_ended, seconds, what, component.log)
+        self._started.remove(component)
+        return component.reap()
+
+    def _begin(self, component: Component) -> None:
+        self._started.append(component)
+        component.start()
+        self._record()
+
+    def _record(self) -> None:
+        self._home.record({c.name: c.process for c in self._started if c.process is not None})
+
+    def _until(
+        self, done: Callable[[], bool], seconds: float, what: str, log: Path | None = None
+    ) -> None:
+        """Wait until `done` says so, and look after the components meanwhile.
+
+        Raises:
+            _Stopped: When the launcher was asked to stop.
+            Broken: `CAP-AIRFLOW` when it takes too long.
+        """
+        end = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() > end:
+                said = f":\n{tail(log)}" if log else ""
+                raise Broken(
+                    "CAP-AIRFLOW",
+                    f"Airflow is not ready: {what} takes more than {seconds:.0f} s{said}",
+                    f"logs are in {self._home.logs}",
+                )
+            if self.stopping.wait(0.2):
+                raise _Stopped
+            self._look_after()
+
+    def _look_after(self) -> None:
+        """Begin again what has ended, and should not have."""
+        for each in self._started:
+            if each.has_ended() and not each.once:
+                self.say(f"{each.name} has ended, and is begun again; see {each.log}")
+                each.begin_again()
+                self._record()
+
+    def _welcome(self, setup: Setup) -> None:
+        missing = "" if is_there(setup.lake) else "   (not there yet: `make demo` makes one)"
+        for line in (
+            "",
+            f"Airflow is ready: {setup.url}",
+            f"  user      {USER}",
+            f"  password  {self._home.password()}   (kept in {self._home.passwords})",
+            f"  lake      {setup.lake}{missing}",
+            f"  logs      {self._home.logs}",
+            "",
+            "Ctrl-C stops it.",
+        ):
+            self.say(line)
+
+    def _stop(self) -> None:
+        """End everything, the database last; nothing of this home runs after it."""
+        if self._started:
+            self.say("stopping")
+        servers = [each for each in self._started if each.name == _DATABASE]
+        components.stop([c for c in self._started if c not in servers], self.hurry.is_set)
+        # An app that began a session of its own still bears the mark.
+        spared = servers[0].process if servers else None
+        processes.end(lambda: self._home.left(spared))
+        components.stop(servers, self.hurry.is_set)
+        self._home.record({})
+        self._home.clear_temporary()
+        if self._postgres is not None:
+            self._postgres.remove_socket()
+        if self._started:
+            self.say("stopped: nothing is left running")

@@ -1,0 +1,166 @@
+"""What Airflow is told: the file of its settings, and the environment of its components.
+
+The settings that the launcher knows stand in `airflow.cfg`, secrets among them: what Airflow starts
+inherits the environment, and no app has to know how tokens are signed.
+"""
+
+from __future__ import annotations
+
+import configparser
+import io
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from capstan.airflow.local.home import USER, Home
+from capstan.spark.java import find_java, spark_home
+
+LOOPBACK = "127.0.0.1"
+CONNECTION = "AIRFLOW_CONN_SPARK_DEFAULT"
+POOL = "CAPSTAN_POOL"
+_TASKS = 4
+_LOCAL_SPARK = json.dumps({"conn_type": "spark", "host": "local[*]"})
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One Airflow, as it was asked for.
+
+    Attributes:
+        home: Where it lives.
+        port: Of the UI and the API, on loopback.
+        dags: The folder of its DAG files.
+        lake: The lake that its DAGs work on: an absolute path or a URI.
+        database: SQLAlchemy's URL of its PostgreSQL.
+    """
+
+    home: Home
+    port: int
+    dags: Path
+    lake: str
+    database: str
+
+    @property
+    def url(self) -> str:
+        """Where the UI is."""
+        return f"http://{LOOPBACK}:{self.port}"
+
+
+def sections(setup: Setup) -> dict[str, dict[str, str]]:
+    """The settings by section and key."""
+    home, secrets = setup.home, setup.home.secrets()
+    return {
+        "core": {
+            "dags_folder": str(setup.dags),
+            "load_examples": "False",
+            # What has a schedule starts when a person says so; a DAG without one says otherwise.
+            "dags_are_paused_at_creation": "True",
+            "executor": "LocalExecutor",
+            "parallelism": str(_TASKS),
+            "execution_api_server_url": f"{setup.url}/execution/",
+            "fernet_key": secrets.fernet_key,
+            "simple_auth_manager_users": f"{USER}:admin",
+            "simple_auth_manager_passwords_file": str(home.passwords),
+        },
+        "database": {"sql_alchemy_conn": setup.database},
+        "api": {
+            "host": LOOPBACK,
+            "port": str(setup.port),
+            "base_url": setup.url,
+            "workers": "1",
+            "secret_key": secrets.secret_key,
+            "instance_name": "Capstan",
+        },
+        "api_auth": {"jwt_secret": secrets.jwt_secret},
+        "scheduler": {
+            # A task hop costs 0.2 s instead of 1 s; PostgreSQL does not mind being asked.
+            "scheduler_idle_sleep_time": "0.1",
+            # What ran when a scheduler was killed is begun again within this, not after 5 minutes.
+            "orphaned_tasks_check_interval": "30",
+        },
+        "dag_processor": {
+            # A new file shows up in 10 s instead of 5 minutes.
+            "refresh_interval": "10",
+            "dag_bundle_storage_path": str(home.folder / "bundles"),
+        },
+        "logging": {
+            "base_log_folder": str(home.logs / "tasks"),
+            "dag_processor_child_process_log_directory": str(home.logs / "dags"),
+            "colored_console_log": "False",
+        },
+    }
+
+
+def apps_at_once() -> int:
+    """How many Spark apps run at once: one for two cores, but two at least."""
+    return max(2, min(_TASKS, (os.cpu_count() or 1) // 2))
+
+
+def config_text(setup: Setup) -> str:
+    """The text of `airflow.cfg`."""
+    parser = configparser.RawConfigParser()
+    # Airflow expands what it reads: a percent sign is written twice.
+    parser.read_dict(
+        {
+            section: {key: value.replace("%", "%%") for key, value in keys.items()}
+            for section, keys in sections(setup).items()
+        }
+    )
+    text = io.StringIO()
+    text.write("# Written anew by `python -m capstan.airflow.local` at each start.\n\n")
+    parser.write(text)
+    return text.getvalue()
+
+
+def environment(setup: Setup, given: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of the components, and so of the apps that Airflow submits.
+
+    Connections, variables and settings of Airflow that stand in `given` are kept, except the
+    settings that the launcher makes: those would win over its file.
+
+    Args:
+        setup: The Airflow.
+        given: The environment to begin with; by default that of this process.
+
+    Raises:
+        Broken: `CAP-JAVA` when there is no Java for Spark.
+    """
+    kept = dict(os.environ if given is None else given)
+    own = {f"AIRFLOW__{s}__{k}".upper() for s, keys in sections(setup).items() for k in keys}
+    for name in list(kept):
+        # A secret or a setting may also come from a command: AIRFLOW__CORE__FERNET_KEY_CMD.
+        if name in own or name.removesuffix("_CMD").removesuffix("_SECRET") in own:
+            del kept[name]
+    # Not resolved: an environment's Python is known by the path it is started with.
+    programs = str(Path(sys.executable).absolute().parent)
+    temporary = str(setup.home.temporary)
+    name, mark = setup.home.mark()
+    return {
+        CONNECTION: _LOCAL_SPARK,
+        POOL: "spark",
+        **kept,
+        name: mark,
+        "AIRFLOW_HOME": str(setup.home.folder),
+        "AIRFLOW_CONFIG": str(setup.home.folder / "airflow.cfg"),
+        "CAPSTAN_LAKE": setup.lake,
+        "JAVA_HOME": str(spark_home(find_java())),
+        # The first spark-submit on the path is the one that Airflow starts.
+        "PATH": os.pathsep.join([programs, kept.get("PATH", os.defpath)]),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONUNBUFFERED": "1",
+        "SPARK_LOCAL_IP": LOOPBACK,
+        "SPARK_LOCAL_DIRS": temporary,
+        "TMPDIR": temporary,
+        **_no_proxy(kept),
+    }
+
+
+def _no_proxy(given: Mapping[str, str]) -> dict[str, str]:
+    """Components talk to each other over loopback, whatever proxy this machine has."""
+    there = given.get("no_proxy") or given.get("NO_PROXY") or ""
+    listed = ",".join(part for part in (there, LOOPBACK, "localhost") if part)
+    return {"no_proxy": listed, "NO_PROXY": listed}

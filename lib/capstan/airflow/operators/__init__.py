@@ -1,0 +1,1 @@
+"""Operators and the sensor, and what they tell Airflow."""

@@ -1,0 +1,66 @@
+"""Figures of a stream to where Airflow sends its own: StatsD or OpenTelemetry, by `[metrics]`."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from airflow.sdk.configuration import conf
+from airflow.sdk.observability import stats
+
+from capstan.airflow.settings import Setting
+from capstan.core.config import check_name
+
+if TYPE_CHECKING:
+    from capstan.reporting.metrics import Sample
+
+_log = logging.getLogger(__name__)
+
+
+def tell_stream(setting: Setting, stream: object) -> None:
+    """Tell how far a stream is and what came of its runs, if anybody listens.
+
+    The samples are those of `capstan metrics`. What goes wrong with it is logged, and no more.
+
+    Args:
+        setting: Where Capstan works.
+        stream: Its name; of anything else nothing is told.
+    """
+    if not isinstance(stream, str) or not _wanted():
+        return
+    # Not at the top: DAG files are parsed without what reads tables.
+    from capstan.reporting.metrics import run_samples, stream_samples
+    from capstan.reporting.run_view import list_runs
+    from capstan.storage.lake import Lake
+
+    try:
+        name, lake = check_name("stream", stream), Lake.at(setting.lake)
+        samples = stream_samples(lake, setting.declarations, [name])
+        for sample in (*samples, *run_samples(list_runs(lake, stream=name))):
+            _gauge(sample)
+    except Exception:
+        _log.warning("the figures of %s could not be told", stream, exc_info=True)
+
+
+def _gauge(sample: Sample) -> None:
+    from capstan.reporting.metrics import dotted
+
+    if _keeps_tags():
+        stats.gauge(f"capstan.{sample.metric}", sample.value, tags=dict(sample.tags))
+    else:
+        stats.gauge(dotted(sample), sample.value)
+
+
+def _wanted() -> bool:
+    return _is_on("statsd_on") or _is_on("statsd_datadog_enabled") or _is_on("otel_on")
+
+
+def _keeps_tags() -> bool:
+    """Whether tags arrive: plain StatsD has none, and all streams would be one gauge."""
+    if _is_on("statsd_datadog_enabled"):
+        return True
+    return _is_on("statsd_influxdb_enabled") if _is_on("statsd_on") else _is_on("otel_on")
+
+
+def _is_on(option: str) -> bool:
+    return bool(conf.getboolean("metrics", option, fallback=False))

@@ -1,0 +1,1 @@
+"""Pages in Airflow's web server: routes, permissions and security headers."""

@@ -1,0 +1,132 @@
+"""Who may see what of a lake: whoever may see the DAGs that the data belongs to.
+
+What a tape holds belongs to the DAG that captures it, also where that DAG is not there: then it is
+for those alone whom Airflow lets see a DAG of that name. A replay and its runs belong to the DAG
+that runs it, which is `capstan_replay` for runs of no declared replay, and to that of the stream
+that it plays.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.models.dag import DagModel
+
+from capstan.core.config import Declarations, Replay, check_name
+from capstan.errors import BadRequest
+from capstan.reporting.run_view import RunView
+
+REPLAY_DAG = "capstan_replay"
+ROLLBACK_DAG = "capstan_rollback"
+
+
+def capture_dag(stream: str) -> str:
+    """The id of the DAG that captures a stream."""
+    return f"capstan_capture__{stream}"
+
+
+def replay_dag(replay: Replay) -> str:
+    """The id of the DAG that runs a declared replay: its own, if it follows or has a schedule."""
+    if replay.follow is not None:
+        return f"capstan_follow__{replay.name}"
+    return REPLAY_DAG if replay.schedule is None else f"capstan_backfill__{replay.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What one user may see, as Airflow's auth manager has it.
+
+    Attributes:
+        user: The user, who is logged in.
+    """
+
+    user: BaseUser
+
+    def streams(self, names: Iterable[str]) -> set[str]:
+        """Those of the streams whose data the user may see."""
+        dags = {capture_dag(name): name for name in names}
+        return {dags[dag] for dag in _readable(dags, self.user)}
+
+    def stream(self, name: str) -> bool:
+        """Whether the user may see the data of a stream."""
+        return bool(self.streams([name]))
+
+    def replays(self, replays: Iterable[Replay]) -> list[Replay]:
+        """Those of the declared replays that the user may see, in their order."""
+        listed = list(replays)
+        needed = {
+            replay.name: {replay_dag(replay), capture_dag(replay.stream)} for replay in listed
+        }
+        seen = _readable({dag for dags in needed.values() for dag in dags}, self.user)
+        return [replay for replay in listed if needed[replay.name] <= seen]
+
+    def declared(self, declarations: Declarations) -> Declarations:
+        """Of what is declared that which the user may see: all but other streams and replays."""
+        seen = self.streams(declarations.streams)
+        replays = {each.name: each for each in self.replays(declarations.replays.values())}
+        streams = {name: each for name, each in declarations.streams.items() if name in seen}
+        return replace(declarations, streams=streams, replays=replays)
+
+    def runs(self, runs: Iterable[RunView], declarations: Declarations) -> list[RunView]:
+        """Those of the runs that the user may see, in their order."""
+        needed = {
+            run.run: {capture_dag(run.stream), _run_dag(run, declarations)}
+            for run in runs
+            if _is_name(run.stream)
+        }
+        seen = _readable({dag for dags in needed.values() for dag in dags}, self.user)
+        return [run for run in runs if run.run in needed and needed[run.run] <= seen]
+
+    def may_replay(self) -> bool:
+        """Whether the user may trigger `capstan_replay`."""
+        return self._may_trigger(REPLAY_DAG)
+
+    def may_roll_back(self) -> bool:
+        """Whether the user may trigger `capstan_rollback`."""
+        return self._may_trigger(ROLLBACK_DAG)
+
+    def _may_trigger(self, dag: str) -> bool:
+        return get_auth_manager().is_authorized_dag(
+            method="POST",
+            access_entity=DagAccessEntity.RUN,
+            details=DagDetails(id=dag, team_name=_teams([dag]).get(dag)),
+            user=self.user,
+        )
+
+
+def _run_dag(run: RunView, declarations: Declarations) -> str:
+    name = run.request.get("replay")
+    replay = declarations.replays.get(name) if isinstance(name, str) else None
+    return REPLAY_DAG if replay is None else replay_dag(replay)
+
+
+def _is_name(stream: str) -> bool:
+    """Whether a name out of a ledger may name a stream: nothing else is asked about."""
+    try:
+        check_name("stream", stream)
+    except BadRequest:
+        return False
+    return True
+
+
+def _readable(dags: Collection[str], user: BaseUser) -> set[str]:
+    """Those of the DAGs that a user may read."""
+    teams = _teams(dags)
+    by_team: dict[str | None, set[str]] = defaultdict(set)
+    for dag in dags:
+        by_team[teams.get(dag)].add(dag)
+    found: set[str] = set()
+    for team, ids in by_team.items():
+        found |= get_auth_manager().filter_authorized_dag_ids(
+            dag_ids=ids, user=user, method="GET", team_name=team
+        )
+    return found
+
+
+def _teams(dags: Collection[str]) -> Mapping[str, str | None]:
+    return DagModel.get_dag_id_to_team_name_mapping(list(dags))

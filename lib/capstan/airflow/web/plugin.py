@@ -1,0 +1,64 @@
+"""The page inside Airflow's UI, as a plugin: streams, tapes, runs, coverage, and what to fill.
+
+Airflow loads plugins in each of its processes, tasks among them, and only the API server serves
+this one. So nothing of it is imported before the first request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow.configuration import conf
+from airflow.plugins_manager import AirflowPlugin
+
+PREFIX = "/capstan"
+"""Where the pages are, below the address of the UI."""
+
+_Scope = MutableMapping[str, Any]
+_Receive = Callable[[], Awaitable[_Scope]]
+_Send = Callable[[_Scope], Awaitable[None]]
+
+
+async def app(scope: _Scope, receive: _Receive, send: _Send) -> None:
+    """The pages as an ASGI application, made at its first request and beside the server's loop."""
+    from starlette.concurrency import run_in_threadpool
+
+    pages = await run_in_threadpool(_pages)
+    await pages(scope, receive, send)
+
+
+@lru_cache(maxsize=1)
+def _pages() -> Callable[[_Scope, _Receive, _Send], Awaitable[None]]:
+    from capstan.airflow.web.prefetch import read_ahead
+    from capstan.airflow.web.routes import make_app, setting
+
+    pages = make_app()
+    read_ahead(setting)
+    return pages
+
+
+def place(path: str) -> str:
+    """The place of a path below the UI, on the UI's own server."""
+    base: str = conf.get("api", "base_url", fallback="/") or "/"
+    return urlsplit(base).path.rstrip("/") + path
+
+
+class CapstanPlugin(AirflowPlugin):
+    """Puts *Capstan* into the navigation of Airflow's UI."""
+
+    name = "capstan"
+    fastapi_apps = [{"name": "capstan", "app": app, "url_prefix": PREFIX}]  # noqa: RUF012
+    external_views = [  # noqa: RUF012
+        {
+            "name": "Capstan",
+            "href": place(f"{PREFIX}/"),
+            "destination": "nav",
+            "url_route": "capstan",
+            "nav_top_level": True,
+            "icon": place(f"{PREFIX}/icon.svg"),
+            "icon_dark_mode": place(f"{PREFIX}/icon-dark.svg"),
+        }
+    ]

@@ -1,0 +1,234 @@
+"""Which rows differ: found in differing cells only, counted exactly, shown as a sample.
+
+Rows are told apart by their hash pair, with multiplicity; their values are read only for the
+sample. Within a group (a cell, or where keys are declared a key in a cell) as many rows count as
+*changed* as are both missing and extra there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import groupby
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql.types import DecimalType, StructField
+
+from capstan.audit.result import Finding
+from capstan.audit.row_view import View, place_of, time_of
+from capstan.storage.tape.fingerprint import row_hashes
+from capstan.storage.tape.region_sql import quoted
+
+_GROUP = ("k1", "k2")
+_HASHES = ("h1", "h2")
+_AS_TEXT = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "timeZone": "UTC",
+    "ignoreNullFields": "false",
+}
+_Values = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a comparison of rows.
+
+    Attributes:
+        view: The rows.
+        fields: The compared columns, in the order in which they are hashed.
+        keys: Those of them that identify a row within its cell; may be empty.
+    """
+
+    view: View
+    fields: Sequence[StructField]
+    keys: Sequence[StructField] = ()
+
+    def rows(self, cells: DataFrame, sign: int) -> DataFrame:
+        """Place, key hashes, row hashes, `sign` and as JSON the values of the rows in `cells`."""
+        data = self.view.data
+        keys = row_hashes(self.keys, data) if self.keys else (F.lit(0), F.lit(0))
+        hashes = zip(_GROUP + _HASHES, keys + row_hashes(self.fields, data), strict=True)
+        rows = self.view.frame.select(
+            *self.view.place,
+            *(column.cast("bigint").alias(name) for name, column in hashes),
+            F.lit(sign).alias("sign"),
+            row_text(self.fields, data).alias("text"),
+        )
+        return within(rows, cells)
+
+
+@dataclass(frozen=True, slots=True)
+class RowDifferences:
+    """Counts of rows by kind, and a sample of them."""
+
+    totals: Mapping[str, int]
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Differing rows of one group: their place, and the values of missing and extra ones."""
+
+    worker: int | None
+    time: tuple[int | None, ...]
+    missing: list[_Values]
+    extra: list[_Values]
+
+
+def row_text(fields: Iterable[StructField], data: Column | None = None) -> Column:
+    """A row's values as JSON text.
+
+    Args:
+        fields: The columns.
+        data: The struct that holds them; by default they are columns of the frame.
+    """
+
+    def value(field: StructField) -> Column:
+        found = F.col(quoted(field.name)) if data is None else data.getField(field.name)
+        if isinstance(field.dataType, DecimalType):
+            found = found.cast("string")  # A JSON number would be read as a float.
+        return found.alias(field.name)
+
+    return F.to_json(F.struct(*map(value, fields)), _AS_TEXT)
+
+
+def within(rows: DataFrame, cells: DataFrame) -> DataFrame:
+    """The rows whose place is that of one of `cells`; NULL matches NULL."""
+    same = [F.col(f"r.{name}").eqNullSafe(F.col(f"c.{name}")) for name in place_of(cells)]
+    return rows.alias("r").join(cells.alias("c"), reduce(lambda a, b: a & b, same), "left_semi")
+
+
+def row_differences(expected: Side, actual: Side, cells: DataFrame, limit: int) -> RowDifferences:
+    """The rows that differ in some cells.
+
+    Args:
+        expected: What should be there.
+        actual: What is there.
+        cells: The differing cells, by place.
+        limit: How many findings to give at most.
+    """
+    wanted, found = expected.rows(cells, 1), actual.rows(cells, -1)
+    group = [*place_of(cells), *_GROUP]
+    net = (
+        wanted.drop("text")
+        .unionByName(found.drop("text"))
+        .groupBy(*group, *_HASHES)
+        .agg(F.sum("sign").alias("net"))
+        .where("net <> 0")
+        .persist()
+    )
+    try:
+        totals = _totals(net, group)
+        missing, extra = _sample(net, group, limit)
+    finally:
+        net.unpersist()
+    values = _values(wanted.unionByName(found), [*missing, *extra])
+    groups = _grouped(group, (missing, extra), values, limit)
+    return RowDifferences(totals, tuple(_findings(groups))[:limit])
+
+
+def _totals(net: DataFrame, group: list[str]) -> dict[str, int]:
+    """Exact counts of rows by kind."""
+    by_group = net.groupBy(*group).agg(
+        F.sum(F.greatest("net", F.lit(0))).alias("missing"),
+        F.sum(F.greatest(-F.col("net"), F.lit(0))).alias("extra"),
+    )
+    paired = F.least("missing", "extra")
+    found = by_group.agg(
+        F.sum(F.col("missing") - paired).alias("missing"),
+        F.sum(F.col("extra") - paired).alias("extra"),
+        F.sum(paired).alias("changed"),
+    ).first()
+    assert found is not None
+    return {kind: found[kind] or 0 for kind in ("missing", "extra", "changed")}
+
+
+def _sample(net: DataFrame, group: list[str], limit: int) -> tuple[list[Row], list[Row]]:
+    """The first missing and the first extra rows, of groups that both samples cover."""
+    order = [*group, *_HASHES]
+    first, second = (
+        net.where(condition).orderBy(*order).limit(limit) for condition in ("net > 0", "net < 0")
+    )
+    rows = sorted(first.unionByName(second).collect(), key=lambda row: _order(order, row))
+    sides = [row for row in rows if row["net"] > 0], [row for row in rows if row["net"] < 0]
+    # What a side lacks beyond its limit would leave rows of the other without their counterpart.
+    ends = [_order(group, side[-1]) for side in sides if len(side) == limit]
+    end = min(ends, default=None)
+    missing, extra = (
+        [row for row in side if end is None or _order(group, row) <= end] for side in sides
+    )
+    return missing, extra
+
+
+def _order(names: Iterable[str], row: Row) -> tuple[tuple[bool, int], ...]:
+    """Sorts as Spark does, NULL first."""
+    return tuple((row[name] is not None, row[name] or 0) for name in names)
+
+
+def _values(rows: DataFrame, sample: list[Row]) -> dict[tuple[object, ...], _Values]:
+    """The values of sampled rows, by sign, place and hashes."""
+    names = ["sign", *place_of(rows), *_HASHES]
+    kinds = ", ".join(f"{n} {'INT' if n in ('sign', 'worker') else 'BIGINT'}" for n in names)
+    signed = [(1 if row["net"] > 0 else -1, *(row[n] for n in names[1:])) for row in sample]
+    listed = rows.sparkSession.createDataFrame(signed, kinds)
+    same = [F.col(f"r.{name}").eqNullSafe(F.col(f"s.{name}")) for name in names]
+    joined = rows.alias("r").join(
+        F.broadcast(listed.alias("s")), reduce(lambda a, b: a & b, same), "left_semi"
+    )
+    found = joined.groupBy(*names).agg(F.first("text").alias("text"))
+    return {tuple(row[name] for name in names): json.loads(row["text"]) for row in found.collect()}
+
+
+def _grouped(
+    group: list[str],
+    sides: tuple[list[Row], list[Row]],
+    values: dict[tuple[object, ...], _Values],
+    limit: int,
+) -> Iterable[_Group]:
+    tagged = [(row, side) for side, rows in enumerate(sides) for row in rows]
+    tagged.sort(key=lambda pair: _order(group, pair[0]))
+    places = [name for name in group if name not in _GROUP]
+    for _, members in groupby(tagged, key=lambda pair: _order(group, pair[0])):
+        listed = list(members)
+        rows: tuple[list[_Values], list[_Values]] = ([], [])
+        for row, side in listed:
+            key = (-1 if side else 1, *(row[name] for name in (*places, *_HASHES)))
+            copies = min(abs(row["net"]), limit)
+            rows[side].extend([values.get(key, {})] * copies)
+        first = listed[0][0]
+        yield _Group(first["worker"], time_of(first), *rows)
+
+
+def _findings(groups: Iterable[_Group]) -> Iterable[Finding]:
+    for group in groups:
+        pairs = _pairs(group.missing, group.extra)
+        for i, j in pairs:
+            yield Finding(group.worker, group.time, "changed", group.missing[i], group.extra[j])
+        paired = [set(side) for side in zip(*pairs, strict=True)] or [set(), set()]
+        for i, row in enumerate(group.missing):
+            if i not in paired[0]:
+                yield Finding(group.worker, group.time, "missing", row, None)
+        for j, row in enumerate(group.extra):
+            if j not in paired[1]:
+                yield Finding(group.worker, group.time, "extra", None, row)
+
+
+def _pairs(missing: Sequence[_Values], extra: Sequence[_Values]) -> list[tuple[int, int]]:
+    """Pairs of missing and extra rows, those with the most equal values first."""
+    scored = sorted(
+        (-sum(b.get(name) == value for name, value in a.items()), i, j)
+        for i, a in enumerate(missing)
+        for j, b in enumerate(extra)
+    )
+    pairs: list[tuple[int, int]] = []
+    used: tuple[set[int], set[int]] = (set(), set())
+    for _, i, j in scored:
+        if i not in used[0] and j not in used[1]:
+            pairs.append((i, j))
+            used[0].add(i)
+            used[1].add(j)
+    return pairs

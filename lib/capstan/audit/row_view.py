@@ -1,0 +1,119 @@
+"""Rows of any frame, seen alike: which worker and time each belongs to, and where its data is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
+
+from capstan.audit.result import CellTime
+from capstan.audit.table_shape import Shape, check_time
+from capstan.core.times import Coordinate, Kind, TimeType
+from capstan.storage.tape.region_sql import quoted
+
+_PLACE = re.compile(r"worker|t[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A frame of rows, and where in it are worker, time and data.
+
+    Attributes:
+        frame: The rows.
+        worker: The worker's number, INT, or NULL.
+        times: Per coordinate its value as BIGINT, or NULL.
+        data: The struct that holds the data columns; None when they are the frame's own.
+    """
+
+    frame: DataFrame
+    worker: Column
+    times: tuple[Column, ...]
+    data: Column | None = None
+
+    @property
+    def place(self) -> list[Column]:
+        """The columns `worker, t0, t1, ...`."""
+        named = [time.alias(f"t{i}") for i, time in enumerate(self.times)]
+        return [self.worker.alias("worker"), *named]
+
+
+def tape_view(frame: DataFrame, time_type: TimeType, like: Shape | None = None) -> View:
+    """The rows of `records` or `events`.
+
+    Args:
+        frame: The rows.
+        time_type: The coordinates of their time.
+        like: Keep of worker and time only what tables of this shape keep; all by default.
+    """
+    times = [_number(F.col(f"time.{c.name}"), c) for c in time_type.coordinates]
+    worker = F.col("worker")
+    if like is not None:
+        kept = like.times_for(time_type)
+        times = [_no_time() if k is None else t for t, k in zip(times, kept, strict=True)]
+        worker = _no_worker() if like.worker is None else worker
+    return View(frame, worker, tuple(times), F.col("data"))
+
+
+def table_view(
+    frame: DataFrame, shape: Shape, time_type: TimeType, workers: Mapping[int, str] | None = None
+) -> View:
+    """The rows of a table of this shape.
+
+    Args:
+        frame: The table.
+        shape: Its worker and time columns.
+        time_type: The coordinates of the stream's time.
+        workers: Labels by worker number, needed where the worker's column is a label.
+
+    Raises:
+        BadRequest: `CAP-AUDIT-COLUMNS` for a time column that cannot hold its coordinate.
+    """
+    times: list[Column] = []
+    for column, coordinate in zip(shape.times_for(time_type), time_type.coordinates, strict=True):
+        if column is None:
+            times.append(_no_time())
+            continue
+        check_time(column, frame.select(F.expr(column)).schema[0].dataType, coordinate.kind)
+        times.append(_number(F.expr(column), coordinate))
+    return View(frame, _worker(frame, shape, workers or {}), tuple(times))
+
+
+def _worker(frame: DataFrame, shape: Shape, workers: Mapping[int, str]) -> Column:
+    if shape.worker is None:
+        return _no_worker()
+    column = F.col(quoted(shape.worker))
+    if not isinstance(frame.schema[shape.worker].dataType, StringType):
+        return column.cast("int")
+    cases = [F.when(column == label, F.lit(worker)) for worker, label in workers.items()]
+    return F.coalesce(*cases, _no_worker())
+
+
+def _no_worker() -> Column:
+    return F.lit(None).cast("int")
+
+
+def _no_time() -> Column:
+    return F.lit(None).cast("bigint")
+
+
+def _number(column: Column, coordinate: Coordinate) -> Column:
+    """A coordinate's column as BIGINT: the value itself, days or microseconds."""
+    if coordinate.kind is Kind.BIGINT:
+        return column.cast("bigint")
+    if coordinate.kind is Kind.DATE:
+        return F.unix_date(column).cast("bigint")
+    return F.unix_micros(column.cast("timestamp"))
+
+
+def place_of(cells: DataFrame) -> list[str]:
+    """The names of the columns that say which cell: `worker, t0, t1, ...`."""
+    return [name for name in cells.columns if _PLACE.fullmatch(name)]
+
+
+def time_of(row: Row) -> CellTime:
+    """The time of a collected row with the columns `t0, t1, ...` in this order."""
+    return tuple(row[name] for name in row.__fields__ if name[0] == "t" and _PLACE.fullmatch(name))

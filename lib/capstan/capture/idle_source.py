@@ -1,0 +1,102 @@
+"""An idle source: where nothing has come for so long, the clock moves the frontier.
+
+A record that comes after a silence of `idle_after` may still be as late as the stream allows. So an
+idle worker moves on to the present, less `idle_after`, less `lateness`; never back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from pyarrow import dataset
+
+from capstan.capture import classify as domain
+from capstan.capture.in_process_events import numbered
+from capstan.capture.progress_events import CLOSING, Statement, moved
+from capstan.capture.roster import OpenWorker, Roster
+from capstan.capture.stall_check import moments
+from capstan.core.config import EventTime, Stream
+from capstan.core.times import Time
+from capstan.instrumentation import reached
+from capstan.storage import delta
+from capstan.storage.arrow_scan import read_columns
+from capstan.storage.data_files import files_between
+from capstan.storage.tape.feed import Claim
+from capstan.storage.tape.tape import Tape, append_few_events, newest_cut
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def detail_of(tape: Tape, stream: Stream, now: datetime) -> dict[str, object] | None:
+    """Which workers the clock moves, and to where; None where it moves none.
+
+    Args:
+        tape: The tape, with all on it that has arrived.
+        stream: The declaration.
+        now: The present moment.
+    """
+    time = stream.time
+    if not isinstance(time, EventTime) or time.idle_after is None or time.lateness is None:
+        return None
+    bound = domain.watermark(time, domain.since_epoch(now - time.idle_after), domain.NEVER)
+    roster = Roster.load(tape, newest_cut(tape))
+    behind = [worker for worker in roster.workers if worker.held[-1] < bound]
+    if not behind:
+        return None
+    busy = _busy_since(tape, now - time.idle_after)
+    if time.watermark == "stream":
+        behind = [] if busy else behind
+    idle = [worker.number for worker in behind if worker.number not in busy]
+    return {"workers": idle, "event": bound} if idle else None
+
+
+def carry_out(_: SparkSession, tape: Tape, claim: Claim) -> None:
+    """Move idle workers on, in one commit: the batch of this claim."""
+    cut = newest_cut(tape)
+    roster = Roster.load(tape, cut)
+    numbers = claim.detail["workers"]
+    assert isinstance(numbers, Collection)
+    event = int(str(claim.detail["event"]))
+
+    def held(worker: OpenWorker) -> Time:
+        last = max(event, worker.held[-1]) if worker.number in numbers else worker.held[-1]
+        # The number of the batch comes first where times have one.
+        return Time((*(claim.batch + 1 for _ in worker.held[1:]), last))
+
+    after = replace(roster, workers=tuple(replace(w, held=held(w)) for w in roster.workers))
+    statements: list[Statement] = [
+        (new.number, CLOSING, moved(old.on_tape, new.held))
+        for old, new in zip(roster.workers, after.workers, strict=True)
+        if old.on_tape != new.held
+    ]
+    events = numbered(
+        tape.time_type,
+        statements,
+        roster.positions(),
+        batch=claim.batch,
+        commit=cut.commit + 1,
+    )
+    note = {"stream": tape.name, "batch": claim.batch, "idle": len(numbers)}
+    append_few_events(tape, events, cut.commit + 1, note)
+    reached("idle.events", stream=tape.name, workers=len(numbers))
+
+
+def _busy_since(tape: Tape, moment: datetime) -> set[int]:
+    """Workers that have received records since a moment, as the tape's commits tell."""
+    recent: int | None = None
+    for commit, made in moments(tape, newest_cut(tape).commit):
+        if made < moment:
+            break
+        recent = commit
+    if recent is None:
+        return set()
+    path = tape.paths.events
+    table = delta.open_table(path)
+    files = files_between(path, table, "commit", recent)
+    rows = read_columns(path, ["worker", "kind", "commit"], table, files)
+    messages = (dataset.field("commit") >= recent) & (dataset.field("kind") == "messages")
+    return set(rows.filter(messages)["worker"].to_pylist())

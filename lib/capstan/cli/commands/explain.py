@@ -1,0 +1,113 @@
+"""`explain`: the graph of a pipeline and its stages, without a JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from capstan.cli.context import shell_of
+from capstan.cli.output import facts
+
+if TYPE_CHECKING:
+    from capstan.pipeline import Pipeline, Pipelines, Plan
+
+
+def explain(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="PIPELINE", help="The pipeline's name.")],
+    mermaid: Annotated[
+        bool, typer.Option("--mermaid", help="Print the picture alone, in Mermaid's language.")
+    ] = False,
+) -> int:
+    """Show a pipeline: its graph, and the stages that it runs in, with a shuffle between them."""
+    from capstan import pipeline as dag
+
+    shell = shell_of(context)
+    pipeline = known(shell.declarations().pipelines).get(name)
+    plan = pipeline.plan()
+    picture = dag.mermaid(plan)
+    if mermaid and not shell.output.as_json:
+        shell.output.answer({}, picture.rstrip())
+        return 0
+    shell.output.answer(
+        {**described(pipeline, plan), "mermaid": picture},
+        facts(
+            f"pipeline {name}",
+            [
+                ("about", pipeline.description),
+                ("function", pipeline.function),
+                ("code", pipeline.code_hash[:16]),
+                (
+                    "reads back",
+                    "to the very first record" if pipeline.unbounded else _back(pipeline),
+                ),
+                ("reads ahead", str(pipeline.lookahead) if pipeline.lookahead else "nothing"),
+                ("tables", [table.source for table in pipeline.tables]),
+                ("targets", [f"{s.node} to {s.target}" for s in pipeline.sinks if s.target]),
+                ("", ""),
+            ],
+        ),
+        dag.explain(plan.dag).rstrip(),
+    )
+    return 0
+
+
+def known(references: Mapping[str, str] | None = None) -> Pipelines:
+    """The pipelines that can be named: those that are declared, and those that come along.
+
+    Args:
+        references: Where declared ones are registered, by name.
+    """
+    from capstan.demo import pipelines as flight_pipelines
+    from capstan.pipeline import pipelines
+
+    # To import it is to register them.
+    assert flight_pipelines is not None
+    return pipelines(references=references)
+
+
+def described(pipeline: Pipeline, plan: Plan) -> dict[str, object]:
+    """A pipeline, its graph and its stages as one JSON object; lengths of time as text."""
+    graph = plan.dag
+    names = [node.name for node in graph.nodes]
+    return {
+        "pipeline": pipeline.name,
+        "description": pipeline.description,
+        "function": pipeline.function,
+        "code": pipeline.code_hash,
+        "unbounded": pipeline.unbounded,
+        "lookback": str(pipeline.lookback),
+        "lookahead": str(pipeline.lookahead),
+        "tables": {table.source: table.function for table in pipeline.tables},
+        "sinks": {sink.node: sink.target for sink in pipeline.sinks},
+        "nodes": [
+            {
+                "node": node.name,
+                "kind": node.kind.value,
+                "key": None if node.key is None else str(node.key),
+                "does": None if node.operator is None else node.operator.describe(),
+                "columns": {field.name: str(field.type) for field in node.schema},
+            }
+            for node in (graph.nodes[number] for number in graph.execution_order)
+        ],
+        "edges": [[names[edge.source], names[edge.target]] for edge in graph.edges],
+        "stages": [
+            {
+                "stage": stage.number,
+                "key": None if stage.key is None else str(stage.key),
+                "nodes": list(stage.nodes),
+                "inputs": [
+                    {"from": entry.producer, "by": entry.columns and list(entry.columns)}
+                    for entry in stage.inputs
+                ],
+                "sinks": list(stage.sinks),
+            }
+            for stage in plan.stages
+        ],
+    }
+
+
+def _back(pipeline: Pipeline) -> str:
+    return str(pipeline.lookback) if pipeline.lookback else "nothing"

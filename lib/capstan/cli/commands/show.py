@@ -1,0 +1,125 @@
+"""`streams`, `show` and `runs`: what is there, told from the tables alone, without a JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from capstan.cli.context import shell_of
+from capstan.cli.options import AsOf, Stream
+from capstan.cli.output import facts, table
+
+
+def streams(context: typer.Context) -> int:
+    """List the streams: those on tape, and those that are declared and not captured yet."""
+    from capstan.reporting import listings as tables
+
+    shell = shell_of(context)
+    rows = tables.stream_rows(shell.lake, shell.declarations())
+    shell.output.answer(
+        {"lake": shell.lake.root, "streams": rows},
+        table(
+            f"streams of {shell.lake.root}",
+            ("stream", "on tape", "commit", "workers", "events", "records", "late", "frontier"),
+            [
+                (
+                    row["stream"],
+                    row.get("error") or row["captured"],
+                    row.get("cut"),
+                    row.get("workers"),
+                    row.get("events"),
+                    row.get("records"),
+                    row.get("late"),
+                    "closed" if row.get("closed") else row.get("frontier"),
+                )
+                for row in rows
+            ],
+        ),
+    )
+    return 0
+
+
+def show(context: typer.Context, stream: Stream, as_of: AsOf = None) -> int:
+    """Show a tape: its workers with events, records, holdings and frontier; its late rows."""
+    from capstan.reporting import listings as tables
+
+    shell = shell_of(context)
+    value = tables.tape_facts(shell.lake, stream, as_of)
+    workers, late, verified = value["workers"], value["late"], value["verified"]
+    assert isinstance(workers, list)
+    shell.output.answer(
+        value,
+        facts(
+            f"stream {stream}",
+            [
+                ("commit", f"{value['cut']} of {value['newest']}"),
+                ("times", value["times"]),
+                ("frontier", "closed" if value["closed"] else value["frontier"]),
+                ("late", late),
+                ("verified", verified and _verified(verified)),
+                ("retired before", value["retired"]),
+                ("columns", value["columns"]),
+                ("", ""),
+            ],
+        ),
+        table(
+            "",
+            ("worker", "label", "events", "records", "frontier", "holdings", "verified to"),
+            [
+                (
+                    each["worker"],
+                    each["label"],
+                    each["events"],
+                    each["records"],
+                    "closed" if each["closed"] else each["frontier"],
+                    [f"{time} x{count}" for time, count in each["holdings"]],
+                    each["verified"],
+                )
+                for each in workers
+            ],
+        ),
+    )
+    return 0
+
+
+def _verified(verified: object) -> str:
+    assert isinstance(verified, Mapping)
+    return f"found sound up to commit {verified['cut']}, {verified['at']}"
+
+
+def runs(
+    context: typer.Context,
+    target: Annotated[
+        str | None, typer.Option(help="Only runs into this target.", metavar="TABLE")
+    ] = None,
+    stream: Annotated[
+        str | None, typer.Option(help="Only runs of this stream.", metavar="STREAM")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="At most this many; 0 for all.")] = 20,
+) -> int:
+    """List what was done, the newest first: runs, their state and what they played."""
+    from capstan.reporting import listings as tables
+
+    shell = shell_of(context)
+    found = tables.run_rows(shell.lake, shell.declarations(), target, stream)
+    shown = found[:limit] if limit else found
+    columns = (
+        "run", "stream", "target", "state", "attempts", "records", "since", "until", "version",
+        "at",
+    )  # fmt: skip
+    more = len(found) - len(shown)
+    shell.output.answer(
+        {"runs": shown, "total": len(found)},
+        table(
+            "", columns, [[_short(row[name], shell.lake.root) for name in columns] for row in shown]
+        ),
+        f"{len(found)} runs" + (f", {more} older ones not shown" if more else ""),
+    )
+    return 0
+
+
+def _short(value: object, lake: str) -> object:
+    """A path of one of the lake's own tables as its name."""
+    return value.removeprefix(f"{lake}/tables/") if isinstance(value, str) else value

@@ -1,0 +1,124 @@
+"""What every command needs: the lake, the declarations, the output, a Spark session."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from capstan.cli.output import Output
+from capstan.cli.progress import Watch, Work, watching
+from capstan.core.config import Declarations, default_path, load_sound
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from capstan.spark.session import Later
+    from capstan.storage.lake import Lake
+
+DEFAULT_LAKE = "./lake"
+
+
+@dataclass(slots=True)
+class Shell:
+    """The options that all commands share, and what follows from them.
+
+    Attributes:
+        output: Where answers and errors go.
+        place: The lake, as it was given.
+        streams: The declaration file, if one was named.
+        debug: Whether errors come with a traceback.
+    """
+
+    output: Output
+    place: str = DEFAULT_LAKE
+    streams: str | None = None
+    debug: bool = False
+
+    @property
+    def lake(self) -> Lake:
+        """The lake, which may not be there."""
+        from capstan.storage.lake import Lake
+
+        return Lake.at(self.place)
+
+    def declarations(self, *, required: bool = False) -> Declarations:
+        """What is declared; nothing when no file was named and there is none.
+
+        What is wrong in the file is left out and told on standard error; whoever asks for it is
+        refused.
+
+        Args:
+            required: Whether a file has to be there.
+
+        Raises:
+            BadRequest: `CAP-DECLARE` when the file cannot be read.
+        """
+        path = Path(self.streams) if self.streams else default_path()
+        if not required and not self.streams and not path.exists():
+            return Declarations(path, {}, {}, {}, {})
+        declared = load_sound(path, lake=self.lake.root)
+        declared.require_read()
+        for mistake in () if self.output.as_json else declared.mistakes:
+            self.output.note(f"left out: {mistake.error}")
+        return declared
+
+    @contextmanager
+    def spark(self, work: Work) -> Iterator[SparkSession]:
+        """A Spark session for some work, which is shown; stopped after it if it was started here.
+
+        What the work prints goes to standard error: standard output is for the answer.
+        """
+        with self.later(work) as session:
+            yield session()
+
+    @contextmanager
+    def later(self, work: Work) -> Iterator[Later]:
+        """The same for work that may need no session: it is started when it is asked for."""
+        with (
+            redirect_stdout(sys.stderr),
+            watching(self.output, work) as watch,
+            ExitStack() as ended,
+        ):
+
+            @cache
+            def session() -> SparkSession:
+                from capstan.spark.session import require_one_winner
+
+                begun = ended.enter_context(started(watch))
+                require_one_winner(begun, self.lake.root)
+                return begun
+
+            yield session
+
+
+@contextmanager
+def started(watch: Watch) -> Iterator[SparkSession]:
+    """The Spark session of this process; stopped at the end if there was none before."""
+    watch.now("starting Spark")
+    from pyspark import SparkContext
+
+    from capstan.spark.session import build_session, marked
+
+    ours = SparkContext._active_spark_context is None
+    session = build_session("capstan")
+    watch.now("")
+    try:
+        with marked(session):
+            yield session
+    finally:
+        if ours:
+            session.stop()
+
+
+def shell_of(context: typer.Context) -> Shell:
+    """The shell of a command."""
+    shell = context.obj
+    assert isinstance(shell, Shell)
+    return shell

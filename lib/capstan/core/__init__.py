@@ -1,0 +1,1 @@
+"""The pure core: times, the protocol of events, declarations. Neither Spark nor Airflow."""

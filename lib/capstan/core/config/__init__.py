@@ -1,0 +1,66 @@
+"""Streams, transforms, targets and replays as they are declared, and the rules for their names."""
+
+from __future__ import annotations
+
+from capstan.core.config.durations import format_duration, parse_duration, parse_instant
+from capstan.core.config.loader import Declarations, default_path, load, load_sound
+from capstan.core.config.models import (
+    MOST_WORKERS,
+    ByColumn,
+    ByKey,
+    ByPartition,
+    EpochTime,
+    EventTime,
+    LatePolicy,
+    Mode,
+    Replay,
+    Source,
+    Stream,
+    Target,
+    Watermark,
+)
+from capstan.core.config.names import (
+    READ_OTHERWISE,
+    check_column,
+    check_name,
+    check_target,
+    is_name,
+)
+from capstan.core.config.registry import Registry, transform, transforms
+from capstan.core.config.row_checks import Check, Range
+from capstan.core.config.transforms import Transform, TransformFunction
+
+__all__ = [
+    "MOST_WORKERS",
+    "READ_OTHERWISE",
+    "ByColumn",
+    "ByKey",
+    "ByPartition",
+    "Check",
+    "Declarations",
+    "EpochTime",
+    "EventTime",
+    "LatePolicy",
+    "Mode",
+    "Range",
+    "Registry",
+    "Replay",
+    "Source",
+    "Stream",
+    "Target",
+    "Transform",
+    "TransformFunction",
+    "Watermark",
+    "check_column",
+    "check_name",
+    "check_target",
+    "default_path",
+    "format_duration",
+    "is_name",
+    "load",
+    "load_sound",
+    "parse_duration",
+    "parse_instant",
+    "transform",
+    "transforms",
+]

@@ -1,0 +1,172 @@
+"""The types of declared fields, and what all declared models share.
+
+Values come from YAML as text; each type here reads the text, or takes the value itself when a
+model is built in Python. A validator raises ValueError with a message that says what is allowed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, model_validator
+from pydantic.dataclasses import dataclass
+from pydantic_core import ArgsKwargs, PydanticCustomError
+
+from capstan.core.config.durations import parse_duration, parse_instant
+from capstan.core.config.names import check_column, check_name, check_target, did_you_mean, one_of
+from capstan.errors import BadRequest
+
+CONFIG = ConfigDict(extra="forbid")
+
+_INTEGER = re.compile(r"-?\d{1,19}")
+_SCHEDULE = re.compile(r"@[a-z]{3,20}|[0-9A-Za-z*/,#?-]+( [0-9A-Za-z*/,#?-]+){4}")
+_LIMIT = 2**63
+_DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+_REFERENCE = re.compile(f"{_DOTTED}:{_DOTTED}")
+
+
+@dataclass(frozen=True, slots=True, config=CONFIG)
+class Declared:
+    """A model of the declaration file: frozen, and closed to keys that it does not know."""
+
+    # Whether the key above a model is its name, so that it has no key `name` inside.
+    NAMED_BY_KEY: ClassVar[bool] = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, values: object) -> object:
+        if isinstance(values, ArgsKwargs):
+            given = list(values.kwargs or {})
+        elif isinstance(values, dict):
+            given = list(values)
+        else:
+            return values
+        known = [field.name for field in dataclasses.fields(cls)]
+        allowed = [name for name in known if name != "name" or not cls.NAMED_BY_KEY]
+        for key in given:
+            if key not in known:
+                raise unknown_key(str(key), allowed)
+        return values
+
+
+def unknown_key(key: str, known: list[str]) -> PydanticCustomError:
+    """The error for a key that no field has; its place is the mapping that holds it."""
+    return PydanticCustomError(
+        "unknown_key",
+        "unknown key{guess}; allowed here: {known}",
+        {"key": key, "guess": did_you_mean(key, known), "known": one_of(known)},
+    )
+
+
+def _checked(check: Callable[[str], str]) -> Callable[[str], str]:
+    def validate(text: str) -> str:
+        try:
+            return check(text)
+        except BadRequest as error:
+            raise ValueError(f"{error.message}; {error.hint}") from None
+
+    return validate
+
+
+def _text(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is empty")
+    return text.strip()
+
+
+def _duration(value: object) -> object:
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+def _not_negative(length: timedelta) -> timedelta:
+    if length < timedelta():
+        raise ValueError("must not be negative")
+    return length
+
+
+def _positive(length: timedelta) -> timedelta:
+    if length <= timedelta():
+        raise ValueError("must be longer than nothing, such as '1 hour'")
+    return length
+
+
+def _instant(value: object) -> object:
+    return parse_instant(value) if isinstance(value, str) else value
+
+
+def _aware(instant: datetime) -> datetime:
+    if instant.tzinfo is None:
+        raise ValueError("must name its time zone")
+    return instant
+
+
+def _bound(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if not _INTEGER.fullmatch(value.strip()):
+        return parse_instant(value)
+    number = int(value)
+    if not -_LIMIT <= number < _LIMIT:
+        raise ValueError("does not fit a BIGINT, -2^63 to 2^63 - 1")
+    return number
+
+
+def _schedule(text: str) -> str:
+    words = " ".join(text.split())
+    if not _SCHEDULE.fullmatch(words):
+        raise ValueError(f"{text!r} is not a schedule; write '@daily' or a cron of five fields")
+    return words
+
+
+def _several(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+def _once(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"has {value!r} twice")
+    return values
+
+
+def _distinct(values: tuple[str, ...]) -> tuple[str, ...]:
+    if not values:
+        raise ValueError("is empty; name at least one")
+    return _once(values)
+
+
+def reference(text: str) -> str:
+    """Return `text` when it names something in Python: `package.module:name`.
+
+    Raises:
+        ValueError: It is written in another way.
+    """
+    if not _REFERENCE.fullmatch(text):
+        raise ValueError(f"{text!r} names nothing in Python; write package.module:function")
+    return text
+
+
+def name_of(kind: str) -> AfterValidator:
+    """A validator that holds text to the rule for names of `kind`."""
+    return AfterValidator(_checked(lambda text: check_name(kind, text)))
+
+
+Text = Annotated[str, AfterValidator(_text)]
+Column = Annotated[str, AfterValidator(_checked(check_column))]
+Columns = Annotated[tuple[Column, ...], BeforeValidator(_several), AfterValidator(_distinct)]
+Labels = Annotated[tuple[str, ...], BeforeValidator(_several), AfterValidator(_distinct)]
+# What Python has under a name: `package.module:name`.
+Reference = Annotated[str, AfterValidator(reference)]
+References = Annotated[tuple[Reference, ...], BeforeValidator(_several), AfterValidator(_once)]
+TableOrPath = Annotated[str, AfterValidator(_checked(check_target))]
+Schedule = Annotated[str, AfterValidator(_schedule)]
+Length = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_not_negative)]
+PositiveLength = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_positive)]
+Instant = Annotated[datetime, BeforeValidator(_instant), AfterValidator(_aware)]
+# A bound of a range: an instant for event times, a number for epochs.
+Bound = Annotated[datetime | int, BeforeValidator(_bound)]
+Domain = Literal["epoch", "event"]

@@ -1,0 +1,50 @@
+"""What of functions over a window depends on the order of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from capstan.core.config.order import functions as known
+from capstan.core.config.order.rules import Cause, Grade, Rules, columns_of, text_of, worst
+from capstan.core.config.order.tree import Expression
+
+_WHOLE = "UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"
+_WHY = "goes by the place of a row, and rows that are equal in the order may stand either way"
+ORDER = "order by columns that tell all rows apart, or by every column that is kept"
+
+Total = Callable[[frozenset[int], frozenset[int]], bool]
+"""Whether rows with the same first columns have the same second ones, and all that is kept."""
+
+
+def over_window(rules: Rules, one: Expression, total: Total) -> Cause | None:
+    """What of a function over a window depends on the order of rows; None where nothing does.
+
+    Args:
+        rules: Those of other expressions.
+        one: The function and its window.
+        total: What the order of rows determines.
+    """
+    function, spec = one.children[:2]
+    order = [each.children[0] for each in spec.children if each.kind == "SortOrder"]
+    frame = next((e.sql for e in spec.children if e.kind == "SpecifiedWindowFrame"), "")
+    parts = [e for e in spec.children if e.kind not in ("SortOrder", "SpecifiedWindowFrame")]
+    placed = worst(map(rules.of, (*parts, *order)))
+    if placed is not None:
+        return placed.used("rows are ordered by it")
+    inner = function.children[0] if function.kind == "AggregateExpression" else function
+    if inner.kind in known.RANKS:
+        return None
+    covered = columns_of((*parts, *order))
+    settled = total(covered, inner.columns)
+    if inner.kind in known.PLACES and order:
+        if settled or _is_of_order(inner, covered):
+            return worst(map(rules.of, inner.children))
+        return Cause(Grade.FREE, text_of(one), _WHY, ORDER)
+    if order and frame.startswith("ROWS") and _WHOLE not in frame and not settled:
+        return Cause(Grade.FREE, text_of(one), _WHY, ORDER)
+    return rules.of(function)
+
+
+def _is_of_order(inner: Expression, covered: frozenset[int]) -> bool:
+    """Whether it takes a value by which rows are ordered, which equal rows have alike."""
+    return inner.kind in ("First", "Last", "NthValue") and inner.columns <= covered

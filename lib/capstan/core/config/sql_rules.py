@@ -1,0 +1,136 @@
+"""Registered SQL text: normalised for its hash, and held to one deterministic query."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+# Longest first: raw strings keep their backslashes, so they end at the first quote.
+_TOKEN = re.compile(
+    r"""
+    (?P<text> \b[rR](?:'[^']*'|"[^"]*")
+            | '(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" | `[^`]*` )
+  | (?P<skip> --[^\n]* | /\*.*?\*/ | \s+ )
+  | (?P<word> [A-Za-z_][A-Za-z0-9_]* )
+  | (?P<sign> . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_Token = tuple[str, str]
+_QUERY_WORDS = ("select", "with", "from")
+# A second computation must give the same rows, wherever it runs: so nothing may draw on chance,
+# clock, layout, machine or session. What depends on the order of rows, as `first` may, is told from
+# Spark's plan (`capstan.core.config.order`): of rows that have an order it gives the same again.
+_UNSTABLE = frozenset((
+    "current_date", "current_time", "current_timestamp", "curdate", "now", "localtimestamp",
+    "getdate", "rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle", "tablesample",
+    "monotonically_increasing_id", "spark_partition_id", "input_file_name",
+    "input_file_block_start", "input_file_block_length", "current_timezone", "current_catalog",
+    "current_database", "current_schema", "current_path", "current_user", "session_user", "user",
+    "version", "reflect", "try_reflect", "java_method", "python_worker_logs",
+))  # fmt: skip
+# With fewer arguments the first reads the clock, and the second draws what it begins with.
+_UNSTABLE_BELOW = {"unix_timestamp": 1, "aes_encrypt": 5}
+# These few may be called without brackets. So may `user`, where no column has this name.
+_BARE = frozenset((
+    "current_date", "current_time", "current_timestamp", "localtimestamp", "current_user",
+    "session_user", "current_path",
+))  # fmt: skip
+_MOMENT = re.compile(
+    r"""[rR]?['"]\s*(now|today|tomorrow|yesterday)(\s[^'"]*)?['"]""", re.IGNORECASE
+)
+_OF_TIME = frozenset(("date", "timestamp", "timestamp_ntz", "timestamp_ltz"))
+_TO_TIME = _OF_TIME | {
+    f"{trying}{name}"
+    for trying in ("", "try_")
+    for name in ("cast", *(f"to_{each}" for each in _OF_TIME))
+}
+
+
+def normalised(sql: str) -> str:
+    """`sql` without comments, each run of blanks as one space; quoted text is kept as it is."""
+    return "".join(text if kind != "skip" else " " for kind, text in _squeezed(sql)).strip()
+
+
+def problem_with_query(sql: str) -> str | None:
+    """What keeps `sql` from being a transform's query, or None when nothing does."""
+    words = [text.lower() for kind, text in _squeezed(sql) if kind == "word"]
+    if not words or words[0] not in _QUERY_WORDS:
+        return "is not a query; begin with SELECT or WITH"
+    if "records" not in words and "`records`" not in sql:
+        return "does not read the view 'records', which holds what is played"
+    return problem_with_expression(sql)
+
+
+def problem_with_expression(sql: str) -> str | None:
+    """What keeps `sql` from being one deterministic expression or query, or None."""
+    tokens = [(kind, text) for kind, text in _squeezed(sql) if kind != "skip"]
+    if not tokens:
+        return "is empty"
+    if any(kind == "sign" and text == ";" for kind, text in tokens):
+        return "has a ';' in it; write one statement without it"
+    for index in range(len(tokens)):
+        if _calls_unstable(tokens, index):
+            return (
+                f"calls {tokens[index][1].strip('`')}, which reads the clock, chance, the machine "
+                "or the session; use what records hold"
+            )
+        if _names_moment(tokens, index):
+            return moment_problem(tokens[index][1])
+    return None
+
+
+def moments(sql: str) -> list[str]:
+    """Quoted texts of `sql` that are moments of the clock where they become times, in its order."""
+    return [text for kind, text in _squeezed(sql) if kind == "text" and _MOMENT.fullmatch(text)]
+
+
+def moment_problem(text: str) -> str:
+    """What is wrong with such a text that becomes a time."""
+    return f"takes the moment {text} from the clock; use what records hold"
+
+
+def _calls_unstable(tokens: list[_Token], index: int) -> bool:
+    """Whether an unstable function is called here; a column may have the same name."""
+    kind, text = tokens[index]
+    name = text.strip("`").lower()
+    if kind != "word" and not text.startswith("`"):
+        return False
+    if tokens[index + 1 : index + 2] == [("sign", "(")]:
+        least = _UNSTABLE_BELOW.get(name, 0)
+        return name in _UNSTABLE or (least > 0 and _arguments(tokens[index + 2 :]) < least)
+    before = tokens[index - 1][1].lower() if index else ""
+    return kind == "word" and name in _BARE and before not in (".", "as")
+
+
+def _arguments(tokens: list[_Token]) -> int:
+    """How many arguments a call has, given what follows its bracket."""
+    depth, commas = 0, 0
+    for index, (kind, text) in enumerate(tokens):
+        if kind != "sign":
+            continue
+        if text == ")" and depth == 0:
+            return 0 if index == 0 else commas + 1
+        depth += (text in "([") - (text in ")]")
+        commas += text == "," and depth == 0
+    return commas + 1
+
+
+def _names_moment(tokens: list[_Token], index: int) -> bool:
+    """Whether a text becomes a time here that Spark takes from the clock: `DATE 'today'`."""
+    kind, text = tokens[index]
+    if kind != "text" or not _MOMENT.fullmatch(text):
+        return False
+    before = ["", "", *(text.lower() for _, text in tokens[max(index - 2, 0) : index])][-2:]
+    typed = before[1] in _OF_TIME or (before[1] == "(" and before[0] in _TO_TIME)
+    return typed or tokens[index + 1 : index + 3] == [("sign", ":")] * 2
+
+
+def _squeezed(sql: str) -> Iterator[_Token]:
+    """Tokens as (kind, text); neighbouring blanks and comments are one `skip`."""
+    last = ""
+    for match in _TOKEN.finditer(sql):
+        kind = match.lastgroup or ""
+        if not (kind == last == "skip"):
+            yield kind, match.group()
+        last = kind

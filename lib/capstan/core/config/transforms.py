@@ -1,0 +1,176 @@
+"""Registered transforms: what a replay may do to the records that it plays."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import field
+from datetime import timedelta
+from operator import attrgetter
+from types import CodeType, FunctionType
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from capstan.core.config.fields import (
+    CONFIG,
+    Column,
+    Columns,
+    Declared,
+    PositiveLength,
+    Reference,
+    Text,
+    name_of,
+)
+from capstan.core.config.sql_rules import normalised, problem_with_query
+from capstan.errors import BadRequest
+
+TOLERANCE = 1e-9
+"""How far sums of floats may be apart by default: those of 4 million values of one sign are not."""
+
+# A Spark DataFrame in, a Spark DataFrame out; this room does not import Spark to say so.
+TransformFunction = Callable[..., object]
+
+# Functions registered in Python, by `module:function`; they may lie where import cannot reach.
+_registered: dict[str, TransformFunction] = {}
+
+
+def _query(text: str) -> str:
+    problem = problem_with_query(text)
+    if problem:
+        raise ValueError(problem)
+    return text
+
+
+@dataclass(frozen=True, slots=True, config=CONFIG)
+class Transform(Declared):
+    """A computation over the records of a replay, registered by name.
+
+    It reads a view named `records` (as a function: its one argument), with `_worker INT`,
+    `_time STRUCT<...>` (a field per coordinate: `epoch`, `event`), `_label STRING` (what the
+    worker stands for) and the stream's own columns. The same records must always give the same
+    rows, whatever their order.
+
+    Attributes:
+        name: The name that requests give.
+        description: One line for people.
+        sql: One SELECT over `records`; or
+        function: `package.module:function`, DataFrame to DataFrame. Exactly one of the two is set.
+        time: The output column that stands for the time, or None when the output has none: then
+            only `append`, `merge` or a full replacement can publish it.
+        grain: Ranges must be multiples of this length; None leaves them free.
+        worker: The output column that carries the captured worker's number, or None when output
+            rows mix workers: then all workers must be chosen.
+        keys: Columns that identify an output row within a time, for audits and `merge`.
+        tolerance: Sums of floats depend in their last digits on the order of the records. Audits
+            take two of them, `a` and `b`, for equal up to `tolerance * max(1, |a|, |b|)`; with 0
+            such sums are refused. It is no part of `code_hash`: it changes no output.
+    """
+
+    name: Annotated[str, name_of("transform")]
+    description: str = ""
+    sql: Annotated[Text, AfterValidator(_query)] | None = None
+    function: Reference | None = None
+    time: Column | None = None
+    grain: PositiveLength | None = None
+    worker: Column | None = None
+    keys: Columns = field(default=())
+    tolerance: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = TOLERANCE
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Transform:
+        if (self.sql is None) == (self.function is None):
+            raise ValueError("needs either sql or function, and not both")
+        if self.grain is not None and self.time is None:
+            raise ValueError("has a grain but no time; name the output column of the time")
+        return self
+
+    def resolve(self) -> TransformFunction | None:
+        """The function itself, or None for SQL.
+
+        Raises:
+            BadRequest: `CAP-TRANSFORM` when it cannot be imported, or is not a function.
+        """
+        if self.function is None:
+            return None
+        if self.function in _registered:
+            return _registered[self.function]
+        module, _, name = self.function.partition(":")
+        try:
+            found: object = attrgetter(name)(importlib.import_module(module))
+        except (ImportError, AttributeError) as error:
+            raise self._unusable(f"cannot be imported: {error}") from error
+        if not callable(found):
+            raise self._unusable("is not a function")
+        return found
+
+    @property
+    def code_hash(self) -> str:
+        """SHA-256, in hex, of what decides the output: the code and the declared settings.
+
+        Of SQL, comments and blanks do not count. Of a function, what counts is its source, with
+        the functions and plain constants of its own module that it uses; what it takes from other
+        modules does not.
+
+        Raises:
+            BadRequest: `CAP-TRANSFORM` when the function or its source cannot be found.
+        """
+        function = self.resolve()
+        code: list[str] | str = normalised(self.sql or "")
+        if function is not None:
+            try:
+                code = sorted(_sources(function))
+            except (OSError, TypeError) as error:
+                raise self._unusable("has no source to hash; keep it in a file") from error
+        settings = {
+            "code": code,
+            "time": self.time,
+            "grain": None if self.grain is None else self.grain // timedelta(microseconds=1),
+            "worker": self.worker,
+            "keys": self.keys,
+        }
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+    def _unusable(self, problem: str) -> BadRequest:
+        return BadRequest(
+            "CAP-TRANSFORM",
+            f"transform {self.name}: {self.function} {problem}",
+            "name a function of an importable module as package.module:function",
+            transform=self.name,
+        )
+
+
+def register(reference: str, function: TransformFunction) -> None:
+    """Make `Transform.resolve` find `function` under `reference` without importing it."""
+    _registered[reference] = function
+
+
+def _sources(function: TransformFunction) -> Iterator[str]:
+    """Sources of `function` and of what it uses from its own module, each once, in no order."""
+    waiting, seen = [inspect.unwrap(function)], set()
+    while waiting:
+        current = waiting.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        yield inspect.getsource(current)
+        if not isinstance(current, FunctionType):
+            continue
+        for name in _names(current.__code__):
+            value = current.__globals__.get(name)
+            if isinstance(value, FunctionType) and value.__module__ == current.__module__:
+                waiting.append(value)
+            elif isinstance(value, str | int | float | bytes | tuple):
+                yield f"{name} = {value!r}"
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Global names that `code` mentions, those of functions inside it too."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)

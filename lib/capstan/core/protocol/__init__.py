@@ -1,0 +1,28 @@
+"""Events, the rules that they obey, and two checkers of them."""
+
+from __future__ import annotations
+
+from capstan.core.protocol.checker import Judge, judge_all
+from capstan.core.protocol.events import Event, Fault, Item, Messages, Progress
+from capstan.core.protocol.json_text import json_text
+from capstan.core.protocol.reference_checker import Verdict, check
+from capstan.core.protocol.rules import Rule, Violation
+from capstan.core.protocol.transcript import read_transcript, transcript_line, transcript_minimum
+
+__all__ = [
+    "Event",
+    "Fault",
+    "Item",
+    "Judge",
+    "Messages",
+    "Progress",
+    "Rule",
+    "Verdict",
+    "Violation",
+    "check",
+    "json_text",
+    "judge_all",
+    "read_transcript",
+    "transcript_line",
+    "transcript_minimum",
+]

@@ -1,0 +1,187 @@
+"""The incremental checker: the same rules, at the cost of what changes.
+
+It takes events as plain tuples and numbers, so that a reader of columnar batches need not build
+an object per event, and it can go on from where an earlier run stopped. `reference` says what it
+must answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from capstan.core.protocol.events import Item, Messages, Progress
+from capstan.core.protocol.reference_checker import Verdict
+from capstan.core.protocol.rules import Rule, Violation
+from capstan.core.times import Antichain, MutableAntichain, Time
+
+_PAIR: Final = 2
+
+
+class Judge:
+    """Judges the events of one recording in order, holding only what is held.
+
+    `progress` and `messages` judge one event each. Each either accepts it, changes what is held
+    and counts it, or returns the violation and changes nothing. A recording ends at its first
+    violation: the caller stops there.
+
+    Attributes:
+        seq: The position of the next event, from 0: as many events as were judged, those of
+            earlier runs included.
+        records: The records of these events.
+    """
+
+    __slots__ = ("_held", "_width", "records", "seq")
+
+    def __init__(
+        self,
+        minimum: tuple[int, ...],
+        holdings: Iterable[tuple[tuple[int, ...], int]] | None = None,
+        *,
+        seq: int = 0,
+        records: int = 0,
+    ) -> None:
+        """Starts at the beginning, or where an earlier run stopped.
+
+        Args:
+            minimum: The time at which every recording starts.
+            holdings: What is held before the next event, none below zero. By default
+                `{minimum: 1}`; `n` interleaved recordings start with `{minimum: n}`.
+            seq: The position of the next event.
+            records: The records counted so far.
+
+        Raises:
+            ValueError: A count in `holdings` is below zero, or a time has another number of
+                coordinates than `minimum`.
+        """
+        held = MutableAntichain.from_items([(minimum, 1)] if holdings is None else holdings)
+        for time, count in held.items():
+            if count < 0 or len(time) != len(minimum):
+                message = f"cannot be held: {time} x{count}"
+                raise ValueError(message)
+        self._held: Final = held
+        self._width: Final = len(minimum)
+        self.seq = seq
+        self.records = records
+
+    @property
+    def events(self) -> int:
+        """How many events were judged and found sound, those of earlier runs included."""
+        return self.seq
+
+    @property
+    def holdings(self) -> tuple[tuple[Time, int], ...]:
+        """What is held: `(time, count)` in listing order."""
+        return self._held.items()
+
+    @property
+    def frontier(self) -> Antichain:
+        """The minimal elements of what is held."""
+        return self._held.frontier
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is held."""
+        return self._held.is_empty
+
+    def judge(self, item: Item) -> Violation | None:
+        """Judges an event, or reports what stands in its place."""
+        if isinstance(item, Progress):
+            return self.progress(item.updates)
+        if isinstance(item, Messages):
+            return self.messages(item.time, item.records)
+        return self.refuse(item.rule, item.detail)
+
+    def expect(self, seq: int) -> Violation | None:
+        """Judges the number of the next event, which is judged itself after this."""
+        if seq == self.seq:
+            return None
+        return self.refuse(Rule.SEQ, f"seq {seq} where {self.seq} was due")
+
+    def refuse(self, rule: Rule, detail: str, time: tuple[int, ...] | None = None) -> Violation:
+        """The violation of a rule that the caller found broken at the next event.
+
+        Args:
+            rule: `shape`, `seq` or `content`.
+            detail: What was found, in words.
+            time: The offending time, if there is one.
+        """
+        offending = None if time is None else Time(time)
+        return Violation(self.seq, rule, offending, self.holdings, detail=detail)
+
+    def progress(self, updates: Sequence[tuple[tuple[int, ...], int]]) -> Violation | None:
+        """Judges a progress event by its `(time, diff)`, in any order."""
+        held, width = self._held, self._width
+        net = updates
+        # Nearly every event lets one time go and takes up another: nothing to add up.
+        if len(updates) > _PAIR or (len(updates) == _PAIR and updates[0][0] == updates[1][0]):
+            net = _net(updates)
+        for time, diff in net:
+            if (
+                len(time) != width
+                or (diff > 0 and not held.less_equal(time))
+                or (diff < 0 and held.count(time) + diff < 0)
+            ):
+                return self._broken_by(net)
+        held.apply(net)
+        self.seq += 1
+        return None
+
+    def messages(self, time: tuple[int, ...], records: int) -> Violation | None:
+        """Judges a messages event by its time, and counts its records."""
+        if len(time) != self._width:
+            return self._misshapen(time)
+        if not self._held.less_equal(time):
+            return Violation(self.seq, Rule.MESSAGE, Time(time), self.holdings)
+        self.seq += 1
+        self.records += records
+        return None
+
+    def verdict(self, violation: Violation | None = None) -> Verdict:
+        """What came of the recording, ending with `violation` or sound so far."""
+        return Verdict(
+            valid=violation is None,
+            events=self.seq,
+            records=self.records,
+            violation=violation,
+            holdings=self.holdings,
+            frontier=self.frontier,
+            closed=self.closed,
+        )
+
+    def _broken_by(self, net: Sequence[tuple[tuple[int, ...], int]]) -> Violation | None:
+        """The first rule that a progress event breaks, by the order of the rules."""
+        for time, _ in net:
+            if len(time) != self._width:
+                return self._misshapen(time)
+        listed = sorted(net)
+        for time, diff in listed:
+            if diff > 0 and not self._held.less_equal(time):
+                return Violation(self.seq, Rule.INCREMENT, Time(time), self.holdings, count=diff)
+        for time, diff in listed:
+            count = self._held.count(time) + diff
+            if count < 0:
+                return Violation(self.seq, Rule.NEGATIVE, Time(time), self.holdings, count=count)
+        return None
+
+    def _misshapen(self, time: tuple[int, ...]) -> Violation:
+        return self.refuse(
+            Rule.SHAPE, f"{len(time)} coordinates where times have {self._width}: {tuple(time)}"
+        )
+
+
+def judge_all(judge: Judge, items: Iterable[Item]) -> Verdict:
+    """Judges events up to the first violation, and says what came of it."""
+    for item in items:
+        violation = judge.judge(item)
+        if violation is not None:
+            return judge.verdict(violation)
+    return judge.verdict()
+
+
+def _net(updates: Iterable[tuple[tuple[int, ...], int]]) -> list[tuple[tuple[int, ...], int]]:
+    # Zeros stay, so that the times of all updates are looked at.
+    net: dict[tuple[int, ...], int] = {}
+    for time, diff in updates:
+        net[time] = net.get(time, 0) + diff
+    return list(net.items())

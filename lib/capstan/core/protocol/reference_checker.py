@@ -1,0 +1,124 @@
+"""The reference checker: the rules, stated as plainly as they can be.
+
+Slow on purpose. It recomputes everything from a plain dictionary for every event and shares
+nothing with `judge`, so that the two can be held against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from capstan.core.protocol.events import Fault, Item, Messages, Progress
+from capstan.core.protocol.rules import Rule, Violation, holdings_json
+from capstan.core.times import Antichain, Time, TimeType
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of judging a recording.
+
+    Attributes:
+        valid: Whether all of it obeys the rules.
+        events: How many events were judged and found sound; those before the violation.
+        records: How many records these have.
+        violation: The first violation, or None.
+        holdings: What is held after these events: `(time, count)` in listing order.
+        frontier: The minimal elements of the holdings.
+        closed: Whether nothing is held.
+    """
+
+    valid: bool
+    events: int
+    records: int
+    violation: Violation | None
+    holdings: tuple[tuple[Time, int], ...]
+    frontier: Antichain
+    closed: bool
+
+    def as_json(self, time_type: TimeType) -> dict[str, object]:
+        """The verdict as reports write it."""
+        return {
+            "valid": self.valid,
+            "events": self.events,
+            "records": self.records,
+            "violation": None if self.violation is None else self.violation.as_json(time_type),
+            "holdings": holdings_json(self.holdings, time_type),
+            "frontier": [time_type.render(time) for time in self.frontier],
+            "closed": self.closed,
+        }
+
+
+def check(items: Iterable[Item], minimum: Time, capabilities: int = 1) -> Verdict:
+    """Judges a recording from its beginning, up to its first violation.
+
+    Args:
+        items: The events in order; a `Fault` where there is none to judge.
+        minimum: The time at which every recording starts.
+        capabilities: How many are held at `minimum` before the first event: as many as there are
+            recordings interleaved in `items`.
+    """
+    held = {minimum: capabilities} if capabilities else {}
+    events = records = 0
+    violation = None
+    for item in items:
+        violation = _violation(events, item, held, minimum)
+        if violation is not None:
+            break
+        events += 1
+        if isinstance(item, Messages):
+            records += item.records
+        if isinstance(item, Progress):
+            held = _after(held, item)
+    return Verdict(
+        valid=violation is None,
+        events=events,
+        records=records,
+        violation=violation,
+        holdings=_listed(held),
+        frontier=Antichain.of(held),
+        closed=not held,
+    )
+
+
+def _violation(seq: int, item: Item, held: Mapping[Time, int], minimum: Time) -> Violation | None:
+    listed = _listed(held)
+    if isinstance(item, Fault):
+        return Violation(seq, item.rule, None, listed, detail=item.detail)
+    times = [time for time, _ in item.updates] if isinstance(item, Progress) else [item.time]
+    for time in times:
+        if len(time) != len(minimum):
+            detail = f"{len(time)} coordinates where times have {len(minimum)}: {tuple(time)}"
+            return Violation(seq, Rule.SHAPE, None, listed, detail=detail)
+    if isinstance(item, Messages):
+        supported = _supported(held, item.time)
+        return None if supported else Violation(seq, Rule.MESSAGE, item.time, listed)
+    for time, rise in sorted(_net(item).items()):
+        if rise > 0 and not _supported(held, time):
+            return Violation(seq, Rule.INCREMENT, time, listed, count=rise)
+    for time, count in sorted(_after(held, item).items()):
+        if count < 0:
+            return Violation(seq, Rule.NEGATIVE, time, listed, count=count)
+    return None
+
+
+def _supported(held: Mapping[Time, int], time: Time) -> bool:
+    return any(count > 0 and element.less_equal(time) for element, count in held.items())
+
+
+def _net(event: Progress) -> dict[Time, int]:
+    net: dict[Time, int] = {}
+    for time, diff in event.updates:
+        net[time] = net.get(time, 0) + diff
+    return net
+
+
+def _after(held: Mapping[Time, int], event: Progress) -> dict[Time, int]:
+    after = dict(held)
+    for time, diff in _net(event).items():
+        after[time] = after.get(time, 0) + diff
+    return {time: count for time, count in after.items() if count}
+
+
+def _listed(held: Mapping[Time, int]) -> tuple[tuple[Time, int], ...]:
+    return tuple(sorted(held.items()))

@@ -1,0 +1,118 @@
+"""The rules that a recording of one worker has to obey.
+
+A recording is a sequence of events, numbered from 0. A worker starts out holding exactly one
+*capability*, for the minimum time: `H = {minimum: 1}`, where `H` counts the capabilities held at
+each time. A recording is valid when every event obeys, against `H` as it was before the event:
+
+1.  *Progress.* The updates at one time are first added up; a batch is one atomic change, so
+    order, zeros and cancelling pairs do not matter.
+    a.  For each time `t` whose net count goes up, some held `s` is less or equal to `t`
+        (`increment`).
+    b.  After the change no count is below zero (`negative`).
+2.  *Messages.* For their time `t`, some held `s` is less or equal to `t`, also when there are no
+    records (`message`).
+
+Around them stand the rules of the medium: each item is an event of this recording (`shape`),
+numbered without a gap or a repeat (`seq`); and where the payload is read too, each event has
+exactly the records it counted (`content`).
+
+An event that breaks several is named after the first of `shape`, `seq`, `increment`, `negative`,
+`message`. Judging stops there, and what is held and counted is what was before it.
+
+What follows from the rules:
+
+-   Messages may be moved earlier in the sequence, and progress later past messages. What must not
+    happen is that the last capability at or below a message is dropped before it.
+-   Support needs no order inside a batch: what a new time could lean on has itself to be
+    supported by what was held before.
+-   Once `H` is empty the worker is *closed*: only events that change nothing can follow.
+-   Every prefix is valid. A missing tail cannot be told from a worker that is still open.
+-   Any interleaving of `n` valid recordings is valid from `{minimum: n}`.
+-   A repeated or missing batch of messages breaks no rule. Only counts and hashes show it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+
+from capstan.core.times import Time, TimeJson, TimeType
+
+_SHOWN = 5
+
+
+class Rule(StrEnum):
+    """The name of a rule, as reports and ledgers write it."""
+
+    SHAPE = "shape"
+    SEQ = "seq"
+    INCREMENT = "increment"
+    NEGATIVE = "negative"
+    MESSAGE = "message"
+    CONTENT = "content"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """The first place where a recording breaks a rule.
+
+    Attributes:
+        seq: The position in the recording, from 0.
+        rule: The rule that is broken.
+        time: The offending time, the first in listing order when there are several; None where
+            the rule is not about a time.
+        held: What was held before the event: `(time, count)` in listing order.
+        count: For `increment` by how much the time goes up in all; for `negative` the count it
+            would fall to; else None.
+        detail: For `shape`, `seq` and `content` what was found, in words; else empty.
+    """
+
+    seq: int
+    rule: Rule
+    time: Time | None
+    held: tuple[tuple[Time, int], ...]
+    count: int | None = None
+    detail: str = ""
+
+    def describe(self, time_type: TimeType) -> str:
+        """One sentence that says what is wrong, and what was held."""
+        return f"event {self.seq}: {self._complaint(time_type)}; {self._holdings(time_type)}"
+
+    def as_json(self, time_type: TimeType) -> dict[str, object]:
+        """The violation as reports write it."""
+        return {
+            "seq": self.seq,
+            "rule": self.rule.value,
+            "time": None if self.time is None else time_type.render(self.time),
+            "held": holdings_json(self.held, time_type),
+            "about": self.describe(time_type),
+        }
+
+    def _complaint(self, time_type: TimeType) -> str:
+        if self.time is None:
+            return f"{self.rule}: {self.detail}"
+        time = _text(time_type.render(self.time))
+        if self.rule is Rule.INCREMENT:
+            return f"{time} goes up by {self.count}, and nothing held is less or equal"
+        if self.rule is Rule.NEGATIVE:
+            return f"{time} falls to {self.count}"
+        if self.rule is Rule.MESSAGE:
+            return f"messages at {time}, and nothing held is less or equal"
+        return f"{self.rule} at {time}: {self.detail}"
+
+    def _holdings(self, time_type: TimeType) -> str:
+        if not self.held:
+            return "nothing was held"
+        first = [f"{_text(time_type.render(time))} x{count}" for time, count in self.held[:_SHOWN]]
+        more = len(self.held) - len(first)
+        return f"held: {', '.join(first)}" + (f" and {more} more" if more else "")
+
+
+def holdings_json(held: tuple[tuple[Time, int], ...], time_type: TimeType) -> list[list[object]]:
+    """Held times with their counts, as reports write them: `[[time, count], ...]`."""
+    return [[time_type.render(time), count] for time, count in held]
+
+
+def _text(value: TimeJson) -> str:
+    return json.dumps(value) if isinstance(value, list) else str(value)

@@ -1,0 +1,237 @@
+"""Transcripts: a recording as text, one JSON object a line.
+
+    {"worker":0,"seq":0,"event":"progress","updates":[[time,diff],...]}
+    {"worker":0,"seq":1,"event":"messages","time":time,"data":[...]}
+
+A time is an integer, or with several coordinates a list of integers, the outermost first: as the
+minimum is written, so is every time. Coordinates reach from -2^63 to 2^64-1, since producers have
+unsigned times too, and are kept exactly; diffs are signed 64-bit integers.
+
+A line that is not an event of the recording becomes a `Fault` in its place: `shape` when it is
+not such an object, or another worker's; `seq` when its number is not the one that is due.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NoReturn, TypeGuard
+
+from capstan.core.protocol.events import Event, Fault, Item, Messages, Progress
+from capstan.core.protocol.json_text import json_text
+from capstan.core.protocol.rules import Rule
+from capstan.core.times import Time
+from capstan.errors import BadRequest
+
+_DIFF: Final = (-(2**63), 2**63 - 1)
+_COORDINATE: Final = (-(2**63), 2**64 - 1)
+_SHOWN: Final = 80
+_UPDATE_FIELDS: Final = 2
+
+
+class _MisshapenError(Exception):
+    """Raised inside this module when a line is not an event; the text says why."""
+
+
+def read_transcript(
+    lines: Iterable[bytes], minimum: object, worker: int | None = None
+) -> Iterator[Item]:
+    """Reads a transcript line by line, for `check` or a `Judge`.
+
+    Args:
+        lines: The lines as bytes, with or without their newline: an open binary file will do.
+        minimum: The minimum time as JSON: an integer or a list of integers.
+        worker: Whose recording it is; by default the first line says.
+
+    Yields:
+        For each line its event, or a `Fault`. What follows a fault is numbered as if the line
+        had been sound.
+
+    Raises:
+        BadRequest: `CAP-TIME`, `minimum` is not a time.
+    """
+    width = None if _is_integer(minimum, _COORDINATE) else len(transcript_minimum(minimum))
+    for position, line in enumerate(lines):
+        try:
+            fields = _fields(line)
+            found = _natural(fields, "worker")
+            worker = found if worker is None else worker
+            if found != worker:
+                yield Fault(Rule.SHAPE, f"worker {found} in the recording of worker {worker}")
+                continue
+            seq = _natural(fields, "seq")
+            event = _event(fields, width)
+        except _MisshapenError as error:
+            yield Fault(Rule.SHAPE, str(error))
+            continue
+        if seq != position:
+            yield Fault(Rule.SEQ, f"seq {seq} where {position} was due", found=event)
+            continue
+        yield event
+
+
+def transcript_line(event: Event, worker: int, seq: int, minimum: object) -> bytes:
+    """The line of an event, its newline included: what `read_transcript` reads.
+
+    Compact and UTF-8; what was read from a line written so is written as the same bytes.
+
+    Args:
+        event: The event; its data are JSON values, tuples standing for lists.
+        worker: Whose recording it is.
+        seq: The event's position in the recording.
+        minimum: The minimum time as JSON; as it is written, so is every time.
+
+    Raises:
+        BadRequest: `CAP-VALUE`, a time, a diff or a record has no place in a transcript, or the
+            records lie elsewhere.
+    """
+    width = None if _is_integer(minimum, _COORDINATE) else len(transcript_minimum(minimum))
+    fields: dict[str, object] = {"worker": worker, "seq": seq}
+    if isinstance(event, Progress):
+        fields["event"] = "progress"
+        fields["updates"] = [
+            [_written(time, width), diff if _is_integer(diff, _DIFF) else _unwritten(diff)]
+            for time, diff in event.updates
+        ]
+    else:
+        fields["event"] = "messages"
+        fields["time"] = _written(event.time, width)
+        fields["data"] = _unwritten(event) if event.data is None else event.data
+    try:
+        return json_text(fields, allow_nan=False).encode() + b"\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _not_written(str(error)) from error
+
+
+def transcript_minimum(value: object) -> Time:
+    """The minimum time of a transcript, from JSON: an integer or a list of integers.
+
+    Raises:
+        BadRequest: `CAP-TIME`, it is neither, or beyond 64 bits.
+    """
+    values = value if isinstance(value, list) else [value]
+    times = [part for part in values if _is_integer(part, _COORDINATE)]
+    if not values or len(times) < len(values):
+        raise BadRequest(
+            "CAP-TIME",
+            f"not a minimum time: {_shown(value)}",
+            "Give an integer, or for nested times a list of integers.",
+            value=_shown(value),
+        )
+    return Time(times)
+
+
+def _fields(line: bytes) -> Mapping[str, object]:
+    try:
+        value = json.loads(
+            line.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_no_duplicates
+        )
+    # RecursionError: lists nested deeper than the parser follows.
+    except (ValueError, RecursionError) as error:
+        message = f"not JSON: {error}"
+        raise _MisshapenError(message) from error
+    if not isinstance(value, Mapping):
+        _refuse(f"not an object: {_shown(value)}")
+    return value
+
+
+def _event(fields: Mapping[str, object], width: int | None) -> Event:
+    kind = fields.get("event")
+    if kind == "progress":
+        _absent(fields, "time", "data")
+        updates = fields.get("updates")
+        if not isinstance(updates, list):
+            _refuse("progress needs a list of updates")
+        return Progress(tuple(_update(update, width) for update in updates))
+    if kind == "messages":
+        _absent(fields, "updates")
+        data = fields.get("data")
+        if "time" not in fields or not isinstance(data, list):
+            _refuse("messages need a time and a list of data")
+        return Messages.of(_time(fields["time"], width), data)
+    return _refuse(f"not a kind of event: {_shown(kind)}")
+
+
+def _update(value: object, width: int | None) -> tuple[Time, int]:
+    if not isinstance(value, list) or len(value) != _UPDATE_FIELDS:
+        _refuse(f"not an update: {_shown(value)}")
+    time, diff = value
+    if not _is_integer(diff, _DIFF):
+        _refuse(f"not an update: {_shown(value)}")
+    return _time(time, width), diff
+
+
+def _time(value: object, width: int | None) -> Time:
+    values = [value] if width is None else value
+    if (
+        not isinstance(values, list)
+        or (width is not None and len(values) != width)
+        or not all(_is_integer(part, _COORDINATE) for part in values)
+    ):
+        _refuse(f"not a time of this recording: {_shown(value)}")
+    return Time(values)
+
+
+def _written(time: Time, width: int | None) -> int | list[int]:
+    if len(time) != (1 if width is None else width):
+        _unwritten(time)
+    for value in time:
+        if not _is_integer(value, _COORDINATE):
+            _unwritten(value)
+    return time[0] if width is None else list(time)
+
+
+def _unwritten(value: object) -> NoReturn:
+    raise _not_written(f"{_shown(value)}")
+
+
+def _not_written(what: str) -> BadRequest:
+    return BadRequest(
+        "CAP-VALUE",
+        f"has no place in a transcript: {what}",
+        "Times are of 64 bits and as wide as the minimum; data are JSON values.",
+    )
+
+
+def _natural(fields: Mapping[str, object], name: str) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        _refuse(f"not a {name}: {_shown(value)}")
+    return value
+
+
+def _absent(fields: Mapping[str, object], *names: str) -> None:
+    for name in names:
+        if fields.get(name) is not None:
+            _refuse(f"{name} in an event of kind {fields.get('event')}")
+
+
+def _is_integer(value: object, limits: tuple[int, int]) -> TypeGuard[int]:
+    return (
+        isinstance(value, int) and not isinstance(value, bool) and limits[0] <= value <= limits[1]
+    )
+
+
+def _no_constant(name: str) -> NoReturn:
+    message = f"{name} is not a number"
+    raise ValueError(message)
+
+
+def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        message = "a field occurs twice"
+        raise ValueError(message)
+    return fields
+
+
+def _shown(value: object) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+
+
+def _refuse(message: str) -> NoReturn:
+    raise _MisshapenError(message)

@@ -1,0 +1,93 @@
+"""Frontiers: sets of times none of which is before another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from capstan.core.times.time import Time, less_equal
+
+
+@dataclass(frozen=True, slots=True)
+class Antichain:
+    """The minimal elements of some times, as a value.
+
+    As a frontier it stands for all times that are at or after one of its elements: those can still
+    come. So the antichain of nothing is the frontier of what is over, and the furthest of all.
+
+    Attributes:
+        elements: The minimal times, each once, in listing order. Whatever times are given, only
+            the minimal ones are kept.
+
+    >>> Antichain.of([Time.of(1, 0), Time.of(0, 1), Time.of(1, 1)]).elements
+    ((0, 1), (1, 0))
+    """
+
+    elements: tuple[Time, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "elements", _minimal(self.elements))
+
+    @classmethod
+    def of(cls, times: Iterable[tuple[int, ...]]) -> Antichain:
+        """The minimal elements of `times`."""
+        return cls(tuple(Time(time) for time in times))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no time can come any more."""
+        return not self.elements
+
+    def less_equal(self, time: tuple[int, ...]) -> bool:
+        """Whether some element is less or equal to `time`.
+
+        >>> Antichain.of([Time.of(0, 4)]).less_equal(Time.of(1, 3))
+        False
+        """
+        return any(less_equal(element, time) for element in self.elements)
+
+    def less_than(self, time: tuple[int, ...]) -> bool:
+        """Whether some element is less or equal to `time`, and not `time` itself."""
+        return any(element != time and less_equal(element, time) for element in self.elements)
+
+    def dominates(self, other: Antichain) -> bool:
+        """Whether `other` has come at least as far: each of its elements is past one of these.
+
+        This is the order in which frontiers advance: reflexive, transitive, antisymmetric. The
+        empty frontier is dominated by all.
+        """
+        return all(self.less_equal(element) for element in other.elements)
+
+    def join(self, other: Antichain) -> Antichain:
+        """The least frontier that both have to advance to: what is past both.
+
+        A time is at or after it exactly when it is at or after both.
+        """
+        return Antichain(tuple(a.join(b) for a in self.elements for b in other.elements))
+
+    def meet(self, other: Antichain) -> Antichain:
+        """The greatest frontier that advances to both: what is past either.
+
+        A time is at or after it exactly when it is at or after at least one.
+        """
+        return Antichain(self.elements + other.elements)
+
+    def __iter__(self) -> Iterator[Time]:
+        return iter(self.elements)
+
+    def __len__(self) -> int:
+        return len(self.elements)
+
+
+def complete(frontier: Antichain, time: tuple[int, ...]) -> bool:
+    """Whether no record at `time` can ever come again: no element is less or equal to it."""
+    return not frontier.less_equal(time)
+
+
+def _minimal(times: tuple[Time, ...]) -> tuple[Time, ...]:
+    kept: list[Time] = []
+    # In listing order a time can only be covered by one listed before it.
+    for time in sorted(times):
+        if not any(less_equal(element, time) for element in kept):
+            kept.append(time)
+    return tuple(kept)

@@ -1,0 +1,207 @@
+"""Ranges of times: half-open in each coordinate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from capstan.core.times.antichain import Antichain
+from capstan.core.times.coordinate import shown
+from capstan.core.times.time_type import TimeType
+from capstan.errors import BadRequest
+
+Bound = tuple[int | None, ...]
+BoundJson = int | str | None | list[int | str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """The times `t` with `since_i <= t_i < until_i` for every coordinate `i`.
+
+    Attributes:
+        since: Per coordinate the first value inside; None is unbounded.
+        until: Per coordinate the first value past it; None is unbounded.
+
+    Raises:
+        ValueError: The bounds have different numbers of coordinates.
+    """
+
+    since: Bound
+    until: Bound
+
+    def __post_init__(self) -> None:
+        if len(self.since) != len(self.until):
+            message = f"since has {len(self.since)} coordinates, until {len(self.until)}"
+            raise ValueError(message)
+
+    @classmethod
+    def everything(cls, time_type: TimeType) -> Box:
+        """The box of all times."""
+        unbounded = (None,) * len(time_type.coordinates)
+        return cls(unbounded, unbounded)
+
+    @classmethod
+    def of(
+        cls,
+        time_type: TimeType,
+        since: Mapping[str, int] | None = None,
+        until: Mapping[str, int] | None = None,
+    ) -> Box:
+        """The box with these bounds by coordinate name; the others are unbounded.
+
+        Raises:
+            BadRequest: `CAP-TIME`, a name that is not a coordinate.
+        """
+        return cls(_bound(time_type, since or {}), _bound(time_type, until or {}))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no time is inside."""
+        return any(
+            low is not None and high is not None and low >= high
+            for low, high in zip(self.since, self.until, strict=True)
+        )
+
+    def contains(self, time: tuple[int, ...]) -> bool:
+        """Whether `time` is inside."""
+        return all(
+            (low is None or low <= value) and (high is None or value < high)
+            for low, value, high in zip(self.since, time, self.until, strict=True)
+        )
+
+    def intersect(self, other: Box) -> Box:
+        """The times inside both; may be empty."""
+        return Box(
+            tuple(_tighter(max, a, b) for a, b in zip(self.since, other.since, strict=True)),
+            tuple(_tighter(min, a, b) for a, b in zip(self.until, other.until, strict=True)),
+        )
+
+    def overlaps(self, other: Box) -> bool:
+        """Whether some time is inside both."""
+        return not self.intersect(other).is_empty
+
+    def is_complete(self, frontier: Antichain) -> bool:
+        """Whether no record can come any more at any time inside.
+
+        That is so when every element of the frontier is past `until` in some coordinate, and
+        when the box is empty. A box without any `until` completes only when all is over.
+        """
+        return self.is_empty or all(
+            any(
+                high is not None and value >= high
+                for value, high in zip(element, self.until, strict=True)
+            )
+            for element in frontier
+        )
+
+    @staticmethod
+    def bound_of_text(time_type: TimeType, text: str | None) -> Bound:
+        """The bound that an argument of the command line stands for; None bounds nothing.
+
+        Args:
+            time_type: The coordinates.
+            text: `name=value`, several by commas, the rest unbounded; or a JSON list with null
+                where it is unbounded; or a bare value, of the only coordinate or of `event`.
+
+        Raises:
+            BadRequest: `CAP-TIME`, naming what is not a value or not a coordinate.
+        """
+        if text is None:
+            return (None,) * len(time_type.coordinates)
+        text = text.strip()
+        if len(time_type.coordinates) == 1 and "=" not in text:
+            return tuple(time_type.parse_text(text))
+        if text.startswith("["):
+            return _parse(time_type, _json(time_type, text))
+        if "=" not in text and "event" not in time_type.names:
+            raise _not_a_bound(time_type, text)
+        named = text if "=" in text else f"event={text}"
+        parts = [part.partition("=") for part in named.split(",")]
+        values = {name.strip(): value.strip() for name, _, value in parts}
+        if len(values) < len(parts):
+            raise _not_a_bound(time_type, text)
+        return _bound(
+            time_type,
+            {
+                name: time_type.coordinates[time_type.index(name)].parse_text(value)
+                for name, value in values.items()
+            },
+        )
+
+    def to_json(self, time_type: TimeType) -> dict[str, BoundJson]:
+        """The bounds as JSON: each written like a time, with null where it is unbounded."""
+        return {
+            "since": _render(time_type, self.since),
+            "until": _render(time_type, self.until),
+        }
+
+    @classmethod
+    def from_json(cls, time_type: TimeType, value: Mapping[str, object]) -> Box:
+        """The box of an object with `since` and `until`, either of which may be missing.
+
+        A bound is what `to_json` writes, or an object of coordinates by name, or null.
+
+        Raises:
+            BadRequest: `CAP-TIME`, naming what is not a value or not a coordinate.
+        """
+        return cls(
+            _parse(time_type, value.get("since")),
+            _parse(time_type, value.get("until")),
+        )
+
+
+def _tighter(choose: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return choose(a, b)
+
+
+def _bound(time_type: TimeType, values: Mapping[str, int]) -> Bound:
+    by_index = {time_type.index(name): value for name, value in values.items()}
+    return tuple(by_index.get(index) for index in range(len(time_type.coordinates)))
+
+
+def _json(time_type: TimeType, text: str) -> object:
+    try:
+        return json.loads(text)
+    # RecursionError: text nested deeper than the parser follows.
+    except (ValueError, RecursionError) as error:
+        raise _not_a_bound(time_type, text) from error
+
+
+def _not_a_bound(time_type: TimeType, value: object) -> BadRequest:
+    example = ", ".join(f"{name}=..." for name in time_type.names)
+    return BadRequest(
+        "CAP-TIME",
+        f"not a bound of times of {', '.join(time_type.names)}: {shown(value)}",
+        f"Name coordinates ({example}), or give a list with null where it is unbounded.",
+        value=shown(value),
+    )
+
+
+def _render(time_type: TimeType, bound: Bound) -> BoundJson:
+    values = [
+        None if value is None else coordinate.render(value)
+        for coordinate, value in zip(time_type.coordinates, bound, strict=True)
+    ]
+    return values[0] if len(values) == 1 else values
+
+
+def _parse(time_type: TimeType, value: object) -> Bound:
+    coordinates = time_type.coordinates
+    if value is None:
+        return (None,) * len(coordinates)
+    if isinstance(value, Mapping):
+        named = {str(name): part for name, part in value.items()}
+        for name in named:
+            time_type.index(name)
+        values: list[object] = [named.get(name) for name in time_type.names]
+    else:
+        values = value if isinstance(value, list) else [value]
+    if len(values) != len(coordinates):
+        raise _not_a_bound(time_type, value)
+    return tuple(
+        None if part is None else coordinate.parse(part)
+        for coordinate, part in zip(coordinates, values, strict=True)
+    )

@@ -1,0 +1,152 @@
+"""A multiset of times that knows its frontier while its counts change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+
+from capstan.core.times.antichain import Antichain
+from capstan.core.times.change_batch import ChangeBatch
+from capstan.core.times.time import Time, less_equal
+
+# Times that are gone stay in the heap until they come up. It is rebuilt from what is held when
+# it is twice that, plus this many, so its size and the cost of each change stay bounded.
+_SLACK = 64
+
+
+class MutableAntichain:
+    """Counts per time, and the antichain of the minimal times with a positive count.
+
+    With one coordinate a change costs the logarithm of the times held. With more, a change costs
+    a pass over the frontier, and one that takes an element out of it a pass over what is held.
+
+    Counts may fall below zero, and such times are not in the frontier: whoever adds up several
+    senders sees that in passing. All times have the same number of coordinates, and may be plain
+    tuples.
+    """
+
+    __slots__ = ("_counts", "_heap", "_minimal", "_width")
+
+    def __init__(self) -> None:
+        # Never zero.
+        self._counts: dict[tuple[int, ...], int] = {}
+        # One coordinate: all held times, and perhaps some that are gone, but never at the top.
+        self._heap: list[tuple[int, ...]] = []
+        # More coordinates: the frontier, in no order.
+        self._minimal: list[tuple[int, ...]] = []
+        # Number of coordinates; 0 until the first time is seen.
+        self._width = 0
+
+    @classmethod
+    def from_items(cls, items: Iterable[tuple[tuple[int, ...], int]]) -> MutableAntichain:
+        """The multiset with these `(time, count)`; counts at one time are added up."""
+        made = cls()
+        made.apply(ChangeBatch(items).items())
+        return made
+
+    @property
+    def frontier(self) -> Antichain:
+        """The minimal times with a positive count."""
+        return Antichain.of(self._heap[:1] if self._width == 1 else self._minimal)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no time has a positive count."""
+        return not self._heap and not self._minimal
+
+    def count(self, time: tuple[int, ...]) -> int:
+        """How often `time` is counted; 0 when it is not there."""
+        return self._counts.get(time, 0)
+
+    def items(self) -> tuple[tuple[Time, int], ...]:
+        """All times with their counts, none zero, in listing order."""
+        return tuple((Time(time), count) for time, count in sorted(self._counts.items()))
+
+    def less_equal(self, time: tuple[int, ...]) -> bool:
+        """Whether some time with a positive count is less or equal to `time`."""
+        if self._width == 1:
+            return bool(self._heap) and self._heap[0] <= time
+        # A loop, not any(): see times.time.
+        for element in self._minimal:  # noqa: SIM110
+            if less_equal(element, time):
+                return True
+        return False
+
+    def update_batch(
+        self, changes: Iterable[tuple[tuple[int, ...], int]]
+    ) -> tuple[tuple[Time, int], ...]:
+        """Changes counts in one step, and returns how the frontier changed.
+
+        Returns:
+            `(time, +1)` for a time that entered the frontier, `(time, -1)` for one that left it,
+            in listing order.
+        """
+        moved = ChangeBatch((time, -1) for time in self.frontier)
+        self.apply(ChangeBatch(changes).items())
+        moved.extend((time, 1) for time in self.frontier)
+        return moved.items()
+
+    def apply(self, net: Sequence[tuple[tuple[int, ...], int]]) -> None:
+        """Changes counts in one step, without working out how the frontier changed.
+
+        Args:
+            net: `(time, diff)`, each time at most once; zeros change nothing.
+        """
+        if not self._width and net:
+            self._width = len(net[0][0])
+        if self._width == 1:
+            self._apply_total(net)
+        else:
+            self._apply_partial(net)
+
+    def _apply_total(self, net: Sequence[tuple[tuple[int, ...], int]]) -> None:
+        counts, heap = self._counts, self._heap
+        for time, diff in net:
+            before = counts.get(time, 0)
+            after = before + diff
+            if after:
+                counts[time] = after
+            else:
+                counts.pop(time, None)
+            if before <= 0 < after:
+                heappush(heap, time)
+        while heap and counts.get(heap[0], 0) <= 0:
+            heappop(heap)
+        if len(heap) > 2 * len(counts) + _SLACK:
+            # A sorted list is a heap.
+            heap[:] = sorted(time for time, count in counts.items() if count > 0)
+
+    def _apply_partial(self, net: Sequence[tuple[tuple[int, ...], int]]) -> None:
+        counts = self._counts
+        came: list[tuple[int, ...]] = []
+        gone: set[tuple[int, ...]] = set()
+        for time, diff in net:
+            before = counts.get(time, 0)
+            after = before + diff
+            if after:
+                counts[time] = after
+            else:
+                counts.pop(time, None)
+            if before <= 0 < after:
+                came.append(time)
+            elif after <= 0 < before:
+                gone.add(time)
+        lost = [time for time in self._minimal if time in gone]
+        if lost:
+            self._minimal = [time for time in self._minimal if time not in gone]
+            # Only what a lost element covered can come up in its place.
+            came.extend(self._covered_by(lost))
+        for time in came:
+            self._insert(time)
+
+    def _covered_by(self, elements: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        return [
+            time
+            for time, count in self._counts.items()
+            if count > 0 and any(less_equal(element, time) for element in elements)
+        ]
+
+    def _insert(self, time: tuple[int, ...]) -> None:
+        if not self.less_equal(time):
+            kept = [element for element in self._minimal if not less_equal(time, element)]
+            self._minimal = [*kept, time]

@@ -1,0 +1,50 @@
+"""The times that a replay plays: a box, cut to what is complete, without what was played before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from capstan.core.times.antichain import Antichain
+from capstan.core.times.box import Box
+from capstan.core.times.time import Time
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A set of times.
+
+    Attributes:
+        box: Half-open bounds, coordinate by coordinate.
+        below: Only times that are complete under this frontier; None sets no such bound, and the
+            empty frontier, under which every time is complete, none either.
+        above: Only times that are *not* complete under this frontier: what a followed replay has
+            not played yet; None sets no such bound.
+    """
+
+    box: Box
+    below: Antichain | None = None
+    above: Antichain | None = None
+
+    def contains(self, time: Time) -> bool:
+        """Whether `time` is played."""
+        if self.below is not None and self.below.less_equal(time):
+            return False
+        if self.above is not None and not self.above.less_equal(time):
+            return False
+        return self.box.contains(time)
+
+    def simplified(self) -> Region:
+        """The same set; under a total order, as a box alone."""
+        if len(self.box.since) != 1:
+            return self
+        since, until = self.box.since[0], self.box.until[0]
+        if self.below is not None and self.below.elements:
+            end = self.below.elements[0][0]
+            until = end if until is None else min(until, end)
+        if self.above is not None:
+            # Nothing is open above an empty frontier: the empty box at its own start.
+            start = self.above.elements[0][0] if self.above.elements else until or 0
+            since = start if since is None else max(since, start)
+            if not self.above.elements:
+                until = since
+        return Region(Box((since,), (until,)))

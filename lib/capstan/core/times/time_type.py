@@ -1,0 +1,167 @@
+"""Time types: which coordinates a time has, and how they are written.
+
+Inside, every coordinate is an integer:
+
+| kind | integer | written |
+| --- | --- | --- |
+| `bigint` | as it is, 64 bits signed | JSON integer |
+| `date` | days since 1970-01-01 | `2013-03-01` |
+| `timestamp` | microseconds since 1970-01-01T00:00:00Z | `2013-03-01T00:00:00.000000Z` |
+
+Dates and timestamps are of the proleptic Gregorian calendar, years 1 to 9999. A time of one
+coordinate is written as the bare value, of several as a list, the outermost first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from capstan.core.times.coordinate import Coordinate, Kind, shown
+from capstan.core.times.time import Time
+from capstan.errors import BadRequest
+
+TimeJson = int | str | list[int | str]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeType:
+    """The coordinates that the times of a stream have.
+
+    Attributes:
+        coordinates: At least one, outermost first, with different names.
+
+    Raises:
+        BadRequest: `CAP-TIME-TYPE`, no coordinates, or two of one name.
+    """
+
+    coordinates: tuple[Coordinate, ...]
+
+    def __post_init__(self) -> None:
+        if not self.coordinates or len(set(self.names)) < len(self.coordinates):
+            raise BadRequest(
+                "CAP-TIME-TYPE",
+                f"a time needs coordinates with different names, not {list(self.names)}",
+                "Name at least one coordinate, and each name once.",
+                names=list(self.names),
+            )
+
+    @classmethod
+    def of(cls, **kinds: Kind) -> TimeType:
+        """The time type with these coordinates, in order, each with its default minimum."""
+        return cls(tuple(Coordinate.of(name, kind) for name, kind in kinds.items()))
+
+    @property
+    def minimum(self) -> Time:
+        """The time that is less or equal to all others of this type."""
+        return Time(coordinate.minimum for coordinate in self.coordinates)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the coordinates, outermost first."""
+        return tuple(coordinate.name for coordinate in self.coordinates)
+
+    def index(self, name: str) -> int:
+        """The position of the coordinate `name`.
+
+        Raises:
+            BadRequest: `CAP-TIME`, there is no such coordinate.
+        """
+        if name not in self.names:
+            raise BadRequest(
+                "CAP-TIME",
+                f"no coordinate {shown(name)} in times of {', '.join(self.names)}",
+                f"Use one of: {', '.join(self.names)}.",
+                value=name,
+            )
+        return self.names.index(name)
+
+    def to_json(self) -> dict[str, object]:
+        """The type as plain JSON, for a table's properties; `from_json` reads it."""
+        return {
+            "coordinates": [
+                {"name": c.name, "kind": c.kind.value, "minimum": c.render(c.minimum)}
+                for c in self.coordinates
+            ]
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> TimeType:
+        """The type that `to_json` wrote; a coordinate without `minimum` has its default one.
+
+        Raises:
+            BadRequest: `CAP-TIME-TYPE`, not such an object; `CAP-TIME`, a minimum is not a value
+                of its kind.
+        """
+        listed = value.get("coordinates") if isinstance(value, Mapping) else None
+        if not isinstance(listed, list):
+            raise BadRequest(
+                "CAP-TIME-TYPE",
+                f"not a time type: {shown(value)}",
+                'Write {"coordinates": [{"name": ..., "kind": ...}]}.',
+            )
+        return cls(tuple(Coordinate.from_json(entry) for entry in listed))
+
+    def parse(self, value: object) -> Time:
+        """The time that a JSON value stands for.
+
+        Args:
+            value: For one coordinate its value, or a list of it; for several a list of their
+                values. Integers for `bigint`, ISO 8601 text for the others; a timestamp without
+                an offset is UTC, and one without a time of day is midnight.
+
+        Raises:
+            BadRequest: `CAP-TIME`, naming the value and what is wrong with it.
+        """
+        values = value if isinstance(value, list) else [value]
+        several = len(self.coordinates) > 1
+        if len(values) != len(self.coordinates):
+            raise BadRequest(
+                "CAP-TIME",
+                f"not a time of {', '.join(self.names)}: {shown(value)}",
+                f"Give a list of {len(self.coordinates)}." if several else "Give one value.",
+                value=shown(value),
+            )
+        return Time(c.parse(v) for c, v in zip(self.coordinates, values, strict=True))
+
+    def parse_text(self, text: str) -> Time:
+        """The time that an argument of the command line stands for.
+
+        Args:
+            text: For one coordinate its value, bare (`2013-03-01`, `17`) or as JSON; for several
+                a JSON list.
+
+        Raises:
+            BadRequest: `CAP-TIME`, naming the text or the value in it.
+        """
+        text = text.strip()
+        if not text.startswith(("[", '"')):
+            if len(self.coordinates) > 1:
+                return self.parse(text)
+            return Time((self.coordinates[0].parse_text(text),))
+        try:
+            value = json.loads(text)
+        # RecursionError: text nested deeper than the parser follows.
+        except (ValueError, RecursionError) as error:
+            raise BadRequest(
+                "CAP-TIME",
+                f"not a time of {', '.join(self.names)}: {shown(text)}",
+                "Give the value, or for several coordinates a JSON list.",
+                value=shown(text),
+            ) from error
+        return self.parse(value)
+
+    def render(self, time: tuple[int, ...]) -> TimeJson:
+        """The JSON value of a time, which `parse` reads back.
+
+        Raises:
+            ValueError: `time` has another number of coordinates.
+        """
+        values = [c.render(v) for c, v in zip(self.coordinates, time, strict=True)]
+        return values[0] if len(values) == 1 else values
+
+    def render_text(self, time: tuple[int, ...]) -> str:
+        """The time as a person reads it, which `parse_text` reads back."""
+        value = self.render(time)
+        return json.dumps(value) if isinstance(value, list) else str(value)

@@ -1,0 +1,1 @@
+"""Kafka topics of recordings: their layout, export, import and checks."""

@@ -1,0 +1,98 @@
+"""Recordings of timely dataflow and other programs: read, written, captured and replayed.
+
+Pure Python: over memory, files and sockets.
+"""
+
+from __future__ import annotations
+
+from capstan.interop.timely.capture import Capture, Captured, Output, capture_into
+from capstan.interop.timely.codec import Codec, CoordinateCodec, MisfitError, Shape, ShortError
+from capstan.interop.timely.encoding import Decoder, Encoding, Frames, Lines
+from capstan.interop.timely.event_link import (
+    EventLink,
+    EventPusher,
+    Events,
+    EventSource,
+    LinkReader,
+    source_of,
+)
+from capstan.interop.timely.event_types import EventTypes, TimeCodec
+from capstan.interop.timely.extract import extract
+from capstan.interop.timely.frames import MAX_FRAME, Damage, FrameDecoder, Torn, encode_event
+from capstan.interop.timely.json_lines import LineDecoder
+from capstan.interop.timely.reader import ByteSource, EventReader
+from capstan.interop.timely.recording_files import (
+    case_beside,
+    encoding_of,
+    open_recording,
+    recordings_in,
+    types_of,
+    worker_of,
+)
+from capstan.interop.timely.replay import (
+    Advanced,
+    Consumer,
+    Emitted,
+    Replayed,
+    Replayer,
+    ReplayWorker,
+    Step,
+    replay_into,
+)
+from capstan.interop.timely.sockets import Listener, SocketWriter, connect
+from capstan.interop.timely.type_names import codec_of, register_type
+from capstan.interop.timely.writer import ByteSink, EventWriter
+
+__all__ = [
+    "MAX_FRAME",
+    "Advanced",
+    "ByteSink",
+    "ByteSource",
+    "Capture",
+    "Captured",
+    "Codec",
+    "Consumer",
+    "CoordinateCodec",
+    "Damage",
+    "Decoder",
+    "Emitted",
+    "Encoding",
+    "EventLink",
+    "EventPusher",
+    "EventReader",
+    "EventSource",
+    "EventTypes",
+    "EventWriter",
+    "Events",
+    "FrameDecoder",
+    "Frames",
+    "LineDecoder",
+    "Lines",
+    "LinkReader",
+    "Listener",
+    "MisfitError",
+    "Output",
+    "ReplayWorker",
+    "Replayed",
+    "Replayer",
+    "Shape",
+    "ShortError",
+    "SocketWriter",
+    "Step",
+    "TimeCodec",
+    "Torn",
+    "capture_into",
+    "case_beside",
+    "codec_of",
+    "connect",
+    "encode_event",
+    "encoding_of",
+    "extract",
+    "open_recording",
+    "recordings_in",
+    "register_type",
+    "replay_into",
+    "source_of",
+    "types_of",
+    "worker_of",
+]

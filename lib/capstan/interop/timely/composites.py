@@ -1,0 +1,188 @@
+"""Types made of others: tuples, products, lists, arrays, options."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from capstan.errors import BadRequest
+from capstan.interop.timely.codec import (
+    Codec,
+    MisfitError,
+    Shape,
+    misfit,
+    read_count,
+    taken,
+    write_count,
+)
+
+_LONGEST_ARRAY: Final = 2**16
+
+
+class _Tuple(Codec):
+    __slots__ = ()
+
+    def decode(self, data: bytes, at: int) -> tuple[object, int]:
+        values: list[object] = []
+        for part in self.parts:
+            value, at = part.decode(data, at)
+            values.append(value)
+        return tuple(values), at
+
+    def encode(self, value: object, out: bytearray) -> None:
+        for part, each in zip(self.parts, self._each(value), strict=True):
+            part.encode(each, out)
+
+    def decode_many(self, data: bytes, at: int, count: int) -> tuple[tuple[object, ...], int]:
+        letters = [part.letter for part in self.parts]
+        if None in letters:
+            # Explicit, since a slotted dataclass is another class than the one that was written.
+            return Codec.decode_many(self, data, at, count)
+        end = taken(data, at, count * self.least)
+        return tuple(struct.iter_unpack(f"<{''.join(map(str, letters))}", data[at:end])), end
+
+    def to_json(self, value: object) -> object:
+        each = self._each(value)
+        return [part.to_json(one) for part, one in zip(self.parts, each, strict=True)]
+
+    def from_json(self, value: object) -> object:
+        each = self._each(value)
+        return tuple(part.from_json(one) for part, one in zip(self.parts, each, strict=True))
+
+    def _each(self, value: object) -> Sequence[object]:
+        if not isinstance(value, tuple | list) or len(value) != len(self.parts):
+            raise misfit(value, self.name)
+        return value
+
+
+class _List(Codec):
+    __slots__ = ()
+
+    def decode(self, data: bytes, at: int) -> tuple[object, int]:
+        count, at = read_count(data, at)
+        return self.parts[0].decode_many(data, at, count)
+
+    def encode(self, value: object, out: bytearray) -> None:
+        each = self._each(value)
+        write_count(len(each), out)
+        self.parts[0].encode_many(each, out)
+
+    def to_json(self, value: object) -> object:
+        return [self.parts[0].to_json(each) for each in self._each(value)]
+
+    def from_json(self, value: object) -> object:
+        return self.parts[0].from_json_many(self._each(value))
+
+    def _each(self, value: object) -> Sequence[object]:
+        if not isinstance(value, tuple | list):
+            raise misfit(value, self.name)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Array(_List):
+    length: int = 0
+
+    def decode(self, data: bytes, at: int) -> tuple[object, int]:
+        return self.parts[0].decode_many(data, at, self.length)
+
+    def encode(self, value: object, out: bytearray) -> None:
+        self.parts[0].encode_many(self._each(value), out)
+
+    def _each(self, value: object) -> Sequence[object]:
+        if not isinstance(value, tuple | list) or len(value) != self.length:
+            raise misfit(value, self.name)
+        return value
+
+
+class _Option(Codec):
+    __slots__ = ()
+
+    def decode(self, data: bytes, at: int) -> tuple[object, int]:
+        end = taken(data, at, 1)
+        if data[at] > 1:
+            message = f"not an option: byte {data[at]} where 0 or 1 is due"
+            raise MisfitError(message)
+        return self.parts[0].decode(data, end) if data[at] else (None, end)
+
+    def encode(self, value: object, out: bytearray) -> None:
+        out.append(value is not None)
+        if value is not None:
+            self.parts[0].encode(value, out)
+
+    def to_json(self, value: object) -> object:
+        return None if value is None else self.parts[0].to_json(value)
+
+    def from_json(self, value: object) -> object:
+        return None if value is None else self.parts[0].from_json(value)
+
+
+def tuple_of(parts: Sequence[Codec]) -> Codec:
+    """Values of each of `parts` in turn; a tuple in a program, a list in JSON."""
+    names = [part.name for part in parts]
+    return _tuple(f"({names[0]},)" if len(names) == 1 else f"({', '.join(names)})", parts)
+
+
+def product_of(parts: Sequence[Codec]) -> Codec:
+    """Timely's `Product`, an outer and an inner type; nested ones lie flat, the outermost first."""
+    flat = [inner for part in parts for inner in (part.parts if is_product(part) else (part,))]
+    return _tuple(f"Product<{','.join(part.name for part in parts)}>", flat)
+
+
+def is_product(codec: Codec) -> bool:
+    """Whether a type was made by `product_of`."""
+    return isinstance(codec, _Tuple) and codec.name.startswith("Product<")
+
+
+def list_of(part: Codec) -> Codec:
+    """Any number of values of `part`, such as a `Vec`; a tuple in a program, a list in JSON.
+
+    Raises:
+        BadRequest: `CAP-TYPE`, `part` takes no bytes: a few bytes could then stand for any number.
+    """
+    name = f"Vec<{_sized(part).name}>"
+    return _List(name, 8, Shape.LIST, (part,), plain=part.plain)
+
+
+def array_of(part: Codec, length: int) -> Codec:
+    """Exactly `length` values of `part`, such as `[u8; 4]`.
+
+    Raises:
+        BadRequest: `CAP-TYPE`, `part` takes no bytes, or `length` is not from 1 to 65,536.
+    """
+    if not 1 <= length <= _LONGEST_ARRAY or length * _sized(part).least > _LONGEST_ARRAY * 16:
+        raise _refused(f"[{part.name}; {length}]", "an array of 1 to 65,536 values is due")
+    name = f"[{part.name}; {length}]"
+    return _Array(name, length * part.least, Shape.LIST, (part,), plain=part.plain, length=length)
+
+
+def option_of(part: Codec) -> Codec:
+    """A value of `part` or none: a byte 1 or 0, and the value; None in a program, null in JSON.
+
+    Raises:
+        BadRequest: `CAP-TYPE`, `part` has none among its values, which would be two in one.
+    """
+    if part.shape in {Shape.NONE, Shape.OPTION}:
+        raise _refused(f"Option<{part.name}>", "its none cannot be told from the other")
+    return _Option(f"Option<{part.name}>", 1, Shape.OPTION, (part,), plain=part.plain)
+
+
+def _tuple(name: str, parts: Sequence[Codec]) -> Codec:
+    least = sum(part.least for part in parts)
+    plain = all(part.plain for part in parts)
+    return _Tuple(name, least, Shape.TUPLE, tuple(parts), plain=plain)
+
+
+def _sized(part: Codec) -> Codec:
+    if part.least == 0:
+        raise _refused(part.name, "many of what takes no bytes could not be told from few")
+    return part
+
+
+def _refused(name: str, reason: str) -> BadRequest:
+    return BadRequest(
+        "CAP-TYPE", f"{name} is not a type that can be kept: {reason}", "Use another type.",
+        type=name,
+    )  # fmt: skip

@@ -1,0 +1,220 @@
+"""The types of a recording: of its times and of its records, and where its times begin."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from capstan.core.protocol import Messages, Progress, transcript_minimum
+from capstan.core.protocol.events import Event
+from capstan.core.times import Time
+from capstan.errors import BadRequest
+from capstan.interop.timely.codec import Codec, CoordinateCodec, MisfitError, Shape, misfit
+from capstan.interop.timely.type_names import codec_of
+
+_DIFF: Final = "q"
+
+
+@dataclass(frozen=True)
+class TimeCodec:
+    """How the times of a recording lie in a frame.
+
+    A time is an integer or a duration; or a `Product` or a tuple of times, whose coordinates lie
+    one after another, the outermost first.
+
+    Attributes:
+        name: The type, as `codec_of` reads it.
+        coordinates: At least one.
+        bare: Whether JSON has a time as a value, and not as a list of coordinates.
+    """
+
+    name: str
+    coordinates: tuple[CoordinateCodec, ...]
+    bare: bool
+
+    @classmethod
+    def of(cls, text: str) -> TimeCodec:
+        """The codec of the type that `text` names.
+
+        Raises:
+            BadRequest: `CAP-TYPE`, it names none, or one that times cannot have.
+        """
+        codec = codec_of(text)
+        return cls(codec.name, tuple(_coordinates(codec)), codec.shape is not Shape.TUPLE)
+
+    @cached_property
+    def minimum(self) -> Time:
+        """The time that is less or equal to all others of this type."""
+        return Time(coordinate.minimum for coordinate in self.coordinates)
+
+    @cached_property
+    def least(self) -> int:
+        """How many bytes a time takes."""
+        return sum(coordinate.least for coordinate in self.coordinates)
+
+    @cached_property
+    def updates(self) -> struct.Struct | None:
+        """A time and its diff, where module `struct` has letters for it."""
+        letters = [coordinate.letter for coordinate in self.coordinates]
+        return None if None in letters else struct.Struct(f"<{''.join(map(str, letters))}{_DIFF}")
+
+    def decode(self, data: bytes, at: int) -> tuple[Time, int]:
+        """The time at byte `at`, and the position after it.
+
+        Raises:
+            MisfitError: The bytes are no time of this type, or too few.
+        """
+        values: list[int] = []
+        for coordinate in self.coordinates:
+            value, at = coordinate.decode(data, at)
+            assert isinstance(value, int)
+            values.append(value)
+        return Time(values), at
+
+    def encode(self, time: tuple[int, ...], out: bytearray) -> None:
+        """Appends the bytes of `time`.
+
+        Raises:
+            MisfitError: It is not of this type.
+        """
+        self.check(time)
+        for coordinate, value in zip(self.coordinates, time, strict=True):
+            coordinate.encode(value, out)
+
+    def check(self, time: tuple[int, ...]) -> None:
+        """Looks whether `time` is of this type.
+
+        Raises:
+            MisfitError: It is not.
+        """
+        if len(time) != len(self.coordinates):
+            message = f"not a time of {self.name}: it has {len(time)} coordinates"
+            raise MisfitError(message)
+        for coordinate, value in zip(self.coordinates, time, strict=True):
+            if not coordinate.minimum <= value <= coordinate.maximum:
+                raise misfit(value, coordinate.name)
+
+
+@dataclass(frozen=True, slots=True)
+class EventTypes:
+    """What has to be known of a recording before its frames can be read: they do not say it.
+
+    Attributes:
+        time: The type of its times.
+        record: The type of its records.
+        minimum: The time at which the recording starts.
+    """
+
+    time: TimeCodec
+    record: Codec
+    minimum: Time
+
+    @classmethod
+    def of(cls, time_type: str, record_type: str, minimum: object = None) -> EventTypes:
+        """The types with these names.
+
+        Args:
+            time_type: Such as `u64` or `Product<u64,u64>`; see `codec_of`.
+            record_type: The same for records.
+            minimum: The minimum time as JSON; by default that of `time_type`.
+
+        Raises:
+            BadRequest: `CAP-TYPE`, a type is not known, or cannot be that of a time; `CAP-TIME`,
+                `minimum` is not of `time_type`.
+        """
+        time, record = TimeCodec.of(time_type), codec_of(record_type)
+        if minimum is None:
+            return cls(time, record, time.minimum)
+        start = transcript_minimum(minimum)
+        try:
+            if time.bare is isinstance(minimum, list):
+                raise misfit(minimum, time.name)
+            time.check(start)
+        except MisfitError as error:
+            raise BadRequest(
+                "CAP-TIME",
+                f"the minimum {json.dumps(minimum)} is not a time of {time.name}: {error}",
+                f"Such a time is {json.dumps(_json(time.minimum, bare=time.bare))}.",
+            ) from error
+        return cls(time, record, start)
+
+    @property
+    def minimum_json(self) -> int | list[int]:
+        """The minimum as JSON; as it is written, so is every time."""
+        return _json(self.minimum, bare=self.time.bare)
+
+    def to_json(self) -> dict[str, object]:
+        """The types as the fields of `case.json`, which `from_json` reads."""
+        return {
+            "minimum": self.minimum_json,
+            "record_type": self.record.name,
+            "time_type": self.time.name,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> EventTypes:
+        """The types of an object with `time_type`, `record_type` and perhaps `minimum`.
+
+        Raises:
+            BadRequest: `CAP-TYPE`, a type is missing or not known; `CAP-TIME`, `minimum` is not
+                of it.
+        """
+        names = [value.get(field) for field in ("time_type", "record_type")]
+        time_type, record_type = (name if isinstance(name, str) else "" for name in names)
+        return cls.of(time_type, record_type, value.get("minimum"))
+
+    def from_transcript(self, event: Event) -> Event:
+        """The event of a transcript with its data as values of the record type.
+
+        Raises:
+            MisfitError: A time or a record is not of its type.
+        """
+        if isinstance(event, Progress):
+            for time, _ in event.updates:
+                self.time.check(time)
+            return event
+        self.time.check(event.time)
+        data = self.record.from_json_many(records_of(event))
+        return Messages(event.time, event.records, data)
+
+    def to_transcript(self, event: Event) -> Event:
+        """The event with its data as JSON values, for a transcript."""
+        if isinstance(event, Progress) or self.record.plain:
+            return event
+        data = tuple(self.record.to_json(value) for value in records_of(event))
+        return Messages(event.time, event.records, data)
+
+
+def records_of(messages: Messages) -> tuple[object, ...]:
+    """The records that an event carries.
+
+    Raises:
+        MisfitError: It only counts them: they lie elsewhere.
+    """
+    if messages.data is None:
+        message = f"an event of {messages.records} records that carries none of them"
+        raise MisfitError(message)
+    return messages.data
+
+
+def _coordinates(codec: Codec) -> Iterator[CoordinateCodec]:
+    if isinstance(codec, CoordinateCodec):
+        yield codec
+    elif codec.shape is Shape.TUPLE:
+        for part in codec.parts:
+            yield from _coordinates(part)
+    else:
+        raise BadRequest(
+            "CAP-TYPE",
+            f"times cannot be of {codec.name}",
+            "A time is of integers of at most 64 bits, durations, and Products or tuples of them.",
+            type=codec.name,
+        )
+
+
+def _json(time: Time, *, bare: bool) -> int | list[int]:
+    return time[0] if bare else list(time)

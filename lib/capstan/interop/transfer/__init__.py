@@ -1,0 +1,1 @@
+"""Recordings onto tapes and off them: files, sockets, and other tapes."""

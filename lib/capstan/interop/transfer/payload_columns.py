@@ -1,0 +1,167 @@
+"""Values of recorded types as columns of a tape, and back. Arrow alone: it runs in Spark's tasks.
+
+| type | column |
+| --- | --- |
+| integers, durations | BIGINT; what it cannot hold is refused |
+| `f32`, `f64` | FLOAT, DOUBLE |
+| `bool`, `char`, `string`, `bytes` | BOOLEAN, STRING, STRING, BINARY |
+| tuples, `Product` | STRUCT of `f0`, `f1`, ... |
+| `Vec`, arrays | ARRAY |
+| `Option` | the type, nullable |
+| `()` | BOOLEAN, always null |
+| types that a program registered, of a shape of their own | STRING: their JSON |
+| any JSON | STRING: its text |
+
+A tuple's fields are the stream's columns; any other type is one column, `value`; `json` where the
+records have no type.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from capstan.core.protocol import json_text
+from capstan.errors import BadRequest
+from capstan.interop.timely import Codec, Shape
+
+_BIGINT: Final = (-(2**63), 2**63 - 1)
+
+
+class BeyondError(ValueError):
+    """Raised for a number that no BIGINT holds; the text is the number."""
+
+
+def payload_type(record: Codec | None) -> pa.StructType:
+    """The stream's columns for records of a type; None for any JSON.
+
+    Raises:
+        BadRequest: `CAP-TYPE`, a tape has no column for it.
+    """
+    if record is None:
+        return pa.struct([("json", pa.string())])
+    if record.shape is Shape.TUPLE and record.parts:
+        found = _type(record)
+        assert isinstance(found, pa.StructType)
+        return found
+    return pa.struct([("value", _type(record))])
+
+
+def payload_array(record: Codec | None, values: Sequence[object]) -> pa.StructArray:
+    """Records as the stream's columns.
+
+    Raises:
+        BeyondError: A number does not fit a BIGINT.
+    """
+    if record is None:
+        return pa.StructArray.from_arrays([pa.array(map(json_text, values), pa.string())], ["json"])
+    if record.shape is Shape.TUPLE and record.parts:
+        return _array(record, values)
+    return pa.StructArray.from_arrays([_array(record, values)], ["value"])
+
+
+def payload_values(record: Codec | None, column: pa.StructArray) -> list[object]:
+    """The records that `payload_array` made columns of."""
+    if record is None:
+        return [json.loads(text) for text in column.field("json").to_pylist()]
+    if record.shape is Shape.TUPLE and record.parts:
+        return [_value(record, value) for value in column.to_pylist()]
+    return [_value(record, value) for value in column.field("value").to_pylist()]
+
+
+def require_bigint(value: int) -> int:
+    """The number itself.
+
+    Raises:
+        BeyondError: No BIGINT holds it.
+    """
+    if not _BIGINT[0] <= value <= _BIGINT[1]:
+        raise BeyondError(str(value))
+    return value
+
+
+_PLAIN: Final = {
+    Shape.INTEGER: pa.int64(),
+    Shape.BOOL: pa.bool_(),
+    Shape.TEXT: pa.string(),
+    Shape.BYTES: pa.binary(),
+    Shape.NONE: pa.bool_(),
+    Shape.OTHER: pa.string(),
+}
+
+
+def _type(codec: Codec) -> pa.DataType:
+    if codec.shape in _PLAIN:
+        return _PLAIN[codec.shape]
+    if codec.shape is Shape.FLOAT:
+        return pa.float32() if codec.name == "f32" else pa.float64()
+    if codec.shape is Shape.TUPLE and codec.parts:
+        return pa.struct([(f"f{i}", _type(part)) for i, part in enumerate(codec.parts)])
+    if codec.shape is Shape.LIST:
+        return pa.list_(_type(codec.parts[0]))
+    if codec.shape is Shape.OPTION and codec.parts[0].shape not in (Shape.OPTION, Shape.NONE):
+        return _type(codec.parts[0])
+    raise BadRequest(
+        "CAP-TYPE",
+        f"a tape has no column for records of {codec.name}",
+        "it has some for integers, floats, bool, text, bytes, and tuples, lists and options of "
+        "them",
+        type=codec.name,
+    )
+
+
+def _array(codec: Codec, values: Sequence[object]) -> pa.Array:
+    """A column of values, None among them where an option says so."""
+    if codec.shape is Shape.OPTION:
+        return _array(codec.parts[0], values)
+    if codec.shape is Shape.INTEGER:
+        try:
+            return pa.array(values, pa.int64())
+        except (OverflowError, pa.ArrowInvalid):
+            for value in values:
+                if isinstance(value, int):
+                    require_bigint(value)
+            raise
+    if codec.shape is Shape.TUPLE:
+        rows = [
+            value if isinstance(value, tuple) else (None,) * len(codec.parts) for value in values
+        ]
+        fields = [_array(part, [row[i] for row in rows]) for i, part in enumerate(codec.parts)]
+        absent = pa.array([value is None for value in values], pa.bool_())
+        names = [f"f{i}" for i in range(len(fields))]
+        return pa.StructArray.from_arrays(fields, names, mask=absent)
+    if codec.shape is Shape.LIST:
+        return _list(codec.parts[0], values)
+    if codec.shape is Shape.OTHER:
+        texts = [None if value is None else json_text(codec.to_json(value)) for value in values]
+        return pa.array(texts, pa.string())
+    return pa.array(values, _type(codec))
+
+
+def _list(part: Codec, values: Sequence[object]) -> pa.ListArray:
+    flat: list[object] = []
+    offsets: list[int | None] = []
+    for value in values:
+        offsets.append(None if value is None else len(flat))
+        if isinstance(value, tuple):
+            flat += value
+    offsets.append(len(flat))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), _array(part, flat))
+
+
+def _value(codec: Codec, value: object) -> object:
+    """A value of a column as its codec has it: tuples where Arrow gives lists and mappings."""
+    if value is None:
+        return None
+    if codec.shape is Shape.OPTION:
+        return _value(codec.parts[0], value)
+    if codec.shape is Shape.TUPLE and isinstance(value, dict):
+        return tuple(_value(part, value[f"f{i}"]) for i, part in enumerate(codec.parts))
+    if codec.shape is Shape.LIST and isinstance(value, list):
+        return tuple(_value(codec.parts[0], each) for each in value)
+    if codec.shape is Shape.OTHER:
+        return codec.from_json(json.loads(str(value)))
+    return value

@@ -1,0 +1,35 @@
+"""Submitted apps: a request as JSON, one call, a result file, an exit code."""
+
+from __future__ import annotations
+
+from capstan.jobs.handlers import (
+    audit,
+    backfill,
+    capture,
+    maintain,
+    plan,
+    publish,
+    replay,
+    rollback,
+    verify,
+)
+from capstan.jobs.main import main
+from capstan.jobs.types import Answer, Fields, Place, Prepare, Work
+
+__all__ = [
+    "Answer",
+    "Fields",
+    "Place",
+    "Prepare",
+    "Work",
+    "audit",
+    "backfill",
+    "capture",
+    "main",
+    "maintain",
+    "plan",
+    "publish",
+    "replay",
+    "rollback",
+    "verify",
+]

@@ -1,0 +1,163 @@
+"""What the submitted apps share: a request as JSON, one call, a result file, an exit code.
+
+An app of `spark_apps/` is started by `spark-submit`, or by Python alone:
+
+    spark-submit spark_apps/replay.py request.json --lake /data/lake --result result.json
+    python spark_apps/verify.py --request '{"stream": "flights"}' --result result.json
+
+What can be refused is refused before Spark is asked for a session. The result file appears whole
+or not at all, also when the answer is no: then it has `error`, `message` and `hint` as well. The
+last line of standard output is the error's code and message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from capstan import error_translation as breakage
+from capstan.errors import BadRequest, CapstanError
+from capstan.jobs.types import Answer, Fields, Place, Prepare, Work
+from capstan.spark.owner_watch import watch_owner
+from capstan.storage.lake import Lake
+from capstan.structured_logging import Form, Log, logging
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise BadRequest("CAP-USAGE", message, f"see `{self.prog} --help`")
+
+
+def main(
+    prepare: Prepare,
+    arguments: Sequence[str] | None = None,
+    start: Callable[[str], SparkSession] | None = None,
+) -> int:
+    """Run one app; the exit code of the process.
+
+    Args:
+        prepare: Makes of a request the work to do; refuses what can be refused without Spark.
+        arguments: What follows the program's name; by default that of this process.
+        start: Gives the Spark session by the app's name; by default `build_session`.
+    """
+    watch_owner()
+    try:
+        with logging(Form.PLAIN) as log:
+            return _run(prepare, arguments, start, log)
+    except BadRequest as error:
+        return _ended(error)
+
+
+def _run(
+    prepare: Prepare,
+    arguments: Sequence[str] | None,
+    start: Callable[[str], SparkSession] | None,
+    log: Log | None,
+) -> int:
+    result = None
+    try:
+        options = _options(prepare, arguments)
+        result = options.result
+        if result is not None:
+            # What an earlier run left there must not be taken for this one's.
+            result.unlink(missing_ok=True)
+        place = Place(Lake.at(options.lake), options.streams)
+        work = prepare(_request(options), place)
+        answer = _carried_out(work, f"capstan {prepare.__name__}", place, start)
+        if result is not None:
+            refused = answer.refusal.told() if answer.refusal is not None else {}
+            _write(result, {**answer.value, **refused})
+    except Exception as error:
+        return _failed(error, result, log)
+    if answer.refusal is not None:
+        return _ended(answer.refusal, log)
+    print(f"capstan {prepare.__name__}: done", flush=True)
+    return 0
+
+
+def _options(prepare: Prepare, arguments: Sequence[str] | None) -> argparse.Namespace:
+    summary = (prepare.__doc__ or "").splitlines()[0]
+    parser = _Parser(prog=f"{prepare.__name__}.py", description=summary, allow_abbrev=False)
+    parser.add_argument("file", nargs="?", type=Path, help="the request: a file of JSON")
+    parser.add_argument("--request", help="the request itself, as JSON", metavar="JSON")
+    lake = os.environ.get("CAPSTAN_LAKE") or "./lake"
+    parser.add_argument("--lake", default=lake, help="the lake: a folder or a URI")
+    parser.add_argument("--streams", help="the declaration file", metavar="FILE")
+    parser.add_argument("--result", type=Path, help="where the result goes", metavar="FILE")
+    options = parser.parse_args(arguments)
+    if (options.file is None) == (options.request is None):
+        parser.error("give a request: either a file of JSON or --request")
+    return options
+
+
+def _request(options: argparse.Namespace) -> Fields:
+    where = "--request" if options.file is None else str(options.file)
+    try:
+        text = options.request if options.file is None else options.file.read_text("utf-8")
+        value = json.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadRequest(
+            "CAP-REQUEST",
+            f"{where} is not a file of JSON: {error}",
+            "give one JSON object",
+        ) from error
+    if not isinstance(value, dict):
+        raise BadRequest("CAP-REQUEST", f"{where} is not a JSON object", "give one JSON object")
+    return value
+
+
+def _carried_out(
+    work: Work, name: str, place: Place, start: Callable[[str], SparkSession] | None
+) -> Answer:
+    from capstan.spark.session import build_session, marked, require_one_winner
+
+    spark = (start or build_session)(name)
+    try:
+        require_one_winner(spark, place.lake.root)
+        with marked(spark):
+            return work(spark)
+    finally:
+        spark.stop()
+
+
+def _failed(error: Exception, result: Path | None, log: Log | None) -> int:
+    """Report an error, in the result file too if it can be written; the exit code."""
+    if not isinstance(error, CapstanError):
+        traceback.print_exception(error, file=sys.stderr)
+    found = breakage.told(error)
+    if result is not None:
+        try:
+            _write(result, found.as_json())
+        except OSError as unwritten:
+            print(f"{result} cannot be written: {unwritten}", file=sys.stderr, flush=True)
+    return _ended(found, log)
+
+
+def _ended(error: CapstanError, log: Log | None = None) -> int:
+    """End with an error: its hint, then as the last line its code and message."""
+    if log is not None:
+        log.failed(error)
+    sys.stderr.flush()
+    if error.hint:
+        print(" ".join(error.hint.split()), flush=True)
+    print(" ".join(str(error).split()), flush=True)
+    return error.exit_code
+
+
+def _write(path: Path, value: Fields) -> None:
+    """Write the result file: whole, or not at all."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(json.dumps(value, default=str) + "\n", encoding="utf-8")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -1,0 +1,169 @@
+"""Everything that an executor knows at one moment, as a value and as bytes.
+
+Format: 4 bytes `CDG2`, 32 bytes BLAKE2b of the rest, 8 bytes little-endian length of a JSON header,
+the header, and the parts that it speaks of one after another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypedDict
+
+from capstan.pipeline.graph.arrow_ipc import batches_from_bytes, batches_to_bytes
+from capstan.pipeline.graph.errors import CheckpointCorrupt
+from capstan.pipeline.graph.events import Event, OutputKey, OutputKind, Timer
+from capstan.pipeline.graph.operator import OperatorState
+from capstan.pipeline.graph.signature import Signatures
+
+_MAGIC: Final = b"CDG2"
+_DIGEST: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCheckpoint:
+    """What one node knows.
+
+    Attributes:
+        state: Of its operator, or None when it has none.
+        watermark: Its own, or None.
+        timers: Those that have not fired, in order.
+        queue: Events that wait, each with the port it came by.
+    """
+
+    state: OperatorState | None = None
+    watermark: int | None = None
+    timers: tuple[Timer, ...] = ()
+    queue: tuple[tuple[int, Event], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DagCheckpoint:
+    """What an executor knows.
+
+    Attributes:
+        nodes: By name.
+        outputs: What was put out and not taken yet.
+        checkpoint_id: Of the barrier that asked for it, or None.
+    """
+
+    nodes: Mapping[str, NodeCheckpoint]
+    outputs: Mapping[OutputKey, tuple[Event, ...]] = field(default_factory=dict)
+    checkpoint_id: int | None = None
+
+    @property
+    def operators(self) -> Mapping[str, OperatorState]:
+        """The states of the nodes that have an operator, by name."""
+        return {name: node.state for name, node in self.nodes.items() if node.state is not None}
+
+    @property
+    def signatures(self) -> Signatures:
+        """What their states depend on, by name, as far as it is known."""
+        return signatures_of(self.nodes)
+
+    def to_bytes(self) -> bytes:
+        """The checkpoint as bytes; `from_bytes` reads them."""
+        parts = _Parts()
+        header = {
+            "checkpoint_id": self.checkpoint_id,
+            "nodes": {name: _node_json(node, parts) for name, node in self.nodes.items()},
+            "outputs": [
+                [key.node, key.kind.value, key.name, parts.add_events(events)]
+                for key, events in self.outputs.items()
+            ],
+        }
+        text = json.dumps(header).encode()
+        body = len(text).to_bytes(8, "little") + text + b"".join(parts.parts)
+        return _MAGIC + hashlib.blake2b(body, digest_size=_DIGEST).digest() + body
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> DagCheckpoint:
+        """The checkpoint that `to_bytes` wrote.
+
+        Raises:
+            CheckpointCorrupt: The bytes are not exactly that.
+        """
+        start = len(_MAGIC) + _DIGEST
+        magic, digest, body = data[: len(_MAGIC)], data[len(_MAGIC) : start], data[start:]
+        if magic != _MAGIC or hashlib.blake2b(body, digest_size=_DIGEST).digest() != digest:
+            reason = "another format" if magic != _MAGIC else "the digest differs"
+            raise CheckpointCorrupt.of(f"not a whole checkpoint: {reason}", reason=reason)
+        size = int.from_bytes(body[:8], "little")
+        header, rest = json.loads(body[8 : 8 + size]), body[8 + size :]
+        return cls(
+            {name: _node_of(node, rest) for name, node in header["nodes"].items()},
+            {
+                OutputKey(node, OutputKind(kind), name): tuple(_events_of(place, rest))
+                for node, kind, name, place in header["outputs"]
+            },
+            header["checkpoint_id"],
+        )
+
+
+def signatures_of(nodes: Mapping[str, NodeCheckpoint]) -> Signatures:
+    """What the states of nodes depend on, by name, as far as it is known."""
+    states = {name: node.state for name, node in nodes.items() if node.state is not None}
+    return {name: state.signature for name, state in states.items() if state.signature is not None}
+
+
+class _Parts:
+    """Parts of bytes one after another, each known by where it starts and how long it is."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self._size = 0
+
+    def add(self, data: bytes) -> list[int]:
+        place = [self._size, len(data)]
+        self.parts.append(data)
+        self._size += len(data)
+        return place
+
+    def add_events(self, events: Iterable[Event]) -> list[list[object]]:
+        return [
+            [event.time, self.add(batches_to_bytes(event.batch.schema, [event.batch]))]
+            for event in events
+        ]
+
+
+def _part(place: Sequence[int], rest: bytes) -> bytes:
+    return rest[place[0] : place[0] + place[1]]
+
+
+def _events_of(places: Sequence[tuple[int, Sequence[int]]], rest: bytes) -> list[Event]:
+    return [Event(time, batches_from_bytes(_part(place, rest))[0]) for time, place in places]
+
+
+def _node_json(node: NodeCheckpoint, parts: _Parts) -> dict[str, object]:
+    state = node.state
+    return {
+        "state": state
+        and [state.operator_id, state.version, parts.add(state.data), state.signature],
+        "watermark": node.watermark,
+        "timers": [[timer.time, timer.tag] for timer in node.timers],
+        "ports": [port for port, _ in node.queue],
+        "queue": parts.add_events(event for _, event in node.queue),
+    }
+
+
+class _NodeHeader(TypedDict):
+    state: tuple[int, int, list[int], dict[str, str] | None] | None
+    watermark: int | None
+    timers: list[tuple[int, str]]
+    ports: list[int]
+    queue: list[tuple[int, list[int]]]
+
+
+def _node_of(node: _NodeHeader, rest: bytes) -> NodeCheckpoint:
+    state = None
+    if node["state"] is not None:
+        number, version, place, signature = node["state"]
+        state = OperatorState(number, version, _part(place, rest), signature)
+    return NodeCheckpoint(
+        state,
+        node["watermark"],
+        tuple(Timer(time, tag) for time, tag in node["timers"]),
+        tuple(zip(node["ports"], _events_of(node["queue"], rest), strict=True)),
+    )

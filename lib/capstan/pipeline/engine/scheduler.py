@@ -1,0 +1,201 @@
+"""The turns that nodes take, and the way of events between them. One thread, no waiting."""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+
+from capstan.pipeline.engine.metrics import DagExecutorMetrics
+from capstan.pipeline.engine.node import NodeContext
+from capstan.pipeline.engine.watermarks import WatermarkTracker
+from capstan.pipeline.graph.changelog import Changelog
+from capstan.pipeline.graph.errors import OperatorFailed
+from capstan.pipeline.graph.events import Event
+from capstan.pipeline.graph.graph import Dag, NodeId
+from capstan.pipeline.graph.operator import Operator
+
+
+class Engine:
+    """The running nodes of a graph.
+
+    Attributes:
+        nodes: By id.
+        order: In order of execution.
+        tracker: Their watermarks.
+        changelog: What operators put out as changes.
+        counters: Of the whole.
+        failure: Why it is of no use any more, or None.
+    """
+
+    __slots__ = (
+        "_capacity",
+        "_moving",
+        "changelog",
+        "counters",
+        "failure",
+        "nodes",
+        "order",
+        "tracker",
+    )
+
+    def __init__(self, dag: Dag, worker: int, capacity: int) -> None:
+        self._capacity = capacity
+        self._moving = False
+        self.changelog = Changelog(node.name for node in dag.nodes)
+        self.counters = DagExecutorMetrics()
+        self.failure: OperatorFailed | None = None
+        self.tracker = WatermarkTracker(dag)
+        self.nodes = [NodeContext(n, worker, self._route, self.changelog) for n in dag.nodes]
+        for node in dag.nodes:
+            context = self.nodes[node.id]
+            context.targets = tuple(
+                (self.nodes[edge.target], edge.target_port) for edge in dag.outputs(node.id)
+            )
+            if node.operator is not None:
+                inputs = [dag.nodes[edge.source].schema for edge in dag.inputs(node.id)]
+                context.operator = node.operator.create(inputs)
+        self.order = [self.nodes[number] for number in dag.execution_order]
+
+    def check(self) -> None:
+        """Refuse to go on after a failure.
+
+        Raises:
+            OperatorFailed: What happened then.
+        """
+        if self.failure is not None:
+            raise self.failure
+
+    def put(self, node: NodeContext, port: int, event: Event) -> None:
+        """Let an event wait at a node; a full queue is emptied first."""
+        if len(node.queue) >= self._capacity:
+            # The reader comes after all that feed it, so it can never be at work already.
+            self.counters.backpressure_stalls += 1
+            self._drain(node)
+        node.queue.append((port, event))
+
+    def run(self) -> None:
+        """Let each node handle what waits at it, and take the watermarks that operators declare."""
+        skipped = 0
+        for node in self.order:
+            if node.queue:
+                self._drain(node)
+            else:
+                skipped += 1
+            if self._moving:
+                self._advance(node)
+        self._moving = False
+        self.counters.nodes_skipped += skipped
+
+    def move(self, node: NodeContext, to: int) -> list[tuple[NodeId, int]]:
+        """Raise the watermark of a node and run; the nodes that moved, in order of execution."""
+        node.advance_watermark(to)
+        moved = []
+        for current in self.order:
+            self._drain(current)
+            mark = self._advance(current)
+            if mark is not None:
+                moved.append((current.id, mark))
+        self._moving = False
+        return moved
+
+    def fire(self, up_to: int) -> None:
+        """Fire the timers of all nodes up to a time, and run."""
+        for node in self.order:
+            self._drain(node)
+            self._fire(node, up_to)
+            if self._moving:
+                self._advance(node)
+        self._moving = False
+
+    def settle(self) -> None:
+        """Ask all operators anew what they hold back, after their states were put back."""
+        self._moving = False
+        for node in self.nodes:
+            self.tracker.hold(node.id, None if node.operator is None else node.operator.hold())
+
+    def _route(self, node: NodeContext, event: Event) -> None:
+        targets = node.targets
+        if not targets:
+            node.data.append(event)
+            return
+        counters = self.counters
+        counters.events_routed += 1
+        if len(targets) > 1:
+            counters.multicast_publishes += 1
+        capacity = self._capacity
+        for target, port in targets:
+            if len(target.queue) < capacity:
+                target.queue.append((port, event))
+            else:
+                self.put(target, port, event)
+
+    def _drain(self, node: NodeContext) -> None:
+        queue = node.queue
+        if not queue:
+            return
+        operator, metrics, counters = node.operator, node.metrics, self.counters
+        while queue:
+            node.port, event = queue.popleft()
+            rows = event.batch.num_rows
+            counters.events_processed += 1
+            metrics.events_in += 1
+            metrics.invocations += 1
+            metrics.rows_in += rows
+            if operator is None:
+                metrics.events_out += 1
+                metrics.rows_out += rows
+                self._route(node, event)
+                continue
+            node.time = event.time
+            began = perf_counter_ns()
+            try:
+                operator.process(event.batch, node)
+            except Exception as error:
+                self._fail(node, error)
+            metrics.total_time_ns += perf_counter_ns() - began
+        if node.due and node.watermark is not None:
+            self._fire(node, node.watermark)
+        if node.raised is not None:
+            self._moving = True
+
+    def _advance(self, node: NodeContext) -> int | None:
+        moved = None
+        while self._next_mark(node):
+            moved = node.watermark = self.tracker.get(node.id)
+            assert moved is not None
+            self._fire(node, moved)
+            if node.operator is not None:
+                self._complete(node, node.operator, moved)
+        return moved
+
+    def _next_mark(self, node: NodeContext) -> bool:
+        raised, node.raised = node.raised, None
+        moved = raised is not None and self.tracker.raise_to(node.id, raised)
+        return self.tracker.follow(node.id) or moved
+
+    def _complete(self, node: NodeContext, operator: Operator, mark: int) -> None:
+        node.time = mark
+        began = perf_counter_ns()
+        try:
+            operator.on_watermark(mark, node)
+            self.tracker.hold(node.id, operator.hold())
+        except Exception as error:
+            self._fail(node, error)
+        node.metrics.total_time_ns += perf_counter_ns() - began
+
+    def _fire(self, node: NodeContext, up_to: int) -> None:
+        began = perf_counter_ns()
+        try:
+            node.fire(up_to)
+        except Exception as error:
+            self._fail(node, error)
+        node.metrics.total_time_ns += perf_counter_ns() - began
+        if node.raised is not None:
+            self._moving = True
+
+    def _fail(self, node: NodeContext, error: Exception) -> None:
+        if isinstance(error, OperatorFailed):
+            # A reader failed while this node waited for it.
+            raise error
+        what = f"failed at time {node.time} on worker {node.worker}"
+        self.failure = node.failed(what, error)
+        raise self.failure from error

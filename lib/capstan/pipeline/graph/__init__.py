@@ -1,0 +1,1 @@
+"""Graphs of operators: built, validated, cut into stages, and signed."""

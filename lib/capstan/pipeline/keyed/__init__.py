@@ -1,0 +1,1 @@
+"""Keyed operators: aggregates, and functions of a record and a state."""

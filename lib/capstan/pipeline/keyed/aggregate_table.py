@@ -1,0 +1,266 @@
+"""The aggregates of keys as a table that rows are folded into, many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capstan.pipeline.graph.events import TIME
+from capstan.pipeline.operators.aggregates import Aggregate, AggregateKind, sum_type
+from capstan.pipeline.operators.exact_sums import fitted, joined, widened
+from capstan.pipeline.operators.group_reduce import Step, reduced, sum_forms
+from capstan.pipeline.operators.ordering import (
+    first_of_each,
+    group_ids,
+    one_of_equal,
+    ordered,
+    positions,
+)
+from capstan.pipeline.operators.time_buffer import constant, field_of
+
+FIRST_TIME: Final = "#first"
+LAST_TIME: Final = "#last"
+_ROW: Final = "#row"
+_COMPACT: Final = 65_536
+_ENDS: Final = {AggregateKind.FIRST: "min", AggregateKind.LAST: "max"}
+
+
+class Folded:
+    """The aggregates of each key over all rows so far.
+
+    Rows are collected, and folded in when there are twice as many as keys: so each row costs
+    the same, however many keys there are. A fold puts the states before the rows, which lets sums
+    of floats go on in the order of the rows, one after another.
+
+    Attributes:
+        rows: The columns that are needed of a row.
+        tables: How many tables its checkpoint has.
+        widens: Whether its checkpoint has sums in a wider type than their result.
+        least: The first time of any row, or None.
+    """
+
+    __slots__ = (
+        "_aggregates",
+        "_by",
+        "_count",
+        "_distinct",
+        "_forms",
+        "_keys",
+        "_schema",
+        "_sorting",
+        "_state",
+        "_values",
+        "_waiting",
+        "least",
+        "rows",
+        "tables",
+        "widens",
+    )
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        by: Sequence[str],
+        aggregates: Sequence[Aggregate],
+        ties: Sequence[str],
+    ) -> None:
+        """No rows yet.
+
+        Args:
+            schema: Of the rows, `_time` included.
+            by: The key columns.
+            aggregates: What is made of them.
+            ties: Columns that order rows of one time.
+        """
+        self._schema = schema
+        self._by = list(by)
+        self._aggregates = tuple(aggregates)
+        order = [a.column for a in aggregates if a.column is not None and _by_order(a, schema)]
+        self._sorting = list(dict.fromkeys([TIME, *ties, *order])) if order else []
+        used = [a.column for a in aggregates if a.column is not None]
+        names = dict.fromkeys([*by, *used, *(ties if order else ()), TIME])
+        self.rows = pa.schema([field_of(schema, name) for name in names])
+        # What is counted once for each value: such a column has a table of its own.
+        distinct = [
+            a.column
+            for a in aggregates
+            if a.kind is AggregateKind.COUNT_DISTINCT and a.column is not None
+        ]
+        self._values = list(dict.fromkeys(distinct))
+        self.tables = 1 + len(self._values)
+        forms = sum_forms(self._aggregates, schema)
+        self._forms = {f"#sum:{name}": form for name, form in forms.items()}
+        self.widens = any(form.widens for form in forms.values())
+        self._keys = [self.rows.field(name) for name in by]
+        self._state: pa.Table = self._parts(self.rows.empty_table())
+        self._distinct = [self._pairs(self.rows.empty_table(), name) for name in self._values]
+        self._waiting: list[pa.Table] = []
+        self._count = 0
+        self.least: int | None = None
+
+    def add(self, rows: pa.Table) -> None:
+        """Take in rows with the columns `rows`; none may be before one that came earlier."""
+        if not rows.num_rows:
+            return
+        if self._sorting:
+            rows = ordered(rows, [], self._sorting)
+        if self.least is None:
+            self.least = pc.min(rows.column(TIME)).as_py()
+        self._waiting.append(rows)
+        self._count += rows.num_rows
+        if self._count >= max(_COMPACT, 2 * self._state.num_rows):
+            self._fold()
+
+    def results(self, of: pa.Table | None = None) -> pa.Table:
+        """The key columns, the results, and the time of the last row of each key.
+
+        Args:
+            of: Rows; only their keys when given.
+        """
+        self._fold()
+        state = self._state if of is None else self._only(of)
+        arrays = [state.column(name) for name in self._by]
+        arrays += [self._result(a, state) for a in self._aggregates]
+        names = [*self._by, *(a.name for a in self._aggregates), TIME]
+        return pa.Table.from_arrays([*arrays, state.column(LAST_TIME)], names)
+
+    def checkpoint(self) -> list[pa.Table]:
+        """All that is known, as tables that have the key columns."""
+        self._fold()
+        return [widened(self._state, self._forms), *self._distinct]
+
+    def restore(self, tables: Sequence[pa.Table]) -> None:
+        """Take back what `checkpoint` gave, or gave when all sums were narrow.
+
+        Raises:
+            ValueError: It is of other aggregates.
+        """
+        state, *distinct = tables
+        narrow = self._parts(self.rows.empty_table())
+        wide = widened(narrow, self._forms)
+        fits = state.schema in (narrow.schema, wide.schema)
+        if not fits or [t.schema for t in distinct] != [t.schema for t in self._distinct]:
+            message = "the state of other aggregates"
+            raise ValueError(message)
+        # One that was kept by an earlier form may tell NaNs apart.
+        distinct = [self._pairs(t, name) for t, name in zip(distinct, self._values, strict=True)]
+        self._state, self._distinct = state, distinct
+        self._waiting, self._count = [], 0
+        self.least = pc.min(state.column(FIRST_TIME)).as_py()
+
+    def _fold(self) -> None:
+        if not self._waiting:
+            return
+        rows = pa.concat_tables(self._waiting)
+        both = joined([self._state, self._parts(rows)], self._forms)
+        state = joined([self._merged(both)], self._forms)
+        distinct = [
+            first_of_each(pa.concat_tables([seen, self._pairs(rows, name)]), [*self._by, name])
+            for seen, name in zip(self._distinct, self._values, strict=True)
+        ]
+        # All of it is computed before any of it is kept: what fails changes nothing.
+        self._state = state.combine_chunks()
+        self._distinct = [seen.combine_chunks() for seen in distinct]
+        self._waiting, self._count = [], 0
+
+    def _parts(self, rows: pa.Table) -> pa.Table:
+        """Rows as states of one row each."""
+        arrays = [rows.column(name) for name in self._by]
+        names = list(self._by)
+        for part, _ in self._steps():
+            arrays.append(self._part(part, rows))
+            names.append(part)
+        return pa.Table.from_arrays(arrays, names)
+
+    def _part(self, part: str, rows: pa.Table) -> pa.ChunkedArray:
+        if part in (FIRST_TIME, LAST_TIME):
+            return rows.column(TIME)
+        function, column = part.removeprefix("#").split(":", 1)
+        if function == "rows":
+            return pa.chunked_array([constant(1, rows.num_rows)])
+        values = rows.column(column)
+        if function == "count":
+            return pc.cast(pc.is_valid(values), pa.int64())
+        return pc.cast(values, sum_type(values.type)) if function == "sum" else values
+
+    def _steps(self) -> list[tuple[str, str]]:
+        """The parts of a state, and the function that puts two of each together."""
+        steps = [(FIRST_TIME, "min"), (LAST_TIME, "max")]
+        for a in self._aggregates:
+            match a.kind:
+                case AggregateKind.COUNT if a.column is None:
+                    steps.append(("#rows:", "sum"))
+                case AggregateKind.COUNT:
+                    steps.append((f"#count:{a.column}", "sum"))
+                case AggregateKind.MEAN:
+                    steps += [(f"#sum:{a.column}", "sum"), (f"#count:{a.column}", "sum")]
+                case AggregateKind.COUNT_DISTINCT:
+                    pass
+                case _:
+                    steps.append((f"#{a.kind}:{a.column}", a.kind.value))
+        return list(dict.fromkeys(steps))
+
+    def _merged(self, parts: pa.Table) -> pa.Table:
+        """One state of each key of many, in their order."""
+        numbered = parts.append_column(_ROW, positions(parts.num_rows))
+        ends = [kind for kind in _ENDS if any(a.kind is kind for a in self._aggregates)]
+        todo: list[Step] = [(part, f, part) for part, f in self._steps() if f not in _ENDS]
+        todo += [(_ROW, _ENDS[kind], f"#at:{kind}") for kind in ends]
+        found = reduced(numbered, self._by, todo)
+        for part, function in self._steps():
+            if function in _ENDS:
+                values = parts.column(part).take(found.column(f"#at:{function}"))
+                found = found.append_column(part, values)
+        return found.select(parts.column_names)
+
+    def _pairs(self, rows: pa.Table, name: str) -> pa.Table:
+        pairs = rows.select(list(dict.fromkeys([*self._by, name])))
+        pairs = pairs.filter(pc.is_valid(pairs.column(name)))
+        if name not in self._by:
+            position = pairs.schema.get_field_index(name)
+            values = one_of_equal(pairs.column(name))
+            pairs = pairs.set_column(position, pairs.schema.field(name), values)
+        return first_of_each(pairs, pairs.column_names)
+
+    def _only(self, rows: pa.Table) -> pa.Table:
+        """The states of the keys of some rows."""
+        keys = pa.concat_tables([self._state.select(self._by), rows.select(self._by)])
+        ids = group_ids(keys, self._by)
+        known = self._state.num_rows
+        return self._state.filter(pc.is_in(ids[:known], value_set=ids[known:]))
+
+    def _result(self, a: Aggregate, state: pa.Table) -> pa.ChunkedArray:
+        kind = a.result_type(self._schema)
+        match a.kind:
+            case AggregateKind.COUNT:
+                return state.column("#rows:" if a.column is None else f"#count:{a.column}")
+            case AggregateKind.COUNT_DISTINCT:
+                return self._distinct_counts(a, state)
+            case AggregateKind.MEAN:
+                total = pc.cast(state.column(f"#sum:{a.column}"), kind, safe=False)
+                count = pc.cast(state.column(f"#count:{a.column}"), kind)
+                return pc.divide(total, pc.if_else(pc.equal(count, 0.0), 1.0, count))
+            case AggregateKind.SUM:
+                return fitted(state.column(f"#sum:{a.column}"), kind, str(a))
+            case _:
+                return pc.cast(state.column(f"#{a.kind}:{a.column}"), kind)
+
+    def _distinct_counts(self, a: Aggregate, state: pa.Table) -> pa.ChunkedArray:
+        assert a.column is not None
+        pairs = self._distinct[self._values.index(a.column)]
+        keys = pa.concat_tables([state.select(self._by), pairs.select(self._by)])
+        ids = group_ids(keys, self._by).to_numpy(zero_copy_only=False)
+        known = state.num_rows
+        counts = np.bincount(ids[known:], minlength=int(ids.max(initial=-1)) + 1)
+        return pa.chunked_array([pa.array(counts[ids[:known]], pa.int64())])
+
+
+def _by_order(a: Aggregate, schema: pa.Schema) -> bool:
+    if a.kind in _ENDS:
+        return True
+    summed = a.kind in (AggregateKind.SUM, AggregateKind.MEAN)
+    return summed and pa.types.is_floating(field_of(schema, a.column or "").type)

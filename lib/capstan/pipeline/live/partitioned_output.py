@@ -1,0 +1,89 @@
+"""Several readers of one output: records go one way, everything else to all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from capstan.pipeline.keyed.messages import Data, Epoch, Message, SuspendMarker
+from capstan.pipeline.state.errors import Suspended
+from capstan.pipeline.state.key_placement import Placement, Rendezvous
+
+
+class Partitioner(Protocol):
+    """Says which readers get a record."""
+
+    def __call__(self, record: Data[object], readers: int) -> Sequence[int]:
+        """The positions of the readers that get `record`, of which there is at least one."""
+
+
+def to_all(record: Data[object], readers: int) -> Sequence[int]:
+    """Every reader gets every record."""
+    return range(readers)
+
+
+def round_robin() -> Partitioner:
+    """Readers take turns."""
+    turn = -1
+
+    def next_of(record: Data[object], readers: int) -> Sequence[int]:
+        nonlocal turn
+        turn = (turn + 1) % readers
+        return (turn,)
+
+    return next_of
+
+
+def by_key(placement: Placement | None = None) -> Partitioner:
+    """Records of one key go to one reader.
+
+    Args:
+        placement: Which one, among the readers' positions; by rendezvous when not given.
+    """
+    chosen = Rendezvous() if placement is None else placement
+
+    def owner_of(record: Data[object], readers: int) -> Sequence[int]:
+        return (chosen.owner(record.key, range(readers)),)
+
+    return owner_of
+
+
+class Output:
+    """Sends messages to its readers. Without any they are dropped.
+
+    Attributes:
+        frontier: The greatest epoch that was sent, or None.
+        suspended: Whether a suspend marker was sent; nothing may follow it.
+    """
+
+    __slots__ = ("_partitioner", "_readers", "frontier", "suspended")
+
+    def __init__(self, partitioner: Partitioner = to_all) -> None:
+        self._partitioner = partitioner
+        self._readers: list[Callable[[Message], None]] = []
+        self.frontier: int | None = None
+        self.suspended = False
+
+    def add_reader(self, put: Callable[[Message], None]) -> None:
+        """Let `put` be called with messages from now on."""
+        self._readers.append(put)
+
+    def send(self, message: Message) -> None:
+        """Send a message.
+
+        Raises:
+            Suspended: A suspend marker was sent before.
+        """
+        if self.suspended:
+            raise Suspended.of(f"{type(message).__name__} after a suspend marker")
+        if isinstance(message, Data):
+            if self._readers:
+                for position in self._partitioner(message, len(self._readers)):
+                    self._readers[position](message)
+            return
+        if isinstance(message, Epoch):
+            known = self.frontier
+            self.frontier = message.time if known is None else max(known, message.time)
+        self.suspended = isinstance(message, SuspendMarker)
+        for put in self._readers:
+            put(message)

@@ -1,0 +1,127 @@
+"""What is made of the rows of a group: sums, counts, extremes, means, first and last values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pyarrow as pa
+
+from capstan.pipeline.operators.ordering import check_sortable
+from capstan.pipeline.operators.time_buffer import field_of
+
+
+class AggregateKind(StrEnum):
+    """What is made of the values of a group."""
+
+    SUM = "sum"
+    COUNT = "count"
+    COUNT_DISTINCT = "count_distinct"
+    MIN = "min"
+    MAX = "max"
+    MEAN = "mean"
+    FIRST = "first"
+    LAST = "last"
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """One result column of a grouping.
+
+    Nulls are left out, except by `count` without a column, `first` and `last`. A sum, mean,
+    minimum or maximum of no values is null.
+
+    Attributes:
+        kind: What is made of the values.
+        column: Of which column; None for the number of rows.
+        name: The column that it puts out.
+    """
+
+    kind: AggregateKind
+    column: str | None
+    name: str
+
+    def result_type(self, schema: pa.Schema) -> pa.DataType:
+        """The type of the result, given the columns of the rows.
+
+        Raises:
+            ValueError: There is no such column, or its type does not fit.
+        """
+        if self.column is None:
+            return pa.int64()
+        kind = field_of(schema, self.column).type
+        if self.kind in (AggregateKind.COUNT, AggregateKind.COUNT_DISTINCT):
+            return pa.int64()
+        if self.kind in (AggregateKind.SUM, AggregateKind.MEAN):
+            summed = sum_type(kind)
+            if summed is None:
+                message = f"no {self.kind} of {self.column}, which is of type {kind}"
+                raise ValueError(message)
+            return summed if self.kind is AggregateKind.SUM else pa.float64()
+        check_sortable(schema, [self.column])
+        return kind
+
+    def __str__(self) -> str:
+        return f"{self.kind}({self.column or '*'})"
+
+
+def sum_of(column: str, name: str | None = None) -> Aggregate:
+    """The sum of the values: 64 bits of integers, 38 digits of decimals; a larger one fails."""
+    return _of(AggregateKind.SUM, column, name)
+
+
+def count_rows(name: str = "count") -> Aggregate:
+    """How many rows there are."""
+    return Aggregate(AggregateKind.COUNT, None, name)
+
+
+def count_of(column: str, name: str | None = None) -> Aggregate:
+    """How many values are not null."""
+    return _of(AggregateKind.COUNT, column, name)
+
+
+def count_distinct(column: str, name: str | None = None) -> Aggregate:
+    """How many different values there are, null not among them."""
+    return _of(AggregateKind.COUNT_DISTINCT, column, name)
+
+
+def min_of(column: str, name: str | None = None) -> Aggregate:
+    """The least value."""
+    return _of(AggregateKind.MIN, column, name)
+
+
+def max_of(column: str, name: str | None = None) -> Aggregate:
+    """The greatest value."""
+    return _of(AggregateKind.MAX, column, name)
+
+
+def mean_of(column: str, name: str | None = None) -> Aggregate:
+    """The mean of the values, a float."""
+    return _of(AggregateKind.MEAN, column, name)
+
+
+def first_of(column: str, name: str | None = None) -> Aggregate:
+    """The value of the first row by time, then by the columns that break ties, then by value."""
+    return _of(AggregateKind.FIRST, column, name)
+
+
+def last_of(column: str, name: str | None = None) -> Aggregate:
+    """The value of the last row by time, then by the columns that break ties, then by value."""
+    return _of(AggregateKind.LAST, column, name)
+
+
+def sum_type(kind: pa.DataType) -> pa.DataType | None:
+    """The type of a sum of values of a type, or None when they cannot be summed."""
+    if pa.types.is_signed_integer(kind):
+        return pa.int64()
+    if pa.types.is_unsigned_integer(kind):
+        return pa.uint64()
+    if pa.types.is_float64(kind) or pa.types.is_float32(kind):
+        return pa.float64()
+    if pa.types.is_decimal128(kind):
+        return pa.decimal128(38, kind.scale)
+    return None
+
+
+def _of(kind: AggregateKind, column: str, name: str | None) -> Aggregate:
+    return Aggregate(kind, column, name or f"{kind.value}_{column}")

@@ -1,0 +1,284 @@
+"""Joins of two streams: within an interval of each other's times, or in the same window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
+from capstan.pipeline.graph.events import TIME
+from capstan.pipeline.graph.operator import Context, Key, Operator, check_version
+from capstan.pipeline.operators.hash_join import How, Sides, alone, unmatched
+from capstan.pipeline.operators.ordering import check_sortable, ordered, positions
+from capstan.pipeline.operators.time_buffer import (
+    Length,
+    RowBuffer,
+    emit_timed,
+    floor_to,
+    on_time,
+    units,
+)
+
+_BUCKET = "#bucket"
+
+
+def _check_join(how: str, left_on: Sequence[str], right_on: Sequence[str]) -> None:
+    if how not in ("inner", "left"):
+        message = f"joins are inner or left, not {how}"
+        raise ValueError(message)
+    if len(left_on) != len(right_on):
+        message = f"keys of {len(left_on)} and {len(right_on)} columns cannot be equal"
+        raise ValueError(message)
+
+
+class _Join:
+    """What all joins are: rows of two inputs side by side, by columns that are equal."""
+
+    __slots__ = ()
+    left_on: tuple[str, ...]
+    right_on: tuple[str, ...]
+    prefix: str
+
+    @property
+    def key(self) -> Key:
+        """The key columns of both inputs."""
+        return Key.of_ports(self.left_on, self.right_on)
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """The left columns, then the right ones."""
+        schema = Sides.of(inputs, self.left_on, self.right_on, self.prefix).schema()
+        check_sortable(schema, schema.names)
+        return schema
+
+    def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
+        """The left key columns."""
+        return frozenset(self.left_on)
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalJoin(_Join):
+    """Pairs of a left row at `t` and a right one at `u` with `t + lower <= u <= t + upper`.
+
+    Port 0 is left, port 1 is right. A pair leaves when both times are complete, at the later of
+    them. A left row without a pair leaves, in a left join, once none can come any more, at
+    `t + max(upper, 0)`. Null keys match nothing.
+
+    Attributes:
+        left_on: The key columns of the left input.
+        right_on: Those of the right one, in the same order.
+        lower: How far before the left row the right one may be; below zero for earlier.
+        upper: How far after it.
+        how: `inner`, or `left` to keep left rows that match nothing.
+        prefix: What is put before the names of the right columns.
+    """
+
+    left_on: tuple[str, ...]
+    right_on: tuple[str, ...]
+    lower: Length
+    upper: Length
+    how: How = "inner"
+    prefix: str = ""
+
+    def __post_init__(self) -> None:
+        _check_join(self.how, self.left_on, self.right_on)
+        if units(self.lower) > units(self.upper):
+            message = f"an interval from {self.lower} to {self.upper} is empty"
+            raise ValueError(message)
+
+    def create(self, inputs: Sequence[pa.Schema]) -> Operator:
+        """A running form without rows."""
+        return _IntervalJoinOperator(self, inputs)
+
+    def describe(self) -> str:
+        """One line for people."""
+        return f"{self.how} join on {self.key}, right {self.lower} to {self.upper} later"
+
+
+@dataclass(frozen=True, slots=True)
+class WindowJoin(_Join):
+    """Pairs of rows with equal keys in the same tumbling window.
+
+    Port 0 is left, port 1 is right. Pairs leave when the window closes, at the last time within.
+    Null keys match nothing.
+
+    Attributes:
+        left_on: The key columns of the left input.
+        right_on: Those of the right one, in the same order.
+        size: How long a window is.
+        how: `inner`, or `left` to keep left rows that match nothing.
+        prefix: What is put before the names of the right columns.
+        offset: Where windows start, relative to time 0.
+    """
+
+    left_on: tuple[str, ...]
+    right_on: tuple[str, ...]
+    size: Length
+    how: How = "inner"
+    prefix: str = ""
+    offset: Length = 0
+
+    def __post_init__(self) -> None:
+        _check_join(self.how, self.left_on, self.right_on)
+        if units(self.size) < 1:
+            message = f"windows of {self.size} are empty"
+            raise ValueError(message)
+
+    def create(self, inputs: Sequence[pa.Schema]) -> Operator:
+        """A running form without rows."""
+        return _WindowJoinOperator(self, inputs)
+
+    def describe(self) -> str:
+        """One line for people."""
+        return f"{self.how} join on {self.key} in windows of {self.size}"
+
+
+class _JoinOperator(Operator):
+    """Rows of both sides that wait until their time is complete."""
+
+    def __init__(self, sides: Sides, reach: int) -> None:
+        self._sides = sides
+        self._reach = reach
+        self._waiting = (RowBuffer(sides.left), RowBuffer(sides.right))
+
+    def process(self, batch: pa.RecordBatch, context: Context) -> None:
+        rows = on_time(batch, context, self._reach)
+        if rows is not None:
+            self._waiting[context.port].add(rows)
+
+    def _emit(self, parts: list[pa.Table], context: Context) -> None:
+        rows = pa.concat_tables(parts)
+        if rows.num_rows:
+            emit_timed(ordered(rows, [(TIME, "ascending")]), context, timed=self._sides.timed)
+
+
+class _IntervalJoinOperator(_JoinOperator):
+    """Keeps, of rows whose time is complete, those that can still match a later one."""
+
+    state_ports = (0, 1, 0, 0, 1)
+
+    def __init__(self, spec: IntervalJoin, inputs: Sequence[pa.Schema]) -> None:
+        self._lower, self._upper = units(spec.lower), units(spec.upper)
+        sides = Sides.of(inputs, spec.left_on, spec.right_on, spec.prefix)
+        super().__init__(sides, abs(self._lower) + abs(self._upper) + 1)
+        self._outer = spec.how == "left"
+        # Of the left rows, those that have matched and those that have not; of the right, all.
+        self._matched = RowBuffer(self._sides.left)
+        self._single = RowBuffer(self._sides.left)
+        self._right = RowBuffer(self._sides.right)
+
+    def on_watermark(self, watermark: int, context: Context) -> None:
+        parts = [self._pairs(watermark)]
+        # Later right rows are at the watermark or after it, and so are later left ones.
+        gone = self._single.take_before(watermark - max(self._upper, 0))
+        self._matched.take_before(watermark - max(self._upper, 0))
+        self._right.take_before(watermark + min(self._lower, 0))
+        if self._outer and gone.num_rows:
+            nothing = self._sides.right.empty_table()
+            time = pc.add_checked(gone.column(TIME), max(self._upper, 0))
+            every = alone(positions(gone.num_rows))
+            parts.append(self._sides.joined(gone, nothing, every, time))
+        self._emit(parts, context)
+
+    def checkpoint(self) -> bytes:
+        return tables_to_bytes([buffer.table() for buffer in self._buffers()])
+
+    def restore(self, version: int, state: bytes) -> None:
+        check_version(version)
+        tables = tables_from_bytes(state)
+        for buffer, table in zip(self._buffers(), tables, strict=True):
+            buffer.replace(table)
+
+    def _buffers(self) -> tuple[RowBuffer, ...]:
+        return (*self._waiting, self._matched, self._single, self._right)
+
+    def _pairs(self, watermark: int) -> pa.Table:
+        new_left = self._waiting[0].take_before(watermark)
+        new_right = self._waiting[1].take_before(watermark)
+        # Old left rows have met the old right ones already.
+        parts = [
+            self._meet(self._matched, new_right),
+            self._meet(self._single, new_right),
+        ]
+        self._right.add(new_right)
+        fresh = RowBuffer(self._sides.left)
+        fresh.add(new_left)
+        parts.append(self._meet(fresh, self._right.table()))
+        self._single.add(fresh.table())
+        return pa.concat_tables(parts)
+
+    def _meet(self, buffer: RowBuffer, right: pa.Table) -> pa.Table:
+        """Pairs of the rows of a buffer; those that match go to the rows that have matched."""
+        left = buffer.table().combine_chunks()
+        right = right.combine_chunks()
+        pairs = self._within(left, right)
+        times = (
+            left.column(TIME).take(pairs.column("l")),
+            right.column(TIME).take(pairs.column("r")),
+        )
+        joined = self._sides.joined(left, right, pairs, pc.max_element_wise(*times))
+        if buffer is not self._matched and pairs.num_rows:
+            alone_still = unmatched(left.num_rows, pairs.column("l"))
+            self._matched.add(left.take(pc.unique(pairs.column("l"))))
+            buffer.replace(left.take(alone_still))
+        return joined
+
+    def _within(self, left: pa.Table, right: pa.Table) -> pa.Table:
+        if not left.num_rows or not right.num_rows:
+            return pa.table({"l": pa.array([], pa.int64()), "r": pa.array([], pa.int64())})
+        # Buckets as long as the interval: a left row's interval lies in two of them at most.
+        width = self._upper - self._lower + 1
+        low = floor_to(pc.add_checked(left.column(TIME), self._lower), width)
+        at = pa.concat_arrays([positions(left.num_rows)] * 2)
+        both = pa.concat_tables(
+            [
+                left.append_column(_BUCKET, low),
+                left.append_column(_BUCKET, pc.add_checked(low, width)),
+            ]
+        )
+        buckets = floor_to(right.column(TIME), width)
+        pairs = self._sides.pairs(both, right.append_column(_BUCKET, buckets), [_BUCKET])
+        rows = pa.table({"l": at.take(pairs.column("l")), "r": pairs.column("r")})
+        apart = pc.subtract_checked(
+            right.column(TIME).take(rows.column("r")), left.column(TIME).take(rows.column("l"))
+        )
+        fit = pc.and_(pc.greater_equal(apart, self._lower), pc.less_equal(apart, self._upper))
+        return rows.filter(fit).combine_chunks()
+
+
+class _WindowJoinOperator(_JoinOperator):
+    """Joins all windows that close at once."""
+
+    state_ports = (0, 1)
+
+    def __init__(self, spec: WindowJoin, inputs: Sequence[pa.Schema]) -> None:
+        sides = Sides.of(inputs, spec.left_on, spec.right_on, spec.prefix)
+        super().__init__(sides, units(spec.size))
+        self._size, self._offset = units(spec.size), units(spec.offset)
+        self._outer = spec.how == "left"
+
+    def on_watermark(self, watermark: int, context: Context) -> None:
+        edge = (watermark - self._offset) // self._size * self._size + self._offset
+        left, right = (self._closed(buffer, edge) for buffer in self._waiting)
+        if not left.num_rows:
+            return
+        pairs = self._sides.pairs(left, right, [_BUCKET])
+        if self._outer:
+            pairs = pa.concat_tables([pairs, alone(unmatched(left.num_rows, pairs.column("l")))])
+        last = pc.add_checked(left.column(_BUCKET).take(pairs.column("l")), self._size - 1)
+        self._emit([self._sides.joined(left, right, pairs, last)], context)
+
+    def checkpoint(self) -> bytes:
+        return tables_to_bytes([buffer.table() for buffer in self._waiting])
+
+    def restore(self, version: int, state: bytes) -> None:
+        check_version(version)
+        left, right = tables_from_bytes(state)
+        self._waiting[0].replace(left)
+        self._waiting[1].replace(right)
+
+    def _closed(self, buffer: RowBuffer, edge: int) -> pa.Table:
+        rows = buffer.take_before(edge).combine_chunks()
+        return rows.append_column(_BUCKET, floor_to(rows.column(TIME), self._size, self._offset))

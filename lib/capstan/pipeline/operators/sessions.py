@@ -1,0 +1,205 @@
+"""Session windows: rows of a key that follow one another without a long gap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
+from capstan.pipeline.graph.events import TIME
+from capstan.pipeline.graph.operator import Context, Key, Operator, check_version
+from capstan.pipeline.operators.aggregates import Aggregate
+from capstan.pipeline.operators.group_reduce import Reducer
+from capstan.pipeline.operators.ordering import group_ids
+from capstan.pipeline.operators.time_buffer import (
+    Length,
+    RowBuffer,
+    emit_timed,
+    is_timed,
+    known,
+    on_time,
+    units,
+    with_time,
+)
+from capstan.pipeline.operators.windows import window_fields, window_rows
+
+_SESSION = "#session"
+_START, _STOP = "#start", "#stop"
+_Times = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWindow:
+    """Windows that last as long as rows of a key come less than `gap` apart.
+
+    A session reaches from its first row to `gap` after its last one, where it does not contain
+    its end: a row exactly `gap` later begins another. It closes when the watermark reaches its
+    end, and puts out one row at the last time within.
+
+    Attributes:
+        gap: How long a key has to be silent.
+        aggregates: What is made of the rows of a session.
+        by: The key columns; none means one key.
+        ties: Columns that break ties of `first` and `last`.
+        bounds: The type of the columns `window_start` and `window_end`.
+    """
+
+    gap: Length
+    aggregates: tuple[Aggregate, ...]
+    by: tuple[str, ...] = ()
+    ties: tuple[str, ...] = ()
+    bounds: pa.DataType = pa.int64()  # noqa: RUF009 - a value that cannot change
+
+    def __post_init__(self) -> None:
+        if units(self.gap) < 1:
+            message = f"a session needs a gap of at least one unit, not {self.gap}"
+            raise ValueError(message)
+
+    @property
+    def key(self) -> Key:
+        """The key columns."""
+        return Key.of(*self.by)
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """The key columns, `window_start`, `window_end`, the results."""
+        return window_fields(inputs, self.by, self.aggregates, self.ties, self.bounds)
+
+    def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
+        """The key columns."""
+        return frozenset(self.by)
+
+    def create(self, inputs: Sequence[pa.Schema]) -> Operator:
+        """A running form with no open sessions."""
+        return _SessionOperator(self, inputs)
+
+    def describe(self) -> str:
+        """One line for people."""
+        made = ", ".join(str(aggregate) for aggregate in self.aggregates)
+        return f"session window with a gap of {self.gap}: {made}"
+
+
+class _SessionOperator(Operator):
+    """Keeps a row for each open session where parts can be put together, else all their rows.
+
+    Rows wait as they are until a session may have ended, or until somebody asks for the state.
+    """
+
+    state_ports = (0,)
+
+    def __init__(self, spec: SessionWindow, inputs: Sequence[pa.Schema]) -> None:
+        (schema,) = known(inputs)
+        self._schema = spec.output_schema(inputs)
+        self._timed = is_timed(schema)
+        self._by = list(spec.by)
+        used = [a.column for a in spec.aggregates if a.column is not None]
+        self._columns = list(dict.fromkeys([*spec.by, *used, *spec.ties, TIME]))
+        rows = pa.schema([with_time(schema).field(name) for name in self._columns])
+        self._reducer = Reducer(rows, spec.aggregates, spec.ties)
+        self._gap = units(spec.gap)
+        self._rows = RowBuffer(rows)
+        # By session its first and its last time, and the parts of its results.
+        self._open: pa.Table | None = None
+        # The first end that the sessions known so far can have; they can only grow.
+        self._due: int | None = None
+        self.version = 1 + self._reducer.partial + self._reducer.widens
+
+    def process(self, batch: pa.RecordBatch, context: Context) -> None:
+        rows = on_time(batch, context, self._gap)
+        if rows is not None:
+            self._rows.add(rows.select(self._columns))
+            end = pc.min(rows.column(TIME)).as_py() + self._gap
+            self._due = end if self._due is None else min(self._due, end)
+
+    def on_watermark(self, watermark: int, context: Context) -> None:
+        if self._due is None or self._due > watermark:
+            return
+        found = self._with_sessions(self._known())
+        done = pc.less_equal(found.column(_STOP), watermark)
+        self._keep(found.filter(pc.invert(done)).combine_chunks())
+        closing = found.filter(done)
+        if not closing.num_rows:
+            return
+        group = [*self._by, _SESSION, _START, _STOP]
+        parts = closing if self._reducer.partial else self._reducer.take_in(closing, group)
+        results = self._reducer.finish(parts, group)
+        start, stop = results.column(_START), results.column(_STOP)
+        results = results.drop_columns([_SESSION, _START, _STOP])
+        emit_timed(window_rows(results, start, stop, self._schema), context, timed=self._timed)
+
+    def checkpoint(self) -> bytes:
+        if not self._reducer.partial:
+            return tables_to_bytes([self._rows.table()])
+        # The same whenever the rows have come.
+        self._keep(self._with_sessions(self._known()))
+        assert self._open is not None
+        return tables_to_bytes([self._reducer.lasting(self._open)])
+
+    def restore(self, version: int, state: bytes) -> None:
+        # Version 1 is rows, of which parts can be made; 2 has narrow sums.
+        if not 1 <= version < self.version:
+            check_version(version, self.version)
+        (kept,) = tables_from_bytes(state)
+        # Perhaps too early; then nothing closes and it is found anew.
+        self._due = pc.min(pc.add_checked(kept.column(TIME), self._gap)).as_py()
+        self._open = None if version == 1 else kept
+        self._rows.replace(kept if version == 1 else self._rows.schema.empty_table())
+
+    def _known(self) -> pa.Table:
+        """What is known of sessions that have not ended: stretches from `#start` to `_time`."""
+        rows = self._rows.table()
+        if not self._reducer.partial:
+            return rows.append_column(_START, rows.column(TIME)).combine_chunks()
+        parts = self._reducer.take_in(rows, [*self._by, TIME])
+        parts = parts.append_column(_START, parts.column(TIME))
+        if self._open is not None:
+            known = parts.select(self._open.column_names)
+            parts = self._reducer.joined([self._open, known])
+        return parts.combine_chunks()
+
+    def _keep(self, left: pa.Table) -> None:
+        self._due = pc.min(left.column(_STOP)).as_py()
+        if not self._reducer.partial:
+            self._rows.replace(left.select(self._columns))
+            return
+        self._rows.replace(self._rows.schema.empty_table())
+        columns = left.drop_columns([_SESSION, _STOP]).column_names
+        merged = self._reducer.merge(left, [*self._by, _SESSION, _START, _STOP])
+        last = pc.subtract(merged.column(_STOP), self._gap)
+        self._open = merged.append_column(TIME, last).select(columns).combine_chunks()
+
+    def _with_sessions(self, rows: pa.Table) -> pa.Table:
+        """The stretches by key, with the session that each is in, its start and its end."""
+        ids = group_ids(rows, self._by)
+        order = pc.sort_indices(
+            pa.table({"id": ids, "start": rows.column(_START)}),
+            sort_keys=[("id", "ascending"), ("start", "ascending")],
+        )
+        rows, own = rows.take(order), ids.take(order).to_numpy()
+        starts, lasts = (rows.column(name).to_numpy() for name in (_START, TIME))
+        # How far those of a key reach up to each of them: one may lie within another.
+        times, rank = np.unique(lasts, return_inverse=True)
+        base = own * len(times)
+        reach = times[np.maximum.accumulate(base + rank) - base]
+        begins = np.ones(len(own), bool)
+        begins[1:] = (own[1:] != own[:-1]) | _apart(starts[1:], reach[:-1], self._gap)
+        session = np.cumsum(begins) - 1
+        # They are in order, so a session ends where the next one begins.
+        ends = np.append(begins[1:], True)[: len(own)]
+        return (
+            rows.drop_columns([_START])
+            .append_column(_SESSION, pa.array(session))
+            .append_column(_START, pa.array(starts[begins][session]))
+            .append_column(_STOP, pc.add_checked(pa.array(reach[ends][session]), self._gap))
+        )
+
+
+def _apart(starts: _Times, reach: _Times, gap: int) -> npt.NDArray[np.bool_]:
+    """Which starts lie so far or further behind what was reached, over the whole range of int64."""
+    # Of those behind it the difference is right in 64 bits without a sign.
+    between = starts.view(np.uint64) - reach.view(np.uint64)
+    return (starts > reach) & (between >= np.uint64(gap))

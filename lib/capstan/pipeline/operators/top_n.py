@@ -1,0 +1,184 @@
+"""The first rows of each key by some columns: in a window, or of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
+from capstan.pipeline.graph.events import END, TIME
+from capstan.pipeline.graph.operator import Context, Key, Operator, check_version
+from capstan.pipeline.operators.ordering import (
+    Direction,
+    check_sortable,
+    group_ids,
+    ordered,
+    positions,
+    starts,
+)
+from capstan.pipeline.operators.time_buffer import (
+    Length,
+    RowBuffer,
+    emit_timed,
+    field_of,
+    floor_to,
+    is_timed,
+    known,
+    on_time,
+    unique,
+    units,
+    with_time,
+)
+
+_STOP = "#end"
+_COMPACT = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class TopN:
+    """The `n` first rows of each key by the columns `order`.
+
+    Of rows that are equal in these, the one with the least other values comes first: never the
+    one that arrived first. Nulls come last.
+
+    With a window, rows leave when their window closes, at the last time within. Without one they
+    leave when the input has ended, each at its own time; until then the node promises its readers
+    nothing beyond the least of these times.
+
+    Attributes:
+        n: How many rows.
+        order: Columns and directions.
+        by: The key columns; none means the first of all rows.
+        window: The length of tumbling windows, or None for all rows together. With 1, the first
+            rows at each time.
+        with_ties: Also pass rows that are equal to the last one in all columns of `order`.
+        rank: The name of a column with the rank, from 1; of equal rows the same under `with_ties`.
+    """
+
+    n: int
+    order: tuple[tuple[str, Direction], ...]
+    by: tuple[str, ...] = ()
+    window: Length | None = None
+    with_ties: bool = False
+    rank: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.n < 1 or not self.order or (self.window is not None and units(self.window) < 1):
+            message = f"the first {self.n} by {self.order} in {self.window} are no rows"
+            raise ValueError(message)
+
+    @property
+    def key(self) -> Key:
+        """The key columns."""
+        return Key.of(*self.by)
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """The columns of its input, then the rank.
+
+        Raises:
+            ValueError: A column is not there, or rows cannot be ordered by it.
+        """
+        (schema,) = known(inputs)
+        for column, _ in self.order:
+            field_of(with_time(schema), column)
+        for column in self.by:
+            field_of(schema, column)
+        check_sortable(schema, schema.names)
+        rank = [] if self.rank is None else [pa.field(self.rank, pa.int64())]
+        return unique(pa.schema([*schema, *rank]))
+
+    def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
+        """All columns, but the time where a window gives rows another one."""
+        return frozenset(inputs[0].names) - (frozenset() if self.window is None else {TIME})
+
+    def create(self, inputs: Sequence[pa.Schema]) -> Operator:
+        """A running form without rows."""
+        return _TopNOperator(self, inputs)
+
+    def describe(self) -> str:
+        """One line for people."""
+        by = "" if not self.by else f" of each {', '.join(self.by)}"
+        span = "" if self.window is None else f" in each {self.window}"
+        return f"first {self.n} by {', '.join(' '.join(o) for o in self.order)}{by}{span}"
+
+
+class _TopNOperator(Operator):
+    """Keeps rows with the end of their window; thins them out as they grow."""
+
+    state_ports = (0,)
+
+    def __init__(self, spec: TopN, inputs: Sequence[pa.Schema]) -> None:
+        (schema,) = known(inputs)
+        self._spec = spec
+        self._names = spec.output_schema(inputs).names
+        self._timed = is_timed(schema)
+        self._window = None if spec.window is None else units(spec.window)
+        self._rows = RowBuffer(with_time(schema).append(pa.field(_STOP, pa.int64())))
+        self._count = 0
+        self._compact = _COMPACT
+
+    def process(self, batch: pa.RecordBatch, context: Context) -> None:
+        rows = on_time(batch, context, self._window or 0)
+        if rows is None:
+            return
+        times = rows.column(TIME)
+        if self._window is None:
+            stop = pa.repeat(pa.scalar(END, pa.int64()), rows.num_rows)
+        else:
+            stop = pc.add_checked(floor_to(times, self._window), self._window)
+        self._rows.add(rows.append_column(_STOP, stop))
+        self._count += rows.num_rows
+        if self._count > self._compact:
+            self._replace(self._first(self._rows.table()).select(self._rows.schema.names))
+            self._compact = max(_COMPACT, 2 * self._count)
+
+    def on_watermark(self, watermark: int, context: Context) -> None:
+        least = self._rows.least
+        if least is None or (self._window is None and watermark < END):
+            return
+        if self._window is not None and least // self._window >= watermark // self._window:
+            return
+        rows = self._rows.table()
+        due = pc.less_equal(rows.column(_STOP), watermark)
+        self._replace(rows.filter(pc.invert(due)))
+        first = self._first(rows.filter(due))
+        if self._window is not None:
+            last = pc.subtract(first.column(_STOP), 1)
+            first = first.set_column(first.schema.get_field_index(TIME), TIME, last)
+        names = self._names if self._timed else [*self._names, TIME]
+        emit_timed(first.select(names), context, timed=self._timed)
+
+    def hold(self) -> int | None:
+        return self._rows.least if self._window is None else None
+
+    def checkpoint(self) -> bytes:
+        return tables_to_bytes([self._rows.table()])
+
+    def restore(self, version: int, state: bytes) -> None:
+        check_version(version)
+        (rows,) = tables_from_bytes(state)
+        self._replace(rows)
+
+    def _replace(self, rows: pa.Table) -> None:
+        self._rows.replace(rows.combine_chunks())
+        self._count = rows.num_rows
+
+    def _first(self, rows: pa.Table) -> pa.Table:
+        """The first rows of each key and window, by window, key and rank, with their rank."""
+        spec = self._spec
+        if not rows.num_rows:
+            return rows if spec.rank is None else rows.append_column(spec.rank, positions(0))
+        leading: list[tuple[str, Direction]] = [(name, "ascending") for name in (_STOP, *spec.by)]
+        rows = ordered(rows, [*leading, *spec.order]).combine_chunks()
+        begin = starts(group_ids(rows, [_STOP, *spec.by]))
+        if spec.with_ties:
+            names = [_STOP, *spec.by, *(name for name, _ in spec.order)]
+            rank = pc.subtract(starts(group_ids(rows, names)), begin)
+        else:
+            rank = pc.subtract(positions(rows.num_rows), begin)
+        if spec.rank is not None:
+            rows = rows.append_column(spec.rank, pc.add(rank, 1))
+        return rows.filter(pc.less(rank, spec.n))

@@ -1,0 +1,257 @@
+"""Tumbling and sliding windows of event time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
+from capstan.pipeline.graph.events import TIME
+from capstan.pipeline.graph.operator import Context, Key, Operator, check_version
+from capstan.pipeline.operators.aggregates import Aggregate
+from capstan.pipeline.operators.group_reduce import Reducer
+from capstan.pipeline.operators.ordering import check_sortable, ordered
+from capstan.pipeline.operators.time_buffer import (
+    Length,
+    emit_timed,
+    field_of,
+    floor_to,
+    is_timed,
+    known,
+    on_time,
+    unique,
+    units,
+    with_time,
+)
+
+START: Final = "window_start"
+"""The column of a window's beginning, which belongs to it."""
+
+STOP: Final = "window_end"
+"""The column of a window's end, which does not belong to it."""
+
+_PANE: Final = "#pane"
+_STOP: Final = "#end"
+_COMPACT: Final = 65_536
+
+
+def window_fields(
+    inputs: Sequence[pa.Schema],
+    by: Sequence[str],
+    aggregates: Sequence[Aggregate],
+    ties: Sequence[str],
+    bounds: pa.DataType,
+) -> pa.Schema:
+    """What a window puts out: the key columns, its bounds, the results, perhaps `_time`.
+
+    Raises:
+        ValueError: A column is not there, not of a fitting type, or comes out twice.
+    """
+    (schema,) = known(inputs)
+    keys = [field_of(schema, column) for column in by]
+    check_sortable(schema, by)
+    results = Reducer(with_time(schema), aggregates, ties).fields()
+    ends = [pa.field(START, bounds), pa.field(STOP, bounds)]
+    made = pa.schema([*keys, *ends, *results])
+    return unique(with_time(made) if is_timed(schema) else made)
+
+
+def window_rows(
+    results: pa.Table, start: pa.ChunkedArray, stop: pa.ChunkedArray, schema: pa.Schema
+) -> pa.Table:
+    """Results of closed windows as they are put out, by end and key, at the last time within."""
+    columns = {name: results.column(name) for name in results.column_names}
+    columns |= {START: start, STOP: stop, TIME: pc.subtract_checked(stop, 1)}
+    bounds = schema.field(START).type
+    rows = pa.table({name: columns[name] for name in with_time(schema).names})
+    by = schema.names[: schema.get_field_index(START)]
+    rows = ordered(rows, [(STOP, "ascending")], [*by, START])
+    for name in (START, STOP):
+        position = rows.schema.get_field_index(name)
+        rows = rows.set_column(position, name, _as_bounds(rows.column(name), bounds))
+    return rows
+
+
+def _as_bounds(times: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    # Days are kept in 32 bits.
+    return pc.cast(pc.cast(times, pa.int32()) if pa.types.is_date32(kind) else times, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Windows `[start, start + size)` of event time, one every `slide`; each closes once.
+
+    A window closes when the watermark reaches its end, and puts out one row for each key at the
+    last time within. A row before the watermark is late, also where a window is still open.
+
+    Attributes:
+        size: How long a window is.
+        slide: How far the next one is; at most `size`.
+        aggregates: What is made of its rows.
+        by: The key columns; none means one group of all rows.
+        ties: Columns that break ties of `first` and `last`.
+        offset: Where windows start, relative to time 0.
+        bounds: The type of the columns `window_start` and `window_end`.
+    """
+
+    size: Length
+    slide: Length
+    aggregates: tuple[Aggregate, ...]
+    by: tuple[str, ...] = ()
+    ties: tuple[str, ...] = ()
+    offset: Length = 0
+    bounds: pa.DataType = pa.int64()  # noqa: RUF009 - a value that cannot change
+
+    def __post_init__(self) -> None:
+        if not 0 < units(self.slide) <= units(self.size):
+            message = f"windows of {self.size} every {self.slide} would be empty or leave gaps"
+            raise ValueError(message)
+
+    @classmethod
+    def tumbling(
+        cls,
+        size: Length,
+        aggregates: Sequence[Aggregate],
+        *,
+        by: Sequence[str] = (),
+        ties: Sequence[str] = (),
+        offset: Length = 0,
+        bounds: pa.DataType | None = None,
+    ) -> Self:
+        """Windows that follow one another without overlap."""
+        return cls.sliding(size, size, aggregates, by=by, ties=ties, offset=offset, bounds=bounds)
+
+    @classmethod
+    def sliding(
+        cls,
+        size: Length,
+        slide: Length,
+        aggregates: Sequence[Aggregate],
+        *,
+        by: Sequence[str] = (),
+        ties: Sequence[str] = (),
+        offset: Length = 0,
+        bounds: pa.DataType | None = None,
+    ) -> Self:
+        """Windows that overlap: each row is in `size / slide` of them."""
+        kind = pa.int64() if bounds is None else bounds
+        return cls(size, slide, tuple(aggregates), tuple(by), tuple(ties), offset, kind)
+
+    @property
+    def key(self) -> Key:
+        """The key columns."""
+        return Key.of(*self.by)
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """The key columns, `window_start`, `window_end`, the results."""
+        return window_fields(inputs, self.by, self.aggregates, self.ties, self.bounds)
+
+    def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
+        """The key columns."""
+        return frozenset(self.by)
+
+    def create(self, inputs: Sequence[pa.Schema]) -> Operator:
+        """A running form with no open windows."""
+        return _WindowOperator(self, inputs)
+
+    def describe(self) -> str:
+        """One line for people."""
+        kind = "tumbling" if self.size == self.slide else "sliding"
+        every = "" if self.size == self.slide else f" every {self.slide}"
+        made = ", ".join(str(aggregate) for aggregate in self.aggregates)
+        return f"{kind} window of {self.size}{every}: {made}"
+
+
+class _WindowOperator(Operator):
+    """Keeps parts of groups by pane: the greatest stretch that no window's edge falls into."""
+
+    state_ports = (None, 0)
+
+    def __init__(self, spec: Window, inputs: Sequence[pa.Schema]) -> None:
+        (schema,) = known(inputs)
+        self._schema = spec.output_schema(inputs)
+        self._timed = is_timed(schema)
+        self._reducer = Reducer(with_time(schema), spec.aggregates, spec.ties)
+        self._size, self._slide = units(spec.size), units(spec.slide)
+        self._offset = units(spec.offset)
+        self._pane = gcd(self._size, self._slide) if self._reducer.partial else 1
+        self._by = list(spec.by)
+        self._kept: list[pa.Table] = []
+        self._compact = _COMPACT
+        self._least: int | None = None
+        self._closed: int | None = None
+        self.version = 2 if self._reducer.widens else 1
+
+    def process(self, batch: pa.RecordBatch, context: Context) -> None:
+        rows = on_time(batch, context, self._size)
+        if rows is None:
+            return
+        panes = floor_to(rows.column(TIME), self._pane, self._offset)
+        table = pa.Table.from_batches([rows.append_column(_PANE, panes)])
+        self._keep([*self._kept, self._reducer.take_in(table, [*self._by, _PANE])])
+        # Parts grow with the number of batches, which says nothing of the number of groups.
+        if self._reducer.partial and sum(kept.num_rows for kept in self._kept) > self._compact:
+            merged = self._reducer.merge(self._reducer.joined(self._kept), [*self._by, _PANE])
+            self._keep([merged])
+            self._compact = max(_COMPACT, 2 * merged.num_rows)
+
+    def on_watermark(self, watermark: int, context: Context) -> None:
+        closed, self._closed = self._closed, watermark
+        if self._least is None or self._first_end(self._least) > watermark:
+            return
+        kept = self._reducer.joined(self._kept)
+        closing = self._closing(kept, closed, watermark)
+        last = pc.add_checked(floor_to(kept.column(_PANE), self._slide, self._offset), self._size)
+        self._keep([kept.filter(pc.greater(last, watermark)).combine_chunks()])
+        results = self._reducer.finish(closing, [*self._by, _STOP])
+        stops = results.column(_STOP)
+        rows = window_rows(
+            results.drop_columns([_STOP]), pc.subtract(stops, self._size), stops, self._schema
+        )
+        emit_timed(rows, context, timed=self._timed)
+
+    def checkpoint(self) -> bytes:
+        kept = [self._reducer.lasting(self._reducer.joined(self._kept))] if self._kept else []
+        # Only where windows overlap can one of a pane that is kept have closed. Elsewhere workers
+        # may be at several points, as behind an operator that holds its watermark, and be dealt.
+        closed = self._closed if self._slide < self._size else None
+        edge = pa.table({"closed": pa.array([closed], pa.int64())})
+        return tables_to_bytes([edge, *kept])
+
+    def restore(self, version: int, state: bytes) -> None:
+        # Version 1 has narrow sums, which can be read like wide ones.
+        if version != 1:
+            check_version(version, self.version)
+        edge, *kept = tables_from_bytes(state)
+        self._closed = edge.column("closed")[0].as_py()
+        self._keep(kept)
+
+    def _first_end(self, pane: int) -> int:
+        # Of the windows that a pane is in, the one that began first.
+        begun = (pane - self._offset - self._size) // self._slide * self._slide + self._offset
+        return begun + self._slide + self._size
+
+    def _keep(self, kept: list[pa.Table]) -> None:
+        self._kept = [table for table in kept if table.num_rows]
+        least = [pc.min(table.column(_PANE)).as_py() for table in self._kept[-1:]]
+        if self._least is not None and len(self._kept) > 1:
+            least.append(self._least)
+        self._least = min(least, default=None)
+
+    def _closing(self, kept: pa.Table, closed: int | None, watermark: int) -> pa.Table:
+        """The parts once for each window that closes now, with the window's end."""
+        last = floor_to(kept.column(_PANE), self._slide, self._offset)
+        parts = []
+        for back in range(0, self._size, self._slide):
+            start = pc.subtract_checked(last, back)
+            stop = pc.add_checked(start, self._size)
+            due = pc.and_(pc.less_equal(stop, watermark), pc.greater(stop, kept.column(_PANE)))
+            if closed is not None:
+                due = pc.and_(due, pc.greater(stop, closed))
+            parts.append(kept.append_column(_STOP, stop).filter(due))
+        return pa.concat_tables(parts)

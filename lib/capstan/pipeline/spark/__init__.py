@@ -1,0 +1,1 @@
+"""Pipelines on Spark: stages as tasks, and how rows and state travel."""

@@ -1,0 +1,1 @@
+"""State by key: codecs, chunks, placement, and rescales of snapshots."""

@@ -1,0 +1,284 @@
+"""The stable hash of a key, the same here and in Spark SQL.
+
+It is the first content hash of a record, taken of the key columns: XXH64 with seed 42, chained
+over the INT 1 and then, for each column that is not null, over the INT of its ordinal and its
+canonical value. In SQL, for key columns `a BIGINT` and `b STRING` without nulls:
+
+    xxhash64(1, 0, a, 1, b)
+
+Canonical: integers, booleans and dates as BIGINT (8 bytes, little-endian), timestamps as their
+microseconds, strings as UTF-8, binary as it is, decimals as the shortest big-endian two's
+complement of their digits. Nothing depends on a process, a machine or a release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capstan.pipeline.state.errors import NoHash
+
+Words = npt.NDArray[np.uint64]
+
+_SEED: Final = 42
+_P1: Final = 0x9E3779B185EBCA87
+_P2: Final = 0xC2B2AE3D27D4EB4F
+_P3: Final = 0x165667B19E3779F9
+_P4: Final = 0x85EBCA77C2B2AE63
+_P5: Final = 0x27D4EB2F165667C5
+_MASK: Final = 2**64 - 1
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def xxh64(data: bytes, seed: int = 0) -> int:
+    """XXH64 of bytes, unsigned.
+
+    >>> hex(xxh64(b""))
+    '0xef46db3751d8e999'
+    """
+    if len(data) >= 32:
+        rows = np.frombuffer(data, np.uint8).reshape(1, len(data))
+        return int(_hash_rows(rows, np.array([seed & _MASK], np.uint64))[0])
+    # Most keys are short, and Python's own numbers are the quicker ones for a single key.
+    found, at = (seed + _P5 + len(data)) & _MASK, 0
+    while at + 8 <= len(data):
+        found = _mixed_eight(found, int.from_bytes(data[at : at + 8], "little"))
+        at += 8
+    if at + 4 <= len(data):
+        found ^= (int.from_bytes(data[at : at + 4], "little") * _P1) & _MASK
+        found = (_turned(found, 23) * _P2 + _P3) & _MASK
+        at += 4
+    for byte in data[at:]:
+        found = (_turned(found ^ (byte * _P5 & _MASK), 11) * _P1) & _MASK
+    return _avalanche(found)
+
+
+def hash_long(value: int, seed: int) -> int:
+    """XXH64 of 8 little-endian bytes, unsigned."""
+    return _avalanche(_mixed_eight((seed + _P5 + 8) & _MASK, value & _MASK))
+
+
+def key_hash(key: Hashable) -> int:
+    """The stable hash of a key, signed; a tuple is a key of several columns.
+
+    Raises:
+        NoHash: A part of it has no canonical value.
+
+    >>> key_hash(("a", 1)) == key_hash(("a", True))
+    True
+    """
+    seed = _hash_int(1, _SEED)
+    for ordinal, value in enumerate(key if isinstance(key, tuple) else (key,)):
+        if value is None:
+            continue
+        seed = _hash_int(ordinal, seed)
+        number = _as_long(value)
+        seed = xxh64(_as_bytes(value), seed) if number is None else hash_long(number, seed)
+    return signed(seed)
+
+
+def key_hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
+    """The stable hashes (int64) of the keys in some key columns, row by row.
+
+    Raises:
+        NoHash: A column is of a type that has no canonical value.
+    """
+    rows = len(columns[0]) if columns else 0
+    seeds = np.full(rows, _hash_int(1, _SEED), np.uint64)
+    for ordinal, column in enumerate(columns):
+        whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        valid = whole.is_valid().to_numpy(zero_copy_only=False)
+        numbered = _hash_words(np.full(rows, ordinal, np.uint32), seeds)
+        hashed = _hash_column(whole, numbered)
+        seeds = np.where(valid, hashed, seeds)
+    return pa.array(seeds.view(np.int64))
+
+
+def mix(hashes: npt.NDArray[np.int64], number: int) -> npt.NDArray[np.int64]:
+    """In SQL `xxhash64(hash, cast(number AS BIGINT))`, for each hash."""
+    seeds = np.full(len(hashes), _SEED, np.uint64)
+    chained = _hash_words(hashes.view(np.uint64), seeds)
+    numbers = np.full(len(hashes), number & _MASK, np.uint64)
+    return _hash_words(numbers, chained).view(np.int64)
+
+
+def signed(value: int) -> int:
+    """An unsigned 64-bit number as SQL shows it."""
+    return value - 2**64 if value >= 2**63 else value
+
+
+def _hash_int(value: int, seed: int) -> int:
+    return xxh64(value.to_bytes(4, "little"), seed)
+
+
+def _as_long(value: object) -> int | None:
+    if isinstance(value, bool | int):
+        if not -(2**63) <= value < 2**63:
+            message = f"the key {value} does not fit 64 bits"
+            raise NoHash.of(message, type="int")
+        return int(value)
+    if isinstance(value, datetime):
+        since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH
+        return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    if isinstance(value, date):
+        return (value - _EPOCH.date()).days
+    return None
+
+
+def _as_bytes(value: object) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, Decimal) and value.is_finite():
+        return _digits(value)
+    kind = type(value).__name__
+    raise NoHash.of(f"a key of type {kind} has no stable hash", type=kind)
+
+
+def _digits(value: Decimal) -> bytes:
+    sign, digits, _ = value.as_tuple()
+    number = int("".join(map(str, digits)))
+    number = -number if sign else number
+    # One bit more than its magnitude needs, for the sign; -128 needs none more than -127.
+    size = ((number + 1 if number < 0 else number).bit_length() + 8) // 8
+    return number.to_bytes(size, "big", signed=True)
+
+
+def _hash_column(column: pa.Array, seeds: Words) -> Words:
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return _hash_words(_longs(column), seeds)
+    if pa.types.is_date32(kind):
+        return _hash_words(_longs(pc.cast(column, pa.int32())), seeds)
+    if pa.types.is_timestamp(kind):
+        micros = pc.cast(column, pa.timestamp("us", kind.tz))
+        return _hash_words(_longs(pc.cast(micros, pa.int64())), seeds)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _hash_bytes(pc.cast(column, pa.large_binary()), seeds)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return _hash_bytes(pc.cast(column, pa.large_binary()), seeds)
+    if pa.types.is_decimal(kind):
+        made = [None if v is None else _digits(v) for v in column.to_pylist()]
+        return _hash_bytes(pa.array(made, pa.large_binary()), seeds)
+    raise NoHash.of(f"a key of type {kind} has no stable hash", type=str(kind))
+
+
+def _longs(column: pa.Array) -> Words:
+    try:
+        longs = pc.fill_null(pc.cast(column, pa.int64()), 0)
+    except pa.ArrowInvalid as error:
+        raise NoHash.of(f"a key does not fit 64 bits: {error}", type=str(column.type)) from error
+    found: npt.NDArray[np.int64] = longs.to_numpy(zero_copy_only=False)
+    return found.view(np.uint64)
+
+
+def _hash_bytes(column: pa.Array, seeds: Words) -> Words:
+    """XXH64 of texts, those of one length together."""
+    column = pc.fill_null(column, b"")
+    _, places, data = column.buffers()
+    offsets = np.frombuffer(places, np.int64)[column.offset : column.offset + len(column) + 1]
+    content = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    lengths = np.diff(offsets)
+    found = np.empty(len(column), np.uint64)
+    for length in np.unique(lengths):
+        rows = np.flatnonzero(lengths == length)
+        taken = offsets[rows][:, None] + np.arange(length)[None, :]
+        found[rows] = _hash_rows(content[taken], seeds[rows])
+    return found
+
+
+def _hash_words(words: npt.NDArray[np.unsignedinteger], seeds: Words) -> Words:
+    """XXH64 of each of some numbers of 4 or 8 bytes."""
+    size = words.dtype.itemsize
+    hashed = seeds + np.uint64((_P5 + size) & _MASK)
+    if size == 8:
+        return _avalanched(_eight(hashed, words.astype(np.uint64)))
+    return _avalanched(_four(hashed, words.astype(np.uint64)))
+
+
+def _hash_rows(rows: npt.NDArray[np.uint8], seeds: Words) -> Words:
+    """XXH64 of each row of a matrix of bytes."""
+    length = rows.shape[1]
+    if length >= 32:
+        hashed, at = _stripes(rows, seeds)
+    else:
+        hashed, at = seeds + np.uint64(_P5), 0
+    hashed = hashed + np.uint64(length)
+    while at + 8 <= length:
+        hashed = _eight(hashed, _words(rows, at, "<u8"))
+        at += 8
+    if at + 4 <= length:
+        hashed = _four(hashed, _words(rows, at, "<u4"))
+        at += 4
+    for position in range(at, length):
+        byte = rows[:, position].astype(np.uint64)
+        hashed = _rotated(hashed ^ (byte * np.uint64(_P5)), 11) * np.uint64(_P1)
+    return _avalanched(hashed)
+
+
+def _stripes(rows: npt.NDArray[np.uint8], seeds: Words) -> tuple[Words, int]:
+    starts = (_P1 + _P2, _P2, 0, -_P1)
+    lanes = [seeds + np.uint64(start & _MASK) for start in starts]
+    whole = rows.shape[1] // 32 * 32
+    for at in range(0, whole, 32):
+        for lane in range(4):
+            lanes[lane] = _round(lanes[lane], _words(rows, at + 8 * lane, "<u8"))
+    turned = [_rotated(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)]
+    hashed = turned[0] + turned[1] + turned[2] + turned[3]
+    for each in lanes:
+        merged = hashed ^ _round(np.zeros_like(hashed), each)
+        hashed = merged * np.uint64(_P1) + np.uint64(_P4)
+    return hashed, whole
+
+
+def _words(rows: npt.NDArray[np.uint8], at: int, kind: str) -> Words:
+    size = np.dtype(kind).itemsize
+    taken = np.ascontiguousarray(rows[:, at : at + size])
+    return taken.view(kind)[:, 0].astype(np.uint64)
+
+
+def _round(lane: Words, word: Words) -> Words:
+    return _rotated(lane + word * np.uint64(_P2), 31) * np.uint64(_P1)
+
+
+def _eight(hashed: Words, word: Words) -> Words:
+    mixed = hashed ^ _round(np.zeros_like(hashed), word)
+    return _rotated(mixed, 27) * np.uint64(_P1) + np.uint64(_P4)
+
+
+def _four(hashed: Words, word: Words) -> Words:
+    mixed = hashed ^ (word * np.uint64(_P1))
+    return _rotated(mixed, 23) * np.uint64(_P2) + np.uint64(_P3)
+
+
+def _rotated(value: Words, by: int) -> Words:
+    return (value << np.uint64(by)) | (value >> np.uint64(64 - by))
+
+
+def _avalanched(value: Words) -> Words:
+    value = (value ^ (value >> np.uint64(33))) * np.uint64(_P2)
+    value = (value ^ (value >> np.uint64(29))) * np.uint64(_P3)
+    return value ^ (value >> np.uint64(32))
+
+
+def _mixed_eight(found: int, word: int) -> int:
+    found ^= (_turned((word * _P2) & _MASK, 31) * _P1) & _MASK
+    return (_turned(found, 27) * _P1 + _P4) & _MASK
+
+
+def _turned(value: int, by: int) -> int:
+    return (value << by | value >> (64 - by)) & _MASK
+
+
+def _avalanche(value: int) -> int:
+    value = ((value ^ value >> 33) * _P2) & _MASK
+    value = ((value ^ value >> 29) * _P3) & _MASK
+    return value ^ value >> 32

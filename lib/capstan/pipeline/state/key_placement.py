@@ -1,0 +1,109 @@
+"""Which worker a key belongs to: a pure function of the key and the workers.
+
+Both placements go by the stable hash `h` of the key (`capstan.pipeline.state.key_hash`), and are
+the same in Spark SQL: their `sql` is an expression over `h` and an array `ws` of workers in
+ascending order.
+
+Follows Malstrom's `index_select` and `rendezvous_select`, whose hash changes with releases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import ClassVar, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from capstan.pipeline.state.key_hash import hash_long, key_hash, mix, signed
+
+_SEED: Final = 42
+
+
+class Placement(Protocol):
+    """Says which of several workers owns a key."""
+
+    def owner(self, key: Hashable, workers: Sequence[int]) -> int:
+        """The worker that owns `key` among `workers`, of which there is at least one."""
+
+
+class HashPlacement(Placement, Protocol):
+    """A placement that goes by the hash of a key alone, so that it works on whole columns."""
+
+    def owners(self, hashes: pa.Array, workers: Sequence[int]) -> pa.Array:
+        """The owners (int64) of keys with these hashes (int64)."""
+
+
+class Rendezvous:
+    """The worker with the greatest hash of key and worker: adding or removing one moves least.
+
+    >>> Rendezvous().owner("a", [0])
+    0
+    """
+
+    __slots__ = ()
+    sql: ClassVar = (
+        "array_max(transform(ws, w -> struct(xxhash64(h, cast(w AS BIGINT)) AS weight, w AS w))).w"
+    )
+
+    def owner(self, key: Hashable, workers: Sequence[int]) -> int:
+        """The worker that owns `key`.
+
+        Raises:
+            ValueError: There are no workers.
+            NoHash: The key has no stable hash.
+        """
+        chained = hash_long(key_hash(key), _SEED)
+        return max(_some(workers), key=lambda worker: (signed(hash_long(worker, chained)), worker))
+
+    def owners(self, hashes: pa.Array, workers: Sequence[int]) -> pa.Array:
+        """The owners of keys with these hashes.
+
+        Raises:
+            ValueError: There are no workers.
+        """
+        numbers = hashes.to_numpy(zero_copy_only=False)
+        first, *others = sorted(_some(workers))
+        best, owner = mix(numbers, first), np.full(len(numbers), first, np.int64)
+        for worker in others:
+            weight = mix(numbers, worker)
+            better = weight >= best
+            best, owner = np.where(better, weight, best), np.where(better, worker, owner)
+        return pa.array(owner)
+
+
+class Modulo:
+    """The worker at the position that the hash leaves modulo their number.
+
+    >>> Modulo().owner("a", [7])
+    7
+    """
+
+    __slots__ = ()
+    sql: ClassVar = "element_at(ws, cast(pmod(h, size(ws)) AS INT) + 1)"
+
+    def owner(self, key: Hashable, workers: Sequence[int]) -> int:
+        """The worker that owns `key`.
+
+        Raises:
+            ValueError: There are no workers.
+            NoHash: The key has no stable hash.
+        """
+        ordered = sorted(_some(workers))
+        return ordered[key_hash(key) % len(ordered)]
+
+    def owners(self, hashes: pa.Array, workers: Sequence[int]) -> pa.Array:
+        """The owners of keys with these hashes.
+
+        Raises:
+            ValueError: There are no workers.
+        """
+        ordered = np.array(sorted(_some(workers)), np.int64)
+        return pa.array(ordered[hashes.to_numpy(zero_copy_only=False) % len(ordered)])
+
+
+def _some(workers: Sequence[int]) -> Sequence[int]:
+    if not workers:
+        message = "no workers to place a key on"
+        raise ValueError(message)
+    return workers

@@ -1,0 +1,1 @@
+"""Execution of a replay: attempts, locks, staging, approval, recovery and rollback."""

@@ -1,0 +1,1 @@
+"""Output of a replay: its rows, its target, and its certificate."""

@@ -1,0 +1,209 @@
+"""What publishing would change: rows added, removed and changed, told without writing anything.
+
+As audits do, cells are compared first, and rows only where cells differ. What a copy would put
+into a cell is known from the tape's index, so that cells which stay as they are cost no look at the
+records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from capstan.audit import Close, Finding, Shape, cells
+from capstan.audit.float_tolerance import beyond
+from capstan.audit.result import render
+from capstan.audit.row_diff import RowDifferences, Side, row_differences
+from capstan.audit.row_view import View, table_view
+from capstan.audit.scope import NO_ROWS
+from capstan.audit.table_shape import common_fields, stored_fields
+from capstan.core.config import Mode
+from capstan.replay.output import target_table as target
+from capstan.replay.output.foreign_columns import require_columns_kept
+from capstan.replay.output.foreign_rows import foreign_rows
+from capstan.replay.output.order_dependence import close_of, require_comparable
+from capstan.replay.output.row_restore import of_keys
+from capstan.replay.output.rows import playing
+from capstan.replay.planning.plan import Plan
+from capstan.storage import delta
+from capstan.storage.lake import is_table
+from capstan.storage.tape.tape import stored_payload
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from capstan.core.times import TimeType
+
+SAMPLE = 20
+_KINDS = {"missing": "added", "extra": "removed", "changed": "changed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What a replay would change in its target as that is now.
+
+    Attributes:
+        added: Rows that it would add.
+        removed: Rows that it would take away.
+        changed: Rows that it would put others in the place of: of a cell, or where keys are
+            declared of a key in a cell.
+        cells: Cells (worker, time) with rows before or after.
+        differing: How many of them would change; of `append` and `merge`, those of what is played.
+        new_columns: Columns that the target does not have yet; they are not compared.
+        foreign: Rows that it would replace, or merge over, and that no replay of its output has put
+            there: they are lost only with --adopt.
+        findings: Some of these rows: what there would be as `expected`, what is there as `actual`.
+    """
+
+    added: int
+    removed: int
+    changed: int
+    cells: int
+    differing: int
+    new_columns: tuple[str, ...]
+    foreign: int
+    findings: tuple[Finding, ...]
+
+    def as_json(self, time_type: TimeType) -> dict[str, object]:
+        """The difference as the object that `--json` prints."""
+        return {
+            "added": self.added,
+            "removed": self.removed,
+            "changed": self.changed,
+            "cells": self.cells,
+            "differing": self.differing,
+            "new_columns": list(self.new_columns),
+            "foreign": self.foreign,
+            "sample": [
+                {
+                    "kind": _KINDS[each.kind],
+                    "worker": each.worker,
+                    "time": render(time_type, each.time),
+                    "before": each.actual,
+                    "after": each.expected,
+                }
+                for each in self.findings
+            ],
+        }
+
+
+def difference(
+    spark: SparkSession, plan: Plan, staged: DataFrame | None = None, *, limit: int = SAMPLE
+) -> Difference:
+    """Compare what a replay would put into its target with what is there now.
+
+    Args:
+        spark: The session.
+        plan: The replay.
+        staged: Its rows, where they are staged already; else they are played for the comparison.
+        limit: How many rows to show.
+
+    Raises:
+        BadRequest: `CAP-AUDIT-COLUMNS`, `CAP-TARGET-COLUMNS`, `CAP-TRANSFORM` or
+            `CAP-PIPELINE` when the replay does not fit its target or its stream; `CAP-ORDERED`
+            when its output cannot be compared.
+    """
+    if staged is not None:
+        return _compared(spark, plan, staged, limit, from_index=False)
+    require_comparable(spark, plan)
+    with playing(spark, plan) as output:
+        require_columns_kept(spark, plan, output.rows.schema)
+        return _compared(spark, plan, output.rows, limit, from_index=True)
+
+
+def _compared(
+    spark: SparkSession, plan: Plan, wanted: DataFrame, limit: int, *, from_index: bool
+) -> Difference:
+    present = _present(spark, plan, wanted)
+    sides = _Sides(spark, plan, wanted, present, from_index=from_index)
+    cells_, differing, rows = sides.compare(limit)
+    added, removed, changed = (rows.totals[kind] for kind in _KINDS)
+    if plan.request.mode is Mode.MERGE:
+        # A merge takes nothing away: a second row of a key that is there is updated with it.
+        removed, changed = 0, changed + removed
+    new = tuple(name for name in wanted.columns if name not in present.columns)
+    foreign = foreign_rows(spark, plan, wanted)
+    return Difference(added, removed, changed, cells_, differing, new, foreign, rows.findings)
+
+
+def _present(spark: SparkSession, plan: Plan, wanted: DataFrame) -> DataFrame:
+    """The rows of the target that the replay would touch."""
+    if not is_table(plan.target):
+        return wanted.limit(0)
+    rows = delta.load(spark, plan.target)
+    if plan.request.mode is Mode.APPEND:
+        return rows.limit(0)
+    if plan.request.mode is Mode.REPLACE:
+        return rows.where(target.predicate(plan, rows.schema))
+    return of_keys(rows, wanted, plan.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """Rows as they would be, and as they are."""
+
+    spark: SparkSession
+    plan: Plan
+    wanted: DataFrame
+    present: DataFrame
+    from_index: bool
+
+    def compare(self, limit: int) -> tuple[int, int, RowDifferences]:
+        """Cells, how many of them differ, and the rows that do."""
+        shape = self._shape()
+        common = [name for name in shape.columns if name in self.present.columns]
+        fields = common_fields(common, self.wanted.schema, self.present.schema)
+        keys = [field for field in fields if field.name in self.plan.keys]
+        there = stored_fields(fields, self.present.schema)
+        wanted = Side(self._view(self.wanted, shape), fields, keys)
+        present = Side(
+            self._view(self.present, shape), there, [f for f in there if f.name in self.plan.keys]
+        )
+        joined = cells.gather(
+            {
+                "wanted": self._wanted_cells(wanted, shape, common),
+                "present": cells.view_cells(present.view, {"h": present.fields}),
+            }
+        ).persist()
+        try:
+            wrong = cells.differs("wanted", "present")
+            totals = cells.count_cells(joined, ("wanted", "present"), {"bad": wrong})
+            rows = NO_ROWS
+            close = close_of(self.spark, self.plan) if totals["bad"] else Close()
+            bad = joined.where(wrong)
+            with beyond(wanted, present, bad, totals["bad"], close) as apart:
+                if apart.count:
+                    rows = row_differences(apart.expected, apart.actual, apart.cells, limit)
+        finally:
+            joined.unpersist()
+        return totals["cells"], apart.count, rows
+
+    def _wanted_cells(self, wanted: Side, shape: Shape, common: Sequence[str]) -> DataFrame:
+        plan = self.plan
+        payload = stored_payload(plan.tape).names
+        if (
+            self.from_index
+            and plan.computation is None
+            and list(common) == payload
+            and shape.worker
+        ):
+            return cells.promised_cells(
+                self.spark, plan.tape, plan.cut, plan.workers, plan.region, shape
+            )
+        return cells.view_cells(wanted.view, {"h": wanted.fields})
+
+    def _shape(self) -> Shape:
+        """Where both sides have worker and time; `merge` knows its rows by keys alone."""
+        plan = self.plan
+        if plan.request.mode is Mode.MERGE:
+            return Shape(None, (), tuple(self.wanted.columns))
+        if plan.computation is None:
+            return target.copy_shape(self.spark, plan, self.wanted.columns)
+        return target.output_shape(plan, self.wanted.schema, self.wanted.columns)
+
+    def _view(self, frame: DataFrame, shape: Shape) -> View:
+        plan = self.plan
+        if plan.computation is None:
+            frame = plan.layout.tagged(frame, plan.tape.time_type)
+        return table_view(frame, shape, plan.tape.time_type, plan.workers)

@@ -1,0 +1,1 @@
+"""Planning of a replay: its request, computation, target layout and cursor."""

@@ -1,0 +1,149 @@
+"""How a target keeps worker and time: its own columns, and the conditions over them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    DateType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from capstan.core.times import Box, Coordinate, Kind, TimeType
+from capstan.core.times.region import Region
+from capstan.errors import BadRequest
+from capstan.storage.keyed_lookup import with_values
+from capstan.storage.tape.region_sql import quoted, region_sql, workers_sql
+
+_DAY = 86_400_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a target keeps what the tape calls worker and time.
+
+    Attributes:
+        worker: The column of the worker, its number or its label; None where it is not kept.
+        time: The column of the time: a struct of coordinates, or the one coordinate itself; None
+            where it is not kept.
+        labels: What the workers stand for, by number.
+        every: To what event times were truncated, in microseconds; 1 where they were not.
+    """
+
+    worker: str | None
+    time: str | None
+    labels: Mapping[int, str]
+    every: int = 1
+
+    def predicate(
+        self,
+        schema: StructType,
+        time_type: TimeType,
+        workers: Collection[int] | None,
+        region: Region,
+    ) -> str:
+        """The condition over the target's columns that a row is of these workers and times.
+
+        Args:
+            schema: The target's columns.
+            time_type: The stream's times.
+            workers: None for all.
+            region: The times.
+        """
+        parts = []
+        if self.worker is not None and workers is not None:
+            parts.append(self._workers(schema, workers))
+        if self.time is not None:
+            parts.append(self._times(schema, time_type, region))
+        return " AND ".join(parts) or "true"
+
+    def _workers(self, schema: StructType, workers: Collection[int]) -> str:
+        name = quoted(self.worker or "")
+        if not isinstance(schema[self.worker or ""].dataType, StringType):
+            return workers_sql(workers, name)
+        if not workers:
+            return "false"
+        labels = ", ".join(sorted(text_literal(self.labels[worker]) for worker in workers))
+        return f"{name} IN ({labels})"
+
+    def _times(self, schema: StructType, time_type: TimeType, region: Region) -> str:
+        name = self.time or ""
+        kind = schema[name].dataType
+        if isinstance(kind, StructType):
+            columns = [f"{quoted(name)}.{quoted(each)}" for each in time_type.names]
+            return region_sql(time_type, region, columns)
+        own = single(time_type, f"column {name}")
+        if own.kind is not Kind.TIMESTAMP:
+            return region_sql(time_type, region, [quoted(name)])
+        if isinstance(kind, DateType):
+            # In the column's own type, so that files can be skipped; the bounds are whole days.
+            days = TimeType((Coordinate.of(own.name, Kind.DATE),))
+            return region_sql(days, _in_units(region, _DAY, 1), [quoted(name)])
+        # Finer than the stream's times: of a bound within a step, that whole step is before it.
+        return region_sql(time_type, _in_units(region, self.every, self.every), [quoted(name)])
+
+    def tagged(self, frame: DataFrame, time_type: TimeType) -> DataFrame:
+        """The frame with `_worker INT` and `_time STRUCT` as the tape has them, null if unknown."""
+        tagged = frame
+        if self.worker is not None:
+            tagged = self._numbered(frame, self.worker)
+        if self.time is not None:
+            tagged = tagged.withColumn("_time", self._time_struct(frame, time_type))
+        return tagged
+
+    def _numbered(self, frame: DataFrame, worker: str) -> DataFrame:
+        column = F.col(quoted(worker))
+        if not isinstance(frame.schema[worker].dataType, StringType):
+            return frame.withColumn("_worker", column.cast("int"))
+        numbers = {label: number for number, label in self.labels.items()}
+        numbered = with_values(frame, "_worker", column, numbers)
+        return numbered.withColumn("_worker", F.col("_worker").cast("int"))
+
+    def _time_struct(self, frame: DataFrame, time_type: TimeType) -> Column:
+        column = F.col(quoted(self.time or ""))
+        kind = frame.schema[self.time or ""].dataType
+        if isinstance(kind, StructType):
+            return column
+        own = single(time_type, f"column {self.time}")
+        if own.kind is Kind.TIMESTAMP:
+            moment = F.unix_micros(column.cast(TimestampType()))
+            column = F.timestamp_micros(moment - F.pmod(moment, F.lit(self.every)))
+        return F.struct(column.alias(own.name))
+
+
+def single(time_type: TimeType, what: str) -> Coordinate:
+    """The one coordinate of a totally ordered time.
+
+    Raises:
+        BadRequest: `CAP-COORDINATES` when there are several: `what` cannot hold them.
+    """
+    if len(time_type.coordinates) != 1:
+        raise BadRequest(
+            "CAP-COORDINATES",
+            f"{what} cannot stand for times of {len(time_type.coordinates)} coordinates",
+            "keep `_time` as it is",
+        )
+    return time_type.coordinates[0]
+
+
+def text_literal(text: str) -> str:
+    """A text as a SQL literal, whatever is in it."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _in_units(region: Region, unit: int, size: int) -> Region:
+    """A region of one coordinate, with bounds in whole units that are `size` each.
+
+    Upwards: a first instant within a unit leaves that unit out.
+    """
+    box = region.simplified().box
+
+    def counted(bound: int | None) -> int | None:
+        return None if bound is None else -(-bound // unit) * size
+
+    return Region(Box((counted(box.since[0]),), (counted(box.until[0]),)))

@@ -1,0 +1,255 @@
+"""Views as HTML: the templates of the pages, and what is put into them.
+
+Everything is escaped as it is put in; what is not text of a template is `Markup` that was put
+together in the same way. A page loads nothing from anywhere but its own server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from importlib.resources import files
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from capstan.reporting import formatting as shown
+from capstan.reporting import summaries as facts
+from capstan.reporting.commit_history import Course
+from capstan.reporting.coverage_view import Cell, Coverage, Stretch
+from capstan.reporting.frontier_history import Line
+from capstan.reporting.run_view import UNCOVERED
+from capstan.reporting.stream_view import StreamView
+from capstan.reporting.svg_axes import Axis, clock_axis, coordinate_axis, length_axis, number_axis
+from capstan.reporting.svg_calendar import Link, calendar, strip
+from capstan.reporting.svg_plots import KINDS, Series, bar_plot, spark, step_plot
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+STATIC = {
+    "style.css": "text/css; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+    "icon-dark.svg": "image/svg+xml",
+}
+"""Files that pages need beside themselves, with their media types."""
+
+
+def render(template: str, /, **values: object) -> str:
+    """A template with values put in; each page extends `page.html` and needs what that needs.
+
+    Args:
+        template: The name of a file of `templates`.
+        values: By the names that the template uses.
+    """
+    return _environment().get_template(template).render(**values)
+
+
+@lru_cache(maxsize=8)
+def static(name: str) -> str:
+    """The text of one of the `STATIC` files.
+
+    Raises:
+        KeyError: For any other name.
+    """
+    if name not in STATIC:
+        raise KeyError(name)
+    return (files("capstan.reporting") / "static" / name).read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("capstan.reporting"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(
+        moment=shown.moment,
+        time=shown.time_text,
+        number=shown.number,
+        size=shown.size,
+        value=shown.value_text,
+        row=shown.row_text,
+        brief=shown.brief_text,
+    )
+    made.globals.update(
+        states=shown.STATES,
+        range_text=shown.range_text,
+        pipeline_text=shown.pipeline_text,
+        workers_text=shown.workers_text,
+        length=shown.length_text,
+        coordinate=shown.coordinate_text,
+        short_target=shown.short_target,
+        frontier_plot=frontier_plot,
+        lag_plot=lag_plot,
+        frontier_spark=frontier_spark,
+        late_plot=late_plot,
+        coverage_plot=coverage_plot,
+        approval_text=shown.approval_text,
+        uncovered=UNCOVERED,
+        plan_facts=_plan_facts,
+        audit_text=lambda audit: facts.audit_text(audit, shown.value_text),
+        check_facts=lambda audit: facts.check_facts(audit, shown.value_text),
+        checks_text=lambda audit: facts.checks_text(audit, shown.value_text),
+        fill_query=fill_query,
+        query=lambda **fields: urlencode(fields),
+    )
+    return made
+
+
+def _plan_facts(plan: Mapping[str, object]) -> list[facts.Fact]:
+    told = facts.plan_facts(plan, shown.value_text)
+    return [(name.capitalize(), value) for name, value in told]
+
+
+def frontier_plot(view: StreamView, course: Course) -> Markup:
+    """The frontier of each worker over time; of many, those furthest behind.
+
+    Over the commits of the tape where it is not known when these were made. Of one commit there is
+    none: its frontiers stand in the table of workers.
+    """
+    drawn = furthest_behind(view)
+    rows = [
+        _Row(
+            line.label,
+            _drawable(view, line),
+            [shown.coordinate_text(view.coordinate, value) for value in line.frontier],
+        )
+        for line in drawn
+    ]
+    title = f"Frontier of {len(drawn)} of {len(view.progress.lines)} workers of {view.name}"
+    low, high = _span(rows)
+    return _plot(view, course, title, rows, coordinate_axis(view.coordinate, low, high))
+
+
+def lag_plot(view: StreamView, course: Course) -> Markup:
+    """How far the frontier of each worker was behind the greatest time on tape, over time."""
+    drawn, rows = furthest_behind(view), []
+    for line in drawn:
+        lags = [
+            None if held is None or most is None else max(0, most - held)
+            for held, most in zip(_drawable(view, line), course.greatest, strict=True)
+        ]
+        texts = [shown.length_text(view.coordinate, lag) or "not known" for lag in lags]
+        rows.append(_Row(line.label, lags, texts))
+    title = f"Lag of {len(drawn)} of {len(view.progress.lines)} workers of {view.name}"
+    up = length_axis("behind the last record", view.coordinate, _span(rows)[1])
+    return _plot(view, course, title, rows, up)
+
+
+class _Row(NamedTuple):
+    """A line of a plot: its name, and for each sampled commit a value and what it is called."""
+
+    name: str
+    values: Sequence[int | None]
+    texts: Sequence[str]
+
+
+def _plot(view: StreamView, course: Course, title: str, rows: Sequence[_Row], up: Axis) -> Markup:
+    """Lines over the moments of commits; over the commits where these are not known."""
+    commits = view.progress.commits
+    timed = [i for i, at in enumerate(course.moments) if at is not None]
+    clock = len({course.moments[i] for i in timed}) > 1
+    places = timed if clock else list(range(len(commits)))
+    if len(places) < 2 or all(row.values[i] is None for row in rows for i in places):
+        return Markup("")
+    at = [_micros(course.moments[i]) if clock else commits[i] for i in places]
+    across = (clock_axis("written", *_ends(at)) if clock
+              else number_axis("commit", *_ends(at), marks=8))  # fmt: skip
+    lines = [
+        Series(
+            row.name,
+            tuple((float(x), row.values[i]) for x, i in zip(at, places, strict=True)),
+            tuple(row.texts[i] for i in places),
+        )
+        for row in rows
+    ]
+    return step_plot(
+        title, across, up, lines, [_mark(course.moments[i], commits[i]) for i in places]
+    )
+
+
+def _span(rows: Sequence[_Row]) -> tuple[int, int]:
+    there = [value for row in rows for value in row.values if value is not None]
+    return min(there, default=0), max(there, default=0)
+
+
+def _ends(values: Sequence[int]) -> tuple[int, int]:
+    return values[0], values[-1]
+
+
+def _micros(at: datetime | None) -> int:
+    assert at is not None
+    return (at - _EPOCH) // timedelta(microseconds=1)
+
+
+def _mark(at: datetime | None, commit: int) -> str:
+    return f"commit {commit:,}" + (f", {shown.moment(at)}" if at else "")
+
+
+def furthest_behind(view: StreamView) -> list[Line]:
+    """The workers that a plot shows, by number: open ones first, those furthest behind first."""
+    lines = view.progress.lines
+    ranked = sorted(lines, key=lambda line: (line.last is None, line.last or 0))
+    kept = {line.worker for line in ranked[:KINDS]}
+    return [line for line in lines if line.worker in kept]
+
+
+def frontier_spark(view: StreamView) -> Markup:
+    """The stream's own frontier over its commits, small."""
+    lines = [_drawable(view, line) for line in view.progress.lines]
+    least = []
+    for values in zip(*lines, strict=True):
+        there = [value for value in values if value is not None]
+        least.append(float(min(there)) if there else None)
+    return spark(f"Frontier of {view.name} over {len(view.progress.commits)} commits", least)
+
+
+def _drawable(view: StreamView, line: Line) -> tuple[int | None, ...]:
+    """A line without the time before its stream began, which may be year 1."""
+    bottom = view.coordinate.minimum
+    return tuple(None if value == bottom else value for value in line.frontier)
+
+
+def late_plot(late: Mapping[str, int]) -> Markup:
+    """Late rows by reason."""
+    return bar_plot("Late rows by reason", "late rows", list(late.items())) if late else Markup("")
+
+
+def coverage_plot(view: Coverage, fill: str) -> Markup:
+    """The calendar of a replay, or its strip of intervals.
+
+    Args:
+        view: What is covered.
+        fill: Where the form is to which what can be filled leads; empty for nowhere.
+    """
+    link = _filler(view, fill)
+    counts = ", ".join(f"{count} {state}" for state, count in view.counts.items() if count)
+    name = f"Coverage of {view.declared.name}"
+    if view.year is None:
+        return strip(f"{name}: {counts}", view.cells, link)
+    return calendar(f"{name} in {view.year}; of all its intervals {counts}", view.cells, link)
+
+
+def _filler(view: Coverage, fill: str) -> Link:
+    def link(cell: Cell | Stretch) -> str:
+        return f"{fill}?{fill_query(view, cell)}" if fill and cell.fillable else ""
+
+    return link
+
+
+def fill_query(view: Coverage, part: Cell | Stretch) -> str:
+    """The query by which the form is filled in for a part of a replay."""
+    fields = view.request(part.since, part.until, part.workers)
+    pairs = [
+        (name, "true" if each is True else str(each))
+        for name, value in fields.items()
+        for each in (value if isinstance(value, list) else [value])
+        if each not in (None, "", False)
+    ]
+    return urlencode(pairs)

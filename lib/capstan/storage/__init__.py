@@ -1,0 +1,1 @@
+"""The lake: paths, Delta tables, commits, and a cache of open tables."""

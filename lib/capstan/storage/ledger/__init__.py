@@ -1,0 +1,1 @@
+"""Ledgers: runs, claims, coverage, findings and retirements."""

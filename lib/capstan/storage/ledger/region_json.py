@@ -1,0 +1,47 @@
+"""Regions of times in a ledger's text, and whether two of them can meet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from capstan.core.times import Antichain, Box, Time, TimeType
+from capstan.core.times.region import Region
+from capstan.storage.ledger.tables import as_text
+
+
+def region_text(region: Region) -> str:
+    """A region as JSON text of integers, independent of how its times are shown."""
+
+    def frontier(value: Antichain | None) -> object:
+        return None if value is None else [list(time) for time in value.elements]
+
+    return as_text(
+        {
+            "since": list(region.box.since),
+            "until": list(region.box.until),
+            "below": frontier(region.below),
+            "above": frontier(region.above),
+        }
+    )
+
+
+def parse_region(text: str) -> Region:
+    """The region of `region_text`."""
+    value = json.loads(text)
+
+    def frontier(times: list[list[int]] | None) -> Antichain | None:
+        return None if times is None else Antichain.of(Time(time) for time in times)
+
+    box = Box(tuple(value["since"]), tuple(value["until"]))
+    return Region(box, frontier(value["below"]), frontier(value["above"]))
+
+
+def may_overlap(one: Region, other: Region) -> bool:
+    """Whether two regions can have a time in common; exact where times are totally ordered."""
+    return one.simplified().box.overlaps(other.simplified().box)
+
+
+def render_bounds(time_type: TimeType, region: Region) -> Mapping[str, object]:
+    """`since` and `until` of a region as JSON times, null where unbounded."""
+    return region.simplified().box.to_json(time_type)

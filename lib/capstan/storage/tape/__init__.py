@@ -1,0 +1,1 @@
+"""Tapes: their tables, schema and index, and regions of their times."""

@@ -1,0 +1,188 @@
+"""What a backfill in one app costs, beside one replay over all, and beside an app each.
+
+By default a backfill makes one run of intervals that adjoin, which is the same work as one replay
+over them. The goal is for a run of its own for each interval, in one app: what that costs above one
+run over all is the claim, the audit, the publish and the ledger rows of so many runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from capstan.backfill.planner import Backfill
+from capstan.backfill.run import backfill
+from capstan.capture.run import close
+from capstan.core.config import Declarations, Replay
+from capstan.errors import Broken
+from capstan.replay.planning.request import Request
+from capstan.replay.run import replay
+from capstan.storage.arrow_scan import rows_of
+from capstan.storage.lake import Lake
+from tests.bench.cpu_clock import Cost
+from tests.bench.inputs import FILES, Bench, drop, lay, stream
+from tests.bench.measures import Line, ratio
+from tests.bench.submit import submitted
+from tests.bench.workloads import nexmark
+
+GOAL: Final = 1.1
+"""Of a run for each interval, beside one run over all."""
+INTERVALS: Final = 30
+"""Of an hour each; fewer where so few bids do not last so long."""
+APPS: Final = 3
+"""How many apps of one interval are run, to tell what one for each would cost."""
+_NAME: Final = "hours"
+_DECLARED: Final = """
+streams:
+  {name}:
+    source: {{format: parquet, path: "{{lake}}/source", schema: "auction BIGINT"}}
+    workers: {{by: key, columns: [auction], count: 1}}
+    time: {{domain: event, column: auction, every: 1 second, lateness: 1 second}}
+replays:
+  {name}: {{stream: {name}, target: together, since: {since}, until: {until}}}
+"""
+_WHOLE, _STRETCH, _EACH = "one run over all", "one run a stretch", "a run each"
+
+
+def backfills(bench: Bench) -> list[Line]:
+    """The lines of a backfill with a run each, of one as it is by default, and of an app each."""
+    folder = bench.place("backfills")
+    lake = Lake.at(folder / "lake")
+    hours = _captured(bench, lake)
+    sides: dict[str, Callable[[int], int]] = {
+        _WHOLE: lambda number: _replayed(bench, lake, hours, number),
+        _STRETCH: lambda number: _filled(bench, lake, hours, number, None),
+        _EACH: lambda number: _filled(bench, lake, hours, number, 1),
+    }
+    costs: dict[str, list[Cost]] = {name: [] for name in sides}
+    # The first round is a rehearsal; a run each costs too much to be measured more than once.
+    for number in range(bench.options.rounds + 1):
+        rows = set()
+        for name in sides if number == 1 else (_WHOLE, _STRETCH):
+            cost, wrote = _measured(bench, sides[name], number)
+            bench.say(f"{hours} intervals, {name}: {cost.cpu:.1f} CPU s, {cost.wall:.1f} s")
+            rows.add(wrote)
+            if number:
+                costs[name].append(cost)
+        if len(rows) != 1:
+            raise Broken("CAP-BENCH", f"the sides wrote different rows: {rows}", "report this")
+    alone = _apart(bench, folder, hours)
+    drop(folder)
+    return [
+        _line("backfill, a run for each interval", hours, _EACH, costs, GOAL),
+        _line("backfill, one run as they adjoin", hours, _STRETCH, costs, None),
+        alone,
+    ]
+
+
+def _measured(bench: Bench, side: Callable[[int], int], number: int) -> tuple[Cost, int]:
+    """What a side costs in a round, and the rows it wrote."""
+    rows: list[int] = []
+    bench.tidy()
+    return bench.clock.measure(lambda: rows.append(side(number))), rows[0]
+
+
+def _captured(bench: Bench, lake: Lake) -> int:
+    """Capture a stream of so many hours; how many."""
+    rows = bench.options.small
+    events = rows * nexmark.ROUND // nexmark.BIDS
+    pace = max(1, events // (INTERVALS * 3600))
+    hours = min(INTERVALS, events // (pace * 3600))
+    if hours < 2:
+        raise Broken("CAP-BENCH", f"{rows} bids do not last two hours", "give more rows")
+    bench.say(f"capturing {rows:,} bids of {hours} hours to be backfilled")
+    source = Path(lake.root) / "source"
+    lay(nexmark.bids(bench.spark, rows, events_per_second=pace, partitions=FILES), source)
+    bench.captured(lake, stream(_NAME, source, FILES), rows)
+    close(bench.spark, lake, _NAME)
+    return hours
+
+
+def _apart(bench: Bench, folder: Path, hours: int) -> Line:
+    """One app that backfills all intervals, as it does by default, beside an app for each of them.
+
+    So many apps are not run: what is counted of each is the middle of `APPS`, at intervals that lie
+    apart. All are submitted as the DAGs do it, starts of their JVMs included.
+    """
+    since, until = _bounds(hours)
+    declared = _declared(folder, since, until)
+    asked: dict[str, object] = {"replay": _NAME, "every": "1 hour"}
+    one = submitted(folder, "backfill", asked, declared)
+    each = []
+    for number in range(APPS):
+        begin = since + timedelta(hours=number * hours // APPS)
+        part = {"since": begin.isoformat(), "until": (begin + timedelta(hours=1)).isoformat()}
+        request = {"stream": _NAME, "into": "alone", **part}
+        each.append(submitted(folder, "replay", request, declared))
+        bench.say(f"an app for one interval: {each[-1].cpu:.1f} CPU s, {each[-1].wall:.1f} s")
+    cpu, wall = (median(getattr(cost, name) for cost in each) * hours for name in ("cpu", "wall"))
+    bench.say(f"one app for {hours}: {one.cpu:.1f} CPU s, {one.wall:.1f} s")
+    detail: dict[str, object] = {
+        "apps_measured": APPS,
+        "wall_total": round(one.wall / wall, 4),
+        "costs": {"one app": [one.as_json()], "an app each": [cost.as_json() for cost in each]},
+    }
+    against = f"an app for each of {hours}, told from {APPS}"
+    return Line("backfill, one app", against, one.cpu / cpu, None, detail=detail)
+
+
+def _declared(folder: Path, since: datetime, until: datetime) -> Path:
+    """The declarations of the apps; of the stream only its name is asked, as it is on tape."""
+    path = folder / "streams.yaml"
+    bounds = {"since": since.isoformat(), "until": until.isoformat()}
+    path.write_text(_DECLARED.format(name=_NAME, **bounds), encoding="utf-8")
+    return path
+
+
+def _bounds(hours: int) -> tuple[datetime, datetime]:
+    start = datetime.fromtimestamp(nexmark.START_US // 1_000_000, UTC)
+    return start, start + timedelta(hours=hours)
+
+
+def _replayed(bench: Bench, lake: Lake, hours: int, number: int) -> int:
+    """Replay all in one run; the rows it wrote."""
+    since, until = (bound.isoformat() for bound in _bounds(hours))
+    declared = Declarations(bench.folder / "streams.yaml", {}, {}, {}, {})
+    request = Request(_NAME, f"whole_{number}", since=since, until=until)
+    replay(bench.spark, lake, declared, request)
+    return _rows(lake, request.into)
+
+
+def _filled(bench: Bench, lake: Lake, hours: int, number: int, chunk: int | None) -> int:
+    """Backfill all intervals; the rows that wrote."""
+    since, until = _bounds(hours)
+    target = f"filled_{number}_{chunk or 'all'}"
+    declared = Replay(name=_NAME, stream=_NAME, target=target, since=since, until=until)
+    known = Declarations(bench.folder / "streams.yaml", {}, {}, {}, {_NAME: declared})
+    asked = Backfill(_NAME, every="1 hour", chunk=chunk)
+    found = backfill(bench.spark, lake, known, asked)
+    if found.error is not None:
+        raise found.error
+    if len(found.survey.intervals) != hours:
+        wrong = f"{len(found.survey.intervals)} intervals in {hours} hours"
+        raise Broken("CAP-BENCH", wrong, "report this")
+    return _rows(lake, target)
+
+
+def _rows(lake: Lake, target: str) -> int:
+    return int(rows_of(lake.table(target)).count_rows())
+
+
+def _line(
+    name: str, hours: int, side: str, costs: dict[str, list[Cost]], goal: float | None
+) -> Line:
+    middles = {each: median(cost.cpu for cost in found) for each, found in costs.items()}
+    walls = {each: median(cost.wall for cost in found) for each, found in costs.items()}
+    wall = ratio(walls[side], walls[_WHOLE])
+    detail: dict[str, object] = {
+        "intervals": hours,
+        "wall_total": None if wall is None else round(wall, 4),
+        "costs": {each: [cost.as_json() for cost in costs[each]] for each in (side, _WHOLE)},
+    }
+    rounds = tuple(a.cpu / b.cpu for a, b in zip(costs[side], costs[_WHOLE], strict=False))
+    value = ratio(middles[side], middles[_WHOLE])
+    against = f"{_WHOLE} {hours}"
+    return Line(name, against, value, goal, rounds=rounds, detail=detail)

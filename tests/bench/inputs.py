@@ -1,0 +1,210 @@
+"""What the benchmark works on: files of bids, the stream over them, their tapes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from capstan.capture.run import capture, close
+from capstan.core.config import ByKey, Declarations, EventTime, Source, Stream
+from capstan.errors import Broken
+from capstan.storage.lake import Lake
+from tests.bench.cpu_clock import Clock
+from tests.bench.measures import Sample
+from tests.bench.workloads import nexmark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+STREAM, SMALL_STREAM = "bids", "small"
+WORKERS = 4
+FILES = 4
+"""Files of a micro-batch: enough for every core, as a source that is written to has them."""
+
+SMALL_ROWS, SMALL_BATCHES = 10_000, 6
+# A minute of event time has 11 000 bids, so that a batch of a million has cells by the hundred.
+PACE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked for.
+
+    Attributes:
+        small: Rows of the smaller size, which is also that of a micro-batch.
+        large: Rows of the larger size.
+        rounds: How often each side is measured.
+        longer: How many times as long the longer of the followed tapes is.
+        only: Names of lines; none for all.
+    """
+
+    small: int = 1_000_000
+    large: int = 3_000_000
+    rounds: int = 3
+    longer: int = 10
+    only: frozenset[str] = frozenset()
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Both sizes, the smaller first."""
+        return self.small, self.large
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What every line works with.
+
+    Attributes:
+        spark: The session.
+        clock: What it costs.
+        folder: Where everything is written.
+        options: What was asked for.
+        say: Takes lines of progress.
+    """
+
+    spark: SparkSession
+    clock: Clock
+    folder: Path
+    options: Options
+    say: Callable[[str], None]
+
+    def tell(self, sample: Sample) -> None:
+        """Say what a side has just cost."""
+        which = f"round {sample.round}" if sample.round else "rehearsal"
+        self.say(
+            f"{which}: {sample.side}, {sample.rows:,} rows: {sample.cost.cpu:.1f} CPU s, "
+            f"{sample.cost.wall:.1f} s"
+        )
+
+    def source(self, rows: int, files: int) -> Path:
+        """A folder of the first `rows` bids in so many Parquet files, in order; made once."""
+        path = self.folder / "sources" / f"{rows}-{files}"
+        if not path.exists():
+            self.say(f"{rows:,} bids in {files} files")
+            bids = nexmark.bids(self.spark, rows, events_per_second=PACE, partitions=files)
+            lay(bids, path)
+        return path
+
+    def batches(self, rows: int) -> tuple[Path, int]:
+        """A source of so many rows, and how many of its files are a micro-batch of `small`."""
+        return self.source(rows, FILES * -(-rows // self.options.small)), FILES
+
+    def small_batches(self) -> tuple[Path, int]:
+        """A source of few rows in a file, each file a micro-batch."""
+        return self.source(SMALL_ROWS * SMALL_BATCHES, SMALL_BATCHES), 1
+
+    def place(self, name: str) -> Path:
+        """A new folder; never one that was there before, of which Delta may remember something."""
+        path = self.folder / "lakes" / f"{name}-{uuid.uuid4().hex[:12]}"
+        path.mkdir(parents=True)
+        return path
+
+    def tapes(self) -> Path:
+        """The `streams` folder of the tapes that replays play; they are captured once.
+
+        Streams: of each size one, `bids_<rows>`, and `small`; all are closed.
+        """
+        home = self.folder / "lakes" / "tapes"
+        if not home.exists():
+            home.mkdir(parents=True)
+            lake = Lake.at(home)
+            for rows in self.options.sizes:
+                self.say(f"capturing a tape of {rows:,} bids")
+                self.captured(lake, stream(f"{STREAM}_{rows}", *self.batches(rows)), rows)
+                close(self.spark, lake, f"{STREAM}_{rows}")
+            total = SMALL_ROWS * SMALL_BATCHES
+            self.captured(lake, stream(SMALL_STREAM, *self.small_batches()), total)
+            close(self.spark, lake, SMALL_STREAM)
+        return home / "streams"
+
+    def lake_of_tapes(self, name: str) -> Lake:
+        """A new lake with the tapes, and with no ledger, staging or table yet."""
+        tapes = self.tapes()
+        path = self.place(name)
+        (path / "streams").symlink_to(tapes)
+        return Lake.at(path)
+
+    def captured(self, lake: Lake, declared: Stream, rows: int) -> None:
+        """Capture a source that has so many more rows, all of them in time.
+
+        Raises:
+            Broken: `CAP-BENCH` when another number of records is on tape.
+        """
+        result = capture(self.spark, lake, declared)
+        if (result.fed, result.records) != (rows, rows):
+            raise Broken(
+                "CAP-BENCH",
+                f"{rows} bids were laid down, {result.fed} were fed and {result.records} are on "
+                "tape",
+                "the sides of the benchmark would not do the same work; report this",
+            )
+
+    def tidy(self) -> None:
+        """Let the JVM clean up, so that nobody pays for what the one before left behind."""
+        self.spark.sparkContext._jvm.java.lang.System.gc()  # type: ignore[union-attr]
+
+
+def lay(bids: DataFrame, path: Path) -> None:
+    """Add bids to a folder of Parquet files: one each partition, and in their order.
+
+    A stream takes files in the order of their times; of files that were written side by side
+    these say nothing.
+    """
+    known = set(path.glob("*.parquet"))
+    bids.write.mode("append").parquet(str(path))
+    fresh = sorted(set(path.glob("*.parquet")) - known)
+    last = time.time()
+    for number, file in enumerate(fresh, start=1 - len(fresh)):
+        os.utime(file, (last + number, last + number))
+
+
+def stream(name: str, path: Path, files: int, every: timedelta = timedelta(minutes=1)) -> Stream:
+    """A stream of bids: workers by auction, times by the minute, so many files a micro-batch."""
+    return Stream(
+        name=name,
+        source=Source("parquet", str(path), {"maxFilesPerTrigger": str(files)}),
+        workers=ByKey(("auction",), WORKERS),
+        time=EventTime(column="dateTime", every=every),
+    )
+
+
+def nothing_declared(folder: Path) -> Declarations:
+    """Declarations without anything: tapes and tables go by their names."""
+    return Declarations(folder / "streams.yaml", {}, {}, {}, {})
+
+
+def plain_copy(records: DataFrame, path: Path) -> None:
+    """What a replay has to beat: the same rows, columns and partitions, and nothing else."""
+    rows = records.select(
+        F.col("worker").alias("_worker"), F.col("time").alias("_time"), F.col("data.*")
+    )
+    rows.write.format("delta").partitionBy("_worker").save(str(path))
+
+
+def plain_sink(bench: Bench, source: Path, files: int, path: Path) -> None:
+    """What a capture has to beat: the same micro-batches into a Delta table."""
+    columns = bench.spark.read.parquet(str(source)).schema
+    rows = bench.spark.readStream.schema(columns).option("maxFilesPerTrigger", files)
+    query = (
+        rows.parquet(str(source))
+        .writeStream.format("delta")
+        .option("checkpointLocation", f"{path}-checkpoint")
+        .trigger(availableNow=True)
+        .start(str(path))
+    )
+    query.awaitTermination()
+
+
+def drop(*paths: Path) -> None:
+    """Delete folders, as soon as they are done with: the disk has to hold one of each only."""
+    for path in paths:
+        shutil.rmtree(path, ignore_errors=True)

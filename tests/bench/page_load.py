@@ -1,0 +1,164 @@
+"""How long the overview takes to load: ten long tapes, or a hundred short ones, each replayed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from capstan.core.config import Declarations, Replay
+from capstan.core.times import Box
+from capstan.core.times.region import Region
+from capstan.reporting.coverage_view import view_coverages
+from capstan.reporting.html import render
+from capstan.reporting.run_view import list_runs
+from capstan.reporting.stream_view import StreamView, stream_names, view_streams
+from capstan.storage import table_cache as opened
+from capstan.storage.lake import Lake
+from tests.bench.inputs import Bench
+from tests.bench.measures import Line
+from tests.support.jvmless_lake import Books
+from tests.support.recorded_tapes import START, Recorded
+
+GOAL: Final = 1.0
+"""Seconds."""
+
+_DAYS: Final = 7
+_DAY_US: Final = 86_400_000_000
+_NEWEST: Final = 10
+_RUNS: Final = 3
+"""Runs of each declared replay."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lake:
+    """A lake to be shown.
+
+    Attributes:
+        name: What its lines are called.
+        streams: How many tapes it has.
+        workers: Of each.
+        commits: Of each; so many files has its index.
+        pairs: Pairs of events of each worker in each commit.
+        replays: Of how many of its streams a replay is declared, of which three days were run.
+    """
+
+    name: str
+    streams: int
+    workers: int
+    commits: int
+    pairs: int
+    replays: int
+
+    def lay(self, folder: Path) -> None:
+        """Write its tapes, and the ledgers of what was replayed from some of them."""
+        labels = [f"worker {n}" for n in range(self.workers)]
+        lake, step = Lake.at(folder), timedelta(minutes=1)
+        for number in range(self.streams):
+            name = f"stream_{number}"
+            Recorded(name, labels, self.commits, self.pairs, step, {1: 3}, {"late": 50}).lay(lake)
+        workers, begin = list(range(self.workers)), int(START.timestamp()) * 1_000_000
+        books = Books(lake, "", "")
+        for number in range(self.replays):
+            books.stream, books.target = f"stream_{number}", lake.table(f"table_{number}")
+            for run in range(_RUNS):
+                since = begin + run * _DAY_US
+                box = Box((since,), (since + _DAY_US,))
+                books.published(f"table_{number}-{number:08x}-{run + 1}", workers, Region(box))
+
+    def declared(self) -> Declarations:
+        """A replay by day of each of its first streams."""
+        found = {
+            f"replay_{number}": Replay(
+                name=f"replay_{number}",
+                stream=f"stream_{number}",
+                target=f"table_{number}",
+                since=START,
+                until=START + _DAYS * timedelta(days=1),
+                schedule="@daily",
+            )
+            for number in range(self.replays)
+        }
+        return Declarations(Path("streams.yaml"), {}, {}, {}, found)
+
+
+_LAKES: Final = (
+    # A million events.
+    _Lake("page", 10, 5, 50, 200, 10),
+    _Lake("page of 100 streams", 100, 3, 10, 10, 10),
+)
+
+
+def pages(bench: Bench) -> list[Line]:
+    """The lines `page, first` and `page, again`, and those of 100 streams.
+
+    Seconds until the overview is rendered, with the coverage of the declared replays and the runs:
+    `first` reads every tape and ledger, as after a start of the server; `again` finds that no table
+    has changed. What a login and a browser cost on top is not in them.
+    """
+    opened.keep()
+    try:
+        return [line for lake in _LAKES for line in _measured(bench, lake)]
+    finally:
+        opened.let_go()
+
+
+def _measured(bench: Bench, shown: _Lake) -> list[Line]:
+    folder = bench.place(shown.name.replace(" ", "-"))
+    bench.say(f"laying down {shown.streams} tapes")
+    shown.lay(folder / "lake")
+    first, again, events = [], [], 0
+    for number in range(bench.options.rounds + 1):
+        # What was read is kept by the lake's place: another name of it is a lake never seen.
+        place = folder / f"lake-{number}"
+        place.symlink_to(folder / "lake", target_is_directory=True)
+        lake = Lake.at(place)
+        load = partial(overview, lake, shown.declared())
+        first.append(_seconds(load))
+        again.append(_seconds(load))
+        events = sum(
+            view.progress.events
+            for view in view_streams(lake, shown.declared(), stream_names(lake, shown.declared()))
+            if isinstance(view, StreamView)
+        )
+        bench.say(f"the overview: {first[-1]:.2f} s, again {again[-1]:.3f} s")
+    detail = {
+        "streams": shown.streams,
+        "events": events,
+        "files": shown.streams * shown.commits,
+        "replays": shown.replays,
+        "runs": shown.replays * _RUNS,
+    }
+    # The first round rehearses: it imports what the others have.
+    return [
+        Line(f"{shown.name}, {when}", "", median(of[1:]), GOAL, "s", None, tuple(of[1:]), detail)
+        for when, of in (("first", first), ("again", again))
+    ]
+
+
+def overview(lake: Lake, declared: Declarations) -> str:
+    """The overview of a lake, as the plugin renders it for one who may see all of it."""
+    runs = list_runs(lake)
+    return render(
+        "overview.html",
+        base="/capstan",
+        airflow="",
+        here="/",
+        lake=lake.root,
+        problems=[],
+        streams=view_streams(lake, declared, stream_names(lake, declared)),
+        replays=view_coverages(lake, declared, list(declared.replays)),
+        runs=runs[:_NEWEST],
+        more=len(runs),
+    )
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin

@@ -1,0 +1,191 @@
+"""The same work on one core and on two, or over very many rows: how long it takes, and its memory.
+
+    python -m tests.bench.scaling --rows 100000000 --cores 2 --folder ./scale
+
+Each number of cores has a driver of its own, which with all that it starts is kept to those cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+from capstan.capture.run import close
+from capstan.errors import Broken
+from capstan.replay.planning.request import Request
+from capstan.replay.run import replay
+from capstan.spark.session import build_session
+from capstan.storage.lake import Lake
+from capstan.storage.tape.tape import open_tape
+from capstan.verify import verify
+from tests.bench.cpu_clock import Clock, Cost
+from tests.bench.inputs import STREAM, Bench, Options, drop, nothing_declared, stream
+from tests.bench.measures import Line, ratio
+
+WORK = ("capture", "verify", "direct", "staged")
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """The most memory that was resident, in bytes.
+
+    Attributes:
+        jvm: Of the driver's JVM, executors inside it included.
+        worker: Of the Python worker that had most.
+    """
+
+    jvm: int
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a driver's work has cost.
+
+    Attributes:
+        cores: How many it had.
+        costs: By what was done, a name of `WORK`.
+        peaks: Its memory, all of its work considered.
+    """
+
+    cores: int
+    costs: Mapping[str, Cost]
+    peaks: Peaks
+
+
+def scaling(bench: Bench) -> list[Line]:
+    """The lines `capture, 2 cores` and so on: how many times as fast as one core, on the clock."""
+    rows = bench.options.large
+    for size in bench.options.sizes:
+        bench.batches(size)
+    found: dict[int, list[Found]] = {1: [], 2: []}
+    for number in range(bench.options.rounds):
+        for cores, rounds in found.items():
+            rounds.append(_driver(bench, cores))
+            walls = {name: round(cost.wall, 1) for name, cost in rounds[-1].costs.items()}
+            bench.say(f"round {number + 1}: {cores} cores, {rows:,} rows: {walls} s")
+    return lines(found)
+
+
+def lines(found: Mapping[int, Sequence[Found]]) -> list[Line]:
+    """A line for each of `WORK`, of drivers by the number of their cores: 1 and 2."""
+    return [_line(name, found) for name in WORK]
+
+
+def _line(name: str, found: Mapping[int, Sequence[Found]]) -> Line:
+    walls = {cores: [each.costs[name].wall for each in found[cores]] for cores in found}
+    rounds = [ratio(one, two) for one, two in zip(walls[1], walls[2], strict=True)]
+    return Line(
+        f"{name}, 2 cores",
+        "1 core",
+        ratio(median(walls[1]), median(walls[2])),
+        None,
+        unit="times as fast",
+        rounds=tuple(each for each in rounds if each is not None),
+        detail={"drivers": [_as_json(each) for cores in found for each in found[cores]]},
+    )
+
+
+def _driver(bench: Bench, cores: int) -> Found:
+    """Have a driver of its own do all of `WORK` on so many cores."""
+    folder, (small, large) = bench.place("scale"), bench.options.sizes
+    (folder / "sources").symlink_to(bench.folder / "sources")
+    words = [f"--rows={large}", f"--first={small}", f"--cores={cores}", f"--folder={folder}"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.bench.scaling", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    drop(folder)
+    if ended.returncode:
+        said = f"a driver on {cores} cores ended with {ended.returncode}"
+        raise Broken("CAP-BENCH", said, "what it said stands above")
+    found = json.loads(ended.stdout.strip().rpartition("\n")[2])
+    costs = {
+        name: Cost(cost["jvm"], cost["python"], cost["wall"])
+        for name, cost in found["costs"].items()
+    }
+    return Found(found["cores"], costs, Peaks(**found["peaks"]))
+
+
+def _as_json(found: Found) -> dict[str, object]:
+    costs = {name: cost.as_json() for name, cost in found.costs.items()}
+    return {"cores": found.cores, "costs": costs, "peaks": asdict(found.peaks)}
+
+
+def work(bench: Bench, cores: int) -> Found:
+    """Do all of `WORK` in this driver, and tell what it has cost; over the first rows unmeasured.
+
+    In that the JVM compiles what all of it has in common, which takes as long for few rows.
+    """
+    dict(_done(bench, bench.options.small))
+    costs, worker = {}, 0
+    for name, cost in _done(bench, bench.options.large):
+        costs[name], worker = cost, max(worker, bench.clock.peak())
+        bench.say(f"{cores} cores, {name}: {cost.cpu:.1f} CPU s, {cost.wall:.1f} s")
+    return Found(cores, costs, Peaks(bench.clock.peak_of_jvm(), worker))
+
+
+def _done(bench: Bench, rows: int) -> Iterator[tuple[str, Cost]]:
+    """Do one of `WORK` after the other over so many rows, and tell what each has cost."""
+    spark, lake, name = bench.spark, Lake.at(bench.folder / "lake"), f"{STREAM}_{rows}"
+    declared = stream(name, *bench.batches(rows))
+
+    def verified() -> None:
+        tape = open_tape(lake, name)
+        verify(spark, lake, tape, remember=False).require_valid(tape)
+
+    def played(into: str) -> None:
+        asked = Request(name, into, direct=into == "direct")
+        replay(spark, lake, nothing_declared(bench.folder), asked)
+
+    parts: dict[str, Callable[[], None]] = {
+        "capture": lambda: bench.captured(lake, declared, rows),
+        "verify": verified,
+        "direct": lambda: played("direct"),
+        "staged": lambda: played("staged"),
+    }
+    for part in WORK:
+        bench.tidy()
+        yield part, bench.clock.measure(parts[part])
+        if part == "capture":
+            close(spark, lake, name)
+        # The disk has to hold one of the tables only.
+        drop(Path(lake.table(part)))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do the work in this driver; its last line of output is what was found, as JSON."""
+    parser = argparse.ArgumentParser(prog="scaling", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", type=int, default=100_000_000)
+    parser.add_argument("--first", type=int, default=1_000_000, help="rows that are not measured")
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--folder", type=Path, default=Path("scale"), help="a new folder")
+    asked = parser.parse_args(arguments)
+    # Before Spark starts: its JVM, and all that this starts, have no more cores than this process.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: asked.cores])
+    spark = build_session("capstan-scaling", master=f"local[{asked.cores}]")
+    try:
+        options = Options(asked.first, asked.rows)
+
+        def say(text: str) -> None:
+            print(text, file=sys.stderr, flush=True)
+
+        bench = Bench(spark, Clock.of(spark), asked.folder.absolute(), options, say)
+        found = work(bench, asked.cores)
+    finally:
+        spark.stop()
+    print(json.dumps(_as_json(found)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""What snapshots cost by a million keys: taken, put back, stored in Delta, dealt anew."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capstan.core.times import Antichain, Kind, TimeType
+from capstan.pipeline import (
+    TIME,
+    DagBuilder,
+    DagExecutor,
+    Event,
+    KeyedAggregate,
+    Pipeline,
+    Pipelines,
+    Plan,
+    Sink,
+    Stage,
+)
+from capstan.pipeline.input_range import everything
+from capstan.pipeline.operators import count_rows, sum_of
+from capstan.pipeline.spark.rescale import rescale
+from capstan.pipeline.spark.runner import play
+from capstan.pipeline.spark.stage_frames import Carried
+from capstan.pipeline.spark.state_rows import Kept, batch_of, rows_to_keep
+from capstan.pipeline.state.chunks import PLACEMENT, cut_up, put_together
+from capstan.pipeline.state.key_hash import key_hashes
+from capstan.replay.planning.snapshot_ledger import Snapshot, parts_of, read_parts, write_parts
+from capstan.storage.lake import Lake
+from tests.bench.cpu_clock import Cost
+from tests.bench.inputs import Bench
+from tests.bench.measures import Line
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_KEYS: Final = 1_000_000
+_BEFORE: Final = 4
+_AFTER: Final = 6
+_SCHEMA: Final = pa.schema([("key", pa.string()), ("number", pa.int64()), (TIME, pa.int64())])
+_NAME: Final = "a_million_keys"
+_TIMES: Final = TimeType.of(event=Kind.BIGINT)
+_RECORDS: Final = "_worker INT, _time STRUCT<event: BIGINT>, key STRING, number BIGINT"
+_LAST: Final = _KEYS
+"""The watermark of a run that goes on: nothing has ended, so no sum comes out."""
+
+
+def rescales(bench: Bench) -> list[Line]:
+    """CPU seconds of a million keys: in one process; from and into Delta; dealt on Spark."""
+    bench.say(f"{_KEYS:,} keys on {_BEFORE} replay workers")
+    pipeline = _pipeline()
+    plan = pipeline.plan()
+    stage = plan.stages[-1]
+    before = _resident()
+    known = _known(stage)
+    memory = (_resident() - before) / _KEYS
+    detail = {**_sizes(stage, known), "memory a key": round(memory, 1)}
+    rows = _rows(bench.spark, [row for w in known for row in rows_to_keep(stage, w, known[w], {})])
+    rows = rows.persist()
+    lake = Lake.at(bench.place("state"))
+    snapshot = _snapshot("first", rows.count())
+    write_parts(bench.spark, lake, snapshot, rows)
+    try:
+        costs = {
+            "snapshot": _each(bench, lambda: _taken(stage, known)),
+            "snapshot and restore": _each(bench, lambda: _restored(stage, known)),
+            "rescale on Spark": _each(bench, lambda: _dealt(rows, plan)),
+        }
+    finally:
+        rows.unpersist()
+    lines = [_line(name, found, detail) for name, found in costs.items()]
+    known.clear()
+    return [*lines, *_from_delta(bench, lake, pipeline, snapshot, detail)]
+
+
+def _from_delta(
+    bench: Bench, lake: Lake, pipeline: Pipeline, snapshot: Snapshot, detail: Mapping[str, object]
+) -> list[Line]:
+    """What a followed run pays for its state: read and restored, and kept for the next one.
+
+    Raises:
+        AssertionError: As many rows are not there again.
+    """
+    bench.say(f"{_KEYS:,} keys from and into Delta")
+    bench.clock.forget_peaks()
+    read = _each(bench, lambda: _gone_on(bench.spark, lake, pipeline, snapshot))
+    peak = round(bench.clock.peak() / 2**20)
+    names = (f"kept-{number}" for number in range(bench.options.rounds))
+    kept = _each(bench, lambda: _gone_on(bench.spark, lake, pipeline, snapshot, next(names)))
+    assert set(parts_of(lake, _NAME).values()) == {snapshot.parts}
+    return [
+        _line("restore from Delta", read, {**detail, "peak MiB of a worker": peak}),
+        _line("restore from Delta and snapshot into it", kept, detail),
+    ]
+
+
+def _gone_on(
+    spark: SparkSession,
+    lake: Lake,
+    pipeline: Pipeline,
+    snapshot: Snapshot,
+    keeps: str | None = None,
+) -> None:
+    """Run a pipeline that goes on from a snapshot, of no records, and perhaps keep its state."""
+    records = spark.createDataFrame([], _RECORDS)
+    reach = replace(everything(_TIMES), last=_LAST)
+    carried = Carried(read_parts(spark, lake, snapshot), keeps=keeps is not None)
+    played = play(spark, records, pipeline, reach, peers=_BEFORE, carried=carried)
+    try:
+        if keeps is not None:
+            assert played.state is not None
+            write_parts(spark, lake, _snapshot(keeps, snapshot.parts), played.state)
+    finally:
+        played.release()
+
+
+def _snapshot(name: str, parts: int) -> Snapshot:
+    return Snapshot(name, _NAME, _BEFORE, Antichain(), _LAST, parts, rows=_KEYS, waiting=0, bytes=0)
+
+
+def _line(name: str, costs: list[Cost], detail: Mapping[str, object]) -> Line:
+    seconds = [cost.cpu for cost in costs]
+    walls = {"wall seconds": round(median(cost.wall for cost in costs), 3)}
+    title = f"{name}, a million keys"
+    return Line(
+        title, "", median(seconds), None, "CPU s", rounds=tuple(seconds), detail={**detail, **walls}
+    )
+
+
+def _each(bench: Bench, work: Callable[[], None]) -> list[Cost]:
+    return [bench.clock.measure(work) for _ in range(bench.options.rounds)]
+
+
+def _graph() -> DagBuilder:
+    sums = KeyedAggregate((sum_of("number"), count_rows("rows")), ("key",))
+    builder = DagBuilder().source("in", _SCHEMA).operator("sum", sums).connect("in", "sum")
+    return builder.sink_for("sum", "out")
+
+
+def _pipeline() -> Pipeline:
+    mine = Pipelines()
+    mine.pipeline(name=_NAME, sinks=[Sink("out")], unbounded=True)(_graph)
+    return mine.get(_NAME)
+
+
+def _known(stage: Stage) -> dict[int, DagExecutor]:
+    """An executor for each worker, which has seen each of its keys once."""
+    keys = pa.array([f"key-{number}" for number in range(_KEYS)])
+    owners = PLACEMENT.owners(key_hashes([keys]), range(_BEFORE))
+    found = {}
+    for worker in range(_BEFORE):
+        mine = keys.filter(pc.equal(owners, worker))
+        numbers = pa.array(np.arange(len(mine)), pa.int64())
+        batch = pa.record_batch([mine, numbers, numbers], schema=_SCHEMA)
+        executor = found[worker] = DagExecutor.from_dag(stage.dag, worker=worker)
+        executor.process_event(stage.inputs[0].source, Event(0, batch))
+        executor.take_all_sink_outputs()
+    return found
+
+
+def _taken(stage: Stage, known: Mapping[int, DagExecutor]) -> None:
+    for worker, executor in known.items():
+        cut_up(stage, worker, executor.checkpoint())
+
+
+def _restored(stage: Stage, known: Mapping[int, DagExecutor]) -> None:
+    for worker, executor in known.items():
+        head, chunks = cut_up(stage, worker, executor.checkpoint())
+        again = DagExecutor.from_dag(stage.dag, worker=worker)
+        again.restore(put_together(stage, worker, _BEFORE, head, chunks))
+
+
+def _dealt(rows: DataFrame, plan: Plan) -> None:
+    rescale(rows, plan, _BEFORE, _AFTER).unpersist()
+
+
+def _rows(spark: SparkSession, kept: list[Kept]) -> DataFrame:
+    table = pa.Table.from_batches([batch_of(kept)])
+    return spark.createDataFrame(table).repartition(_BEFORE, "worker")
+
+
+def _resident() -> int:
+    """Bytes of this process in memory."""
+    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    return int(pages) * os.sysconf("SC_PAGESIZE")
+
+
+def _sizes(stage: Stage, known: Mapping[int, DagExecutor]) -> dict[str, object]:
+    """How large a snapshot is."""
+    stored = 0
+    for worker, executor in known.items():
+        _, chunks = cut_up(stage, worker, executor.checkpoint())
+        stored += sum(len(chunk.data) for chunk in chunks)
+    return {"keys": _KEYS, "bytes a key": round(stored / _KEYS, 1)}

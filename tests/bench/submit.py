@@ -1,0 +1,62 @@
+"""Apps submitted as the DAGs submit them, one after the other, and what each of them costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from capstan.errors import Broken
+from capstan.spark.class_archive import pyspark_home
+from capstan.spark.submit_options import submission
+from tests.bench.cpu_clock import Cost
+
+_ROOT = Path(__file__).parents[2]
+_MASTER = "local[2]"
+
+DECLARED = _ROOT / "dags" / "streams.yaml"
+"""The project's own declarations."""
+
+
+def submitted(
+    folder: Path, app: str, request: Mapping[str, object], streams: Path = DECLARED
+) -> Cost:
+    """Run an app over the lake of a folder; what it costs, from its start to its end.
+
+    CPU seconds are those of `spark-submit` and all that it has started and waited for.
+
+    Args:
+        folder: Where it works; its lake is in `lake`.
+        app: The app, by the name of its file.
+        request: What it is asked.
+        streams: The declarations.
+
+    Raises:
+        Broken: `CAP-BENCH` where it does not succeed.
+    """
+    given = submission(_MASTER, short=True)
+    conf = [part for key, value in given.conf.items() for part in ("--conf", f"{key}={value}")]
+    program = [str(pyspark_home() / "bin" / "spark-submit"), "--master", _MASTER, *conf]
+    program += ["--driver-memory", given.memory, str(_ROOT / "spark_apps" / f"{app}.py")]
+    program += ["--request", json.dumps(request), "--lake", str(folder / "lake")]
+    before, began = os.times(), time.monotonic()
+    ended = subprocess.run(
+        [*program, "--streams", str(streams)],
+        env={**os.environ, **given.environment},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ended.returncode:
+        last = ended.stdout.strip().rpartition("\n")[2]
+        said = f"the app {app} ended with {ended.returncode}: {last}"
+        raise Broken("CAP-BENCH", said, "give the same request to the app by hand, and see its log")
+    after = os.times()
+    cpu = (after.children_user + after.children_system) - (
+        before.children_user + before.children_system
+    )
+    return Cost(jvm=cpu, wall=time.monotonic() - began)

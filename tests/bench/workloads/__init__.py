@@ -1,0 +1,1 @@
+"""Generated input to measure with: Nexmark's bids, events and queries."""

@@ -1,0 +1,177 @@
+"""Tapes of thousands of commits, laid down without a JVM; and a count of the files that are opened.
+
+Each commit of a tape has a file of its own, and all of them are one commit of Delta.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from unittest.mock import patch
+
+import deltalake
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.transaction import AddAction, RemoveAction
+from pyarrow import fs, parquet
+
+from capstan.core.times import Box
+from capstan.core.times.region import Region
+from capstan.storage import arrow_scan as scan
+from capstan.storage.lake import Lake, folder, open_file
+from capstan.storage.ledger.region_json import region_text
+from capstan.storage.ledger.run_identity import short_name
+from capstan.storage.tape import index_totals as totals
+from tests.support.jvmless_lake import EVENT, Books, lay_tape
+
+HOUR = 3_600_000_000
+_EVERYTHING = region_text(Region(Box.everything(EVENT)))
+
+
+def lay_index(lake: Lake, name: str, commits: int, workers: int = 2) -> None:
+    """Lay down a tape of so many commits, each a file of its index.
+
+    In commit `c` each worker has a record at hour `c`, and then holds the next hour.
+    """
+    lay_tape(lake, name, [f"worker {n}" for n in range(workers)], [(0,)], (HOUR,))
+    path = Path(lake.stream(name).events)
+    index = deltalake.DeltaTable(path)
+    schema = index.to_pyarrow_table().schema
+    actions: list[AddAction | RemoveAction] = [
+        _file(path, schema, n, workers) for n in range(1, commits)
+    ]
+    index.create_write_transaction(actions, "append", index.schema())
+
+
+def _file(path: Path, schema: pa.Schema, commit: int, workers: int) -> AddAction:
+    """A file of the index, and what Delta's log keeps of it."""
+    at, after = {"event": commit * HOUR}, {"event": (commit + 1) * HOUR}
+    moved = [{"time": at, "diff": -1}, {"time": after, "diff": 1}]
+    said = {"time": at, "records": 1, "fingerprint": {"h1": 1, "h2": 2}}
+    events: list[dict[str, object]] = [
+        {"kind": "messages", **said},
+        {"kind": "progress", "updates": moved},
+    ]
+    rows = [
+        {"worker": worker, "seq": 2 * commit + more, "batch": commit, "commit": commit, **event}
+        for worker in range(workers)
+        for more, event in enumerate(events)
+    ]
+    name = f"{commit:06}.parquet"
+    parquet.write_table(pa.Table.from_pylist(rows, schema=schema), path / name)
+    moment = pc.strftime(pa.scalar(commit * HOUR, pa.timestamp("us")), "%Y-%m-%dT%H:%M:%SZ").as_py()
+    least = {"worker": 0, "seq": 2 * commit, "batch": commit, "commit": commit}
+    most = {**least, "worker": workers - 1, "seq": 2 * commit + 1}
+    stats = {
+        "numRecords": len(rows),
+        "minValues": {**least, "time": {"event": moment}},
+        "maxValues": {**most, "time": {"event": moment}},
+        "nullCount": {},
+    }
+    size = (path / name).stat().st_size
+    return AddAction(name, size, {}, commit, True, json.dumps(stats))
+
+
+@contextmanager
+def counting() -> Iterator[Counter[str]]:
+    """Count the files of tables that are opened to be read, by the name of their folder."""
+    opened: Counter[str] = Counter()
+
+    def open_counted(path: str) -> pa.NativeFile:
+        # The folder of a partition is not a table.
+        opened[[part for part in path.split("/")[:-1] if "=" not in part][-1]] += 1
+        return open_file(path)
+
+    def counted_folder(path: str) -> fs.FileSystem:
+        return fs.PyFileSystem(_Counting(path, opened))
+
+    with (
+        patch.object(scan, "open_file", open_counted),
+        patch.object(scan, "folder", counted_folder),
+        patch.object(totals, "open_file", open_counted),
+    ):
+        yield opened
+
+
+class _Counting(fs.FileSystemHandler):  # type: ignore[misc]
+    """A folder that is only read, and counts the files that are opened."""
+
+    def __init__(self, path: str, opened: Counter[str]) -> None:
+        self._name, self._opened, self._inside = path.rpartition("/")[2], opened, folder(path)
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        self._opened[self._name] += 1
+        return self._inside.open_input_file(path)
+
+    def open_input_stream(self, path: str) -> pa.NativeFile:
+        self._opened[self._name] += 1
+        return self._inside.open_input_stream(path)
+
+    def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
+        found: list[fs.FileInfo] = self._inside.get_file_info(paths)
+        return found
+
+    def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
+        found: list[fs.FileInfo] = self._inside.get_file_info(selector)
+        return found
+
+    def get_type_name(self) -> str:
+        return "counting"
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def _refuse(self, *_: object) -> None:
+        raise NotImplementedError
+
+    copy_file = create_dir = delete_dir = delete_dir_contents = delete_file = _refuse
+    delete_root_dir_contents = move = open_append_stream = open_output_stream = _refuse
+
+
+def lay_runs(books: Books, runs: int) -> None:
+    """Lay down runs that have published, each row of the ledgers in a file of its own.
+
+    Args:
+        books: Says where, of which stream, and into which target.
+        runs: How many; the identity of each begins with its number, in eight digits.
+    """
+    begin = datetime(2020, 1, 1, tzinfo=UTC)
+    for ledger in ("claims", "runs"):
+        books.append(ledger)
+        path = Path(books.lake.ledger(ledger))
+        table = deltalake.DeltaTable(path)
+        schema = pa.schema(table.schema().to_arrow())
+        actions: list[AddAction | RemoveAction] = []
+        for number in range(runs):
+            at = begin + timedelta(seconds=number)
+            row: dict[str, object] = {
+                "run": f"{short_name(books.target)}-{number:08}-1", "attempt": 1,
+                "stream": books.stream, "target": books.target, "at": at,
+            }  # fmt: skip
+            if ledger == "claims":
+                row |= {"claim": number, "kind": "claim", "workers": [0], "region": _EVERYTHING}
+                rows = [{**row, "expires": at + timedelta(hours=12)}]
+            else:
+                row |= {"identity": f"{number:08}".ljust(32, "0"), "generation": 1, "detail": "{}"}
+                rows = [{**row, "step": step} for step in ("intent", "done")]
+            actions.append(_row_file(path, schema, number, rows))
+        table.create_write_transaction(actions, "append", table.schema())
+
+
+def _row_file(
+    path: Path, schema: pa.Schema, number: int, rows: list[dict[str, object]]
+) -> AddAction:
+    name = f"{number:06}.parquet"
+    parquet.write_table(pa.Table.from_pylist(rows, schema=schema), path / name)
+    bounds = {
+        key: f"{value:%Y-%m-%dT%H:%M:%SZ}" if isinstance(value, datetime) else value
+        for key, value in rows[0].items()
+        if key not in ("workers", "step")
+    }
+    stats = {"numRecords": len(rows), "minValues": bounds, "maxValues": bounds, "nullCount": {}}
+    size = (path / name).stat().st_size
+    return AddAction(name, size, {}, number, True, json.dumps(stats))

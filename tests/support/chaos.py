@@ -1,0 +1,313 @@
+"""Chaos: work on lakes is killed at random, over and over, and at the end nothing may be wrong.
+
+    python -m tests.support.chaos --kills 200 --seed 7 --folder ./chaos
+
+Some lakes grow in rounds. In each a file comes, and a driver captures it, follows it into tables,
+replays a range, fills gaps and keeps the lake up, until it is killed: for each lake with two pieces
+of work at once, each stopped at a named point of `capstan.instrumentation` that the seed chooses;
+or all at a moment that it chooses. In other rounds the driver works on a cluster, and one executor
+after the other is killed; or the broker is, whose topics are captured; or Airflow has all of it
+done on a lake of its own, and tasks are killed. The next round goes on from what was left. In the
+end everything is done once more, undisturbed, and looked at: what was fed is on tape or late, once;
+every tape is sound, down to its records; what was followed or filled piece by piece is what one run
+through gives; and every published run passes its audit, and was published once.
+
+What is done is noted in the folder, so that the same command goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from capstan.replay.standalone_audit import audit_run, require_auditable
+from capstan.storage.lake import Lake, is_table
+from capstan.storage.ledger import coverage
+from capstan.storage.ledger.runs import read_histories, read_history
+from tests.support import child_drivers as children
+from tests.support import lake_contents as contents
+from tests.support import small_stream as little
+from tests.support.airflow_chaos import Scheduled
+from tests.support.driver_actions import act
+from tests.support.driver_under_test import Step
+from tests.support.process_kills import BROKERS, Topics, kill_executors
+from tests.support.sample_streams import START, lay, rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LAKES = 3
+"""How many lakes a driver works on: each is cut off at a point of its own. Airflow has one more."""
+
+ROUNDS = ("points", "points", "points", "moment", "executors", "broker", "airflow")
+"""What may be killed in a round, as often as it is to be: work at points, a driver, and others."""
+
+_ROWS = 24
+_LATE = 4
+_SIZES = {"file": 2**20, "full": 10, "share": 1, "least": 1, "many": 2}
+_FOLLOWED = {"into": "followed", "follow": "followed", "transform": "hourly"}
+_PIPED = {"into": "piped", "follow": "piped", "pipeline": "places", "sink": "hours"}
+_FILLED: dict[str, object] = {"replay": "filled", "every": "6 hours"}
+_SINCE, _UNTIL = "2024-05-01", "2024-05-01T06:00:00Z"
+_COPIED = {"into": "copied", "since": _SINCE, "until": _UNTIL}
+_REPLAYED = ("intent", "staging", "publish", "coverage", "certificate")
+
+# Work on a lake, and the points at which it is cut off.
+_WORK: dict[str, tuple[str, dict[str, object], tuple[str, ...]]] = {
+    "capture": (
+        "capture",
+        {},
+        (
+            "capture.begin",
+            "capture.claim",
+            "capture.records",
+            "capture.late",
+            "capture.events",
+            "capture.workers",
+        ),
+    ),
+    "follow": ("replay", {"request": _FOLLOWED}, tuple(f"replay.{each}" for each in _REPLAYED)),
+    "pipe": ("replay", {"request": _PIPED}, ("replay.aside", "replay.state", "replay.publish")),
+    "copy": ("replay", {"request": _COPIED}, ("replay.claim", "replay.audit", "replay.coverage")),
+    # The second run: what it was killed in, and what was done, are told apart by the next.
+    "fill": ("backfill", _FILLED, ("replay.publish:2", "replay.coverage:2", "backfill.run")),
+    "maintain": ("maintain", {"sizes": _SIZES}, ("maintain.written", "maintain.compacted")),
+}
+
+
+@dataclass(slots=True)
+class Progress:
+    """What was done of a run of chaos.
+
+    Attributes:
+        seed: Chooses all that is left to chance.
+        rounds: Rounds that have begun.
+        kills: Work that was cut off.
+        whole: Drivers that had ended before they could be killed.
+        executors, brokers, tasks: Of the kills, those of executors, of the broker, and of what
+            Airflow had at work.
+    """
+
+    seed: int
+    rounds: int = 0
+    kills: int = 0
+    whole: int = 0
+    executors: int = 0
+    brokers: int = 0
+    tasks: int = 0
+
+
+class Chaos:
+    """Lakes in a folder, which drivers work on that do not live long."""
+
+    def __init__(self, folder: Path, seed: int, rounds: Sequence[str] = ROUNDS) -> None:
+        self.folder = folder
+        self._rounds = rounds
+        self._file = folder / "progress.json"
+        self._topics = Topics(folder / "topics")
+        place = (self._lake(LAKES), self._source(LAKES))
+        self._scheduled = Scheduled(folder / "airflow", *place, (_FOLLOWED, _PIPED))
+        folder.mkdir(parents=True, exist_ok=True)
+        self.progress = Progress(seed)
+        if self._file.exists():
+            self.progress = Progress(**json.loads(self._file.read_text(encoding="utf-8")))
+        self._save()
+
+    def run(self, kills: int, say: Callable[[str], None] = print) -> None:
+        """Kill, until there were so many kills.
+
+        Raises:
+            AssertionError: A driver ended with an error of its own.
+        """
+        while self.progress.kills < kills:
+            chance = random.Random(f"{self.progress.seed}:{self.progress.rounds}")
+            for number in range(LAKES):
+                self._feed(number, self.progress.rounds)
+            self._round(chance)
+            self.progress.rounds += 1
+            self._save()
+            say(
+                f"round {self.progress.rounds}: {self.progress.kills} of {kills} kills, "
+                f"seed {self.progress.seed}"
+            )
+
+    def finish(self, spark: SparkSession) -> None:
+        """Do everything once more, undisturbed, and look at what came of it.
+
+        Raises:
+            AssertionError: Something is wrong; the message says what, and with which seed.
+        """
+        for number in range(LAKES + self._source(LAKES).exists()):
+            self._finish(spark, number)
+        self._topics.finish(spark)
+
+    def _finish(self, spark: SparkSession, number: int) -> None:
+        lake = Lake.at(self._lake(number))
+        place = f"seed {self.progress.seed}, {lake.root}"
+        self._act(spark, number, "unlock", {})
+        for name in ("capture", "follow", "pipe", "copy", "fill", "maintain"):
+            self._act(spark, number, *_WORK[name][:2])
+        contents.require_whole(lake, self._fed(number), place)
+        contents.require_sound(spark, lake)
+        self._require_same(spark, number, place)
+        self._require_audits(spark, number)
+
+    def _round(self, chance: random.Random) -> None:
+        log = self.folder / f"round-{self.progress.rounds}"
+        # Of one that was broken off before it was counted.
+        shutil.rmtree(log, ignore_errors=True)
+        kind = chance.choice(self._rounds)
+        done = self.progress
+        if kind == "broker":
+            first = done.rounds * BROKERS * _ROWS
+            killed = self._topics.kill_brokers(log, chance, first)
+            done.brokers += killed
+        elif kind == "executors":
+            killed = kill_executors(log, list(self._script(chance, at_once=True)), chance)
+            done.executors += killed
+        elif kind == "airflow":
+            self._feed(LAKES, len(list(self._source(LAKES).glob("*.parquet"))))
+            killed = self._scheduled.kill_tasks(log, chance)
+            done.tasks += killed
+        else:
+            killed = self._kill_driver(log, chance, at_once=kind == "moment")
+            done.whole += not killed
+        done.kills += killed
+
+    def _kill_driver(self, log: Path, chance: random.Random, *, at_once: bool) -> int:
+        """Kill a driver at a moment, or once all its work is at its point; how much was cut off."""
+        child = children.start(log, list(self._script(chance, at_once=at_once)))
+        try:
+            if at_once:
+                child.wait_for(log / "script.json.begun")
+                return int(child.kill_after(chance.uniform(0, 40)))
+            killed = child.was_killed()
+            assert killed or child.process.returncode == 0, child.printed()
+            return int((log / "script.json.cut").read_text(encoding="utf-8"))
+        finally:
+            child.end()
+
+    def _script(self, chance: random.Random, *, at_once: bool) -> Iterator[Step]:
+        for number in range(LAKES):
+            chosen = chance.sample(sorted(_WORK), k=2)
+            # Whoever worked here before is dead, and somebody has seen that.
+            yield Step("unlock", self._arguments(number, {}))
+            # What is cut off at first of all leaves no tape that others could work on.
+            there = is_table(Lake.at(self._lake(number)).stream(little.NAME).events)
+            if at_once or "capture" not in chosen or not there:
+                yield Step("capture", self._arguments(number, {}))
+            for name in chosen:
+                action, more, points = _WORK[name]
+                point = "" if at_once else chance.choice(points)
+                yield Step(action, self._arguments(number, more), point, may_end=True)
+
+    def _arguments(self, number: int, more: dict[str, object]) -> dict[str, object]:
+        return {"lake": self._lake(number), "source": str(self._source(number)), **more}
+
+    def _act(
+        self, spark: SparkSession, number: int, action: str, more: dict[str, object]
+    ) -> dict[str, object]:
+        return act(spark, action, self._arguments(number, more))
+
+    def _feed(self, number: int, file: int) -> None:
+        """Lay down a file, of which some rows are late; the same each time."""
+        first = file * _ROWS
+        content = rows(range(first, first + _ROWS))
+        held_back = rows(range(first - _ROWS, first - _ROWS + _LATE)) if file else []
+        late = [(10**6 + row[0], *row[1:]) for row in held_back]
+        lay(self._source(number), f"{file:05}", content + late, START + timedelta(days=file))
+
+    def _fed(self, number: int) -> Counter[int]:
+        return Counter(pl.read_parquet(self._source(number) / "*.parquet")["id"].to_list())
+
+    def _require_same(self, spark: SparkSession, number: int, place: str) -> None:
+        """Check that what was followed piece by piece is what one run through gives."""
+        lake = Lake.at(self._lake(number))
+        for asked in (_FOLLOWED, _PIPED):
+            through = {**asked, "into": f"{asked['into']}_through", "follow": "through"}
+            self._act(spark, number, "replay", {"request": through})
+            pieces, whole = (contents.rows(lake.table(str(r["into"]))) for r in (asked, through))
+            assert pieces == whole != [], f"{place}: {asked['into']} is not what one run gives"
+        straight = {"into": "filled_through", "follow": "through"}
+        done = self._act(spark, number, "replay", {"request": straight})["certificate"]
+        assert isinstance(done, dict)
+        # Intervals are filled once they are complete.
+        end = pl.lit(str(done["frontier"][0])).str.to_datetime(time_zone="UTC").dt.truncate("6h")
+        found, wanted = (
+            pl.read_delta(lake.table(name)).filter(pl.col("_time").struct["event"] < end)
+            for name in ("filled", "filled_through")
+        )
+        assert sorted(found["id"]) == sorted(wanted["id"]) != [], f"{place}: filled"
+
+    def _require_audits(self, spark: SparkSession, number: int) -> None:
+        lake, declared = Lake.at(self._lake(number)), little.declarations(self._source(number))
+        for target in ("followed", "piped", "copied", "filled"):
+            standing = {each.run for each in coverage.standing(lake, lake.table(target))}
+            # One that was cut off once it had published has been overtaken: it has no certificate.
+            done = [run for run in standing if read_history(lake, run).published]
+            assert done, target
+            for run in done:
+                history = require_auditable(lake, run, None)
+                _, found = audit_run(spark, lake, declared, history)
+                assert found.passed, (run, found)
+        for run, history in read_histories(lake).items():
+            if history.published:
+                contents.require_published_once(lake, run)
+
+    def _lake(self, number: int) -> str:
+        return str(self.folder / f"lake-{number}" / "lake")
+
+    def _source(self, number: int) -> Path:
+        return self.folder / f"lake-{number}" / "source"
+
+    def _save(self) -> None:
+        text = json.dumps(asdict(self.progress))
+        whole = self._file.with_suffix(".part")
+        whole.write_text(text, encoding="utf-8")
+        whole.rename(self._file)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run chaos from a shell; the exit code."""
+    from capstan.spark.session import build_session
+    from tests.support.small_spark import MASTER, SHRUNK
+
+    parser = argparse.ArgumentParser(prog="chaos", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, help="of a folder that is new; 2013 by default")
+    parser.add_argument("--folder", type=Path, default=Path("chaos"))
+    parser.add_argument("--rounds", nargs="+", choices=sorted(set(ROUNDS)), default=ROUNDS)
+    asked = parser.parse_args(arguments)
+    chaos = Chaos(asked.folder.absolute(), 2013 if asked.seed is None else asked.seed, asked.rounds)
+    if asked.seed not in (None, chaos.progress.seed):
+        parser.error(
+            f"what was begun in {asked.folder} goes on with seed {chaos.progress.seed}: "
+            "leave the seed out, or name another folder"
+        )
+    chaos.run(asked.kills)
+    spark = build_session("chaos", master=MASTER, extra=SHRUNK)
+    try:
+        chaos.finish(spark)
+    finally:
+        spark.stop()
+    done = chaos.progress
+    others = f"{done.executors} of executors, {done.brokers} of a broker, {done.tasks} of tasks"
+    print(
+        f"{done.kills} kills ({others}) in {done.rounds} rounds, seed {done.seed}: nothing is wrong"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

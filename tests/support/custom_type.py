@@ -1,0 +1,44 @@
+"""A type of records that a program registers: complex numbers, which Capstan does not have."""
+
+from __future__ import annotations
+
+import struct
+
+from capstan.interop.timely import Codec, register_type
+from capstan.interop.timely.codec import misfit, taken
+
+_PARTS = struct.Struct("<dd")
+
+
+class Complex(Codec):
+    """Two floats, as Rust's `num_complex` has them; `[re, im]` in JSON."""
+
+    __slots__ = ()
+
+    def decode(self, data: bytes, at: int) -> tuple[complex, int]:
+        """The number at byte `at`."""
+        end = taken(data, at, _PARTS.size)
+        return complex(*_PARTS.unpack_from(data, at)), end
+
+    def encode(self, value: object, out: bytearray) -> None:
+        """Appends its bytes."""
+        if not isinstance(value, complex):
+            raise misfit(value, self.name)
+        out += _PARTS.pack(value.real, value.imag)
+
+    def to_json(self, value: object) -> object:
+        """Both floats."""
+        if not isinstance(value, complex):
+            raise misfit(value, self.name)
+        return [value.real, value.imag]
+
+    def from_json(self, value: object) -> complex:
+        """The number of both floats."""
+        if not isinstance(value, list) or len(value) != 2:
+            raise misfit(value, self.name)
+        return complex(*value)
+
+
+def register_complex() -> None:
+    """Makes the type `complex` known."""
+    register_type("complex", Complex("complex", _PARTS.size, plain=False))

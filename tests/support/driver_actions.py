@@ -1,0 +1,273 @@
+"""What a test has another driver do over the little stream: an action's name and its arguments."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from capstan.backfill.planner import Backfill
+from capstan.backfill.run import backfill
+from capstan.capture.run import capture, close, put_back
+from capstan.core.config import ByKey, Declarations, EventTime, Stream
+from capstan.interop.kafka.export_topics import export_topics
+from capstan.interop.kafka.import_topics import import_topics
+from capstan.interop.kafka.topic_layout import Topics
+from capstan.interop.transfer.import_files import import_recordings
+from capstan.interop.transfer.recapture import RecaptureRequest, recapture
+from capstan.interop.transfer.recording_format import Form, Format, find_recordings
+from capstan.maintenance.compaction_policy import Sizes
+from capstan.maintenance.retire import retire
+from capstan.maintenance.run import maintain
+from capstan.replay.execution.approval import Decision, reject
+from capstan.replay.planning.request import Request
+from capstan.replay.run import Outcome, publish, replay, rollback, unlock
+from capstan.storage.lake import Lake
+from capstan.storage.ledger import claims
+from capstan.storage.ledger.runs import read_histories
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.tape import newest_cut, open_tape
+from tests.support import kafka_topics as clicks
+from tests.support import lake_contents as contents
+from tests.support import small_stream as little
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Arguments = Mapping[str, object]
+
+
+def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, object]:
+    """Carry out an action, in whichever driver this is.
+
+    Args:
+        spark: The session.
+        name: One of `capture`, `put-back`, `close`, `import`, `export-topics`, `import-topics`,
+            `recapture`, `replay`, `backfill`, `publish`, `reject`, `rollback`, `maintain`,
+            `retire`; `unlock`, of all runs that hold something; `remount`, which gives a file
+            system other options; `fill`, which leaves little of it free; `click`, which sends
+            records to a topic of Kafka, and `capture-clicks`; `contents`, what a sound tape and a
+            table hold.
+        arguments: `lake` and `source` are folders; `capture` takes `reseat`, `rescale`, how many
+            `workers` by key there are, and whether the source is `idle`; those of topics take their
+            place as `topics`; `import` takes the folder `recordings`, of timely's frames;
+            `recapture` takes `into` and `peers`; `replay` takes the fields of a `Request` under
+            `request`; `backfill` takes the name of a `replay`, whose gaps it fills with a run for
+            each interval, and how long they are as `every`; `publish`, `reject` and `rollback` take
+            `run`, else it is the newest one, and the first two take `by`, who has decided;
+            `remount` takes `options`, of the file system that the lake's folder is; `fill` how many
+            bytes stay `free`, by a file that it makes anew; those of clicks take the `broker`, and
+            `click` the `first` number and how many there are as `count`; `contents` a `table`;
+            `maintain` takes the fields of `Sizes` under `sizes`, and `retire` takes `before`.
+
+    Returns:
+        What came of it, as JSON.
+    """
+    source = Path(str(arguments["source"]))
+    work = _Work(spark, Lake.at(str(arguments["lake"])), little.declarations(source), arguments)
+    return _ACTIONS[name](work)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """An action's session, lake, declarations and arguments."""
+
+    spark: SparkSession
+    lake: Lake
+    declared: Declarations
+    arguments: Arguments
+
+    def named(self, name: str) -> str:
+        return str(self.arguments[name])
+
+    @property
+    def run(self) -> str:
+        return str(self.arguments.get("run") or list(read_histories(self.lake))[-1])
+
+
+def _capture(work: _Work) -> dict[str, object]:
+    reseat = bool(work.arguments.get("reseat", False))
+    rescale = _number(work.arguments.get("rescale"))
+    stream = _stream(work.declared.stream(little.NAME), work.arguments)
+    found = capture(work.spark, work.lake, stream, reseat=reseat, rescale=rescale)
+    return {"batches": found.batches, "fed": found.fed, "records": found.records}
+
+
+def _stream(stream: Stream, arguments: Arguments) -> Stream:
+    count = _number(arguments.get("workers"))
+    if count is not None:
+        stream = replace(stream, workers=ByKey(columns=("id",), count=count))
+    if arguments.get("idle"):
+        assert isinstance(stream.time, EventTime)
+        stream = replace(stream, time=replace(stream.time, idle_after=timedelta(milliseconds=1)))
+    return stream
+
+
+def _number(value: object) -> int | None:
+    return None if value is None else int(str(value))
+
+
+def _put_back(work: _Work) -> dict[str, object]:
+    return {"records": put_back(work.spark, work.lake, little.NAME).records}
+
+
+def _close(work: _Work) -> dict[str, object]:
+    return {"closed": close(work.spark, work.lake, little.NAME)[1]}
+
+
+def _recapture(work: _Work) -> dict[str, object]:
+    wanted = RecaptureRequest(little.NAME, work.named("into"), peers=int(work.named("peers")))
+    done = recapture(work.spark, work.lake, wanted)
+    return {"commit": done.commit, "records": done.records, "stood": done.stood}
+
+
+def _replay(work: _Work) -> dict[str, object]:
+    wanted = request_of(work.arguments)
+    return _outcome(replay(work.spark, work.lake, work.declared, wanted))
+
+
+def _backfill(work: _Work) -> dict[str, object]:
+    name = str(work.arguments.get("replay", little.BACKFILLED.name))
+    asked = Backfill(name, every=str(work.arguments.get("every", "2 hours")), chunk=1)
+    found = backfill(work.spark, work.lake, work.declared, asked)
+    if found.error is not None:
+        raise found.error
+    return found.as_json()
+
+
+def _publish(work: _Work) -> dict[str, object]:
+    decision = Decision(work.named("by")) if "by" in work.arguments else None
+    return _outcome(publish(work.spark, work.lake, work.declared, work.run, decision))
+
+
+def _reject(work: _Work) -> dict[str, object]:
+    return {"step": str(reject(work.lake, work.run, Decision(work.named("by"))).step)}
+
+
+def _rollback(work: _Work) -> dict[str, object]:
+    return {"version": rollback(work.spark, work.lake, work.declared, work.run)}
+
+
+def _unlock(work: _Work) -> dict[str, object]:
+    """Declare all that holds something dead."""
+    held = [each.run for each in claims.alive(work.lake)]
+    return {run: unlock(work.lake, run) for run in held}
+
+
+def _remount(work: _Work) -> dict[str, object]:
+    options = f"remount,{work.named('options')}"
+    program = shutil.which("mount") or "mount"
+    subprocess.run([program, "-o", options, work.lake.root], check=True)
+    return {}
+
+
+def _fill(work: _Work) -> dict[str, object]:
+    ballast = Path(work.lake.root) / ".ballast"
+    ballast.unlink(missing_ok=True)
+    free = shutil.disk_usage(work.lake.root).free
+    left = work.arguments["free"]
+    assert isinstance(left, int)
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, max(1, free - left))
+    return {"filled": free - left}
+
+
+def _click(work: _Work) -> dict[str, object]:
+    first, count = (int(work.named(name)) for name in ("first", "count"))
+    clicks.click(work.spark, work.named("broker"), clicks.NAME, range(first, first + count))
+    return {"sent": count}
+
+
+def _capture_clicks(work: _Work) -> dict[str, object]:
+    hasty = {**clicks.HASTY, "maxOffsetsPerTrigger": "10"}
+    stream = clicks.stream_of(work.named("broker"), clicks.NAME, **hasty)
+    found = capture(work.spark, work.lake, stream)
+    return {"batches": found.batches, "fed": found.fed, "records": found.records}
+
+
+def _contents(work: _Work) -> dict[str, object]:
+    contents.require_sound(work.spark, work.lake)
+    return {"tape": contents.tape(work.lake), **contents.table(work.lake, work.named("table"))}
+
+
+def _export_topics(work: _Work) -> dict[str, object]:
+    tape = open_tape(work.lake, little.NAME)
+    cut = newest_cut(tape)
+    workers = summary.worker_labels(tape, cut)
+    topics = Topics.at(work.named("topics"))
+    return asdict(export_topics(work.spark, work.lake, tape, topics, workers=workers, cut=cut))
+
+
+def _import_topics(work: _Work) -> dict[str, object]:
+    topics = Topics.at(work.named("topics"))
+    return asdict(import_topics(work.spark, work.lake, little.NAME, topics))
+
+
+def _import(work: _Work) -> dict[str, object]:
+    folder = Path(work.named("recordings"))
+    found = import_recordings(
+        work.spark,
+        work.lake,
+        folder.name,
+        find_recordings(folder, Format.TIMELY),
+        Form.of(folder, Format.TIMELY),
+    )
+    return {"stood": found.stood, "records": sum(each.records for each in found.surveys)}
+
+
+def _maintain(work: _Work) -> dict[str, object]:
+    sizes = work.arguments["sizes"]
+    assert isinstance(sizes, Mapping)
+    done = maintain(work.spark, work.lake, [little.NAME], sizes=Sizes(**sizes))
+    if done.failed and done.refusal is not None:
+        # As whoever asks for it from outside ends.
+        raise done.refusal
+    return done.as_json()
+
+
+def _retire(work: _Work) -> dict[str, object]:
+    return retire(work.spark, work.lake, little.NAME, work.named("before")).as_json()
+
+
+_ACTIONS: dict[str, Callable[[_Work], dict[str, object]]] = {
+    "capture": _capture,
+    "put-back": _put_back,
+    "close": _close,
+    "import": _import,
+    "export-topics": _export_topics,
+    "import-topics": _import_topics,
+    "recapture": _recapture,
+    "replay": _replay,
+    "backfill": _backfill,
+    "publish": _publish,
+    "reject": _reject,
+    "rollback": _rollback,
+    "unlock": _unlock,
+    "maintain": _maintain,
+    "retire": _retire,
+    "remount": _remount,
+    "fill": _fill,
+    "click": _click,
+    "capture-clicks": _capture_clicks,
+    "contents": _contents,
+}
+
+
+def request_of(arguments: Arguments) -> Request:
+    """The request that the arguments of `replay` stand for; of the little stream by default."""
+    fields = arguments["request"]
+    assert isinstance(fields, Mapping)
+    return Request.from_json({**Request(little.NAME, "unnamed").as_json(), **fields})
+
+
+def _outcome(outcome: Outcome) -> dict[str, object]:
+    return {
+        "run": outcome.certificate.get("run"),
+        "stood": outcome.stood,
+        "certificate": dict(outcome.certificate),
+    }

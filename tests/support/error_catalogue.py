@@ -1,0 +1,316 @@
+"""The error catalogue `docs/errors.md`, made from the code.
+
+Run `python -m tests.support.error_catalogue` to write the page again after an error was added or
+changed. Messages, remedies and exit codes come from the source text of the package; the sentence
+that says when an error is raised is written by hand in the page, and kept.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from capstan import errors
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "errors.md"
+# Errors of tests and benchmarks, which no user of the product sees.
+_LEFT_OUT = ("testing", "bench")
+_CODE = re.compile(r"CAP-[A-Z0-9-]+")
+_EXIT_CODES = {
+    name: each.exit_code
+    for name, each in vars(errors).items()
+    if isinstance(each, type) and issubclass(each, errors.CapstanError)
+}
+# Calls that only render their argument, which is what a placeholder is named after.
+_RENDERING = {"dumps", "format_duration", "join", "map", "render", "shown", "sorted", "str", "sum"}
+_UNSAID = "TODO: say when."
+_HEAD = """# Errors
+
+Every error has a stable code, one line that says what is wrong and where, and a hint what to do.
+The command line prints all three; with `--json` they are `error`, `message` and `hint`. In Airflow
+they are the last line of the task's log.
+
+The exit code says what kind of error it is: 1 a check failed, 2 the request is wrong, 3 not
+complete yet, 4 another run holds that range, 5 something broke. After 2 nothing was changed.
+
+In the tables below, `{name}` stands for a value, `{...}` for a longer text, and square brackets
+for parts that some messages lack. Errors without a table are recorded in a ledger, or carry the
+text of another program.
+
+To update this page after a change of an error, run `make errors`.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """One place that makes an error: its texts with placeholders, or None where they vary."""
+
+    message: str | None
+    remedy: str | None
+
+
+@dataclass(slots=True)
+class Entry:
+    """All that the code says of one error code."""
+
+    exit_codes: set[int] = field(default_factory=set)
+    raised: list[Raised] = field(default_factory=list)
+
+
+@cache
+def catalogue() -> dict[str, Entry]:
+    """The error codes of the package in alphabetical order, each with the places that make it."""
+    paths = sorted((ROOT / "lib" / "capstan").rglob("*.py"))
+    texts = {p: p.read_text(encoding="utf-8") for p in paths if p.parent.name not in _LEFT_OUT}
+    modules = {path: ast.parse(text) for path, text in texts.items() if "CAP-" in text}
+    shared: dict[str, str] = {}
+    for module in modules.values():
+        shared |= _constants(module, shared)
+    classes = _coded_classes(modules.values(), shared)
+    made = re.compile(rf"\b(?:{'|'.join(classes)})\.")
+    modules |= {p: ast.parse(text) for p, text in texts.items() if made.search(text)}
+    entries: dict[str, Entry] = {}
+    for module in modules.values():
+        _read(module, shared | _constants(module, shared), classes, entries)
+    for path, module in modules.items():
+        for code in _handed_on(module) & entries.keys():
+            beside = [m for p, m in modules.items() if p.parent == path.parent]
+            known = entries[code].exit_codes
+            known |= set() if known else _made_of([module]) or _made_of(beside)
+    bases = {base for each in classes.values() for base in each.bases}
+    for name, each in classes.items():
+        # Of a class that others are made from nothing is raised.
+        if name not in bases:
+            entries.setdefault(each.code, Entry()).exit_codes.add(each.exit_code)
+        elif not entries[each.code].raised:
+            del entries[each.code]
+    return dict(sorted(entries.items()))
+
+
+def page(entries: Mapping[str, Entry], when: Mapping[str, str]) -> str:
+    """The page as Markdown.
+
+    Args:
+        entries: As `catalogue` gives them.
+        when: By code, the sentence that says when the error is raised.
+    """
+    parts = [_HEAD]
+    for code, entry in entries.items():
+        codes = " or ".join(map(str, sorted(entry.exit_codes)))
+        kind = f"Exit code {codes}. " if codes else ""
+        parts.append(f"## {code}\n\n{kind}{when.get(code, _UNSAID)}\n")
+        rows = sorted({(r.message or "{...}", r.remedy or "{...}") for r in entry.raised})
+        if rows:
+            cells = "".join(f"| {_cell(message)} | {_cell(remedy)} |\n" for message, remedy in rows)
+            parts.append(f"| message | what to do |\n| --- | --- |\n{cells}")
+    return "\n".join(parts)
+
+
+def written(text: str) -> dict[str, str]:
+    """By code, the sentence of the page that says when the error is raised."""
+    found = re.findall(r"^## (CAP-[A-Z0-9-]+)\n\n(.+)$", text, flags=re.MULTILINE)
+    said = {code: re.sub(r"^Exit code [\d or]+\. ", "", sentence) for code, sentence in found}
+    return {code: sentence for code, sentence in said.items() if sentence != _UNSAID}
+
+
+@dataclass(frozen=True, slots=True)
+class _Class:
+    code: str
+    hint: str
+    exit_code: int
+    bases: tuple[str, ...]
+
+
+def _constants(module: ast.Module, shared: Mapping[str, str]) -> dict[str, str]:
+    """The texts that a module names at its top."""
+    found: dict[str, str] = {}
+    for node in module.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            text = _text(node.value, {**shared, **found})
+            if text is not None:
+                found[node.targets[0].id] = text
+    return found
+
+
+def _coded_classes(modules: Iterable[ast.Module], shared: Mapping[str, str]) -> dict[str, _Class]:
+    """The error classes that have one code for all, by name."""
+    found: dict[str, _Class] = {}
+    for module in modules:
+        for node in module.body:
+            if isinstance(node, ast.ClassDef):
+                texts = _constants(ast.Module(node.body, []), shared)
+                bases = tuple(b.id for b in node.bases if isinstance(b, ast.Name))
+                known = [found[b].exit_code for b in bases if b in found]
+                known += [_EXIT_CODES[b] for b in bases if b in _EXIT_CODES]
+                if "CODE" in texts:
+                    hint = texts.get("HINT", "")
+                    found[node.name] = _Class(texts["CODE"], hint, min(known), bases)
+    return found
+
+
+def _read(
+    module: ast.Module,
+    constants: Mapping[str, str],
+    classes: Mapping[str, _Class],
+    entries: dict[str, Entry],
+) -> None:
+    """Add all errors that a module makes to `entries`."""
+    for node in ast.walk(module):
+        # A code that is only compared with is made elsewhere.
+        if isinstance(node, ast.Constant) and _CODE.fullmatch(str(node.value)):
+            entries.setdefault(str(node.value), Entry())
+    for scope, call in _calls(module):
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        name = call.func.id if isinstance(call.func, ast.Name) else name
+        owner = getattr(getattr(call.func, "value", None), "id", "")
+        if owner in classes and call.args:
+            coded = classes[owner]
+            entry = entries.setdefault(coded.code, Entry())
+            entry.exit_codes.add(coded.exit_code)
+            entry.raised += [Raised(m, coded.hint) for m in _texts(call.args[0], scope, constants)]
+            continue
+        first = _text(call.args[0], constants) if call.args else None
+        if first is None or not _CODE.match(first):
+            continue
+        if not isinstance(call.args[0], ast.Constant) or name in {"get", "startswith"}:
+            continue
+        code, _, rest = first.partition(": ")
+        entry = entries.setdefault(code, Entry())
+        if rest:  # An error of Airflow's, which is one line.
+            message, _, remedy = rest.rstrip(")").partition(" (")
+            entry.raised.append(Raised(message, remedy))
+            continue
+        entry.exit_codes |= {_EXIT_CODES[name]} if name in _EXIT_CODES else _made_of([module])
+        messages = _texts(call.args[1], scope, constants) if call.args[1:] else [None]
+        remedies = _texts(call.args[2], scope, constants) if call.args[2:] else [None]
+        if len(messages) == len(remedies):
+            pairs = list(zip(messages, remedies, strict=True))
+        else:
+            pairs = [(message, remedy) for message in messages for remedy in remedies]
+        entry.raised += [Raised(message, remedy) for message, remedy in pairs]
+
+
+def _handed_on(module: ast.Module) -> set[str]:
+    """The codes that a module hands to whatever makes the error."""
+    return {
+        str(each.value)
+        for node in ast.walk(module)
+        if isinstance(node, ast.Call | ast.IfExp)
+        for each in ast.iter_child_nodes(node)
+        if isinstance(each, ast.Constant) and _CODE.fullmatch(str(each.value))
+    }
+
+
+def _made_of(modules: Iterable[ast.Module]) -> set[int]:
+    """The exit codes of errors that modules make with a code that is in a variable."""
+    return {
+        _EXIT_CODES[call.func.id]
+        for module in modules
+        for _, call in _calls(module)
+        if isinstance(call.func, ast.Name) and call.func.id in _EXIT_CODES
+        if call.args and isinstance(call.args[0], ast.Attribute | ast.Name)
+    }
+
+
+def _calls(node: ast.AST, scope: ast.AST | None = None) -> Iterator[tuple[ast.AST, ast.Call]]:
+    """All calls, each with the innermost function that it is in."""
+    scope = scope or node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Call):
+            yield scope, child
+        inner = child if isinstance(child, ast.FunctionDef) else scope
+        yield from _calls(child, inner)
+
+
+def _texts(node: ast.expr, scope: ast.AST, constants: Mapping[str, str]) -> list[str | None]:
+    """The texts that an argument may be: of a local variable all that are given to it."""
+    if isinstance(node, ast.IfExp):
+        return [*_texts(node.body, scope, constants), *_texts(node.orelse, scope, constants)]
+    text = _text(node, constants)
+    if text is None and isinstance(node, ast.Name):
+        # What was given to it since the error before, as one name may serve several of them.
+        raises = [each.end_lineno or 0 for each in ast.walk(scope) if isinstance(each, ast.Raise)]
+        since = max((line for line in raises if line < node.lineno), default=0)
+        given = [
+            each.value
+            for each in ast.walk(scope)
+            if isinstance(each, ast.Assign) and since < each.lineno < node.lineno
+            if any(isinstance(t, ast.Name) and t.id == node.id for t in each.targets)
+        ]
+        found = [t for value in given for t in _texts(value, ast.Module([], []), constants)]
+        return found or [None]
+    return [text]
+
+
+def _text(node: ast.expr, constants: Mapping[str, str]) -> str | None:
+    """A text with placeholders, or None where it is none that is written down here."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    if isinstance(node, ast.Name):
+        return constants.get(node.id)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_piece(each, constants) for each in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = _piece(node.left, constants), _piece(node.right, constants)
+        return None if left == right == "{...}" else left + right
+    return None
+
+
+def _piece(node: ast.expr, constants: Mapping[str, str]) -> str:
+    """A part of a text: what is written down, or a placeholder."""
+    if isinstance(node, ast.FormattedValue):
+        return _piece(node.value, constants)
+    if isinstance(node, ast.IfExp):
+        one, other = _piece(node.body, constants), _piece(node.orelse, constants)
+        if not one or not other:
+            return f"[{one or other}]"
+        return "{...}" if one == other else f"[{one}|{other}]"
+    text = _text(node, constants)
+    return f"{{{_name(node)}}}" if text is None else text
+
+
+def _name(node: ast.expr) -> str:
+    """What a placeholder is called: the last name of the expression."""
+    found = "..."
+    if isinstance(node, ast.Name):
+        found = node.id
+    elif isinstance(node, ast.Attribute):
+        of = _name(node.value) if node.attr == "name" else "self"
+        found = node.attr if of == "self" else of
+    elif isinstance(node, ast.Subscript):
+        key = node.slice
+        named = isinstance(key, ast.Constant) and isinstance(key.value, str)
+        found = str(key.value) if named and isinstance(key, ast.Constant) else _name(node.value)
+    elif isinstance(node, ast.Call):
+        called = getattr(node.func, "attr", getattr(node.func, "id", "")).strip("_")
+        rendered = called in _RENDERING and node.args
+        found = _name(node.args[-1]) if rendered else called or "..."
+    return "..." if found in {"said", "what", "told", "found", "problem"} else found.strip("_")
+
+
+def _cell(text: str) -> str:
+    """A text as a cell of a table: one line, its pipes escaped."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def main(arguments: Iterable[str] = ()) -> int:
+    """Write the page again; with `--check` only say whether it is out of date."""
+    before = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""
+    entries = catalogue()
+    text = page(entries, written(before))
+    if "--check" not in arguments:
+        PAGE.write_text(text, encoding="utf-8")
+    missing = sorted(set(entries) - set(written(before)))
+    if missing:
+        print(f"say in {PAGE.name} when these are raised: {', '.join(missing)}", file=sys.stderr)
+    return int(bool(missing) or ("--check" in arguments and text != before))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

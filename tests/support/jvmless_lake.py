@@ -1,0 +1,373 @@
+"""Tapes and ledgers written without a JVM, for tests of what is told without one."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import deltalake
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capstan.core.times import Kind, TimeType
+from capstan.core.times.region import Region
+from capstan.storage.lake import Lake, is_table
+from capstan.storage.ledger.region_json import region_text
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.tape import open_tape
+
+EVENT = TimeType.of(event=Kind.TIMESTAMP)
+"""Times that are moments."""
+
+_ARROW = {
+    Kind.BIGINT: pa.int64(),
+    Kind.DATE: pa.date32(),
+    Kind.TIMESTAMP: pa.timestamp("us", "UTC"),
+}
+_MOMENT = pa.timestamp("us", "UTC")
+_SCHEMAS = {
+    "coverage": pa.schema(
+        [
+            ("target", pa.string()), ("stream", pa.string()), ("worker", pa.int32()),
+            ("since", pa.string()), ("until", pa.string()), ("region", pa.string()),
+            ("run", pa.string()), ("generation", pa.int32()), ("transform", pa.string()),
+            ("code", pa.string()), ("cut", pa.int64()), ("target_version", pa.int64()),
+            ("state", pa.string()), ("at", _MOMENT),
+        ]
+    ),
+    "claims": pa.schema(
+        [
+            ("claim", pa.int64()), ("kind", pa.string()), ("run", pa.string()),
+            ("attempt", pa.int32()), ("stream", pa.string()), ("target", pa.string()),
+            ("workers", pa.list_(pa.int32())), ("region", pa.string()), ("at", _MOMENT),
+            ("expires", _MOMENT),
+        ]
+    ),
+    "runs": pa.schema(
+        [
+            ("run", pa.string()), ("identity", pa.string()), ("generation", pa.int32()),
+            ("attempt", pa.int32()), ("step", pa.string()), ("stream", pa.string()),
+            ("target", pa.string()), ("at", _MOMENT), ("detail", pa.string()),
+        ]
+    ),
+    "snapshots": pa.schema(
+        [
+            ("pipeline", pa.string()), ("snapshot", pa.string()), ("at", _MOMENT),
+            ("event", pa.string()), ("peers", pa.int32()), ("detail", pa.string()),
+        ]
+    ),
+}  # fmt: skip
+
+
+def lay_tape(
+    lake: Lake,
+    name: str,
+    labels: Sequence[str],
+    times: Iterable[Sequence[int]],
+    frontier: Sequence[int] | None,
+    *,
+    time_type: TimeType = EVENT,
+    opened: Mapping[str, Sequence[int]] | None = None,
+    every: int | None = None,
+) -> None:
+    """Lay down a tape in one commit: each worker has a record at each time, then its frontier.
+
+    Args:
+        lake: The lake.
+        name: The stream's name.
+        labels: Of its workers, in the order of their numbers.
+        times: Of the records, as integers.
+        frontier: Where all workers then stand; None closes them.
+        time_type: The coordinates of the times.
+        opened: Workers whose first event moves their capability to this time; they have only the
+            records from there on.
+        every: Of what length times are declared to be multiples, in microseconds.
+    """
+    time = pa.struct([(c.name, _ARROW[c.kind]) for c in time_type.coordinates])
+    update = pa.struct([("time", time), ("diff", pa.int64())])
+    content = pa.struct([("h1", pa.int64()), ("h2", pa.int64())])
+    schema = pa.schema(
+        [
+            ("worker", pa.int32()), ("seq", pa.int64()), ("kind", pa.string()), ("time", time),
+            ("updates", pa.list_(update)), ("batch", pa.int64()), ("commit", pa.int64()),
+            ("records", pa.int64()), ("fingerprint", content),
+        ]
+    )  # fmt: skip
+
+    def struct(value: Sequence[int]) -> dict[str, int]:
+        return dict(zip(time_type.names, value, strict=True))
+
+    rows: list[dict[str, object]] = []
+    for worker, label in enumerate(labels):
+        own: list[dict[str, object]] = []
+        held: Sequence[int] = time_type.minimum
+        first = (opened or {}).get(label)
+        if first is not None:
+            own.append({"kind": "progress", "updates": _moved(struct, held, first)})
+            held = first
+        for each in times:
+            if all(a <= b for a, b in zip(held, each, strict=True)):
+                said = {"time": struct(each), "records": 1, "fingerprint": {"h1": 1, "h2": 2}}
+                own.append({"kind": "messages", **said})
+        own.append({"kind": "progress", "updates": _moved(struct, held, frontier)})
+        about = {"worker": worker, "batch": 0, "commit": 0}
+        rows += [{**about, "seq": seq, **event} for seq, event in enumerate(own)]
+    paths = lake.stream(name)
+    properties = {
+        "capstan.format": "1",
+        "capstan.stream": name,
+        "capstan.time": json.dumps(time_type.to_json()),
+        "capstan.settings": json.dumps(
+            {} if every is None else {"fixed": {"time": {"every_us": every}}}
+        ),
+    }
+    _write(paths.events, pa.Table.from_pylist(rows, schema=schema), properties)
+    known = pa.schema(
+        [("worker", pa.int32()), ("label", pa.string()), ("opened_commit", pa.int64())]
+    )
+    listed = [{"worker": n, "label": x, "opened_commit": 0} for n, x in enumerate(labels)]
+    _write(paths.workers, pa.Table.from_pylist(listed, schema=known), {})
+
+
+def go_on(
+    lake: Lake, name: str, times: Iterable[Sequence[int]], frontier: Sequence[int] | None
+) -> None:
+    """Put one more commit on a tape: each worker has a record at each time, then its frontier.
+
+    A time that a worker no longer holds gets its record nevertheless, against the protocol.
+    """
+    tape = open_tape(lake, name)
+    cut = summary.find_cut(tape, None)
+    index = deltalake.DeltaTable(tape.paths.events)
+
+    def struct(value: Sequence[int]) -> dict[str, int]:
+        return dict(zip(tape.time_type.names, value, strict=True))
+
+    rows: list[dict[str, object]] = []
+    for state in summary.worker_states(tape, cut):
+        said = {"records": 1, "fingerprint": {"h1": 1, "h2": 2}}
+        own = [{"kind": "messages", "time": struct(each), **said} for each in times]
+        [(held, _)] = state.holdings
+        own.append({"kind": "progress", "updates": _moved(struct, held, frontier)})
+        about = {"worker": state.worker, "batch": cut.batch + 1, "commit": cut.commit + 1}
+        rows += [{**about, "seq": seq, **event} for seq, event in enumerate(own, state.events)]
+    schema = pa.schema(index.schema().to_arrow())
+    _write(tape.paths.events, pa.Table.from_pylist(rows, schema=schema), {})
+
+
+def lay_records(lake: Lake, name: str, labels: Sequence[str], records: pa.Table) -> None:
+    """Lay down a tape of these records in one commit, after which all workers are closed.
+
+    Args:
+        lake: The lake.
+        name: The stream's name.
+        labels: Of its workers, in the order of their numbers.
+        records: The rows of the tape's `records`, of any number of micro-batches. Fingerprints in
+            its index are those of no rows, so that nothing can be audited by it.
+    """
+    # Of Spark there may be fields that are never null, inside of structs that may be.
+    records = records.cast(pa.schema([(f.name, _nullable(f.type)) for f in records.schema]))
+    place = ["worker", "batch", "time"]
+    moment = pa.timestamp("us", "UTC")
+    flat = pa.table(
+        {
+            "worker": records["worker"],
+            "batch": records["batch"],
+            "time": pc.struct_field(records["time"].combine_chunks(), "event").cast(moment),
+        }
+    )
+    counted = flat.group_by(place).aggregate([([], "count_all")])
+    counted = counted.sort_by([(name, "ascending") for name in place])
+    lay_tape(lake, name, labels, [], None)
+    index = deltalake.DeltaTable(lake.stream(name).events)
+    schema = index.to_pyarrow_table().schema
+    last = int(pc.max(records["batch"]).as_py())
+    seqs: Counter[int] = Counter()
+    rows: list[dict[str, object]] = []
+    for worker, batch, time, count in zip(*counted.to_pydict().values(), strict=True):
+        about = {"worker": worker, "seq": seqs[worker], "batch": batch, "commit": 0}
+        said = {"time": {"event": time}, "records": count, "fingerprint": {"h1": 0, "h2": 0}}
+        rows.append({**about, "kind": "messages", **said})
+        seqs[worker] += 1
+    ends = index.to_pyarrow_table().to_pylist()
+    rows += [{**each, "seq": seqs[each["worker"]], "batch": last} for each in ends]
+    table = pa.Table.from_pylist(rows, schema=schema)
+    deltalake.write_deltalake(index.table_uri, table, mode="overwrite")
+    _write(lake.stream(name).records, records, {})
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    """A type as tapes have it: with fields that may be null, and times in microseconds."""
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_struct(kind):
+        return pa.struct([(each.name, _nullable(each.type)) for each in kind])
+    return pa.list_(_nullable(kind.value_type)) if pa.types.is_list(kind) else kind
+
+
+def _moved(struct: object, before: Sequence[int], after: Sequence[int] | None) -> list[object]:
+    assert callable(struct)
+    gone: list[object] = [{"time": struct(before), "diff": -1}]
+    return gone if after is None else [*gone, {"time": struct(after), "diff": 1}]
+
+
+@dataclass(slots=True)
+class Books:
+    """Writes ledgers as runs would leave them; each row a moment after the one before.
+
+    Attributes:
+        lake: The lake.
+        stream: Of the runs.
+        target: The path of their target.
+        transform: Its name, empty for copies.
+        code: Its hash.
+    """
+
+    lake: Lake
+    stream: str
+    target: str
+    transform: str = ""
+    code: str = ""
+    _now: datetime = datetime(2024, 1, 1, tzinfo=UTC)
+    _claims: int = 0
+    _version: int = field(default=0)
+
+    def published(
+        self,
+        run: str,
+        workers: Sequence[int] | None,
+        region: Region,
+        *,
+        mode: str = "replace",
+        kept: Region | None = None,
+        identity: str | None = None,
+        cut: int = 0,
+    ) -> None:
+        """A run that has published.
+
+        Args:
+            run: Its name.
+            workers: Whose rows; None where the target does not keep the worker.
+            region: What it played.
+            mode: How it changed the target.
+            kept: What it covers, where that is not what it played: the target keeps no time.
+            identity: Its identity, where that matters.
+            cut: The commit of the tape that it played.
+        """
+        self.claimed(run, workers, kept or region)
+        intent = {"region": region_text(region), "request": {"mode": mode}}
+        self.stepped(run, "intent", intent, identity=identity)
+        self._version += 1
+        # What is published stands only as long as its table is there.
+        if "://" not in self.target and not is_table(self.target):
+            _write(self.target, pa.table({"n": [1]}), {})
+        self._cover(run, workers, kept or region, "published", cut)
+        done = {"attempt": 1, "target_version": self._version}
+        self.stepped(run, "done", done, identity=identity)
+
+    def rolled_back(self, run: str, workers: Sequence[int] | None, region: Region) -> None:
+        """The same run, taken back."""
+        self._version += 1
+        self._cover(run, workers, region, "rolled-back")
+        self.stepped(run, "rolled-back", {})
+
+    def failed(self, run: str, workers: Sequence[int] | None, region: Region) -> None:
+        """A run that has failed before it wrote anything."""
+        self.claimed(run, workers, region)
+        self.stepped(run, "failed", {"error": "CAP-AUDIT"})
+
+    def claimed(
+        self,
+        run: str,
+        workers: Sequence[int] | None,
+        region: Region,
+        *,
+        attempt: int = 1,
+        lives: timedelta = timedelta(hours=12),
+    ) -> None:
+        """A run of which there is but a claim; the same attempt again renews it."""
+        self.append(
+            "claims",
+            {
+                "claim": self._claims, "kind": "claim", "run": run, "attempt": attempt,
+                "stream": self.stream, "target": self.target,
+                "workers": None if workers is None else list(workers),
+                "region": region_text(region), "expires": self._now + lives,
+            },
+        )  # fmt: skip
+        self._claims += 1
+
+    def released(self, run: str, attempt: int = 1) -> None:
+        """An attempt of a run whose claim was given up, or unlocked."""
+        about = {"claim": -1, "kind": "release", "run": run, "attempt": attempt}
+        self.append("claims", about)
+
+    def stepped(
+        self,
+        run: str,
+        step: str,
+        detail: Mapping[str, object],
+        *,
+        attempt: int = 1,
+        identity: str | None = None,
+        generation: int = 1,
+    ) -> None:
+        """A step of an attempt of a run, by default of its first."""
+        self.append(
+            "runs",
+            {
+                "run": run, "identity": identity or run, "generation": generation,
+                "attempt": attempt,
+                "step": step, "stream": self.stream, "target": self.target,
+                "detail": json.dumps(detail),
+            },
+        )  # fmt: skip
+
+    def became(
+        self, pipeline: str, snapshot: str, event: str, detail: Mapping[str, object] | None = None
+    ) -> None:
+        """What became of a snapshot."""
+        self.append(
+            "snapshots",
+            {
+                "pipeline": pipeline, "snapshot": snapshot, "event": event,
+                "peers": detail and detail["peers"], "detail": detail and json.dumps(detail),
+            },
+        )  # fmt: skip
+
+    def _cover(
+        self,
+        run: str,
+        workers: Sequence[int] | None,
+        region: Region,
+        state: str,
+        cut: int = 0,
+    ) -> None:
+        about = {
+            "target": self.target, "stream": self.stream, "region": region_text(region),
+            "run": run, "generation": 1, "transform": self.transform, "code": self.code,
+            "cut": cut, "target_version": self._version, "state": state,
+        }  # fmt: skip
+        owners: Sequence[int | None] = [None] if workers is None else workers
+        self.append("coverage", *({**about, "worker": worker} for worker in owners))
+
+    def append(self, ledger: str, *rows: Mapping[str, object]) -> None:
+        """Rows of a ledger in one commit, each of this moment if it says no other."""
+        self._now += timedelta(seconds=1)
+        schema = _SCHEMAS[ledger]
+        stamped = [{"at": self._now, **row} for row in rows]
+        _write(self.lake.ledger(ledger), pa.Table.from_pylist(stamped, schema=schema), {})
+
+
+def _write(path: str, table: pa.Table, properties: Mapping[str, str | None]) -> None:
+    if not deltalake.DeltaTable.is_deltatable(path):
+        deltalake.DeltaTable.create(
+            path,
+            table.schema,
+            configuration=properties,
+            raise_if_key_not_exists=False,
+        )
+    deltalake.write_deltalake(path, table, mode="append")

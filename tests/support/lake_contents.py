@@ -1,0 +1,144 @@
+"""What tables hold, in a form that two lakes can be compared by."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import polars as pl
+from pyarrow import dataset
+
+from capstan.pipeline.graph.arrow_ipc import table_from_bytes
+from capstan.storage import delta
+from capstan.storage.arrow_scan import rows_of
+from capstan.storage.lake import Lake, is_table
+from capstan.storage.ledger import claims, coverage, runs
+from capstan.storage.ledger.region_json import region_text
+from capstan.storage.ledger.runs import Step
+from capstan.storage.tape.tape import open_tape
+from capstan.verify import verify
+from tests.support import small_stream as little
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Rows = list[str]
+
+
+def rows(path: str) -> Rows:
+    """The rows of a Delta table as sorted JSON texts: equal where two tables hold the same."""
+    if not is_table(path):
+        return []
+    return _as_text(rows_of(path).to_table().to_pylist())
+
+
+def _as_text(found: list[dict[str, object]]) -> Rows:
+    return sorted(json.dumps(row, sort_keys=True, default=str) for row in found)
+
+
+def read_by_others(lake: Lake) -> set[str]:
+    """Check that Polars and DuckDB read in every table of a lake what deltalake reads.
+
+    Returns:
+        The tables, by their places in the lake: `ledger/runs`.
+    """
+    root = Path(lake.root)
+    names = {str(log.parent.relative_to(root)) for log in root.rglob("_delta_log")}
+    for name in names:
+        path = f"{root}/{name}"
+        read = rows(path)
+        assert _as_text(pl.read_delta(path).to_dicts()) == read, name
+        assert duckdb.from_arrow(rows_of(path)).count("*").fetchall() == [(len(read),)], name
+    return names
+
+
+def tape(lake: Lake, name: str = little.NAME) -> dict[str, Rows]:
+    """All four tables of a tape."""
+    paths = lake.stream(name)
+    return {
+        "events": rows(paths.events),
+        "records": rows(paths.records),
+        "late": rows(paths.late),
+        "workers": rows(paths.workers),
+    }
+
+
+def feed(lake: Lake, name: str = little.NAME) -> Rows:
+    """What a tape's batches are made of, whichever checkpoint gave them."""
+    found = [json.loads(row) for row in rows(lake.stream(name).feed)]
+    return [json.dumps({**row, "checkpoint": bool(row["checkpoint"])}) for row in found]
+
+
+def table(lake: Lake, name: str) -> dict[str, object]:
+    """A target: its rows, and what stands in it by the ledger, whoever put it there."""
+    path = lake.table(name)
+    standing = [
+        {
+            "generation": each.generation,
+            "stream": each.stream,
+            "workers": each.scope.workers,
+            "region": region_text(each.scope.region),
+            "transform": each.transform,
+            "cut": each.cut,
+        }
+        for each in coverage.standing(lake, path)
+    ]
+    return {"rows": rows(path), "standing": standing}
+
+
+def require_sound(spark: SparkSession, lake: Lake, name: str = little.NAME) -> None:
+    """Check that a tape is valid, down to its records."""
+    found = verify(spark, lake, open_tape(lake, name), deep=True, remember=False)
+    assert found.valid, found
+
+
+def require_whole(lake: Lake, fed: Counter[int], place: str) -> None:
+    """Check that every row that was fed is on tape or among the late ones, once.
+
+    Args:
+        lake: The lake.
+        fed: How often each `id` of the little stream was fed.
+        place: What the message begins with.
+    """
+    tape = lake.stream(little.NAME)
+    kept: Counter[int] = Counter()
+    for path in (tape.records, tape.late):
+        kept.update(pl.read_delta(path)["data"].struct.field("id").to_list())
+    assert kept == fed, f"{place}: lost {fed - kept}, doubled {kept - fed}"
+
+
+def require_published_once(lake: Lake, run: str) -> None:
+    """Check that a run is done once, by the ledger and by its target, and holds nothing."""
+    history = runs.read_history(lake, run)
+    steps = [row.step for row in history.rows]
+    assert history.published, steps
+    assert steps.count(Step.DONE) == 1, steps
+    assert publishes(lake, history.last.target, run) == 1, steps
+    version = (history.certificate or {})["target_version"]
+    assert [c.target_version for c in _covered(lake, history.last.target, run)] == [version]
+    assert [claim for claim in claims.alive(lake) if claim.run == run] == []
+
+
+def publishes(lake: Lake, target: str, run: str) -> int:
+    """How many commits of a target are publishes of a run."""
+    notes = [delta.note_of(commit) for commit in delta.commits_since(lake.table(target), -1)]
+    return sum(note.get("run") == run and bool(note.get("publish")) for note in notes)
+
+
+def _covered(lake: Lake, target: str, run: str) -> list[coverage.Covered]:
+    return [each for each in coverage.standing(lake, target) if each.run == run]
+
+
+def state(lake: Lake, pipeline: str, snapshot: str) -> Rows:
+    """What a snapshot of a followed pipeline knows, whoever of the replay workers knows it."""
+    own = (dataset.field("snapshot") == snapshot) & (dataset.field("kind") != "head")
+    table = rows_of(lake.state(pipeline)).to_table(filter=own)
+    found = []
+    for row in table.to_pylist():
+        place = [row[name] for name in ("stage", "kind", "node", "part_of")]
+        known = table_from_bytes(row["data"]).to_pylist()
+        found += [json.dumps([*place, each], default=str) for each in known]
+    return sorted(found)

@@ -1,0 +1,160 @@
+"""A little stream: a few hundred rows in four files, with every kind of row that capture knows.
+
+Three sites are the workers. One of them shows up in the second file only, the third file does not
+move the watermark, and rows come late, without a time and without a site.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from capstan.core.config import Declarations, Replay, Transform
+from tests.support.pipeline_samples import REFERENCES
+from tests.support.sample_streams import HOUR, NAME, Row, declared, lay, little_stream
+
+__all__ = [
+    "BACKFILLED",
+    "BEFORE",
+    "FILES",
+    "NAME",
+    "REQUESTS",
+    "SINCE",
+    "STAGED",
+    "UNTIL",
+    "declaration_text",
+    "declarations",
+    "feed",
+    "rows_of",
+]
+
+SINCE, UNTIL = "2024-03-01T03:00:00Z", "2024-03-01T09:00:00Z"
+"""A range of the stream that is complete once its four files are captured."""
+
+STAGED: dict[str, object] = {
+    "into": "staged",
+    "workers": ["north", "west"],
+    "since": SINCE,
+    "until": UNTIL,
+}
+BEFORE: dict[str, object] = {
+    **STAGED,
+    "workers": ["north", "south"],
+    "until": "2024-03-01T06:00:00Z",
+}
+"""What puts other rows into the target of `STAGED`, some of them in its way."""
+
+REQUESTS: dict[str, dict[str, object]] = {
+    "staged": STAGED,
+    "direct": {**STAGED, "into": "direct", "direct": True},
+    "follow": {"into": "followed", "follow": "nightly", "transform": "hourly"},
+    "append": {**STAGED, "into": "appended", "mode": "append"},
+    "merge": {**STAGED, "into": "merged", "mode": "merge", "keys": ["id"]},
+    "piped": {
+        "into": "piped",
+        "since": SINCE,
+        "until": UNTIL,
+        "pipeline": "places",
+        "sink": "hours",
+    },
+}
+"""Replays of the stream, by name: fields of `capstan.replay.planning.request.Request`."""
+
+BACKFILLED = Replay(
+    name="hours",
+    stream=NAME,
+    target="backfilled",
+    workers=("north", "west"),
+    since=datetime(2024, 3, 1, 3, tzinfo=UTC),
+    until=datetime(2024, 3, 1, 9, tzinfo=UTC),
+)
+"""A declared replay of the rows of `STAGED`."""
+
+_START = datetime(2024, 3, 1, tzinfo=UTC)
+_SITES = ("north", "south", "west")
+# Per file: how many sites, its first and last minute, and the minute its late rows are of.
+_FILES = (
+    (2, 0, 360, None),
+    (3, 360, 720, 30),
+    (3, 610, 700, 400),
+    (3, 720, 1080, 500),
+    (3, 1080, 1200, 600),
+    (3, 1200, 1320, 700),
+)
+FILES = 4
+"""How many files `feed` lays down unless told otherwise."""
+
+
+def feed(folder: Path, files: int = FILES, *, first: int = 0) -> None:
+    """Lay down files of the stream in `folder`, as a source that micro-batches read one by one.
+
+    Args:
+        folder: Made where it is not there.
+        files: How many, at most six.
+        first: The first one, so that a second call can go on where another has stopped.
+    """
+    for number in range(first, first + files):
+        # Spark reads the oldest file first: their order must not depend on the clock.
+        lay(folder, f"part-{number}", rows_of(number), _START + timedelta(days=number))
+
+
+def rows_of(number: int) -> list[Row]:
+    """The rows of one file, the same each time."""
+    sites, begin, end, late = _FILES[number]
+    rows = [_row(number, i, _SITES[i % sites], begin + (i * 37) % (end - begin)) for i in range(80)]
+    if late is not None:
+        rows += [_row(number, 80 + i, _SITES[i % sites], late + i) for i in range(6)]
+    return [
+        *rows,
+        _row(number, 90, "north", None),
+        _row(number, 91, None, begin + 1),
+    ]
+
+
+def _row(number: int, i: int, site: str | None, minute: int | None) -> Row:
+    at = None if minute is None else _START + timedelta(minutes=minute, seconds=i)
+    return (1000 * number + i, site, at, None if i % 11 == 0 else (i * i) % 97, None)
+
+
+def declaration_text(folder: Path) -> str:
+    """The same stream, pipelines and replay as a file of declarations has them."""
+    return f"""
+streams:
+  {NAME}:
+    source:
+      format: parquet
+      path: {folder}
+      options: {{maxFilesPerTrigger: 1}}
+      schema: id BIGINT, place STRING, at TIMESTAMP, amount INT, note STRING
+    workers: {{by: column, column: place}}
+    time: {{domain: event, column: at, every: 1 hour, lateness: 2 hours}}
+pipelines:
+  places: {REFERENCES["places"]}
+replays:
+  filled: {{stream: {NAME}, target: filled}}
+"""
+
+
+def declarations(folder: Path) -> Declarations:
+    """What may be captured and replayed: the stream, its pipelines and transforms, a replay of it.
+
+    The transform `hourly` is sound, and `wrong` passes no audit; gaps of `filled` can be filled.
+    """
+    wrong = Transform(name="wrong", function="tests.support.sample_streams:counting", time="event")
+    hourly = Transform(
+        name="hourly",
+        sql=(
+            "SELECT _worker, _time.event AS hour, count(*) AS rows_seen, sum(amount) AS total "
+            "FROM records GROUP BY _worker, _time.event"
+        ),
+        time="hour",
+        grain=HOUR,
+        worker="_worker",
+    )
+    filled = Replay(name="filled", stream=NAME, target="filled")
+    return replace(
+        declared(little_stream(folder), (hourly, wrong)),
+        pipelines=REFERENCES,
+        replays={each.name: each for each in (filled, BACKFILLED)},
+    )

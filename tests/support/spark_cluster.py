@@ -1,0 +1,190 @@
+"""A real Spark standalone cluster on loopback: a master and its workers, as small as they get.
+
+Its settings are those that the image of `docker/` makes: who takes part has to know a secret.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from capstan.airflow.local import processes
+from capstan.airflow.local.processes import Process
+from capstan.spark.class_archive import pyspark_home
+from capstan.spark.java import find_java, spark_home
+from capstan.spark.jvm import OPTIONS
+from capstan.spark.project_home import project_home
+from tests.support.live_airflow import command_of
+from tests.support.small_spark import SHRUNK
+
+_PATIENCE = 120.0
+_LEAN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_BACKEND = "CoarseGrainedExecutorBackend"
+
+_SETTINGS = {
+    **{key: value for key, value in SHRUNK.items() if key != OPTIONS},
+    "spark.driver.memory": "1g",
+    "spark.executor.extraJavaOptions": _LEAN,
+    "spark.executor.memory": "512m",
+}
+_DEFAULTS = project_home() / "docker" / "spark-defaults"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A master and its workers, which run.
+
+    Attributes:
+        url: What apps name as their master.
+        folder: Has a log of each, and the folders that executors work in.
+        daemons: The processes, each the leader of a session: the master, then the workers.
+    """
+
+    url: str
+    folder: Path
+    daemons: Sequence[subprocess.Popen[bytes]]
+
+    def executors(self) -> list[Process]:
+        """The executors that run now."""
+        started = [each for d in self.daemons for each in processes.session_of(d.pid)]
+        return [each for each in started if _BACKEND in command_of(each)]
+
+    def log(self, name: str = "master") -> str:
+        """What the master or a worker has logged."""
+        return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+
+    def environment(self) -> dict[str, str]:
+        """Variables for a driver of it."""
+        return _environment(self.folder)
+
+
+@contextmanager
+def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
+    """Start a master and workers of a core each on ports that are free; all end with the block."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_settings(folder)
+    daemons: list[subprocess.Popen[bytes]] = []
+    try:
+        daemons.append(_start(folder, "master", ["--port", "0", "--webui-port", "0"]))
+        url = _said(folder, "master", r"Starting Spark master at (spark://\S+)")
+        for number in range(workers):
+            work = folder / f"work-{number}"
+            small = ["--cores", "1", "--memory", "600m", "--work-dir", str(work)]
+            name, ports = f"worker-{number}", ["--port", "0", "--webui-port", "0"]
+            daemons.append(_start(folder, name, [*ports, *small, url]))
+        for number in range(workers):
+            _said(folder, f"worker-{number}", r"(Successfully registered with master)")
+        yield Cluster(url, folder, tuple(daemons))
+    finally:
+        for each in reversed(daemons):
+            processes.end(lambda leader=each.pid: processes.session_of(leader))  # type: ignore[misc]
+            each.wait(_PATIENCE)
+
+
+def submit(
+    at: Cluster, app: Path, arguments: Sequence[str], output: Path
+) -> subprocess.Popen[bytes]:
+    """Start `spark-submit` of an app on the cluster; what it prints goes to `output`."""
+    from capstan.spark.submit_options import submission
+
+    given = submission(at.url, short=True)
+    command = [str(pyspark_home() / "bin" / "spark-submit"), "--master", at.url]
+    command += ["--jars", given.jars]
+    for key, value in given.conf.items():
+        command += ["--conf", f"{key}={value}"]
+    return _begun(
+        [*command, str(app), *arguments], output, {**at.environment(), **given.environment}
+    )
+
+
+def run_cli(
+    at: Cluster, arguments: Sequence[str], output: Path, **environment: str
+) -> subprocess.Popen[bytes]:
+    """Start the command line with a driver of its own on the cluster."""
+    code = "import sys; from capstan.cli import main; sys.exit(main())"
+    return _begun(
+        [sys.executable, "-c", code, *arguments],
+        output,
+        {
+            **at.environment(),
+            "CAPSTAN_MASTER": at.url,
+            "CAPSTAN_DRIVER_MEMORY": "1g",
+            **environment,
+        },
+    )
+
+
+def _begun(
+    command: Sequence[str], output: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    with output.open("wb") as log:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=output.parent,
+            env=environment,
+            start_new_session=True,
+        )
+
+
+def _start(folder: Path, name: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    # Whatever of Capstan a machine of the cluster has is not what runs there: the driver's is.
+    other = folder / "other" / "capstan"
+    other.mkdir(parents=True, exist_ok=True)
+    (other / "__init__.py").write_text("raise ImportError('not the code of the driver')\n")
+    kind = name.partition("-")[0].capitalize()
+    program = [str(pyspark_home() / "bin" / "spark-class")]
+    program.append(f"org.apache.spark.deploy.{kind.lower()}.{kind}")
+    return _begun(
+        [*program, "--host", "127.0.0.1", *arguments],
+        folder / f"{name}.log",
+        {**_environment(folder), "PYTHONPATH": str(other.parent)},
+    )
+
+
+def _write_settings(folder: Path) -> None:
+    """Write `spark-defaults.conf` as a container does, and what makes it all small."""
+    (folder / "spark_secret").write_text(secrets.token_urlsafe(32), encoding="utf-8")
+    given = {**os.environ, "CAPSTAN_SECRETS": str(folder)}
+    done = subprocess.run([_DEFAULTS], env=given, capture_output=True, text=True, check=True)
+    small = "".join(f"{key} {value}\n" for key, value in _SETTINGS.items())
+    (folder / "conf").mkdir()
+    (folder / "conf" / "spark-defaults.conf").write_text(done.stdout + small, encoding="utf-8")
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "JAVA_HOME": str(spark_home(find_java())),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(pyspark_home()),
+        "SPARK_CONF_DIR": str(folder / "conf"),
+        "SPARK_LOCAL_DIRS": str(folder),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_NO_DAEMONIZE": "1",
+        "SPARK_DAEMON_MEMORY": "128m",
+        "SPARK_DAEMON_JAVA_OPTS": f"{_LEAN} -Dspark.master.rest.enabled=false",
+    }
+
+
+def _said(folder: Path, name: str, pattern: str) -> str:
+    """Wait until a daemon has logged something, and give its first group."""
+    path, end = folder / f"{name}.log", time.monotonic() + _PATIENCE
+    while True:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        found = re.search(pattern, text)
+        if found is not None:
+            return found.group(1)
+        if time.monotonic() > end:
+            raise AssertionError(f"the {name} did not say {pattern!r}:\n{text}")
+        time.sleep(0.1)

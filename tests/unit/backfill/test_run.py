@@ -1,0 +1,196 @@
+"""How a backfill goes on and ends, and its app: with a replay that is a fake, and no session."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from capstan import jobs as submit
+from capstan.backfill import run as running
+from capstan.backfill.planner import Backfill
+from capstan.backfill.run import Backfilled, backfill
+from capstan.core.config import Declarations, Replay
+from capstan.errors import Held
+from capstan.instrumentation import listening
+from capstan.replay.run import Outcome
+from capstan.storage.lake import Lake
+from tests.support.jvmless_lake import lay_tape
+
+if TYPE_CHECKING:
+    from capstan.replay.planning.request import Request
+
+HOUR = 3_600_000_000
+FIRST = int(datetime(2024, 5, 1, tzinfo=UTC).timestamp()) * 1_000_000
+START, END = datetime(2024, 5, 1, tzinfo=UTC), datetime(2024, 5, 5, tzinfo=UTC)
+HELD = Held("CAP-HELD", "run x holds it", "wait")
+STREAMS = """
+streams:
+  s:
+    source: {format: parquet, path: "{lake}/source", schema: "place STRING, at TIMESTAMP"}
+    workers: {by: column, column: place}
+    time: {domain: event, column: at, every: 1 hour}
+replays:
+  copy: {stream: s, target: copy, since: 2024-05-01, until: 2024-05-05}
+  added: {stream: s, target: added, since: 2024-05-01, until: 2024-05-05, mode: append}
+"""
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """A lake whose stream has four complete days."""
+    lake = Lake.at(tmp_path / "lake")
+    lay_tape(lake, "s", "ab", [(FIRST,)], (FIRST + 96 * HOUR,))
+    (tmp_path / "streams.yaml").write_text(STREAMS, encoding="utf-8")
+    return lake
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What replays answer, in their order; then all of them have published."""
+    waiting: list[object] = []
+
+    def fake(_s: object, _l: Lake, _d: Declarations, request: Request) -> Outcome:
+        answer = waiting.pop(0) if waiting else "published"
+        if isinstance(answer, BaseException):
+            raise answer
+        stood = answer == "stood"
+        return Outcome({"run": f"r-{str(request.since)[8:10]}", "published": True}, stood=stood)
+
+    monkeypatch.setattr(running, "replay", fake)
+    return waiting
+
+
+def fill(lake: Lake, **asked: object) -> Backfilled:
+    replay = Replay(name="copy", stream="s", target="copy", since=START, until=END)
+    declared = Declarations(Path("x.yaml"), {}, {}, {}, {"copy": replay})
+    request = Backfill("copy", **{"chunk": 1, **asked})  # type: ignore[arg-type]
+    return backfill(None, lake, declared, request)  # type: ignore[arg-type]
+
+
+def summed(found: Backfilled) -> tuple[object, ...]:
+    value = found.as_json()
+    return tuple(value[name] for name in ("done", "stood", "failed", "left"))
+
+
+def test_each_chunk_is_a_run_and_is_told_as_it_ends(lake: Lake, answers: list[object]) -> None:
+    answers += ["published", "stood"]
+    seen: list[object] = []
+    with listening(lambda point, facts: seen.append((point, facts["number"], facts["of"]))):
+        found = fill(lake)
+    assert summed(found) == (3, 1, 0, 0)
+    assert seen == [("backfill.run", n, 4) for n in (1, 2, 3, 4)]
+    runs = found.as_json()["runs"]
+    assert [run["run"] for run in runs] == ["r-01", "r-02", "r-03", "r-04"]  # type: ignore[attr-defined]
+    assert found.error is None
+
+
+def test_a_failure_ends_it_and_what_was_done_is_told(lake: Lake, answers: list[object]) -> None:
+    answers += ["published", HELD]
+    found = fill(lake)
+    assert summed(found) == (1, 0, 1, 2)
+    assert found.error is HELD
+    told = [(run["run"], run.get("error")) for run in found.as_json()["runs"]]  # type: ignore[attr-defined]
+    assert told == [("r-01", None), (None, "CAP-HELD"), (None, None), (None, None)]
+
+
+def test_asked_to_it_keeps_going_and_ends_with_the_first_error(
+    lake: Lake, answers: list[object]
+) -> None:
+    answers += [HELD, RuntimeError("the disk\nis full")]
+    found = fill(lake, keep_going=True)
+    assert summed(found) == (2, 0, 2, 0)
+    assert found.error is HELD
+    second = found.ran[1].error
+    assert second is not None
+    assert (str(second), second.exit_code) == ("CAP-BROKEN: RuntimeError: the disk", 5)
+
+
+def test_an_interrupt_is_no_failure_of_a_run(lake: Lake, answers: list[object]) -> None:
+    answers += ["published", KeyboardInterrupt()]
+    with pytest.raises(KeyboardInterrupt):
+        fill(lake, keep_going=True)
+
+
+def test_a_dry_run_runs_nothing(lake: Lake, answers: list[object]) -> None:
+    answers += [AssertionError("was run")]
+    assert summed(fill(lake, dry_run=True)) == (0, 0, 0, 4)
+
+
+class Session:
+    """Stands for a Spark session."""
+
+    def __init__(self) -> None:
+        self.started = 0
+
+    def __call__(self, _: str) -> Any:
+        self.started += 1
+        return self
+
+    def stop(self) -> None:
+        """Stop nothing."""
+
+
+@pytest.fixture
+def app(lake: Lake, tmp_path: Path) -> Any:
+    """Runs the app on a request: its exit code, its result, and how many sessions it took."""
+
+    def run(request: object) -> tuple[int, dict[str, Any], int]:
+        session, result = Session(), tmp_path / "result.json"
+        code = submit.main(
+            submit.backfill,
+            [
+                "--request", json.dumps(request), "--lake", lake.root,
+                "--streams", str(tmp_path / "streams.yaml"), "--result", str(result),
+            ],
+            session,
+        )  # fmt: skip
+        return code, json.loads(result.read_text(encoding="utf-8")), session.started
+
+    return run
+
+
+def test_the_app_carries_out_one_backfill(app: Any, answers: list[object]) -> None:
+    code, result, _ = app({"replay": "copy", "chunk": 2})
+    assert (code, result["done"], result["left"]) == (0, 2, 0)
+    answers += [HELD]
+    code, result, _ = app({"replay": "copy", "chunk": 2, "order": "newest"})
+    assert (code, result["error"], result["left"]) == (4, "CAP-HELD", 1)
+
+
+def test_the_app_carries_out_several_and_one_that_fails_stops_no_other(
+    app: Any, answers: list[object]
+) -> None:
+    answers += ["published", HELD]
+    several = [
+        {"replay": "copy"},
+        {"replay": "copy"},
+        {"replay": "added", "what": "all"},
+        {"replay": "copy", "what": "stale"},
+    ]
+    code, result, _ = app({"backfills": several})
+    assert (code, result["error"]) == (4, "CAP-HELD")
+    told = [(each.get("done"), each.get("error")) for each in result["backfills"]]
+    assert told == [(1, None), (0, "CAP-HELD"), (None, "CAP-APPEND"), (0, None)]
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        ({}, "CAP-REQUEST"),
+        ({"replay": "copies"}, "CAP-REPLAY"),
+        ({"replay": "copy", "what": "everything"}, "CAP-REQUEST"),
+        ({"replay": "copy", "chunks": 3}, "CAP-REQUEST"),
+        ({"replay": "copy", "chunk": 0}, "CAP-CHUNK"),
+        ({"replay": "added", "what": "all"}, "CAP-APPEND"),
+        ({"backfills": [{"replay": "../copy"}]}, "CAP-NAME"),
+        ({"backfills": ["copy"]}, "CAP-REQUEST"),
+        ({"backfills": "copy"}, "CAP-REQUEST"),
+    ],
+)
+def test_the_app_refuses_without_spark(app: Any, request_: object, code: str) -> None:
+    ended, result, sessions = app(request_)
+    assert (ended, result["error"], sessions) == (2, code, 0)

@@ -1,0 +1,590 @@
+"""Intervals of declared replays, told from tapes and ledgers that were written without a JVM."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from capstan.backfill.interval_grid import Scheduled
+from capstan.backfill.planner import Backfill, Order, What, propose
+from capstan.backfill.run import prepare
+from capstan.backfill.survey import Every, Interval, State, Survey, intervals, survey
+from capstan.cli import main
+from capstan.core.config import Declarations, Mode, Replay, Transform
+from capstan.core.times import Antichain, Box, Kind, TimeType
+from capstan.core.times.region import Region
+from capstan.errors import BadRequest
+from capstan.maintenance.retire import plan_retire
+from capstan.replay.planning.plan import make_plan
+from capstan.replay.planning.request import Request
+from capstan.storage import delta
+from capstan.storage.lake import Lake
+from capstan.storage.ledger.region_json import region_text
+from capstan.storage.tape.tape import open_tape
+from tests.support.jvmless_lake import EVENT, Books, lay_tape
+from tests.support.recorded_tapes import write
+
+HOUR = 3_600_000_000
+DAY = 24 * HOUR
+FIRST = int(datetime(2024, 5, 1, tzinfo=UTC).timestamp()) * 1_000_000
+BY_DAY = Transform(
+    name="by_day",
+    sql="SELECT _worker, date_trunc('DAY', _time.event) AS day, count(*) AS n FROM records "
+    "GROUP BY ALL",
+    time="day",
+    worker="_worker",
+    grain=timedelta(days=1),
+)
+MIXED = Transform(name="mixed", sql="SELECT count(*) AS n FROM records")
+ANYONE = Transform(name="anyone", sql="SELECT _time.event AS hour FROM records", time="hour")
+REPLAYS = (
+    Replay(name="days", stream="s", target="days", transform="by_day"),
+    Replay(name="copy", stream="s", target="copy", since=datetime(2024, 5, 1, tzinfo=UTC)),
+    Replay(name="whole", stream="s", target="whole", transform="mixed"),
+    Replay(name="added", stream="s", target="added", transform="mixed", mode=Mode.APPEND),
+    Replay(name="merged", stream="s", target="merged", mode=Mode.MERGE, keys=("id",)),
+    Replay(name="anyone", stream="s", target="anyone", transform="anyone"),
+    Replay(name="weekly", stream="s", target="weekly", schedule="@weekly"),
+    Replay(name="some", stream="s", target="copy", workers=("b",)),
+    Replay(name="odd", stream="s", target="odd", transform="by_day", schedule="0 6 * * *"),
+    Replay(name="quarters", stream="s", target="quarters", schedule="*/15 * * * *"),
+    Replay(name="batches", stream="numbers", target="batches", since=0, until=10),
+    Replay(name="asked", stream="s", target="copy", approve=True),
+)
+
+
+def day(number: float) -> int:
+    return FIRST + int(number * DAY)
+
+
+def days(since: float | None, until: float | None) -> Region:
+    low, high = (None if x is None else day(x) for x in (since, until))
+    return Region(Box((low,), (high,)))
+
+
+def declarations(*transforms: Transform) -> Declarations:
+    known = {each.name: each for each in (BY_DAY, MIXED, ANYONE, *transforms)}
+    return Declarations(Path("x.yaml"), {}, known, {}, {each.name: each for each in REPLAYS})
+
+
+class Place:
+    """A lake with stream `s`: three workers, four days, the frontier at noon of the last.
+
+    Worker c was opened on the second day.
+    """
+
+    def __init__(self, root: Path, every: int | None = None) -> None:
+        self.lake = Lake.at(root / "lake")
+        hours = [(FIRST + n * HOUR,) for n in range(0, 88, 4)]
+        lay_tape(self.lake, "s", "abc", hours, (day(3.5),), opened={"c": (day(1),)}, every=every)
+
+    def books(self, target: str, transform: str = "", code: str = "") -> Books:
+        return Books(self.lake, "s", self.lake.table(target), transform, code)
+
+    def survey(self, replay: str, **given: object) -> Survey:
+        return survey(self.lake, declarations(), replay, **given)  # type: ignore[arg-type]
+
+    def states(self, replay: str, **given: object) -> list[str]:
+        return [str(each.state) for each in self.survey(replay, **given).intervals]
+
+    def propose(self, replay: str, **given: object) -> list[Request]:
+        asked = Backfill(replay, **given)  # type: ignore[arg-type]
+        return list(prepare(self.lake, declarations(), asked).proposed)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def spans(found: list[Request]) -> list[tuple[str, str]]:
+    return [(str(each.since)[5:13], str(each.until)[5:13]) for each in found]
+
+
+def test_what_was_never_replayed_is_a_gap_up_to_the_frontier(place: Place) -> None:
+    found = intervals(place.lake, declarations(), "days")
+
+    assert [each.state for each in found] == [State.GAP] * 3 + [State.INCOMPLETE]
+    assert found[0] == Interval(
+        "2024-05-01T00:00:00.000000Z",
+        "2024-05-02T00:00:00.000000Z",
+        State.GAP,
+        missing=("a", "b"),
+        workers=("a", "b"),  # Worker c was opened a day later.
+    )
+    assert found[1].missing == ("a", "b", "c")
+    assert found[-1].until == "2024-05-05T00:00:00.000000Z"
+
+
+def test_a_frontier_on_the_border_completes_the_interval(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path / "lake")
+    lay_tape(lake, "s", "a", [(FIRST,)], (day(2),))
+    found = intervals(lake, declarations(), "days")
+    assert [each.state for each in found] == [State.GAP, State.GAP]
+
+
+def test_a_closed_stream_ends_with_its_last_record(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path / "lake")
+    lay_tape(lake, "s", "a", [(FIRST,), (day(1.5),)], None)
+    found = intervals(lake, declarations(), "days")
+    assert [each.state for each in found] == [State.GAP, State.GAP]
+
+
+def test_an_empty_tape_has_no_intervals(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path / "lake")
+    lay_tape(lake, "s", "a", [], EVENT.minimum)
+    assert intervals(lake, declarations(), "days") == []
+    assert intervals(lake, declarations(), "whole") == []
+    assert intervals(lake, declarations(), "weekly", since="2024-05-01") == []
+    given = {"since": "2024-05-01", "until": "2024-05-03"}
+    found = intervals(lake, declarations(), "days", **given)
+    assert [each.state for each in found] == [State.INCOMPLETE] * 2
+
+
+def test_a_tape_without_workers_is_not_complete(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path / "lake")
+    lay_tape(lake, "s", "", [], None)
+    found = intervals(lake, declarations(), "days", since="2024-05-01", until="2024-05-02")
+    assert [each.state for each in found] == [State.INCOMPLETE]
+
+
+def test_what_a_run_has_published_is_covered_until_it_is_taken_back(place: Place) -> None:
+    books = place.books("copy")
+    books.published("one", [0, 1, 2], days(0, 2))
+    books.published("two", [0, 1], days(2, 3))
+    found = place.survey("copy").intervals
+    assert [each.state for each in found] == ["covered", "covered", "gap", "incomplete"]
+    assert [each.runs for each in found] == [("one",), ("one",), ("two",), ()]
+    assert found[2].missing == ("c",)
+    assert found[2].partly == ()
+    assert place.states("some") == ["covered", "covered", "covered", "incomplete"]
+
+    books.rolled_back("one", [0, 1, 2], days(0, 2))
+    assert place.states("copy") == ["gap", "gap", "gap", "incomplete"]
+
+
+def test_a_part_of_an_interval_is_not_the_whole(place: Place) -> None:
+    place.books("copy").published("half", [0, 1, 2], days(0, 1.5))
+    found = place.survey("copy").intervals
+    assert [each.state for each in found] == ["covered", "gap", "gap", "incomplete"]
+    assert (found[1].missing, found[1].partly) == (("a", "b", "c"), ("a", "b", "c"))
+    halves = place.states("copy", every=timedelta(hours=12), until="2024-05-03")
+    assert halves == ["covered", "covered", "covered", "gap"]
+
+
+def test_other_code_is_stale_and_the_newest_run_wins(place: Place) -> None:
+    code = BY_DAY.code_hash
+    old = place.books("days", "by_day", "f00")
+    old.published("old", [0, 1, 2], days(0, 3))
+    assert place.states("days") == ["stale", "stale", "stale", "incomplete"]
+
+    fresh = replace(old, code=code)
+    fresh.published("new", [0, 1], days(1, 2))
+    found = place.survey("days").intervals
+    assert [each.state for each in found] == ["stale", "stale", "stale", "incomplete"]
+    assert [each.stale for each in found] == [("a", "b"), ("c",), ("a", "b", "c"), ()]
+    assert found[1].runs == ("old", "new")
+
+    fresh.published("rest", [2], days(1, 2))
+    assert place.states("days")[1] == "covered"
+    older = replace(fresh, code="f00")
+    older.published("back", [1], days(None, None))
+    assert place.states("days") == ["stale", "stale", "stale", "incomplete"]
+
+
+def test_what_has_lost_its_records_can_not_be_filled(place: Place) -> None:
+    place.books("copy").published("one", [0, 1, 2], days(0, 1))
+    tape = open_tape(place.lake, "s")
+    rows = {
+        "stream": ["s", "s"],
+        "tape": [str(delta.open_table(tape.paths.events).metadata().id), "another tape"],
+        "at": [datetime.now(UTC)] * 2,
+        "region": [region_text(days(None, 1.5)), region_text(days(None, 9))],
+        "cut": [1, 1],
+        "records": [2, 2],
+        "state": ["begun", "begun"],
+    }
+    write(place.lake.ledger("retired"), pa.table(rows))
+    assert place.states("copy") == ["covered", "retired", "gap", "incomplete"]
+    assert place.states("days") == ["retired", "retired", "gap", "incomplete"]
+    assert spans(place.propose("copy")) == [("05-03T00", "05-04T00")]
+    assert spans(place.propose("copy", what=What.ALL)) == [
+        ("05-01T00", "05-02T00"), ("05-03T00", "05-04T00"),
+    ]  # fmt: skip
+
+
+def test_another_transform_s_rows_are_stale(place: Place) -> None:
+    place.books("days", "other", BY_DAY.code_hash).published("other", [0, 1, 2], days(0, 3))
+    assert place.states("days")[:3] == ["stale"] * 3
+
+
+def test_another_stream_is_in_the_way_only_where_it_replaced(place: Place) -> None:
+    books = place.books("copy")
+    books.published("own", [0, 1, 2], days(0, 3))
+    foreign = replace(books, stream="elsewhere")
+    foreign.published("added", [0], days(0, 1), mode="append")
+    assert place.states("copy")[:3] == ["covered"] * 3
+    wide = Region(Box((None, day(1)), (None, day(2))))
+    foreign.published("over", [0], wide)
+    assert place.states("copy")[:3] == ["stale"] * 3
+
+
+def test_a_gap_whose_last_attempt_has_failed_says_so(place: Place) -> None:
+    books = place.books("copy")
+    books.failed("bad", [0, 1, 2], days(0, 2))
+    found = place.survey("copy").intervals
+    assert [each.state for each in found] == ["failed", "failed", "gap", "incomplete"]
+    assert found[0].runs == ("bad",)
+    assert spans(place.propose("copy", what=What.FAILED)) == [("05-01T00", "05-03T00")]
+    assert spans(place.propose("copy")) == [("05-01T00", "05-04T00")]
+
+    books.published("good", [0, 1, 2], days(0, 1))
+    books.claimed("running", [0], days(1, 2))
+    assert place.states("copy") == ["covered", "gap", "gap", "incomplete"]
+
+
+def test_that_a_merge_was_taken_back_hides_no_failure_elsewhere(place: Place) -> None:
+    books = place.books("copy")
+    books.failed("bad", [0, 1, 2], days(1, 2))
+    books.published("merged", [0, 1, 2], days(0, 1), mode="merge")
+    # Its rollback claims all of the target, as keys know no range.
+    whole = Region(Box.everything(EVENT))
+    books.claimed("merged", None, whole, attempt=2)
+    books.rolled_back("merged", [0, 1, 2], days(0, 1))
+    books.stepped("merged", "rolled-back", {}, attempt=2)
+    assert place.states("copy")[:3] == ["gap", "failed", "gap"]
+
+
+def test_what_stands_beside_it_does_not_hide_that_an_attempt_has_failed(place: Place) -> None:
+    books = place.books("copy")
+    books.failed("bad", [0, 1, 2], days(0, 1))
+    books.published("half", [0, 1, 2], days(0, 0.5))
+    found = place.survey("copy").intervals[0]
+    assert (found.state, found.runs) == (State.FAILED, ("half", "bad"))
+
+
+def test_an_attempt_that_gave_way_says_nothing(place: Place) -> None:
+    books = place.books("copy")
+    books.failed("bad", [0, 1, 2], days(0, 1))
+    books.claimed("late", [0, 1, 2], days(0, 1))
+    assert place.states("copy")[0] == "gap"
+    books.append("claims", {"claim": -1, "kind": "release", "run": "late", "attempt": 1})
+    assert place.states("copy")[0] == "failed"
+
+
+def test_what_waits_for_a_person_is_no_gap(place: Place) -> None:
+    books = place.books("copy")
+    staged = {"audit": {"passed": True}, "staging": "x"}
+    region = {"region": region_text(days(0, 2)), "request": {"mode": "replace"}}
+    books.claimed("asked", [0, 1], days(0, 2))
+    for step, detail in (("intent", region), ("audited", staged)):
+        books.stepped("asked", step, detail)
+    found = place.survey("copy").intervals
+    # Of the second day worker c is missing as well, and of that nothing waits.
+    assert [str(each.state) for each in found] == ["waiting", "gap", "gap", "incomplete"]
+    assert found[0].runs == ("asked",)
+    for what in What:
+        assert "05-01T00" not in dict(spans(place.propose("copy", what=what)))
+
+    books.stepped("asked", "rejected", {**staged, "by": "ann"})
+    assert place.states("copy")[0] == "gap"
+
+
+def test_what_waits_to_replace_what_is_stale_is_redone_by_nobody_else(place: Place) -> None:
+    place.books("days", "by_day", "f00").published("old", [0, 1, 2], days(0, 3))
+    books = place.books("days", "by_day", BY_DAY.code_hash)
+    books.claimed("asked", [0, 1, 2], days(1, 2))
+    books.stepped("asked", "audited", {"audit": {}, "staging": "x"})
+    found = place.survey("days").intervals
+    assert [str(each.state) for each in found[:3]] == ["stale", "waiting", "stale"]
+    assert found[1].runs == ("old", "asked")
+    books.stepped("asked", "done", {"attempt": 1, "target_version": 1})
+    assert place.states("days")[1] == "stale"  # Its coverage is not written yet.
+
+
+@pytest.mark.parametrize(
+    ("replay", "every", "lengths"),
+    [
+        ("copy", None, [24, 24, 24, 24]),
+        ("copy", timedelta(hours=36), [36, 36, 36]),
+        ("weekly", None, [168]),
+        ("odd", None, [24, 24, 24, 24]),
+    ],
+)
+def test_how_long_intervals_are(
+    place: Place, replay: str, every: Every | None, lengths: list[int]
+) -> None:
+    found = place.survey(replay, every=every).intervals
+    read = datetime.fromisoformat
+    hours = [(read(i.until) - read(i.since)) // timedelta(hours=1) for i in found]
+    assert hours == lengths
+    # A week is from Sunday to Sunday; a schedule whose moments lie inside a grain does not cut.
+    first = {"weekly": "2024-04-28"}.get(replay, "2024-05-01")
+    assert found[0].since == f"{first}T00:00:00.000000Z"
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ({"every": timedelta(hours=6)}, "CAP-EVERY"),
+        ({"every": 3}, "CAP-EVERY"),
+        ({"since": "2024-05-01T06:00:00Z"}, "CAP-GRAIN"),
+        ({"since": "2024-05-02", "until": "2024-05-01"}, "CAP-RANGE"),
+        ({"since": "soon"}, "CAP-TIME"),
+        ({"until": "9999-12-30", "every": timedelta(days=1)}, "CAP-INTERVALS"),
+        ({"as_of": 7}, "CAP-CUT"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(place: Place, given: dict[str, object], code: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        place.survey("days", **given)
+    assert caught.value.code == code
+
+
+def test_no_range_ends_within_a_step_of_the_stream(tmp_path: Path) -> None:
+    place = Place(tmp_path, every=HOUR)
+    inside = "2024-05-02T10:30:00Z"
+    for given in ({"since": inside}, {"until": inside}, {"since": inside, "transform": "anyone"}):
+        with pytest.raises(BadRequest, match=r"CAP-GRAIN.*whole multiples of 1 hour") as caught:
+            make_plan(place.lake, declarations(), Request("s", "t", **given))
+        assert "2024-05-02T10:00:00.000000Z and 2024-05-02T11:00" in caught.value.hint
+    with pytest.raises(BadRequest, match="CAP-GRAIN"):
+        plan_retire(place.lake, "s", inside)
+    with pytest.raises(BadRequest, match="CAP-GRAIN"):
+        place.survey("copy", until=inside)
+    with pytest.raises(BadRequest, match=r"CAP-EVERY.*no multiple of the grain, 1 hour"):
+        place.survey("copy", every=timedelta(minutes=90))
+    # Where nothing is said, intervals are days all the same; moments inside a step cut nothing.
+    for replay in ("copy", "quarters"):
+        assert len(place.survey(replay).intervals) == 4
+    assert make_plan(place.lake, declarations(), Request("s", "t", since="2024-05-02T10:00:00Z"))
+
+
+def test_numbers_are_cut_by_counts(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path / "lake")
+    epochs = TimeType.of(epoch=Kind.BIGINT)
+    lay_tape(lake, "numbers", "a", [(n,) for n in range(7)], (7,), time_type=epochs)
+    found = intervals(lake, declarations(), "batches", every=4)
+    assert [(i.since, i.until, i.state) for i in found] == [
+        ("0", "4", "gap"), ("4", "8", "incomplete"), ("8", "10", "incomplete"),
+    ]  # fmt: skip
+    assert len(intervals(lake, declarations(), "batches")) == 10
+    with pytest.raises(BadRequest, match="no number of times"):
+        intervals(lake, declarations(), "batches", every=timedelta(days=1))
+
+
+def test_what_was_known_earlier_is_no_cover_for_what_is_known_now(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path / "lake")
+    both = TimeType(
+        (
+            *TimeType.of(epoch=Kind.BIGINT).coordinates,
+            *TimeType.of(event=Kind.TIMESTAMP).coordinates,
+        )
+    )
+    times = [(n // 2, day(n)) for n in range(4)]
+    lay_tape(lake, "s", "a", times, (5, day(2)), time_type=both)
+    books = Books(lake, "s", lake.table("copy"))
+    books.published("known", [0], Region(Box((None, day(0)), (2, day(2)))))
+    declared = declarations()
+    found = intervals(lake, declared, "copy")
+    assert [each.state for each in found] == ["gap", "gap", "incomplete", "incomplete"]
+    assert found[0].partly == ("a",)
+
+    # A followed replay plays whatever is complete, in any epoch.
+    played = Region(Box.everything(both), Antichain.of([(5, day(1))]))
+    books.published("followed", [0], played)
+    assert [i.state for i in intervals(lake, declared, "copy")][:2] == ["covered", "gap"]
+    [request] = propose(survey(lake, declared, "copy"), Backfill("copy"))
+    assert request.since == "event=2024-05-02T00:00:00.000000Z"
+
+
+def test_a_target_without_times_is_covered_by_its_last_replacement_alone(place: Place) -> None:
+    books = place.books("whole", "mixed", MIXED.code_hash)
+    [only] = place.survey("whole").intervals
+    assert (only.state, only.until) == (State.GAP, "2024-05-04T12:00:00.000000Z")
+    books.published("all", None, days(None, 3.5), kept=days(None, None))
+    assert place.states("whole") == ["covered"]
+    books.published("less", None, days(None, 3), kept=days(None, None))
+    assert place.states("whole") == ["gap"]
+    [request] = place.propose("whole")
+    assert (request.since, request.until, request.as_of) == (None, None, 0)
+
+
+def test_appended_rows_are_not_put_in_twice(place: Place) -> None:
+    books = place.books("added", "mixed", MIXED.code_hash)
+    always = days(None, None)
+    books.published("first", None, days(None, 1), kept=always)
+    assert place.states("added") == ["covered", "gap", "gap", "incomplete"]
+    assert spans(place.propose("added")) == [("05-02T00", "05-04T00")]
+    for what in (What.ALL, What.STALE):
+        if what is What.STALE:
+            replace(books, code="f00").published("old", None, days(1, 2), kept=always)
+        with pytest.raises(BadRequest, match="stand already"):
+            place.propose("added", what=what)
+    books.published("part", None, days(2, 2.5), kept=always)
+    with pytest.raises(BadRequest, match="part"):
+        place.propose("added")
+
+
+def test_a_target_that_mixes_workers_is_filled_for_all_of_them(place: Place) -> None:
+    code = ANYONE.code_hash
+    place.books("anyone", "anyone", code).published("one", None, days(0, 1))
+    found = place.survey("anyone").intervals
+    assert [each.state for each in found] == ["covered", "gap", "gap", "incomplete"]
+    [request] = place.propose("anyone")
+    assert request.workers is None
+    # Of a transform that did keep the worker, two workers' rows are there.
+    place.books("anyone", "by_day", "f00").published("two", [0, 1], days(1, 2))
+    assert place.survey("anyone").intervals[1].missing == ("c",)
+    assert {each.workers for each in place.propose("anyone")} == {None}
+
+
+def test_what_stands_between_two_gaps_parts_them(place: Place) -> None:
+    place.books("copy").published("middle", [0, 1, 2], days(1, 2))
+    found = place.propose("copy")
+    assert spans(found) == [("05-01T00", "05-02T00"), ("05-03T00", "05-04T00")]
+
+
+def test_only_workers_that_lack_something_are_played(place: Place) -> None:
+    place.books("copy").published("two", [0, 1], days(0, 2))
+    found = place.propose("copy")
+    assert [each.workers for each in found] == [("c",), None]
+    assert spans(found) == [("05-02T00", "05-03T00"), ("05-03T00", "05-04T00")]
+    assert {each.replay for each in found} == {"copy"}
+
+
+@pytest.mark.parametrize(
+    ("order", "chunk", "expected"),
+    [
+        (Order.OLDEST, None, ["01-04"]),
+        (Order.OLDEST, 2, ["01-03", "03-04"]),
+        (Order.NEWEST, 2, ["02-04", "01-02"]),
+        (Order.NEWEST, 1, ["03-04", "02-03", "01-02"]),
+        (Order.OLDEST, 9, ["01-04"]),
+    ],
+)
+def test_chunks_begin_where_the_work_does(
+    place: Place, order: Order, chunk: int | None, expected: list[str]
+) -> None:
+    found = place.propose("copy", order=order, chunk=chunk, what=What.ALL)
+    assert [f"{each.since[8:10]}-{each.until[8:10]}" for each in found] == expected  # type: ignore[index]
+
+
+def test_what_is_merged_begins_with_the_oldest(place: Place) -> None:
+    assert len(place.propose("merged", chunk=1)) > 1
+    with pytest.raises(BadRequest, match="newest first") as caught:
+        place.propose("merged", chunk=1, order=Order.NEWEST)
+    assert caught.value.code == "CAP-ORDER"
+    assert len(place.propose("merged", order=Order.NEWEST)) == 1
+
+
+def test_a_replay_that_has_to_be_approved_is_held(place: Place) -> None:
+    assert {each.approve for each in place.propose("asked")} == {True}
+    assert {each.approve for each in place.propose("copy")} == {False}
+
+
+@pytest.mark.parametrize("schedule", ["hourly", "0 6 * *", "0 0 30 2 *", ""])
+def test_a_schedule_that_names_no_moment_cuts_nothing(schedule: str) -> None:
+    with pytest.raises(BadRequest, match="cuts no range into intervals") as caught:
+        Scheduled(schedule)
+    assert caught.value.code == "CAP-SCHEDULE"
+
+
+def test_a_chunk_has_intervals() -> None:
+    with pytest.raises(BadRequest, match="0 intervals"):
+        Backfill("copy", chunk=0)
+
+
+STREAMS = """
+streams:
+  s:
+    source: {format: parquet, path: "{lake}/source", schema: "place STRING, at TIMESTAMP"}
+    workers: {by: column, column: place}
+    time: {domain: event, column: at, every: 1 hour}
+replays:
+  copy: {stream: s, target: copy, since: 2024-05-01, until: 2024-05-04}
+"""
+
+
+@pytest.fixture
+def run(place, monkeypatch, capsys):
+    """Run a command with `--json`; the exit code and the object."""
+    streams = Path(place.lake.root) / "streams.yaml"
+    streams.write_text(STREAMS, encoding="utf-8")
+    monkeypatch.setenv("CAPSTAN_LAKE", place.lake.root)
+    monkeypatch.setenv("CAPSTAN_STREAMS", str(streams))
+
+    def run(*words):
+        code = main([*words, "--json"])
+        out, err = capsys.readouterr()
+        assert err == ""
+        assert out.count("\n") == 1
+        return code, json.loads(out)
+
+    return run
+
+
+def test_gaps_ends_with_1_while_there_are_gaps(run, place, capsys):
+    code, found = run("gaps", "copy", "--every", "12 hours")
+    assert (code, found["error"]) == (1, "CAP-GAPS")
+    assert found["counts"] == {
+        "covered": 0, "stale": 0, "gap": 6, "changed": 0, "failed": 0, "waiting": 0, "retired": 0,
+        "incomplete": 0,
+    }  # fmt: skip
+    assert found["intervals"][0] == {
+        "since": "2024-05-01T00:00:00.000000Z", "until": "2024-05-01T12:00:00.000000Z",
+        "state": "gap", "runs": [], "missing": ["a", "b"], "stale": [], "partly": [], "changes": [],
+    }  # fmt: skip
+    assert "`capstan backfill copy --every '12 hours'`" in found["hint"]
+    assert main(["gaps", "copy"]) == 1
+    out, err = capsys.readouterr()
+    assert "3 intervals: 3 gap" in out
+    assert err.startswith("CAP-GAPS: replay copy: of 3 intervals 3 not covered\n")
+
+    place.books("copy").published("one", [0, 1, 2], days(0, 3))
+    code, found = run("gaps", "copy")
+    assert (code, "error" in found, found["counts"]["covered"]) == (0, False, 3)
+    code, found = run("backfill", "copy")
+    assert (code, found["runs"], found["left"]) == (0, [], 0)
+    assert main(["backfill", "copy"]) == 0
+    assert "nothing to do: 3 intervals: 3 covered" in capsys.readouterr().out
+
+
+def test_stale_intervals_say_how_they_are_mended(run, place):
+    place.books("copy", "other").published("one", [0, 1, 2], days(0, 3))
+    code, found = run("gaps", "copy", "--since", "2024-05-02")
+    assert (code, found["message"]) == (1, "replay copy: of 2 intervals 2 stale")
+    assert "`capstan backfill copy --stale --since 2024-05-02`" in found["hint"]
+
+
+def test_a_dry_run_starts_no_jvm_and_says_what_would_be_run(run, capsys):
+    code, found = run("backfill", "copy", "--dry-run", "--chunk", "2", "--order", "newest")
+    assert code == 0
+    assert [(r["since"][:10], r["until"][:10], r["run"]) for r in found["runs"]] == [
+        ("2024-05-02", "2024-05-04", None), ("2024-05-01", "2024-05-02", None),
+    ]  # fmt: skip
+    assert (found["left"], found["done"], found["dry_run"]) == (2, 0, True)
+    assert main(["backfill", "copy", "--dry-run"]) == 0
+    assert "would be run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["gaps", "copies"], "CAP-REPLAY"),
+        (["gaps", "../copy"], "CAP-NAME"),
+        (["gaps", "copy", "--every", "often"], "CAP-EVERY"),
+        (["backfill", "copy", "--all", "--stale"], "CAP-USAGE"),
+        (["backfill", "copy", "--order", "random"], "CAP-USAGE"),
+        (["backfill", "copy", "--chunk", "0"], "CAP-USAGE"),
+        (["backfill", "copy", "--every", "1"], "CAP-EVERY"),
+        (["backfill", "copy", "--since", "2025-01-01"], "CAP-RANGE"),
+    ],
+)
+def test_commands_that_cannot_be_meant(words, code, run):
+    assert (run(*words)[0], run(*words)[1]["error"]) == (2, code)

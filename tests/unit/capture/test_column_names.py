@@ -1,0 +1,72 @@
+"""Which names columns of a source may have."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from capstan.capture.column_names import require_names
+from capstan.core.config import ByKey, EpochTime, Source, Stream
+from capstan.errors import BadRequest
+
+STREAM = Stream(
+    name="orders",
+    source=Source(format="parquet", path="/src"),
+    workers=ByKey(("id",), 1),
+    time=EpochTime(),
+)
+
+
+def columns(**types: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in types.items()])
+
+
+@pytest.mark.parametrize(
+    "name", ["id", "Id", "a.b", "a`b", "a-b", "ä", "1", "select", "worker", "_id", "a/b", "'", '"']
+)
+def test_what_delta_takes_a_tape_takes(name: str) -> None:
+    require_names(STREAM, columns(**{name: StringType()}))
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["Order Total (EUR)"], "'Order Total (EUR)': a Delta table takes none with a blank"),
+        (["id", "a,b"], "'a,b'"),
+        (["a\tb"], r"'a\tb'"),
+        (["a=b"], "'a=b'"),
+        (["a;b"], "'a;b'"),
+        (["{a}"], "'{a}'"),
+        ([""], "''"),
+        (["id", "_WORKER"], "'_WORKER': Capstan uses that name itself"),
+        (["_Time"], "'_Time': Capstan uses that name itself"),
+        (["id", "amount", "ID"], "'ID': to Spark it is the same name as id"),
+    ],
+)
+def test_all_else_is_refused_by_name(names: list[str], said: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        require_names(STREAM, columns(**dict.fromkeys(names, StringType())))
+    assert caught.value.code == "CAP-COLUMN"
+    assert said in caught.value.message
+    assert caught.value.fields["column"] in names
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        StructType([StructField("a b", IntegerType())]),
+        ArrayType(StructType([StructField("a b", IntegerType())])),
+        MapType(StringType(), StructType([StructField("a b", IntegerType())])),
+    ],
+)
+def test_fields_within_fields_are_looked_at(kind: DataType) -> None:
+    with pytest.raises(BadRequest, match=r"column 'place\.a b'"):
+        require_names(STREAM, columns(place=kind))

@@ -1,0 +1,249 @@
+"""The files of a source as a listing has them, against those that captures have read."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from capstan.capture.file_listing import (
+    File,
+    Listing,
+    Reason,
+    fresh_files,
+    passed_over,
+    path_of,
+    read_files,
+    require_none_renamed,
+    seen_files,
+)
+from capstan.core.config import Source
+from capstan.errors import BadRequest
+from capstan.storage.lake import Lake
+from capstan.storage.tape import feed
+from capstan.storage.tape.feed import Claim, Consumed, Origin
+from capstan.storage.tape.tape import Tape, open_tape
+from tests.support.jvmless_lake import lay_tape
+
+OLD = 1_000_000_000_000
+"""A moment in 2001, in milliseconds since 1970."""
+
+
+class Place:
+    """A folder with files, and a tape whose feed says which of them were read."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder = root / "src"
+        self.folder.mkdir()
+        lake = Lake.at(root / "lake")
+        lay_tape(lake, "s", "a", [(1,)], None)
+        self.tape: Tape = open_tape(lake, "s")
+        self.batch = 0
+
+    def source(self, **options: str) -> Source:
+        return Source(format="parquet", path=str(self.folder), options=options)
+
+    def lay(self, *names: str, content: str = "x", modified: int = OLD) -> None:
+        for name in names:
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content, encoding="utf-8")
+            os.utime(path, ns=(modified * 1_000_000,) * 2)
+
+    def read(self, *names: str, kept: bool = True) -> None:
+        files = self.listing.files
+        found = [files[str(self.folder / name)] for name in names]
+        detail = {"kept": [(each.size, each.modified) for each in found]} if kept else None
+        uris = tuple((self.folder / name).as_uri() for name in names)
+        part = Consumed(files=uris, detail=detail)
+        feed.claim(self.tape, Claim(self.batch, Origin.CAPTURE, "c", self.batch, (part,)))
+        log = Path(self.tape.paths.checkpoint) / "sources" / "0"
+        log.mkdir(parents=True, exist_ok=True)
+        pairs = zip(uris, found, strict=True)
+        lines = [{"path": uri, "timestamp": file.modified, "batchId": 0} for uri, file in pairs]
+        text = "\n".join(["v1", *map(json.dumps, lines)])
+        (log / str(self.batch)).write_text(text, encoding="utf-8")
+        self.batch += 1
+
+    @property
+    def listing(self) -> Listing:
+        found = Listing.of(self.source())
+        assert found is not None
+        return found
+
+    def passed(self, **options: str) -> dict[str, list[str]]:
+        """What was passed over as the feed has it, and as the checkpoint has."""
+        fed = passed_over(self.source(**options), self.listing, read_files(self.tape) or {})
+        assert fed == passed_over(self.source(**options), self.listing, seen_files(self.tape))
+        assert {reason: len(files) for reason, files in fed.files.items()} == fed.counts
+        return dict(fed.files)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("file:///a/b%20c", "/a/b c"),
+        ("file:/a/b", "/a/b"),
+        ("/a/../b", "/b"),
+        ("/a:b/c", "/a:b/c"),
+        ("s3a://bucket/a/b%3D", "bucket/a/b="),
+        ("bucket/a", "bucket/a"),
+    ],
+)
+def test_a_place_is_one_path_however_it_is_written(uri: str, path: str) -> None:
+    assert path_of(uri) == path
+
+
+def test_each_file_that_was_not_read_has_its_reason(place: Place) -> None:
+    place.lay("a.parquet", "2024/05/b c.parquet", "_export.parquet", ".part/d.parquet")
+    place.lay("_SUCCESS", ".a.parquet.crc", "_temporary/0/e.parquet", "_delta_log/0.json")
+    place.read("a.parquet")
+    hidden = [".part/d.parquet", "_export.parquet"]
+    assert place.passed() == {"hidden": hidden, "unread": ["2024/05/b c.parquet"]}
+    assert place.passed(pathGlobFilter="a*")["excluded"] == ["2024/05/b c.parquet"]
+    assert place.passed(pathGlobFilter="b*")["unread"] == ["2024/05/b c.parquet"]
+    assert place.passed(recursiveFileLookup="false")["excluded"] == ["2024/05/b c.parquet"]
+    # Which of them options of age leave out, Spark alone can tell.
+    aged = place.source(maxFileAge="1d")
+    assert passed_over(aged, place.listing, {}).counts == {"hidden": 2, "excluded": 2}
+    assert len(fresh_files(aged, place.listing, {})) == 2
+    place.read("2024/05/b c.parquet")
+    assert place.passed() == {"hidden": hidden}
+
+
+def test_a_file_that_was_changed_since_is_told(place: Place) -> None:
+    place.lay("a.parquet", "b.parquet", "c.parquet")
+    place.read("a.parquet", "b.parquet")
+    assert place.passed() == {"unread": ["c.parquet"]}
+    place.read("c.parquet", kept=False)
+    place.lay("b.parquet", modified=OLD + 1)
+    assert place.passed() == {"changed": ["b.parquet"]}
+    # Of the same moment and another size it is to the feed; what that has not kept nobody knows.
+    place.lay("a.parquet", "c.parquet", content="xy")
+    fed = passed_over(place.source(), place.listing, read_files(place.tape) or {})
+    assert fed.files == {"changed": ["a.parquet", "b.parquet"]}
+
+
+def test_a_file_under_another_name_is_refused_before_it_is_read_twice(place: Place) -> None:
+    place.lay("a.parquet", "b.parquet")
+    place.read("a.parquet", "b.parquet")
+    place.lay("copy.parquet")
+    require_none_renamed(place.listing, seen_files(place.tape), place.tape)
+    (place.folder / "copy.parquet").unlink()
+    (place.folder / "a.parquet").rename(place.folder / "c.parquet")
+    with pytest.raises(BadRequest, match=r"CAP-RENAMED: stream s: c\.parquet is a\.parquet under"):
+        require_none_renamed(place.listing, seen_files(place.tape), place.tape)
+    place.lay("c.parquet", modified=OLD + 7)
+    require_none_renamed(place.listing, seen_files(place.tape), place.tape)
+
+
+def test_a_link_that_leads_back_is_refused(place: Place) -> None:
+    place.lay("a.parquet", "days/b.parquet")
+    (place.folder / "all").symlink_to(place.folder / "days")
+    assert len(place.listing.files) == 3
+    (place.folder / "days" / "back").symlink_to(place.folder)
+    with pytest.raises(BadRequest, match=r"CAP-SOURCE: .*/(all|days)/back is a link to"):
+        _ = place.listing
+
+
+def test_it_is_not_known_what_was_read_before_that_was_written_down(place: Place) -> None:
+    place.lay("a.parquet")
+    assert read_files(place.tape) == {}
+    place.batch = 1
+    place.read("a.parquet")
+    assert read_files(place.tape) is None
+
+
+def test_what_is_no_folder_of_files_is_not_listed(tmp_path: Path) -> None:
+    for source in (
+        Source(format="kafka"),
+        Source(format="delta", path=str(tmp_path)),
+        Source(format="json", path="nowhere://at/all"),
+    ):
+        assert Listing.of(source) is None
+    (tmp_path / "one.json").write_text("{}", encoding="utf-8")
+    for path in (tmp_path, tmp_path / "one.json", f"file:{tmp_path}", tmp_path.as_uri()):
+        found = Listing.of(Source(format="json", path=str(path)))
+        assert found is not None
+        assert [file.size for file in found.files.values()] == [2]
+
+
+_ABOVE_PARTITIONS = ("2024/*", "{2024/06,a*}", "*")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("*.json", ["a.json", "b[1].json"]),
+        ("?.json", ["a.json"]),
+        ("b\\[1\\].json", ["b[1].json"]),
+        ("{a,x}.json", ["a.json"]),
+        ("2024/*", ["2024/05/_c.json", "2024/05/d.json", "2024/06/k=v/e.json"]),
+        ("2024/0[1-5]", ["2024/05/_c.json", "2024/05/d.json"]),
+        ("20*/0[^5]/*", ["2024/06/k=v/e.json"]),
+        ("{2024/06,a*}", ["2024/06/k=v/e.json", "a.json"]),
+        ("*", ["2024/05/_c.json", "2024/05/d.json", "2024/06/k=v/e.json", "a.json", "b[1].json"]),
+        ("nothing*", []),
+    ],
+)
+def test_a_path_with_wildcards_lists_what_it_stands_for(
+    place: Place, pattern: str, found: list[str]
+) -> None:
+    place.lay("a.json", "b[1].json", "2024/05/_c.json", "2024/05/d.json", "2024/06/k=v/e.json")
+    source = Source(format="json", path=f"{place.folder}/{pattern}")
+    listing = Listing.of(source)
+    assert listing is not None
+    assert (
+        sorted(Path(path).relative_to(place.folder).as_posix() for path in listing.files) == found
+    )
+    hidden = {"2024/05/_c.json"}.intersection(found)
+    fresh = fresh_files(source, listing, {})
+    assert set(listing.files) - set(fresh) == {f"{place.folder}/{name}" for name in hidden}
+    # What the pattern says itself of the folders is none of the records' columns.
+    assert listing.folders_named() == ({"k"} if pattern in _ABOVE_PARTITIONS else set())
+
+
+@pytest.mark.parametrize("written", ["src", "./src", "src/*.json"])
+def test_a_path_from_here_says_nothing_of_the_folders_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    above = tmp_path / "_day=1"
+    (above / "src").mkdir(parents=True)
+    (above / "src" / "a.json").write_text("{}", encoding="utf-8")
+    monkeypatch.chdir(above)
+    source = Source(format="json", path=written)
+    listing = Listing.of(source)
+    assert listing is not None
+    assert [listing.inside(path) for path in fresh_files(source, listing, {})] == ["a.json"]
+    assert not listing.partitioned
+
+
+@pytest.mark.parametrize(
+    ("files", "partitioned"),
+    [
+        (["a.json"], False),
+        (["2024/a.json"], False),
+        (["day=2024-05-01/a.json"], True),
+        (["a=b.json"], False),
+    ],
+)
+def test_folders_are_partitions_by_their_names(
+    place: Place, files: list[str], partitioned: bool
+) -> None:
+    place.lay(*files)
+    assert place.listing.partitioned is partitioned
+
+
+def test_a_text_names_some_and_counts_all(place: Place) -> None:
+    place.lay(*(f"{n}.parquet" for n in range(5)))
+    found = passed_over(place.source(), place.listing, {})
+    assert found.text == "5 unread (0.parquet, 1.parquet, 2.parquet, ...)"
+    assert found.counts == {str(Reason.UNREAD): 5}
+    assert File(1, OLD) in place.listing.files.values()

@@ -1,0 +1,75 @@
+"""What a capture's query ended with, told of the source: a file that is damaged, a broker gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from capstan.capture.source import broker_gone, file_damaged, read_source
+from capstan.core.config import Source
+from capstan.errors import BadRequest, Broken
+from tests.support.sample_streams import little_stream
+
+TAPE = "/lake/streams/little"
+FILE = "/data/little/part-2.parquet"
+QUERY = (
+    "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {} SQLSTATE: KD001\n"
+    "\tat java.base/java.lang.Thread.run(Thread.java:840)"
+)
+READING = "[FAILED_READ_FILE.{}] Encountered error while reading file file:{}. {}"
+
+
+@pytest.mark.parametrize("kind", ["CANNOT_READ_FILE_FOOTER", "FILE_NOT_EXIST", "NO_HINT"])
+def test_a_file_of_the_source_is_named_with_what_to_do(kind: str) -> None:
+    found = file_damaged("little", TAPE, RuntimeError(QUERY.format(READING.format(kind, FILE, ""))))
+    assert isinstance(found, Broken)
+    assert (found.code, found.fields) == ("CAP-DAMAGED", {"stream": "little", "path": FILE})
+    assert found.message == f"stream little: a file of the source cannot be read: {FILE}"
+    assert "under the same name" in found.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Of the tape itself, of which a copy is another matter.
+        READING.format("NO_HINT", f"{TAPE}/records/part-0.parquet", ""),
+        "Permission denied: '/data/little/part-2.parquet'",
+        "a file that is not a Parquet file",
+        "[DIVIDE_BY_ZERO] Division by zero.",
+    ],
+)
+def test_what_is_no_damage_to_the_source_stays_what_it_is(text: str) -> None:
+    assert file_damaged("little", TAPE, RuntimeError(QUERY.format(text))) is None
+
+
+def test_a_broker_that_is_gone_is_told_apart() -> None:
+    gone = "org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node"
+    found = broker_gone("little", RuntimeError(QUERY.format(gone)))
+    assert found is not None
+    assert found.code == "CAP-BROKER"
+    assert broker_gone("little", RuntimeError(QUERY.format("anything else"))) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "jars"),
+    [
+        (Source(format="kafka"), "kafka"),
+        (Source(format="parquet", path="s3a://bucket/orders"), "s3"),
+    ],
+)
+def test_a_source_whose_connector_was_not_fetched_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Source, jars: str
+) -> None:
+    monkeypatch.setenv("CAPSTAN_HOME", str(tmp_path))
+    # A session that cannot read anything.
+    session, stream = SimpleNamespace(), little_stream(tmp_path, source=source)
+    with pytest.raises(BadRequest, match="CAP-SOURCE: stream little: the source") as refused:
+        read_source(session, stream)  # type: ignore[arg-type]
+    assert refused.value.hint == f"run `make {jars}` first"
+    # With a connector that is there, the fault is another one.
+    other = Source(format="parquet", path="abfss://container@account/orders")
+    with pytest.raises(BadRequest) as refused:
+        read_source(session, little_stream(tmp_path, source=other))  # type: ignore[arg-type]
+    assert refused.value.hint == "check source in streams.yaml"

@@ -1,0 +1,134 @@
+"""`capstan check` on timely's files, and with types given."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from capstan.cli import main
+from capstan.core.protocol import Messages, Progress
+from capstan.interop.timely import EventTypes, encode_event
+
+TIMELY = Path(__file__).parents[3] / "conformance" / "timely"
+CASES = sorted(path.parent for path in TIMELY.glob("*/case.json"))
+SOUND = (Messages.of((0,), [1, 2]), Progress.of([((0,), -1), ((3,), 1)]))
+LATE = Messages.of((2,), [7])
+
+
+@pytest.fixture
+def check(capsys):
+    """Run `check --json`; the exit code and the object."""
+
+    def run(*words):
+        code = main(["check", "--json", *map(str, words)])
+        out, err = capsys.readouterr()
+        assert err == ""
+        return code, json.loads(out)
+
+    return run
+
+
+def write(path, events, time_type="u64", record_type="u64"):
+    types = EventTypes.of(time_type, record_type)
+    path.write_bytes(b"".join(encode_event(types, event) for event in events))
+    return path
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_files_of_timely_are_judged_as_their_transcripts(case, check):
+    paths = sorted(case.glob("*.bin"))
+    code, found = check(*paths)
+    assert (code, found["valid"]) == (0, True)
+    _, transcripts = check(case)
+    expected = json.loads((case / "expected.json").read_text(encoding="utf-8"))["files"]
+    for path, each, transcript in zip(paths, found["streams"], transcripts["streams"], strict=True):
+        assert each["file"] == str(path)
+        assert each["worker"] == int(path.stem.removeprefix("worker-"))
+        assert each["events"] == expected[path.name]["whole_frames"]
+        for key in ("valid", "events", "records", "holdings", "frontier", "closed", "violation"):
+            assert each[key] == transcript[key]
+        torn = each["torn"]
+        assert (torn["bytes"] if torn else 0) == expected[path.name]["trailing_bytes"]
+        if torn:
+            assert torn["offset"] == path.stat().st_size - torn["bytes"]
+        assert transcript["torn"] is None
+
+
+def test_a_torn_tail_is_told_to_people(capsys):
+    assert main(["check", str(TIMELY / "e2_torn_w2" / "worker-0.bin")]) == 0
+    out = capsys.readouterr().out
+    assert "torn at byte 681, in a frame of" in out
+    assert "what is whole was judged" in out
+
+
+def test_types_and_minimum_may_be_given(tmp_path, check):
+    path = write(tmp_path / "worker-12.bin", [Messages.of((-9, 4), [("a", 1)])],
+                 "Product<i64,u8>", "(string, u16)")  # fmt: skip
+    types = ("--time-type", "Product<i64,u8>", "--record-type", "(string,u16)")
+    code, found = check(path, *types)
+    (each,) = found["streams"]
+    assert (code, each["worker"], each["records"]) == (0, 12, 1)
+    # By default the type's own.
+    assert each["frontier"] == [[-(2**63), 0]]
+    code, found = check(path, *types, "--minimum", "[-8, 0]")
+    (each,) = found["streams"]
+    assert (code, each["violation"]["rule"], each["violation"]["time"]) == (1, "message", [-9, 4])
+
+
+def test_a_broken_file_is_invalid_with_its_place(tmp_path, check, capsys):
+    late = write(tmp_path / "late.bin", [*SOUND, LATE])
+    damaged = write(tmp_path / "damaged.bin", SOUND)
+    size = damaged.stat().st_size
+    damaged.write_bytes(damaged.read_bytes() + b"trailing rubbish")
+    types = ("--time-type", "u64", "--record-type", "u64")
+    code, found = check(late, damaged, *types)
+    assert (code, found["valid"]) == (1, False)
+    first, second = found["streams"]
+    assert (first["violation"]["seq"], first["violation"]["rule"]) == (2, "message")
+    assert (second["violation"]["seq"], second["violation"]["rule"]) == (2, "shape")
+    assert f"the frame at byte {size}: a frame cannot be" in second["violation"]["about"]
+    assert (second["events"], second["records"], second["holdings"]) == (2, 2, [[3, 1]])
+    code, found = check(late, "--time-type", "u64", "--record-type", "string")
+    assert (code, found["streams"][0]["violation"]["rule"]) == (1, "shape")
+    assert main(["check", str(damaged), *types]) == 1
+    assert f"the frame at byte {size}" in capsys.readouterr().out
+
+
+def test_a_folder_is_judged_whole_and_in_order(tmp_path, check):
+    for worker in (10, 2):
+        write(tmp_path / f"worker-{worker}.bin", SOUND)
+    shutil.copy(TIMELY / "a0_book_w5" / "case.json", tmp_path)
+    code, found = check(tmp_path)
+    assert (code, [each["worker"] for each in found["streams"]]) == (0, [2, 10])
+
+
+def test_types_of_transcripts_are_looked_at_where_they_are_given(tmp_path, check):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"worker":0,"seq":0,"event":"messages","time":0,"data":["a"]}\n')
+    assert check(path)[0] == 0
+    assert check(path, "--time-type", "u8", "--record-type", "string")[0] == 0
+    code, found = check(path, "--time-type", "u8", "--record-type", "u8")
+    assert (code, found["streams"][0]["violation"]["rule"]) == (1, "shape")
+    assert "not a value of u8: 'a'" in found["streams"][0]["violation"]["about"]
+    code, found = check(path, "--time-type", "u8")
+    assert (code, found["error"]) == (2, "CAP-FILE")
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ((), "CAP-FILE"),
+        (("--time-type", "u64"), "CAP-FILE"),
+        (("--time-type", "string", "--record-type", "u64"), "CAP-TYPE"),
+        (("--time-type", "u64", "--record-type", "Vec<"), "CAP-TYPE"),
+        (("--time-type", "u64", "--record-type", "u64", "--minimum", "-1"), "CAP-TIME"),
+        (("--time-type", "u64", "--record-type", "u64", "--minimum", "[0]"), "CAP-TIME"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused(words, error, tmp_path, check):
+    path = write(tmp_path / "x.bin", SOUND)
+    code, found = check(path, *words)
+    assert (code, found["error"]) == (2, error)

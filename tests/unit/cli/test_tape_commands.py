@@ -1,0 +1,410 @@
+"""Commands over tapes, as far as they need no JVM; the tapes are made without one, too."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import UTC, datetime
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from capstan.cli import main
+
+FIRST = datetime(2013, 3, 1, tzinfo=UTC)
+HOUR = 3_600_000_000
+DECLARED = """
+transforms:
+  by_day:
+    sql: SELECT _worker, date_trunc('DAY', _time.event) AS day, 1 AS one FROM records
+    time: day
+    worker: _worker
+    grain: 1 day
+  mixed:
+    sql: SELECT count(*) AS n FROM records
+pipelines:
+  places: tests.support.pipeline_samples:places
+  by_clock: tests.bench.workloads.nexmark_queries:q12
+"""
+
+
+def write(path, schema, rows, configuration):
+    """A Delta table of these rows, one commit for each list of them."""
+    deltalake.DeltaTable.create(
+        str(path), schema, configuration=configuration, raise_if_key_not_exists=False
+    )
+    for commit in rows:
+        table = pa.Table.from_pylist(commit, schema=schema)
+        deltalake.write_deltalake(str(path), table, mode="append")
+
+
+def make_tape(root, name, kind, arrow, at, every_us):
+    """A tape of workers EWR and LGA: three hours or epochs each, the frontier at the third."""
+    time = pa.struct([(kind, arrow)])
+    update = pa.struct([("time", time), ("diff", pa.int64())])
+    content = pa.struct([("h1", pa.int64()), ("h2", pa.int64())])
+    events = pa.schema(
+        [
+            ("worker", pa.int32()), ("seq", pa.int64()), ("kind", pa.string()), ("time", time),
+            ("updates", pa.list_(update)), ("batch", pa.int64()), ("commit", pa.int64()),
+            ("records", pa.int64()), ("fingerprint", content),
+        ]
+    )  # fmt: skip
+    minimum = {kind: at(None)}
+
+    def statement(worker, seq, commit, before, after):
+        updates = [{"time": before, "diff": -1}, {"time": after, "diff": 1}]
+        return {
+            "worker": worker, "seq": seq, "kind": "progress", "updates": updates,
+            "batch": commit, "commit": commit,
+        }  # fmt: skip
+
+    def messages(worker, seq, commit, count):
+        return {
+            "worker": worker, "seq": seq, "kind": "messages", "time": {kind: at(commit)},
+            "batch": commit, "commit": commit, "records": count, "fingerprint": {"h1": 5, "h2": -1},
+        }  # fmt: skip
+
+    commits = []
+    for commit in range(2):
+        before = {kind: at(commit)} if commit else minimum
+        commits.append([])
+        for worker in range(2):
+            commits[-1].append(messages(worker, 2 * commit, commit, 3 + worker))
+            step = statement(worker, 2 * commit + 1, commit, before, {kind: at(commit + 1)})
+            commits[-1].append(step)
+    kinds = {"event": "timestamp", "epoch": "bigint"}
+    coordinate = {"name": kind, "kind": kinds[kind]}
+    if kind == "event":
+        coordinate["minimum"] = "0001-01-01T00:00:00Z"
+    settings = {"fixed": {"time": {"every_us": every_us}}} if kind == "event" else {"fixed": {}}
+    folder = root / "streams" / name
+    write(
+        folder / "events", events, commits,
+        {
+            "capstan.format": "1",
+            "capstan.time": json.dumps({"coordinates": [coordinate]}),
+            "capstan.settings": json.dumps(settings),
+        },
+    )  # fmt: skip
+    workers = pa.schema(
+        [("worker", pa.int32()), ("label", pa.string()), ("opened_commit", pa.int64())]
+    )
+    listed = [(0, "EWR"), (1, "LGA")]
+    opened = [{"worker": number, "label": label, "opened_commit": 0} for number, label in listed]
+    write(folder / "workers", workers, [opened], {})
+    data = pa.struct([("origin", pa.string()), ("tags", pa.list_(pa.string()))])
+    payload = [("worker", pa.int32()), ("batch", pa.int64()), ("time", time), ("pos", pa.int64())]
+    records = [
+        [
+            {
+                "worker": worker, "batch": batch, "time": {kind: at(batch)}, "pos": i,
+                "data": {"origin": label, "tags": []},
+            }
+            for i in range(3 + worker)
+        ]
+        for batch in range(2)
+        for worker, label in listed
+    ]  # fmt: skip
+    write(folder / "records", pa.schema([*payload, ("data", data)]), records, {})
+    late = pa.schema([*payload, ("reason", pa.string()), ("data", data)])
+    row = {"worker": 1, "batch": 1, "time": {kind: at(0)}, "pos": 0, "reason": "late"}
+    lost = {"batch": 1, "pos": 1, "reason": "no-time"}
+    write(folder / "late", late, [[row, lost]], {})
+
+
+def hour(number):
+    """The hour of that number; of None the first moment that a stream knows."""
+    return datetime(1, 1, 1, tzinfo=UTC) if number is None else FIRST.replace(hour=number)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A lake with the streams `hours` (event times) and `steps` (epochs)."""
+    root = tmp_path_factory.mktemp("cli") / "lake"
+    make_tape(root, "hours", "event", pa.timestamp("us", "UTC"), hour, HOUR)
+    make_tape(root, "steps", "epoch", pa.int64(), lambda n: n or 0, 1)
+    (root / "streams.yaml").write_text(DECLARED, encoding="utf-8")
+    return root
+
+
+@pytest.fixture
+def lake(place, monkeypatch):
+    """That lake, as the environment names it."""
+    monkeypatch.setenv("CAPSTAN_LAKE", str(place))
+    monkeypatch.setenv("CAPSTAN_STREAMS", str(place / "streams.yaml"))
+    return place
+
+
+@pytest.fixture
+def run(lake, capsys):
+    """Run a command with `--json`; the exit code and the object."""
+
+    def run(*words):
+        code = main([*words, "--json"])
+        out, err = capsys.readouterr()
+        assert err == ""
+        assert out.count("\n") == 1
+        return code, json.loads(out)
+
+    return run
+
+
+def test_streams_has_one_row_each(run, capsys):
+    code, found = run("streams")
+    assert code == 0
+    by_name = {row["stream"]: row for row in found["streams"]}
+    assert sorted(by_name) == ["hours", "steps"]
+    expected = {"cut": 1, "workers": 2, "events": 8, "records": 14, "late": 2, "closed": False}
+    for row in by_name.values():
+        assert {key: row[key] for key in expected} == expected
+    assert by_name["hours"]["frontier"] == ["2013-03-01T02:00:00.000000Z"]
+    assert by_name["steps"]["frontier"] == [2]
+    assert main(["streams"]) == 0
+    assert "2013-03-01T02:00:00.000000Z" in capsys.readouterr().out
+
+
+def test_a_tape_of_another_format_does_not_hide_the_others(place, tmp_path, monkeypatch, capsys):
+    import shutil
+
+    copy = tmp_path / "lake"
+    shutil.copytree(place, copy)
+    monkeypatch.setenv("CAPSTAN_LAKE", str(copy))
+    log = copy / "streams" / "steps" / "events" / "_delta_log" / f"{0:020}.json"
+    log.write_text(log.read_text().replace('"capstan.format":"1"', '"capstan.format":"99"'))
+    assert main(["streams", "--json"]) == 0
+    rows = {row["stream"]: row for row in json.loads(capsys.readouterr().out)["streams"]}
+    assert rows["steps"]["error"] == "CAP-FORMAT"
+    assert rows["hours"]["events"] == 8
+    assert main(["show", "steps"]) == 5
+    assert capsys.readouterr().err.startswith("CAP-FORMAT: ")
+
+
+def test_show_says_what_is_on_tape(run, capsys):
+    code, found = run("show", "hours")
+    assert code == 0
+    assert (found["stream"], found["cut"], found["newest"]) == ("hours", 1, 1)
+    assert found["late"] == {"late": 1, "no-time": 1}
+    assert found["verified"] is None
+    assert found["columns"] == ["origin string", "tags array<string>"]
+    second = found["workers"][1]
+    frontier = "2013-03-01T02:00:00.000000Z"
+    assert second == {
+        "worker": 1, "label": "LGA", "events": 4, "records": 8, "holdings": [[frontier, 1]],
+        "frontier": [frontier], "closed": False, "verified": None,
+    }  # fmt: skip
+    assert main(["show", "hours"]) == 0
+    out = capsys.readouterr().out
+    assert "LGA" in out
+    assert f"{frontier} x1" in out
+
+
+def test_show_goes_back_to_a_cut(run):
+    code, found = run("show", "steps", "--as-of", "0")
+    assert code == 0
+    assert [each["records"] for each in found["workers"]] == [3, 4]
+    assert (found["frontier"], found["late"], found["newest"]) == ([1], {}, 1)
+
+
+@pytest.mark.parametrize("command", [["show"], ["verify"], ["plan", "--into", "x"]])
+@pytest.mark.parametrize("cut", ["-1", "2", "99999999999999999999"])
+def test_a_cut_that_the_tape_does_not_have(command, cut, run):
+    code, error = run(*command[:1], "hours", *command[1:], f"--as-of={cut}")
+    assert (code, error["error"]) == (2, "CAP-CUT")
+
+
+def test_plan_says_what_would_be_read(run, capsys):
+    code, found = run(
+        "plan", "hours", "--into", "x", "--workers", "LGA", "--until", "2013-03-01T01"
+    )
+    assert (code, found["error"]) == (2, "CAP-TIME")
+    until = "2013-03-01T01:00"
+    code, found = run("plan", "hours", "--into", "x", "--workers", "LGA", "--until", until)
+    assert (code, found["complete"]) == (0, True)
+    assert (found["workers"], found["left_out"], found["peers"]) == (["LGA"], ["EWR"], 1)
+    assert (found["records"], found["times"], found["messages"]) == (4, 1, 1)
+    # A file per worker and batch, of which one can hold a row of it.
+    assert (found["files"], found["files_all"]) == (1, 4)
+    assert 0 < found["bytes"] < 10_000
+    assert found["late"] == {"late": 1}
+    assert found["until"] == found["asked_until"] == "2013-03-01T01:00:00.000000Z"
+    assert found["frontier"] == ["2013-03-01T02:00:00.000000Z"]
+    assert (found["covered"], found["stands"]) == ([], None)
+    assert main(["plan", "hours", "--into", "x", "--workers", "1", "--until", until]) == 0
+    assert "1 of 4 files" in capsys.readouterr().out
+
+
+def test_plan_of_a_range_that_is_not_complete_ends_with_3(run):
+    code, found = run("plan", "steps", "--into", "x", "--since", "1", "--until", "5")
+    assert (code, found["complete"], found["until"], found["asked_until"]) == (3, False, 2, 5)
+    assert (found["records"], found["files"]) == (7, 2)
+    code, found = run("plan", "steps", "--into", "x", "--until", "5", "--partial")
+    assert (code, found["records"]) == (0, 14)
+    code, found = run("plan", "steps", "--into", "x")
+    assert (code, found["complete"], found["late"]) == (0, True, {"late": 1, "no-time": 1})
+
+
+@pytest.mark.parametrize(
+    ("stream", "options", "code"),
+    [
+        ("hours", ["--workers", "JFK"], "CAP-WORKER"),
+        ("hours", ["--workers", "EWR,2"], "CAP-WORKER"),
+        ("hours", ["--workers", "EWR' OR '1'='1"], "CAP-WORKER"),
+        ("hours", ["--since", "2013-03-02", "--until", "2013-03-01"], "CAP-RANGE"),
+        ("hours", ["--since", "2013-03-01", "--until", "2013-03-01"], "CAP-RANGE"),
+        ("hours", ["--until", "0001-01-01"], "CAP-RANGE"),
+        ("hours", ["--since", "7"], "CAP-TIME"),
+        ("hours", ["--since", "yesterday"], "CAP-TIME"),
+        ("hours", ["--since", "2013-02-30"], "CAP-TIME"),
+        ("hours", ["--since", "10000-01-01"], "CAP-TIME"),
+        ("hours", ["--since", "[1, 2]"], "CAP-TIME"),
+        ("hours", ["--since", "[1"], "CAP-TIME"),
+        ("hours", ["--since", ""], "CAP-TIME"),
+        ("steps", ["--since", "2013-03-01"], "CAP-TIME"),
+        ("steps", ["--since", "1.5"], "CAP-TIME"),
+        ("steps", ["--until", "9223372036854775808"], "CAP-TIME"),
+        ("steps", ["--since=-9223372036854775809"], "CAP-TIME"),
+        ("hours", ["--transform", "nothing"], "CAP-TRANSFORM"),
+        ("hours", ["--transform", "os:system"], "CAP-TRANSFORM"),
+        ("hours", ["--transform", "by_day", "--since", "2013-03-01T05:00"], "CAP-GRAIN"),
+        ("hours", ["--transform", "mixed", "--workers", "EWR"], "CAP-WORKERS"),
+        ("hours", ["--transform", "mixed", "--since", "2013-03-01"], "CAP-TIMELESS"),
+        ("hours", ["--mode", "merge"], "CAP-KEYS"),
+    ],
+)
+@pytest.mark.parametrize("command", ["plan", "replay"])
+def test_requests_that_cannot_be_meant(command, stream, options, code, run, lake):
+    before = sorted(lake.rglob("*"))
+    ended, error = run(command, stream, "--into", "x", *options)
+    assert (ended, error["error"]) == (2, code)
+    assert error["hint"]
+    assert sorted(lake.rglob("*")) == before
+
+
+def test_the_greatest_bigint_is_a_time(run):
+    code, found = run("plan", "steps", "--into", "x", "--until", str(2**63 - 1))
+    assert (code, found["asked_until"]) == (3, 2**63 - 1)
+
+
+def test_verify_refuses_a_worker_that_is_not_there(run):
+    code, error = run("verify", "hours", "--workers", "EWR,JFK")
+    assert (code, error["error"]) == (2, "CAP-WORKER")
+    assert error["worker"] == "JFK"
+
+
+@pytest.mark.parametrize(
+    ("options", "ended", "code", "about"),
+    [
+        (["--against", "nothing"], 2, "CAP-TABLE", "nothing"),
+        (["--against", "{}/bare"], 2, "CAP-AUDIT-COLUMNS", "--worker-column"),
+        (["--against", "{}/bare", "--worker-column", "who"], 2, "CAP-AUDIT-COLUMNS", "who"),
+        (
+            ["--against", "{}/bare", "--worker-column", "origin"],
+            2, "CAP-AUDIT-COLUMNS", "--time-column",
+        ),
+        (["--against", "{}/bare", "--version", "7"], 2, "CAP-VERSION", "7"),
+        (["--against", "{}/bare", "--workers", "JFK"], 2, "CAP-WORKER", "JFK"),
+        (["--against", "{}/bare", "--until", "2014-01-01"], 3, "CAP-INCOMPLETE", "frontier"),
+        (["--against", "relative/bare"], 2, "CAP-NAME", "relative/bare"),
+    ],
+)  # fmt: skip
+def test_audits_that_cannot_be_meant(options, ended, code, about, run, tmp_path):
+    write(tmp_path / "bare", pa.schema([("origin", pa.string()), ("n", pa.int64())]), [], {})
+    found, error = run("audit", "hours", *(word.format(tmp_path) for word in options))
+    assert (found, error["error"]) == (ended, code)
+    assert about in error["message"] + error["hint"]
+
+
+def test_plan_knows_pipelines_and_where_they_go(run, capsys):
+    words = ("--pipeline", "places", "--since", "2013-03-01T01:00", "--until", "2013-03-01T02:00")
+    code, found = run("plan", "hours", *words, "--sink", "hours")
+    # Two hours ahead are read as well, and can still receive records.
+    assert (code, found["complete"], found["target"]) == (3, False, "place_hours")
+    assert (found["records"], found["since"]) == (14, "2013-03-01T01:00:00.000000Z")
+    assert found["pipeline"] == {
+        "name": "places",
+        "sink": "hours",
+        "reads": {"since": "2013-02-28T17:00:00.000000Z", "until": "2013-03-01T02:00:00.000000Z"},
+        "resumed": None,
+    }
+    assert main(["plan", "hours", *words, "--sink", "hours", "--into", "x"]) == 3
+    assert "places, sink hours" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["plan", "replay"])
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--pipeline", "by_clock", "--into", "x"), "CAP-DAG-SCHEMA", "current_timestamp"),
+        (("--pipeline", "places", "--into", "x"), "CAP-PIPELINE", "hours, pairs, starts"),
+        (("--pipeline", "places", "--sink", "pairs"), "CAP-USAGE", "--into TABLE"),
+        (("--pipeline", "place", "--into", "x"), "CAP-PIPELINE", "did you mean 'places'"),
+        (("--sink", "pairs", "--into", "x"), "CAP-PIPELINE", "goes with --pipeline"),
+    ],
+)
+def test_pipelines_that_cannot_be_played_are_refused_without_a_jvm(run, command, words, code, said):
+    ended, error = run(command, "hours", *words)
+    assert (ended, error["error"]) == (2, code)
+    assert said in error["message"]
+
+
+def test_late_lists_what_is_not_on_tape(run):
+    code, found = run("late", "hours")
+    assert code == 0
+    assert (found["stream"], found["cut"], found["records"], found["put_back"]) == (
+        "hours",
+        1,
+        2,
+        0,
+    )
+    one = {"records": 1, "first_batch": 1, "last_batch": 1}
+    assert found["late"] == [
+        {"reason": "late", "workers": ["LGA"], **one},
+        {"reason": "no-time", "workers": [], **one},
+    ]
+
+
+def test_records_that_were_put_back_are_late_no_more(place, tmp_path, capsys):
+    root = tmp_path / "lake"
+    shutil.copytree(place, root)
+    rows = {"batch": [1, 1, 2], "origin": ["capture", "capture", "put-back"]}
+    rows["detail"] = [None, None, json.dumps({"records": 1})]
+    feed = pa.table(rows).append_column("checkpoint", pa.nulls(3, pa.string()))
+    feed = feed.append_column("number", pa.nulls(3, pa.int64()))
+    folder = str(root / "streams" / "hours")
+    deltalake.write_deltalake(f"{folder}/feed", feed, partition_by=["origin"])
+    # The batch that puts them back is not on tape yet: it was cut off.
+    words = ["late", "hours", "--json", "--lake", str(root)]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["records"] == 2
+    event = {"worker": 0, "seq": 4, "kind": "progress", "updates": [], "batch": 2, "commit": 2}
+    table = deltalake.DeltaTable(f"{folder}/events")
+    deltalake.write_deltalake(
+        table,
+        pa.Table.from_pylist([event], schema=table.to_pyarrow_dataset().schema),
+        mode="append",
+    )
+    for given in (words, ["show", *words[1:]]):
+        assert main(given) == 0
+        found = json.loads(capsys.readouterr().out)
+        late = found["late"]
+        assert late == {"no-time": 1} or [each["reason"] for each in late] == ["no-time"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["put_back"] == 1
+    assert main([*words[:2], *words[3:]]) == 0
+    assert "1 records beside the tape, 1 were put back" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("export", "hours", "kafka://nowhere/hours"), "CAP-TOPIC"),
+        (("import", "copy", "kafka://host:9092/a b"), "CAP-TOPIC"),
+        (("export", "hours", "somewhere"), "CAP-FORMAT-NAME"),
+        (("verify", "hours", "--source", "--streams", "/nowhere.yaml"), "CAP-DECLARE"),
+    ],
+)
+def test_places_that_cannot_be_meant_are_refused_without_a_jvm(run, words, code):
+    ended, found = run(*words)
+    assert (ended, found["error"]) == (2, code)

@@ -1,0 +1,501 @@
+"""The declaration file: what is read from it, and where and how it is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from capstan.core.config import (
+    ByColumn,
+    ByKey,
+    ByPartition,
+    Declarations,
+    EpochTime,
+    EventTime,
+    LatePolicy,
+    Mode,
+    Watermark,
+    default_path,
+    load,
+    load_sound,
+)
+from capstan.errors import BadRequest
+
+PROJECT = Path(__file__).resolve().parents[4]
+
+FLIGHTS = """\
+streams:
+  flights:
+    source: {format: parquet, path: "{lake}/sources/flights", options: {maxFilesPerTrigger: 12}}
+    workers: {by: column, column: origin, labels: [EWR, JFK, LGA]}
+    time: {domain: event, column: sched_dep, every: 1 hour, lateness: 3 hours}
+"""
+DAILY = """\
+transforms:
+  daily:
+    sql: SELECT count(*) AS n, day FROM records GROUP BY day
+    time: day
+    grain: 1 day
+"""
+EPOCHS = """\
+  clicks:
+    source: {format: rate}
+    workers: {by: key, columns: value, count: 4}
+    time: {domain: epoch}
+"""
+
+
+def read(tmp_path: Path, text: str, lake: str = "/lake") -> Declarations:
+    path = tmp_path / "streams.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load(path, lake=lake)
+
+
+def refused(tmp_path: Path, text: str) -> tuple[int, str, str]:
+    """Line, key path and problem of the error that `text` is refused with."""
+    with pytest.raises(BadRequest) as caught:
+        read(tmp_path, text)
+    error = caught.value
+    assert error.code == "CAP-DECLARE"
+    line, key = int(str(error.fields["line"])), str(error.fields["key"])
+    where = f"{tmp_path}/streams.yaml:{line}: {key + ': ' if key else ''}"
+    assert error.message.startswith(where)
+    assert "\n" not in error.message
+    return line, key, error.message.removeprefix(where)
+
+
+def stream(**changed: str) -> str:
+    """A stream declaration with lines replaced."""
+    fields = {
+        "source": "{format: kafka}",
+        "workers": "{by: key, columns: [a], count: 4}",
+        "time": "{domain: epoch}",
+        **changed,
+    }
+    body = "".join(f"    {key}: {value}\n" for key, value in fields.items())
+    return f"streams:\n  flights:\n{body}"
+
+
+def replay(*lines: str) -> str:
+    body = "".join(f"    {line}\n" for line in ("target: there", *lines))
+    return f"replays:\n  again:\n{body}"
+
+
+def test_the_projects_own_file_is_in_order() -> None:
+    declared = load(PROJECT / "dags" / "streams.yaml", lake="/lake")
+    flights = declared.stream("flights")
+    assert flights.source.path == "/lake/sources/flights"
+    assert flights.source.options == {"maxFilesPerTrigger": "12"}
+    assert flights.workers == ByColumn(by="column", column="origin", labels=("EWR", "JFK", "LGA"))
+    assert isinstance(flights.time, EventTime)
+    assert (flights.time.every, flights.time.lateness) == (
+        timedelta(hours=1),
+        timedelta(hours=3),
+    )
+    assert flights.late is LatePolicy.DEAD_LETTER
+    march = declared.replay("march_departures")
+    assert march.workers == ("EWR", "LGA")
+    assert march.since == datetime(2013, 3, 1, tzinfo=UTC)
+    assert march.until == datetime(2013, 4, 1, tzinfo=UTC)
+    assert march.mode is Mode.REPLACE
+    assert declared.transforms["flights_by_day"].grain == timedelta(days=1)
+    for each in declared.replays.values():
+        assert each.target in declared.targets
+
+
+def test_defaults(tmp_path: Path) -> None:
+    flights = read(tmp_path, FLIGHTS).stream("flights")
+    assert isinstance(flights.time, EventTime)
+    assert flights.time.minimum == datetime(1, 1, 1, tzinfo=UTC)
+    assert flights.time.max_ahead is None
+    assert flights.time.watermark is Watermark.STREAM
+    assert flights.late is LatePolicy.DEAD_LETTER
+    assert flights.schedule is None
+
+
+def test_workers_by_partition_have_watermarks_of_their_own(tmp_path: Path) -> None:
+    time = "{domain: event, column: at, every: 1 hour%s}"
+    text = stream(workers="{by: partition}", time=time % "")
+    kafka = read(tmp_path, text).stream("flights")
+    assert kafka.workers == ByPartition(by="partition", column=None)
+    assert isinstance(kafka.time, EventTime)
+    assert kafka.time.watermark is Watermark.WORKER
+    told = read(tmp_path, stream(workers="{by: partition}", time=time % ", watermark: stream"))
+    told_time = told.stream("flights").time
+    assert isinstance(told_time, EventTime)
+    assert told_time.watermark is Watermark.STREAM
+
+
+def test_partitions_of_files_are_their_folders(tmp_path: Path) -> None:
+    source = "{format: parquet, path: /in}"
+    files = read(tmp_path, stream(source=source, workers="{by: partition}")).stream("flights")
+    assert files.workers == ByPartition(by="partition", column=None)
+
+
+def test_partitions_of_other_sources_have_to_be_named(tmp_path: Path) -> None:
+    text = stream(source="{format: rate}", workers="{by: partition}")
+    line, key, problem = refused(tmp_path, text)
+    assert (line, key) == (4, "streams.flights.workers")
+    assert "needs a column" in problem
+    told = read(tmp_path, text.replace("partition}", "partition, column: shard}"))
+    assert told.stream("flights").workers == ByPartition(column="shard")
+
+
+def test_models_are_checked_in_python_too() -> None:
+    hour = timedelta(hours=1)
+    assert EventTime(column="at", every=hour) == EventTime(
+        domain="event", column="at", every=hour, lateness=timedelta()
+    )
+    with pytest.raises(ValueError, match="time zone"):
+        EventTime(column="at", every=hour, minimum=datetime(2013, 1, 1))  # noqa: DTZ001
+    with pytest.raises(ValueError, match="negative"):
+        EventTime(column="at", every=hour, lateness=-hour)
+    with pytest.raises(ValueError, match="unknown key, did you mean 'lateness'"):
+        EventTime(column="at", every=hour, latenes=hour)  # type: ignore[call-arg]
+
+
+def test_epochs_and_keys(tmp_path: Path) -> None:
+    clicks = read(tmp_path, "streams:\n" + EPOCHS).stream("clicks")
+    assert clicks.workers == ByKey(by="key", columns=("value",), count=4)
+    assert clicks.time == EpochTime()
+
+
+def test_yaml_does_not_turn_text_into_other_things(tmp_path: Path) -> None:
+    source = "{format: kafka, options: {a: NO, b: 07:00, c: 2013-01-01, d: 1_000, e: 'null'}}"
+    workers = "{by: column, column: country, labels: [NO, on, 1e3, 010]}"
+    flights = read(tmp_path, stream(source=source, workers=workers)).stream("flights")
+    assert flights.source.options == {
+        "a": "NO", "b": "07:00", "c": "2013-01-01", "d": "1_000", "e": "null",
+    }  # fmt: skip
+    assert isinstance(flights.workers, ByColumn)
+    assert flights.workers.labels == ("NO", "on", "1e3", "010")
+
+
+def test_models_are_frozen(tmp_path: Path) -> None:
+    declared = read(tmp_path, FLIGHTS + DAILY)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        declared.stream("flights").late = LatePolicy.FAIL  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        declared.streams["x"] = declared.stream("flights")  # type: ignore[index]
+
+
+def test_the_lake_is_filled_in_where_it_may_stand(tmp_path: Path) -> None:
+    text = FLIGHTS.replace("maxFilesPerTrigger: 12", 'copy: "{lake}/copy", json: \'{"a":{"0":1}}\'')
+    text += 'targets:\n  march: {path: "{lake}/march"}\n'
+    declared = read(tmp_path, text, lake="s3a://bucket/lake")
+    source = declared.stream("flights").source
+    assert source.path == "s3a://bucket/lake/sources/flights"
+    assert source.options == {"copy": "s3a://bucket/lake/copy", "json": '{"a":{"0":1}}'}
+    assert declared.targets["march"].path == "s3a://bucket/lake/march"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "problem"),
+    [
+        ("{lake}/", "{lakes}/", "source.path", "{lakes} is not a variable, did you mean 'lake'?"),
+        ("{lake}/", "{}/", "source.path", "{} is not a variable"),
+        ("{lake}/", "{lake/", "source.path", "brace without its other"),
+        ("12", '"{home}/x"', "source.options.maxFilesPerTrigger", "{home} is not a variable"),
+    ],
+)
+def test_no_other_variable_is_known(
+    tmp_path: Path, old: str, new: str, key: str, problem: str
+) -> None:
+    line, at, said = refused(tmp_path, FLIGHTS.replace(old, new))
+    assert (line, at) == (3, f"streams.flights.{key}")
+    assert problem in said
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "key", "said"),
+    [
+        ("time", "{domain: event, column: a, every: soon}", "time.every", "'15 minutes'"),
+        ("time", "{domain: event, column: a, every: 0 hours}", "time.every", "longer than nothing"),
+        ("time", "{domain: event, column: a, every: [1]}", "time.every", "found a list"),
+        ("time", "{domain: event, column: a}", "time.every", "is missing"),
+        ("time", "{domain: event, every: 1 hour}", "time", "column or expression"),
+        (
+            "time",
+            "{domain: event, every: 1 hour, column: a, expression: b}",
+            "time",
+            "column or expression",
+        ),
+        (
+            "time",
+            "{domain: event, every: 1 hour, expression: now()}",
+            "time.expression",
+            "calls now",
+        ),
+        ("time", "{domain: event, every: 1 hour, column: a b}", "time.column", "a column's name"),
+        (
+            "time",
+            "{domain: event, every: 1 hour, column: a, minimum: never}",
+            "time.minimum",
+            "ISO 8601",
+        ),
+        (
+            "time",
+            "{domain: event, every: 1 hour, column: a, watermark: mine}",
+            "time.watermark",
+            "none of: stream or worker",
+        ),
+        (
+            "time",
+            "{domain: event, colunm: a, every: 1 hour}",
+            "time.colunm",
+            "did you mean 'column'?",
+        ),
+        ("time", "{domain: evnt}", "time.domain", "epoch, event or 'epoch, event', found 'evnt'"),
+        ("time", "{every: 1 hour}", "time.domain", "epoch, event or 'epoch, event', found nothing"),
+        ("time", "hourly", "time.domain", "epoch, event or 'epoch, event'"),
+        ("workers", "{by: size}", "workers.by", "key, column or partition, found 'size'"),
+        ("workers", "{by: key, columns: [a]}", "workers.count", "is missing"),
+        ("workers", "{by: key, columns: [a], count: 0}", "workers.count", "greater than or equal"),
+        ("workers", "{by: key, columns: [a], count: four}", "workers.count", "integer"),
+        ("workers", "{by: key, columns: [], count: 4}", "workers.columns", "name at least one"),
+        ("workers", "{by: key, columns: [a, a], count: 4}", "workers.columns", "twice"),
+        ("workers", "{by: column, column: a, labels: [x, x]}", "workers.labels", "'x' twice"),
+        ("workers", "{by: column, column: a, labels: [[x]]}", "workers.labels.0", "must be text"),
+        ("workers", "{by: column, column: a, count: 4}", "workers.count", "column or labels"),
+        ("source", "{format: parquet}", "source", "needs a path"),
+        ("source", "{format: 'a b'}", "source.format", "match"),
+        ("source", "{format: kafka, paht: /x}", "source.paht", "did you mean 'path'?"),
+        ("source", "{format: kafka, options: [a]}", "source.options", "must be a mapping"),
+        ("source", "{format: kafka, options: {a: [b]}}", "source.options.a", "must be text"),
+        ("source", "parquet", "source", "must be a mapping"),
+        ("late", "dead_letter", "late", "did you mean 'dead-letter'?"),
+        ("late", "drop", "late", "none of: dead-letter, advance or fail"),
+        ("late", "null", "late", "nothing is none of"),
+        ("schedule", "'* * *'", "schedule", "cron of five fields"),
+        ("name", "other", "name", "the name is the key above it"),
+        ("sorce", "x", "sorce", "did you mean 'source'?"),
+    ],
+)
+def test_each_error_names_its_line_and_key_and_what_is_allowed(
+    tmp_path: Path, field: str, value: str, key: str, said: str
+) -> None:
+    text = stream(**{field: value})
+    line, at, problem = refused(tmp_path, text)
+    assert at == f"streams.flights.{key}"
+    assert said in problem
+    written = [i for i, each in enumerate(text.splitlines(), 1) if each.startswith(f"    {field}:")]
+    assert [line] == written
+
+
+def test_nested_lines_are_those_of_the_key(tmp_path: Path) -> None:
+    text = """\
+    # a comment
+    streams:
+
+      flights:
+        source:
+          format: kafka
+        workers:
+          by: key
+          columns:
+            - a
+            - "b;c"
+          count: 4
+        time:
+          domain: epoch
+    """
+    line, key, problem = refused(tmp_path, textwrap.dedent(text))
+    assert (line, key) == (11, "streams.flights.workers.columns.1")
+    assert "'b;c' cannot name a column" in problem
+
+
+def test_what_is_missing_is_missed_at_the_key_around_it(tmp_path: Path) -> None:
+    text = """\
+    streams:
+      flights:
+        source: {format: kafka}
+        workers:
+          # at first
+
+          by: key
+          columns: [a]
+        time: {domain: epoch}
+    """
+    line, key, _ = refused(tmp_path, textwrap.dedent(text))
+    assert (line, key) == (4, "streams.flights.workers.count")
+
+
+def test_of_several_errors_the_first_in_the_file_is_named(tmp_path: Path) -> None:
+    text = stream(late="never", source="{}", workers="{by: key}")
+    backwards = ["streams:", "  flights:", *reversed(text.splitlines()[2:])]
+    with pytest.raises(BadRequest) as caught:
+        read(tmp_path, "\n".join(backwards))
+    assert "streams.yaml:3: streams.flights.late: 'never'" in caught.value.message
+    assert caught.value.hint.startswith("3 more")
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "said"),
+    [
+        ("streams: {}\nstreams: {}\n", (2, "streams"), "the first is on line 1"),
+        (FLIGHTS + "    time: {domain: epoch}\n", (6, "streams.flights.time"), "twice"),
+        ("steams: {}\n", (1, "steams"), "did you mean 'streams'?"),
+        ("streams: [a]\n", (1, "streams"), "must be a mapping of names"),
+        ("- a\n", (1, ""), "must be a mapping"),
+        ("streams:\n  a: {b: c\n  d: e\n", (3, ""), "expected"),
+        ("streams:\n\ta: b\n", (2, ""), "found character"),
+        ("a: &x {b: c}\nstreams: *x\n", (2, ""), "aliases"),
+        ("streams:\n  ? [a]\n  : b\n", (2, "streams"), "plain word"),
+        ("streams: " + "[" * 60 + "]" * 60 + "\n", (1, ""), "nested deeper than 50"),
+        ("streams:\n  ../etc: {}\n", (2, "streams.../etc"), "cannot name a stream"),
+        ("streams:\n  a': {}\n", (2, "streams.a'"), "cannot name a stream"),
+        ("streams:\n  flights: parquet\n", (2, "streams.flights"), "must be a mapping of keys"),
+        ("targets:\n  march: {path: ../x}\n", (2, "targets.march.path"), "has '..' in it"),
+        ("targets:\n  march: {columns: []}\n", (2, "targets.march.columns"), "at least one"),
+    ],
+)
+def test_other_files_are_refused(
+    tmp_path: Path, text: str, place: tuple[int, str], said: str
+) -> None:
+    line, key, problem = refused(tmp_path, text)
+    assert (line, key) == place
+    assert said in problem
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "streams:\ntargets: {}\n", "{}"])
+def test_nothing_declared_is_in_order(tmp_path: Path, text: str) -> None:
+    assert not read(tmp_path, text).streams
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match=r"CAP-DECLARE.*gone.yaml: cannot be read"):
+        load(tmp_path / "gone.yaml", lake="/lake")
+    (tmp_path / "latin.yaml").write_bytes(b"streams: \xff\n")
+    with pytest.raises(BadRequest, match=r"CAP-DECLARE.*not UTF-8"):
+        load(tmp_path / "latin.yaml", lake="/lake")
+
+
+@pytest.mark.parametrize(
+    ("lines", "key", "said"),
+    [
+        (["stream: flihgts"], "stream", "did you mean 'flights'?"),
+        (["stream: flights", "transform: dayly"], "transform", "did you mean 'daily'?"),
+        (["stream: flights", "workers: [EWR, JFX]"], "workers", "did you mean 'JFK'?"),
+        (["stream: flights", "since: 7"], "since", "write an instant"),
+        (["stream: clicks", "until: 2013-01-01"], "until", "number of a micro-batch"),
+        (["stream: clicks", "until: 9999999999999999999"], "until", "BIGINT"),
+        (["stream: flights", "since: 2013-02-01", "until: 2013-01-01"], "until", "after since"),
+        (["stream: clicks", "since: 3", "until: 3"], "until", "after since"),
+        (
+            ["stream: flights", "until: 2013-01-01T05:30:00Z"],
+            "until",
+            "not a multiple of 1 hour, the times of flights",
+        ),
+        (["stream: flights", "mode: merge"], "mode", "merge needs keys"),
+        (["stream: flights", "mode: upsert"], "mode", "replace, append or merge"),
+        (["stream: flights", "transform: daily", "workers: [EWR]"], "workers", "leave out workers"),
+        (
+            ["stream: flights", "transform: daily", "since: 2013-01-01T05:00:00Z"],
+            "since",
+            "not a multiple of 1 day",
+        ),
+        (
+            ["stream: flights", "transform: total", "since: 2013-01-01"],
+            "mode",
+            "use append or merge",
+        ),
+        (["stream: flights", "transform: odd"], "transform", "not a multiple of 1 hour"),
+    ],
+)
+def test_a_replay_fits_its_stream_and_transform(
+    tmp_path: Path, lines: list[str], key: str, said: str
+) -> None:
+    others = """\
+  total: {sql: SELECT count(*) FROM records}
+  odd: {sql: SELECT day FROM records, time: day, grain: 90 minutes}
+"""
+    text = FLIGHTS + EPOCHS + DAILY + others + replay(*lines)
+    line, at, problem = refused(tmp_path, text)
+    assert at == f"replays.again.{key}"
+    assert said in problem
+    written = [i for i, each in enumerate(text.splitlines(), 1) if each.startswith("  again:")]
+    assert written[0] < line <= written[0] + 1 + len(lines) or key == "mode"
+
+
+def test_replays_that_fit_are_read(tmp_path: Path) -> None:
+    lines = ["stream: flights", "transform: daily", "since: 2013-01-01", "until: 2013-03-01"]
+    again = read(tmp_path, FLIGHTS + DAILY + replay(*lines)).replay("again")
+    assert (again.workers, again.mode, again.keys) == (None, Mode.REPLACE, ())
+    numbers = replay("stream: clicks", "since: 3", "until: 5", "workers: ['0', '1']")
+    epochs = read(tmp_path, FLIGHTS + EPOCHS + numbers).replay("again")
+    assert (epochs.since, epochs.until, epochs.workers) == (3, 5, ("0", "1"))
+
+
+def test_an_unknown_stream_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    declared = read(tmp_path, FLIGHTS)
+    with pytest.raises(BadRequest) as caught:
+        declared.stream("flight")
+    assert caught.value.code == "CAP-STREAM"
+    assert "did you mean 'flights'?" in caught.value.message
+    assert "declares: flights" in caught.value.hint
+    with pytest.raises(BadRequest, match="CAP-REPLAY"):
+        declared.replay("again")
+
+
+def test_the_default_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CAPSTAN_STREAMS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert default_path() == PROJECT / "dags" / "streams.yaml"
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "streams.yaml").touch()
+    assert default_path() == Path("dags/streams.yaml")
+    monkeypatch.setenv("CAPSTAN_STREAMS", "/elsewhere.yaml")
+    assert default_path() == Path("/elsewhere.yaml")
+
+
+def test_what_is_right_is_read_beside_what_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "streams.yaml"
+    path.write_text(
+        """
+stremas: {}
+streams:
+  good: {source: {format: parquet, path: "{lake}/a"}, workers: {by: key, columns: [id], count: 2},
+    time: {domain: epoch}}
+  bad: {source: {format: parquet, path: "{lake}/b"}, worker: {by: key}, time: {domain: epoch}}
+  brace: {source: {format: parquet, path: "{lakes}/b"}, workers: {by: key, columns: [id], count: 2},
+    time: {domain: epoch}}
+targets:
+  wide: {columns: 7}
+replays:
+  one: {stream: good, target: t}
+  two: {stream: bad, target: t}
+""",
+        encoding="utf-8",
+    )
+    found = load_sound(path, lake="/lake")
+    assert (set(found.streams), set(found.replays)) == ({"good"}, {"one"})
+    assert [each.place for each in found.mistakes] == [
+        ("stremas",), ("streams", "brace"), ("streams", "bad"), ("targets", "wide"),
+        ("replays", "two"),
+    ]  # fmt: skip
+    assert {each.error.code for each in found.mistakes} == {"CAP-DECLARE"}
+    for ask in (
+        lambda: found.stream("bad"),
+        lambda: found.replay("two"),
+        lambda: found.require_sound("targets", "wide"),
+        lambda: found.require_sound("targets", None),
+        lambda: load(path, lake="/lake"),
+    ):
+        with pytest.raises(BadRequest, match="CAP-DECLARE"):
+            ask()
+    found.require_read()
+    found.require_sound("targets", "other")
+    with pytest.raises(BadRequest, match="CAP-STREAM"):
+        found.stream("nobody")
+
+
+def test_of_a_file_that_cannot_be_read_nothing_is_left(tmp_path: Path) -> None:
+    found = load_sound(tmp_path / "none.yaml", lake="/lake")
+    assert (dict(found.streams), len(found.mistakes)) == ({}, 1)
+    for ask in (found.require_read, lambda: found.stream("s")):
+        with pytest.raises(BadRequest, match="cannot be read"):
+            ask()

@@ -1,0 +1,111 @@
+"""What timely dataflow recorded, judged by both checkers."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from capstan.core.protocol import Judge, check, judge_all, read_transcript, transcript_minimum
+from capstan.core.times import Antichain, MutableAntichain
+
+TIMELY = Path(__file__).parents[3] / "conformance" / "timely"
+CASES = sorted(path.parent.name for path in TIMELY.glob("*/case.json"))
+MUTANTS = json.loads((TIMELY / "mutants" / "expected.json").read_text(encoding="utf-8"))["mutants"]
+
+
+def reference(items, minimum):
+    return check(items, minimum)
+
+
+def incremental(items, minimum):
+    return judge_all(Judge(minimum), items)
+
+
+@cache
+def recorded(path, minimum_text, worker):
+    with path.open("rb") as lines:
+        return tuple(read_transcript(lines, json.loads(minimum_text), worker))
+
+
+def judged(checker, path, minimum, worker=None):
+    items = recorded(path, json.dumps(minimum), worker)
+    return checker(items, transcript_minimum(minimum))
+
+
+def as_written(time):
+    return time[0] if len(time) == 1 else list(time)
+
+
+def listed(holdings):
+    return [[as_written(time), count] for time, count in holdings]
+
+
+def offending(detail):
+    """The time that breaks a rule, as the words about it tell; None where they do not."""
+    found = re.match(r"(?:message at )?(\[.*?\]|-?\d+)", detail or "")
+    return None if found is None else found[1]
+
+
+def streams():
+    for case in CASES:
+        expected = json.loads((TIMELY / case / "expected.json").read_text(encoding="utf-8"))
+        for stream in expected["streams"]:
+            yield pytest.param(case, expected["minimum"], stream, id=f"{case}-{stream['worker']}")
+
+
+def test_nothing_is_left_out():
+    assert len(CASES) >= 16
+    assert len(MUTANTS) >= 136
+    # The time is told of most that a time breaks.
+    told = [m for m in MUTANTS if m["expected"]["rule"] in ("increment", "negative", "message")]
+    assert sum(offending(m["expected"]["detail"]) is not None for m in told) > 50
+
+
+@pytest.mark.parametrize("checker", [reference, incremental])
+@pytest.mark.parametrize(("case", "minimum", "stream"), list(streams()))
+def test_recordings_are_valid_and_end_as_they_did(checker, case, minimum, stream):
+    worker = stream["worker"]
+    verdict = judged(checker, TIMELY / case / f"worker-{worker}.jsonl", minimum, worker)
+    assert verdict.valid
+    assert verdict.events == stream["events"]
+    assert verdict.records == stream["records"]
+    assert listed(verdict.holdings) == stream["final_holdings"]
+    assert [as_written(time) for time in verdict.frontier] == stream["final_frontier"]
+    assert verdict.closed == stream["closed"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_all_recordings_of_a_run_add_up(case):
+    expected = json.loads((TIMELY / case / "expected.json").read_text(encoding="utf-8"))
+    together = MutableAntichain()
+    for stream in expected["streams"]:
+        path = TIMELY / case / f"worker-{stream['worker']}.jsonl"
+        verdict = judged(incremental, path, expected["minimum"], stream["worker"])
+        together.update_batch(verdict.holdings)
+    assert listed(together.items()) == expected["final_holdings"]
+    assert [as_written(time) for time in together.frontier] == expected["final_frontier"]
+
+
+@pytest.mark.parametrize("checker", [reference, incremental])
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant["file"])
+def test_variants_are_judged_as_expected(checker, mutant):
+    expected = mutant["expected"]
+    verdict = judged(checker, TIMELY / "mutants" / mutant["file"], mutant["minimum"])
+    violation = verdict.violation
+    assert verdict.valid == expected["valid"]
+    assert (violation.seq if violation else None) == expected["first_violation_seq"]
+    assert (violation.rule if violation else None) == expected["rule"]
+    assert verdict.events == expected["events"]
+    assert verdict.records == expected["records"]
+    assert listed(verdict.holdings) == expected["holdings"]
+    assert verdict.frontier == Antichain.of(
+        time if isinstance(time, list) else (time,) for time in expected["frontier"]
+    )
+    assert verdict.closed == expected["closed"]
+    if violation and violation.time is not None:
+        assert violation.held == verdict.holdings
+        assert offending(expected["detail"]) in (None, str(as_written(violation.time)))

@@ -1,0 +1,96 @@
+"""Topics of recordings: how they are named, and what stands at their head."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from capstan.core.times import Kind, TimeType
+from capstan.errors import AnswerIsNo, BadRequest
+from capstan.interop.kafka.topic_layout import FORMAT, Head, Topics, newest_head
+
+HEAD = Head("little", "a1b2", 3, TimeType.of(event=Kind.TIMESTAMP), '{"type": "struct"}', {0: "a"})
+
+
+@pytest.mark.parametrize(
+    ("place", "servers", "prefix"),
+    [
+        ("kafka://localhost:9092/orders", "localhost:9092", "orders"),
+        ("kafka://10.0.0.1:1,b-2.example:65535/a.b_c-d", "10.0.0.1:1,b-2.example:65535", "a.b_c-d"),
+    ],
+)
+def test_a_place_is_read_and_written(place: str, servers: str, prefix: str) -> None:
+    found = Topics.at(place)
+    assert (found, found.place) == (Topics(servers, prefix), place)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "kafka://localhost/orders",
+        "kafka://localhost:9092",
+        "kafka://localhost:9092/",
+        "kafka://localhost:9092/a/b",
+        "kafka://localhost:9092/../x",
+        "kafka://localhost:9092/a b",
+        "kafka://localhost:9092/" + "x" * 201,
+        "kafka://user@localhost:9092/x",
+        "kafka:localhost",
+    ],
+)
+def test_another_place_is_refused(place: str) -> None:
+    assert Topics.named(place)
+    with pytest.raises(BadRequest, match="CAP-TOPIC: not a place of topics"):
+        Topics.at(place)
+
+
+def test_folders_are_no_topics() -> None:
+    assert not any(map(Topics.named, ("recordings/", "/kafka", "./kafka:", "s3a://kafka/x")))
+
+
+def test_a_worker_s_topic_is_of_the_pattern_and_no_other_stream_s_is() -> None:
+    topics = Topics("h:1", "a.b")
+    assert topics.of(12) == "a.b-12"
+    assert re.fullmatch(topics.pattern, topics.of(12))
+    for other in ("a.b", "axb-1", "a.b-c-1", "a.b-1x"):
+        assert not re.fullmatch(topics.pattern, other)
+
+
+def test_a_head_comes_back() -> None:
+    assert Head.from_text(HEAD.to_text(), "t") == HEAD
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "3", '{"format": 1}', "no"])
+def test_what_is_no_head_is_refused(text: str) -> None:
+    with pytest.raises(BadRequest, match="CAP-TOPIC: topic t does not say what is recorded"):
+        Head.from_text(text, "t")
+
+
+def test_a_newer_format_is_refused() -> None:
+    newer = json.dumps({**json.loads(HEAD.to_text()), "format": FORMAT + 1})
+    with pytest.raises(BadRequest, match=f"CAP-TOPIC: topic t is in format {FORMAT + 1}"):
+        Head.from_text(newer, "t")
+
+
+def test_the_newest_head_counts_and_two_recordings_are_refused() -> None:
+    older = Head("little", "a1b2", 1, HEAD.time_type, HEAD.columns, {})
+    assert newest_head([HEAD.to_text(), older.to_text(), HEAD.to_text()], "t") == HEAD
+    other = Head("little", "ffff", 1, HEAD.time_type, HEAD.columns, {})
+    with pytest.raises(AnswerIsNo, match="CAP-TOPIC: topic t holds messages of two recordings"):
+        newest_head([HEAD.to_text(), other.to_text()], "t")
+    with pytest.raises(BadRequest, match="CAP-TOPIC: there is no topic t"):
+        newest_head([], "t")
+
+
+def test_heads_of_workers_that_were_written_one_by_one_name_them_all() -> None:
+    heads = [
+        replace(HEAD, commit=commit, workers={worker: label})
+        for commit, worker, label in [(3, 2, "c"), (5, 0, "a"), (5, 1, "b")]
+    ]
+    for order in itertools.permutations(heads):
+        found = newest_head([head.to_text() for head in order], "t")
+        assert found == replace(HEAD, commit=5, workers={0: "a", 1: "b", 2: "c"})

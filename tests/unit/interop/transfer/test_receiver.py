@@ -1,0 +1,134 @@
+"""Receiving recordings: what waits is bounded, and a sender that is gone makes room."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+from capstan.core.protocol import Judge, Messages, Progress
+from capstan.interop.timely import Listener, connect
+from capstan.interop.transfer.receiver import Inbox, Received, Receiver
+from capstan.interop.transfer.recording_format import Form, Format
+
+PATIENCE = 60.0
+
+
+def test_an_inbox_that_is_full_makes_senders_wait():
+    inbox = Inbox(limit=3)
+    one = Received(0, 0, Messages.of((0,), ["a", "b"]))
+    assert inbox.put(one)
+    done = []
+    thread = threading.Thread(target=lambda: done.append(inbox.put(one)), daemon=True)
+    thread.start()
+    time.sleep(0.1)
+    assert done == []
+    assert inbox.take(0) == [one]
+    thread.join(PATIENCE)
+    assert done == [True]
+    inbox.end()
+    assert not inbox.put(one)
+    assert inbox.take(PATIENCE) == [one]
+
+
+def test_an_inbox_is_full_by_bytes_too():
+    inbox = Inbox(heavy=3 * 2**20)
+    large = [Received(0, n, Messages.of((0,), ["x" * 2**21]), 2**21) for n in range(3)]
+    assert [inbox.put(each) for each in large[:2]] == [True, True]
+    thread = threading.Thread(target=inbox.put, args=(large[2],), daemon=True)
+    thread.start()
+    # Full, so what is there is given at once.
+    assert inbox.take(PATIENCE) == large[:2]
+    thread.join(PATIENCE)
+    assert inbox.take(0) == large[2:]
+
+
+def test_what_is_received_is_weighed_by_its_bytes():
+    form = Form.given(Format.TIMELY, time_type="u64", record_type="string")
+    sent = [Messages.of((n,), ["x" * 1_000]) for n in range(3)]
+    inbox = Inbox()
+    with Listener(1, form.encoding) as listener:
+        receiver = Receiver(0, Judge((0,)), form, listener, inbox, lambda: False)
+        with connect("127.0.0.1", listener.ports[0], form.encoding(0)) as sender:
+            for event in (*sent, Progress.of([((0,), -1)])):
+                sender.push(event)
+        receiver.run()
+    found = inbox.take(0)
+    sizes = [len(form.encoding(0).encode(each.event, each.seq)) for each in found]
+    assert [each.size for each in found] == sizes
+    assert len(sizes) == 4
+
+
+def test_a_sender_that_is_silent_gives_way_to_one_that_connects():
+    form = Form.given(Format.TIMELY, time_type="u64", record_type="u64")
+    inbox = Inbox()
+    with Listener(1, form.encoding) as listener:
+        port = listener.ports[0]
+        receiver = Receiver(0, Judge((0,)), form, listener, inbox, lambda: False, silent=0.5)
+        thread = threading.Thread(target=receiver.run, daemon=True)
+        thread.start()
+        with connect("127.0.0.1", port, form.encoding(0)) as gone:
+            gone.push(Messages.of((0,), [1]))
+            gone.flush()
+            # Silent for as long as it likes, while nobody else comes.
+            time.sleep(1.0)
+            gone.push(Messages.of((0,), [2]))
+            gone.flush()
+            with connect("127.0.0.1", port, form.encoding(0)) as again:
+                again.push(Messages.of((0,), [3]))
+                again.push(Progress.of([((0,), -1)]))
+                again.flush()
+                thread.join(PATIENCE)
+                assert not thread.is_alive()
+    found = inbox.take(0)
+    assert [each.seq for each in found] == [0, 1, 2, 3]
+    assert [getattr(each.event, "data", None) for each in found] == [(1,), (2,), (3,), None]
+    (said,) = receiver.faults
+    assert "silent for 0.5 s when another one connected" in said
+    assert not receiver.refused
+
+
+def test_a_sender_of_lines_that_dies_in_one_leaves_its_worker_open():
+    form = Form.given(Format.JSONL, time_type="u64", record_type="u64")
+    inbox = Inbox()
+    with Listener(1, form.encoding) as listener:
+        port = listener.ports[0]
+        receiver = Receiver(0, Judge((0,)), form, listener, inbox, lambda: False)
+        thread = threading.Thread(target=receiver.run, daemon=True)
+        thread.start()
+        line = form.encoding(0).encode(Messages.of((0,), [1]), 0)
+        with socket.create_connection(("127.0.0.1", port)) as dying:
+            dying.sendall(line + line[:20])
+        with connect("127.0.0.1", port, form.encoding(0)) as again:
+            again.push(Messages.of((0,), [2]))
+            again.push(Progress.of([((0,), -1)]))
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert [getattr(each.event, "data", None) for each in inbox.take(0)] == [(1,), (2,), None]
+    (said,) = receiver.faults
+    assert "torn at byte" in said
+    assert not receiver.refused
+
+
+def test_who_waits_for_room_is_neither_done_nor_silent():
+    form = Form.given(Format.TIMELY, time_type="u64", record_type="u64")
+    inbox = Inbox(limit=1)
+    with Listener(1, form.encoding) as listener:
+        receiver = Receiver(0, Judge((0,)), form, listener, inbox, lambda: False)
+        thread = threading.Thread(target=receiver.run, daemon=True)
+        thread.start()
+        with connect("127.0.0.1", listener.ports[0], form.encoding(0)) as sender:
+            sender.push(Messages.of((0,), [1]))
+            sender.push(Progress.of([((0,), -1)]))
+            sender.flush()
+            until = time.monotonic() + PATIENCE
+            while not receiver.judge.closed and time.monotonic() < until:
+                time.sleep(0.01)
+            # The last event was judged, and is not in the inbox yet.
+            assert not receiver.done
+            assert time.monotonic() - receiver.last < 0
+            assert len(inbox.take(0)) == 1
+            thread.join(PATIENCE)
+    assert receiver.done
+    assert receiver.last <= time.monotonic()
+    assert len(inbox.take(0)) == 1

@@ -1,0 +1,141 @@
+"""Audits of several runs: one that differs refuses the whole, one that cannot be made does not."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace as Some
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from capstan import jobs as submit
+from capstan.core.times import Box
+from capstan.core.times.region import Region
+from capstan.errors import AnswerIsNo, BadRequest, Broken
+from capstan.jobs import Place
+from capstan.jobs import audit_runs as several
+from capstan.storage.lake import Lake
+from tests.support.jvmless_lake import Books
+
+ALL = Region(Box((None,), (None,)))
+
+
+def found(passed: bool) -> Any:
+    return Some(as_json=lambda _: {"kind": "copy", "passed": passed, "cells": 1, "differing": 0})
+
+
+@pytest.fixture
+def audit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    def of_run(_s: Any, _l: Any, _d: Any, history: Any, version: int | None) -> Any:
+        answer = answers[history.last.run]
+        if isinstance(answer, Exception):
+            raise answer
+        return Some(cut=Some(commit=version), tape=Some(time_type=None)), found(answer)
+
+    answers: dict[str, object] = {}
+    monkeypatch.setattr(several, "audit_run", of_run)
+    monkeypatch.setattr(several, "require_auditable", lambda _, run, __: histories[run])
+    histories: dict[str, Any] = {}
+
+    def all_of(strict: bool = False, **given: object) -> Any:
+        answers.update(given)
+        asked: Any = [
+            (Some(last=Some(run=run, stream="s", target=str(tmp_path / "t"))), number)
+            for number, run in enumerate(given)
+        ]
+        histories.update({history.last.run: history for history, _ in asked})
+        return several.audit_all(Any, Any, Any, asked, strict=strict)  # type: ignore[arg-type]
+
+    return all_of
+
+
+def test_all_that_pass_pass(audit: Any) -> None:
+    answer = audit(a=True, b=True)
+    assert answer.refusal is None
+    assert answer.value["passed"] is True
+    assert [each["cut"] for each in answer.value["audits"]] == [0, 1]
+
+
+def test_one_that_differs_refuses_and_is_named(audit: Any) -> None:
+    answer = audit(a=True, b=False, c=True)
+    assert answer.value["passed"] is False
+    assert str(answer.refusal).startswith(
+        "CAP-AUDIT: 1 of 3 runs are not what the tape promises: b"
+    )
+    assert answer.refusal.exit_code == 1
+    assert len(answer.value["audits"]) == 3
+
+
+def test_what_cannot_be_audited_stops_no_other(audit: Any) -> None:
+    changed = BadRequest("CAP-CODE", "changed since", "replay")
+    gone = AnalysisException("[DELTA_X] gone\nmore")
+    answer = audit(a=changed, b=gone, c=True)
+    assert answer.refusal is None
+    assert answer.value["not_audited"] == ["a", "b"]
+    first, second, third = answer.value["audits"]
+    assert (first["error"], first["hint"]) == ("CAP-CODE", "replay")
+    assert (second["error"], second["version"]) == ("CAP-GONE", 1)
+    assert "\n" not in second["message"]
+    assert third["passed"] is True
+
+
+def test_what_cannot_be_audited_is_refused_where_that_is_asked(audit: Any) -> None:
+    changed = BadRequest("CAP-CODE", "changed since", "replay")
+    answer = audit(a=changed, b=True, strict=True)
+    assert str(answer.refusal) == "CAP-AUDIT: 1 of 2 runs cannot be audited any more: a"
+    # One that differs comes first.
+    assert "what the tape promises: b" in str(audit(a=changed, b=False, strict=True).refusal)
+    assert audit(a=True, strict=True).refusal is None
+
+
+def test_what_nobody_foresaw_is_not_passed_over(audit: Any) -> None:
+    with pytest.raises(ZeroDivisionError):
+        audit(a=ZeroDivisionError())
+
+
+def test_what_is_broken_stops_no_other_and_is_told_at_the_end(
+    audit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torn = Broken("CAP-DAMAGED", "a file is torn", "put it back")
+    monkeypatch.setattr(several, "is_table", lambda _: True)
+    answer = audit(a=torn, b=True)
+    assert answer.refusal is torn
+    assert [each.get("error") for each in answer.value["audits"]] == ["CAP-DAMAGED", None]
+    assert answer.value["not_audited"] == ["a"]
+    assert isinstance(audit(a=torn, b=False).refusal, AnswerIsNo)
+
+
+def laid(lake: Lake, target: str, *runs: str) -> Books:
+    books = Books(lake, "s", lake.table(target))
+    for number, run in enumerate(runs):
+        books.published(run, [number], ALL)
+    return books
+
+
+def test_runs_that_cannot_be_audited_any_more_stop_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One was taken back since it was listed, a table is gone, another was made anew."""
+    lake = Lake.at(tmp_path)
+    laid(lake, "t", "back", "good").rolled_back("back", [0], ALL)
+    laid(lake, "gone", "lost")
+    laid(lake, "new", "remade")
+    shutil.rmtree(lake.table("gone"))
+    plan = Some(cut=Some(commit=7), tape=Some(time_type=None))
+    monkeypatch.setattr(several, "audit_run", lambda *_: (plan, found(True)))
+    asked = [{"run": "back"}, {"run": "lost", "version": 3}, {"run": "remade", "version": 3}]
+    work = submit.audit({"audits": [*asked, {"run": "good"}]}, Place(lake))
+    answer = work(Any)  # type: ignore[arg-type]
+    assert answer.refusal is None
+    audits: Any = answer.value["audits"]
+    assert [(each["run"], each.get("error")) for each in audits] == [
+        ("back", "CAP-NOT-PUBLISHED"),
+        ("lost", "CAP-TABLE"),
+        ("remade", "CAP-VERSION"),
+        ("good", None),
+    ]
+    assert answer.value["not_audited"] == ["back", "lost", "remade"]
+    with pytest.raises(BadRequest, match="^CAP-RUN: "):
+        submit.audit({"audits": [{"run": "never"}]}, Place(lake))

@@ -1,0 +1,119 @@
+"""The app `rollback`: what cannot be taken back is refused from the ledgers, without Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, Transaction
+
+from capstan import jobs as submit
+from capstan.core.times import Box
+from capstan.core.times.region import Region
+from capstan.errors import BadRequest
+from capstan.jobs import Place
+from capstan.storage.lake import Lake
+from capstan.storage.ledger.run_identity import RunId
+from tests.support.jvmless_lake import Books
+
+ALL = Region(Box((None,), (None,)))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A lake with a run in each state; `over` has written over part of `under`."""
+    lake = Lake.at(tmp_path)
+    books = Books(lake, "s", lake.table("t"))
+    for run, steps in {
+        "claimed": (),
+        "begun": ("intent",),
+        "waits": ("intent", "audited"),
+        "rejected": ("intent", "audited", "rejected"),
+    }.items():
+        books.claimed(run, [9], ALL)
+        for step in steps:
+            books.stepped(run, step, {})
+    books.failed("failed", [9], ALL)
+    books.published("under", [0, 1], ALL)
+    books.published("over", [1, 2], ALL)
+    books.published("alone", [3], ALL)
+    books.published("back", [4], ALL)
+    books.rolled_back("back", [4], ALL)
+    return Place(lake)
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({"run": "over"}, None),
+        ({"run": "alone"}, None),
+        # It was taken back already, and stays so.
+        ({"run": "back"}, None),
+        # It may have published, and the target alone knows.
+        ({"run": "begun"}, None),
+        ({"run": "under"}, "CAP-LATER"),
+        ({"run": "failed"}, "CAP-NOT-PUBLISHED"),
+        ({"run": "waits"}, "CAP-NOT-PUBLISHED"),
+        ({"run": "rejected"}, "CAP-NOT-PUBLISHED"),
+        ({"run": "claimed"}, "CAP-RUN"),
+        ({"run": "none"}, "CAP-RUN"),
+        ({"run": 7}, "CAP-REQUEST"),
+        ({"run": "over", "reason": "x"}, "CAP-REQUEST"),
+        ({}, "CAP-REQUEST"),
+    ],
+)
+def test_what_can_be_taken_back(place: Place, asked: dict[str, object], code: str | None) -> None:
+    if code is None:
+        assert callable(submit.rollback(asked, place))
+        return
+    with pytest.raises(BadRequest, match=f"^{code}: "):
+        submit.rollback(asked, place)
+
+
+def test_who_is_in_the_way_is_named(place: Place) -> None:
+    with pytest.raises(BadRequest) as caught:
+        submit.rollback({"run": "under"}, place)
+    assert caught.value.fields["later"] == "over"
+    assert caught.value.hint == "roll back over first"
+
+
+def test_a_lake_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="^CAP-LAKE: "):
+        submit.rollback({"run": "a"}, Place(Lake.at(tmp_path / "none")))
+
+
+ROWS = pa.table({"x": [1]})
+
+
+def commit(lake: Lake, run: RunId, version: int, **note: object) -> None:
+    """A commit of the target by a transaction of a run."""
+    metadata = {"userMetadata": json.dumps({"capstan": {"run": run.name, **note}})}
+    properties = CommitProperties(metadata, app_transactions=[Transaction(run.app, version)])
+    deltalake.write_deltalake(lake.table("t"), ROWS, mode="append", commit_properties=properties)
+
+
+@pytest.mark.parametrize("steps", [("audited",), ("audited", "approved"), ("failed",)])
+def test_what_was_killed_after_its_commit_can_be_taken_back(
+    tmp_path: Path, steps: tuple[str, ...]
+) -> None:
+    lake = Lake.at(tmp_path)
+    books = Books(lake, "s", lake.table("t"))
+    run, other = (RunId(digit * 32, 1, "t") for digit in "ab")
+    deltalake.write_deltalake(lake.table("t"), ROWS)
+    for each in (run, other):
+        books.claimed(each.name, [0], ALL)
+        books.stepped(each.name, "intent", {"target_version": 0}, identity=each.identity)
+        for step in steps:
+            books.stepped(each.name, step, {}, identity=each.identity)
+    commit(lake, run, run.change(1).version, publish=True, attempt=1)
+    # A later attempt has shut it out, and not gone on: that is no publish.
+    commit(lake, other, other.fence(2).version, fence=other.name, attempt=2)
+    assert callable(submit.rollback({"run": run.name}, Place(lake)))
+    with pytest.raises(BadRequest, match="^CAP-NOT-PUBLISHED: "):
+        submit.rollback({"run": other.name}, Place(lake))
+    # Who shuts it out now comes too late to undo that.
+    commit(lake, run, run.fence(2).version, fence=run.name, attempt=2)
+    assert callable(submit.rollback({"run": run.name}, Place(lake)))

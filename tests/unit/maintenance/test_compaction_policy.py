@@ -1,0 +1,303 @@
+"""What of a table is written anew, and when: runs, seats, and how often a row is rewritten."""
+
+from __future__ import annotations
+
+import errno
+import operator
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from capstan.errors import AnswerIsNo, Broken, Held
+from capstan.maintenance.compaction_policy import File, Run, Sizes, runs_of, worth_writing
+from capstan.maintenance.expected_content import settled_batch
+from capstan.maintenance.file_layout import deal, row_bytes
+from capstan.maintenance.run import Maintained, Table, _is_import, _own
+from capstan.maintenance.table_catalog import aside_tables
+from capstan.replay.execution.staging import Why, list_staged
+from capstan.storage.file_rewrite import require_rows
+from capstan.storage.lake import Lake
+from capstan.storage.tape.index import WorkerState, worker_states
+from capstan.storage.tape.tape import newest_cut, open_tape
+from tests.support.recorded_tapes import Recorded
+
+SIZES = Sizes(file=1000, full=640, share=40, least=10, many=8, fan=4, most=10_000)
+
+
+def file(low: int, high: int | None = None, bytes_: int = 10, **more: object) -> File:
+    high = low if high is None else high
+    return File(f"{low}-{high}-{bytes_}", bytes_, bytes_, low, high, **more)  # type: ignore[arg-type]
+
+
+def written(group: tuple[File, ...]) -> File:
+    """What a group becomes in a table whose rows have no worker."""
+    total = sum(f.bytes for f in group)
+    return file(min(f.low for f in group), max(f.high for f in group), total)
+
+
+def maintained(
+    files: list[File], sizes: Sizes = SIZES, *, ended: bool = False
+) -> tuple[list[File], int]:
+    """The files after maintenance, and the bytes that it has written."""
+    rewritten = 0
+    for _ in range(20):
+        groups = worth_writing(runs_of(files), sizes, ended=ended)
+        if not groups:
+            return files, rewritten
+        for group in groups:
+            rewritten += sum(f.bytes for f in group)
+            files = [f for f in files if f not in group] + [written(group)]
+    raise AssertionError("it does not come to an end")
+
+
+def test_runs_are_files_whose_batches_touch() -> None:
+    files = [file(3), file(0, 2), file(1), file(4, 6), file(5, 9)]
+    assert [(run.low, run.high, len(run.files)) for run in runs_of(files)] == [
+        (0, 2, 2), (3, 3, 1), (4, 9, 2),
+    ]  # fmt: skip
+
+
+def test_few_small_files_wait() -> None:
+    files = [file(n) for n in range(7)]
+    assert worth_writing(runs_of(files), SIZES) == []
+    assert len(worth_writing(runs_of(files), SIZES, ended=True)) == 1
+    assert len(worth_writing(runs_of([*files, file(7)]), SIZES)) == 1
+
+
+def test_what_has_the_full_size_is_left_alone_for_good() -> None:
+    full = file(0, 9, 640)
+    files = [full, *(file(n) for n in range(10, 17))]
+    (group,) = worth_writing(runs_of([*files, file(17)]), SIZES)
+    assert full not in group
+    assert worth_writing(runs_of([full]), SIZES, ended=True) == []
+
+
+def test_one_large_batch_is_laid_out_by_worker() -> None:
+    mixed = [file(0, bytes_=400, workers=(0, 3)), file(0, bytes_=401, workers=(0, 3))]
+    own = [file(0, bytes_=200 + n, workers=(n, n)) for n in range(4)]
+    assert worth_writing(runs_of(mixed), SIZES, 4) == [tuple(mixed)]
+    assert worth_writing(runs_of(own), SIZES, 4) == []
+    assert not Run(tuple(mixed)).is_sound(SIZES)
+    assert worth_writing(runs_of([file(0, bytes_=700, workers=(0, 3))]), SIZES, 4)
+    # What is small may be of several.
+    assert Run((file(0, bytes_=19, workers=(0, 3)),)).is_sound(SIZES)
+    assert Run(tuple(own)).is_sound(SIZES)
+
+
+@given(
+    batches=st.lists(st.integers(1, 3000), max_size=300),
+    turns=st.lists(st.integers(1, 60), max_size=40),
+)
+def test_rows_are_written_anew_about_once(batches: list[int], turns: list[int]) -> None:
+    files: list[File] = []
+    total = rewritten = 0
+    waiting = [file(n, bytes_=size) for n, size in enumerate(batches)]
+    for turn in turns:
+        files += waiting[:turn]
+        total += sum(f.bytes for f in waiting[:turn])
+        del waiting[:turn]
+        files, more = maintained(files)
+        rewritten += more
+        # Runs never overlap, and lose no file.
+        assert sum(f.bytes for f in files) == total
+        assert all(len(run.files) == 1 for run in runs_of(files))
+        # A run grows `fan` times with each time it is taken up, up to the full size.
+        assert rewritten <= total * 5
+        again, nothing = maintained(files)
+        assert (again, nothing) == (files, 0)
+
+
+def test_batches_worth_a_run_a_day_are_written_once() -> None:
+    files: list[File] = []
+    rewritten = 0
+    for day in range(30):
+        files += [file(24 * day + hour, bytes_=40) for hour in range(24)]
+        files, more = maintained(files)
+        rewritten += more
+    assert rewritten == 30 * 24 * 40
+    assert len(files) == 30
+
+
+def test_files_stay_bounded_however_small_the_batches() -> None:
+    files: list[File] = []
+    rewritten = 0
+    for batch in range(2000):
+        files, more = maintained([*files, file(batch, bytes_=1)])
+        rewritten += more
+    assert len(files) < 40
+    assert rewritten <= 4 * 2000
+
+
+@given(
+    counts=st.dictionaries(
+        st.integers(0, 50), st.lists(st.integers(1, 500), min_size=1), max_size=20
+    )
+)
+def test_every_record_has_a_seat(counts: Mapping[int, list[int]]) -> None:
+    cells = {worker: [((n,), c) for n, c in enumerate(some)] for worker, some in counts.items()}
+    seats = deal(cells, dict.fromkeys(cells, 1.0), SIZES)
+    held: dict[int, set[int]] = {}
+    size: dict[int, int] = {}
+    for worker, some in cells.items():
+        for time, count in some:
+            seat = seats.first[worker] + sum(time >= step for step in seats.steps.get(worker, ()))
+            held.setdefault(seat, set()).add(worker)
+            size[seat] = size.get(seat, 0) + count
+    assert set(held) <= set(range(seats.count))
+    assert not held or set(held) == set(range(seats.count))
+    for seat, workers in held.items():
+        # Only who has little shares a file, and such a file stays small.
+        assert len(workers) == 1 or size[seat] < 2 * SIZES.least
+        largest = max(c for some in counts.values() for c in some)
+        assert size[seat] <= SIZES.file + 2 * largest
+
+
+def test_who_has_little_shares_a_file() -> None:
+    cells = {worker: [((0,), 3)] for worker in range(12)}
+    seats = deal(cells, dict.fromkeys(cells, 1.0), SIZES)
+    assert (seats.count, set(seats.first.values())) == (2, {0, 1})
+
+
+def test_a_record_is_as_large_as_those_of_its_files() -> None:
+    files = [
+        File("a", 100, 10, 0, 0, (0, 2)),
+        File("b", 50, 50, 0, 0, (4, 4)),
+        File("c", 20, 10, 0, 0, (2, 3)),
+    ]
+    assert row_bytes(files, [0, 1, 2, 3, 4, 5]) == {0: 10, 1: 10, 2: 6, 3: 2, 4: 1, 5: 0}
+    assert row_bytes([File("a", 0, 0, 0, 0, (0, 2))], []) == {}
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40)), min_size=1, max_size=12),
+    batches=st.integers(1, 9),
+)
+@example(sizes=[(60, 1), (1, 40), (1, 40)], batches=1)
+def test_workers_of_unlike_records_are_soon_in_their_files(
+    sizes: list[tuple[int, int]], batches: int
+) -> None:
+    """Each has so many records of so many bytes: what is written anew ends after a few turns."""
+    wide = replace(SIZES, file=10**6, most=10**9)
+    rows, size = zip(*sizes, strict=True)
+    workers = range(len(sizes))
+    total = sum(map(operator.mul, rows, size))
+    files = [File(f"{n}", total, sum(rows), n, n, (0, workers[-1])) for n in range(batches)]
+    for _ in range(len(sizes) + 2):
+        groups = worth_writing(runs_of(files), wide, len(sizes), ended=True)
+        if not groups:
+            return
+        (group,) = groups
+        cells = {worker: [((), batches * rows[worker])] for worker in workers}
+        first = deal(cells, row_bytes(group, cells), wide).first
+        files = [
+            File(
+                f"{seat}",
+                sum(batches * rows[w] * size[w] for w in own),
+                sum(batches * rows[w] for w in own),
+                0,
+                batches - 1,
+                (min(own), max(own)),
+            )
+            for seat in sorted(set(first.values()))
+            for own in [[worker for worker in workers if first[worker] == seat]]
+        ]
+    raise AssertionError("it does not come to an end")
+
+
+@pytest.mark.parametrize(("workers", "whole"), [(1, 640), (16, 640), (100, 4000)])
+def test_a_full_run_has_a_share_for_every_worker(workers: int, whole: int) -> None:
+    assert SIZES.whole(workers) == whole
+
+
+def test_what_was_written_anew_must_be_as_many_rows_as_before() -> None:
+    require_rows("/t", 5, [2, 3])
+    for written in ([], [5, 1]):
+        with pytest.raises(Broken, match="5 rows of /t were to be written anew") as caught:
+            require_rows("/t", 5, written)
+        assert caught.value.code == "CAP-REWRITE"
+
+
+def test_it_ends_with_damage_before_a_violation_and_with_either_before_what_was_passed_over() -> (
+    None
+):
+    done = Maintained(["a", "b"], busy=[Held("CAP-HELD", "others were faster")])
+    assert done.refusal is done.busy[0]
+    for stream in done.streams:
+        said = f"stream {stream}, worker 0 breaks seq"
+        done.violations.append(AnswerIsNo("CAP-VIOLATION", said, "", stream=stream))
+        assert done.refusal is not None
+        assert (done.refusal.code, done.refusal.exit_code) == ("CAP-VIOLATION", 1)
+    assert done.refusal.message == "recordings of 2 streams break a rule: a, b"
+    done.violations.pop()
+    assert done.refusal is done.violations[0]
+    done.tables["b"] = [Table("records", damaged=[(3, 5)])]
+    assert done.refusal.code == "CAP-TAPE"
+    assert [each["error"] for each in done.as_json()["violations"]] == ["CAP-VIOLATION"]  # type: ignore[attr-defined]
+
+
+def test_it_ends_with_what_could_not_be_kept_up_before_all_else() -> None:
+    done = Maintained(["c"], violations=[AnswerIsNo("CAP-VIOLATION", "c", "", stream="c")])
+    done.failed = [Broken("CAP-DAMAGED", "stream a: gone", "put it back", stream="a")]
+    assert done.refusal is done.failed[0]
+    done.failed.append(Broken("CAP-FORMAT", "stream b is in format 9", "", stream="b"))
+    assert isinstance(done.refusal, Broken)
+    assert str(done.refusal) == "CAP-DAMAGED: stream a: gone; nor could be kept up: b"
+    assert done.as_json()["failed"] == [
+        {"stream": "a", "error": "CAP-DAMAGED", "message": "stream a: gone", "hint": "put it back"},
+        {"stream": "b", "error": "CAP-FORMAT", "message": "stream b is in format 9", "hint": ""},
+    ]
+
+
+def test_what_keeps_all_streams_from_being_kept_up_is_no_ones_own(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path)
+    inside = f"{lake.stream('a').records}/part.parquet"
+    other = f"{lake.stream('ab').root}/records"
+    of_all = (other, lake.ledger("runs"), lake.root)
+    for place, own in ((inside, True), *((each, False) for each in of_all)):
+        found = _own(lake, "a", PermissionError(errno.EACCES, "Permission denied", place))
+        assert (found is not None) is own
+    assert _own(lake, "a", OSError(errno.ENOSPC, "No space left on device", inside)) is None
+    unforeseen = _own(lake, "a", KeyError("capstan.time"))
+    assert unforeseen is not None
+    assert (str(unforeseen), unforeseen.fields["stream"]) == (
+        "CAP-BROKEN: stream a: KeyError: 'capstan.time'", "a",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("domain", "imported"), [("import", True), ("listen", False)])
+def test_what_was_imported_with_its_faults_is_not_verified_again(
+    domain: str, imported: bool
+) -> None:
+    tape = SimpleNamespace(settings={"fixed": {"domain": domain}})
+    assert _is_import(tape) is imported  # type: ignore[arg-type]
+
+
+def test_a_worker_that_holds_less_than_nothing_can_send_nothing(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path)
+    Recorded("broken", ["a", "b"]).lay(lake)
+    tape = open_tape(lake, "broken")
+    cut = newest_cut(tape)
+    (held, _), *_ = worker_states(tape, cut)[0].holdings
+    overdrawn = [WorkerState(number, "", 1, 0, ((held, -1),)) for number in (0, 1)]
+    assert settled_batch(tape, cut, overdrawn, 0) == cut.batch
+
+
+def test_what_others_have_left_in_a_lake_is_passed_over(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path)
+    Recorded("mine", ["a"]).lay(lake)
+    for folder in ("streams", "state", "aside", "staging"):
+        (tmp_path / folder / "lost+found").mkdir(parents=True)
+        (tmp_path / folder / ".DS_Store").write_text("what is it", encoding="utf-8")
+        (tmp_path / folder / "notes").write_text("to do", encoding="utf-8")
+    assert lake.streams() == ["mine"]
+    assert (lake.states(), lake.asides(), aside_tables(lake)) == ([], [], [])
+    staged = list_staged(lake, datetime.now(UTC))
+    assert {(each.name, each.bytes) for each in staged if each.why is Why.UNKNOWN} == {
+        (".DS_Store", 10), ("lost+found", 0), ("notes", 5),
+    }  # fmt: skip

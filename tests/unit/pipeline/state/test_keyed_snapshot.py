@@ -1,0 +1,618 @@
+"""Snapshots: what is refused, by name, and that a restore is all or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from capstan.pipeline import (
+    END,
+    GLOBAL,
+    TIME,
+    DagBuilder,
+    DagCheckpoint,
+    DagExecutor,
+    Event,
+    Key,
+    KeyedAggregate,
+    KeyedLogic,
+    NodeCheckpoint,
+    Operator,
+    StatefulLogic,
+    Timer,
+    plan_stages,
+)
+from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
+from capstan.pipeline.graph.errors import OperatorFailed, RestoreFailed, StateChanged
+from capstan.pipeline.operators import (
+    Deduplicate,
+    SessionWindow,
+    TopN,
+    Window,
+    count_rows,
+    last_of,
+    sum_of,
+)
+from capstan.pipeline.state.checkpoint_rescale import rescaled, restore_all
+from capstan.pipeline.state.chunk_rescale import Arrivals, merged
+from capstan.pipeline.state.chunk_rescale import deal as deal_chunk
+from capstan.pipeline.state.chunks import PLACEMENT, cut_up, put_together
+from capstan.pipeline.state.codec import PLAIN, Encoded, codecs, register_codec
+from capstan.pipeline.state.errors import Misplaced, NotKeyed, NotWhole, SnapshotCorrupt
+from capstan.pipeline.state.key_placement import Rendezvous
+from capstan.pipeline.state.keyed_snapshot import KeyedSnapshot
+
+SCHEMA = pa.schema([("key", pa.string()), ("number", pa.int64()), (TIME, pa.int64())])
+TOTAL = pa.schema([("total", pa.int64())])
+
+
+class Total(StatefulLogic):
+    def on_data(self, message, state, output):
+        state = (state or 0) + message.value
+        output.emit(message.key, state, message.time)
+        return state
+
+
+class Later(Total):
+    version = 2
+
+
+class Migrated(Later):
+    def migrate(self, version, state):
+        return state * 1000
+
+
+class Objects(StatefulLogic):
+    def on_data(self, message, state, output):
+        return object()
+
+
+def logic(made):
+    return KeyedLogic(made, ("key",), ("number",), TOTAL)
+
+
+def graph(spec, schema=SCHEMA):
+    builder = DagBuilder().source("in", schema).operator("op", spec).connect("in", "op")
+    return builder.sink_for("op", "out").build()
+
+
+def executor(spec, *rows):
+    made = DagExecutor.from_dag(graph(spec))
+    put(made, *rows)
+    return made
+
+
+def put(made, *rows):
+    for key, number, time in rows:
+        batch = pa.record_batch([pa.array([v]) for v in (key, number, time)], schema=SCHEMA)
+        made.process_event("in", Event(time, batch))
+        made.process_watermark("in", time + 1)
+
+
+def taken(made):
+    return [row for event in made.take_sink_outputs("out") for row in event.batch.to_pylist()]
+
+
+def checkpoint_of(spec, *rows):
+    made = executor(spec, *rows)
+    made.take_all_sink_outputs()
+    return made.checkpoint()
+
+
+ROWS = (("a", 1, 1), ("b", 2, 2), ("a", 3, 3))
+
+
+def test_a_state_of_another_version_is_refused_by_name_and_nothing_changes():
+    made = executor(logic(Later()), ("z", 7, 3))
+    before = made.checkpoint()
+    with pytest.raises(RestoreFailed, match="op.*version 1.*has 2"):
+        made.restore(checkpoint_of(logic(Total()), *ROWS))
+    assert made.checkpoint() == before
+
+
+def test_a_state_of_another_version_is_migrated():
+    made = executor(logic(Migrated()))
+    made.restore(checkpoint_of(logic(Total()), *ROWS))
+    put(made, ("a", 5, 4))
+    assert taken(made)[-1]["total"] == 4005
+
+
+def test_a_state_that_cannot_be_written_stops_the_checkpoint():
+    with pytest.raises(OperatorFailed, match="StateLost.*Objects.*'a'"):
+        executor(logic(Objects()), *ROWS).checkpoint()
+
+
+def test_a_state_that_cannot_be_read_back_stops_the_restore():
+    known = checkpoint_of(logic(Total()), *ROWS)
+    rows, kept, edge = tables_from_bytes(known.nodes["op"].state.data)
+    at = kept.schema.get_field_index("#state")
+    broken = kept.set_column(at, kept.schema.field(at), pa.array([b"1", b"{"], pa.binary()))
+    with pytest.raises(RestoreFailed, match="op.*'b'.*cannot be read"):
+        executor(logic(Total())).restore(with_state(known, [rows, broken, edge]))
+
+
+def unsigned(checkpoint):
+    """The checkpoint as one that says nothing of what its states depend on."""
+    node = checkpoint.nodes["op"]
+    state = replace(node.state, signature=None)
+    return replace(checkpoint, nodes={**checkpoint.nodes, "op": replace(node, state=state)})
+
+
+def with_state(checkpoint, tables):
+    node = checkpoint.nodes["op"]
+    state = replace(node.state, data=tables_to_bytes(tables))
+    return replace(checkpoint, nodes={**checkpoint.nodes, "op": replace(node, state=state)})
+
+
+def test_a_state_of_other_aggregates_is_refused():
+    first = KeyedAggregate((sum_of("number"),), ("key",))
+    other = KeyedAggregate((last_of("number"),), ("key",))
+    kept = checkpoint_of(first, *ROWS)
+    with pytest.raises(StateChanged, match="op is not as it was.*aggregates was.*sum_number"):
+        executor(other).restore(kept)
+    with pytest.raises(RestoreFailed, match="other aggregates"):
+        executor(other).restore(unsigned(kept))
+
+
+def test_a_sum_that_does_not_fit_fails_and_never_wraps():
+    made = executor(KeyedAggregate((sum_of("number"),), ("key",)), ("a", 2**63 - 1, 1))
+    with pytest.raises(OperatorFailed):
+        put(made, ("a", 1, 2))
+        made.finish()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: KeyedAggregate((count_rows(),), ()),
+        lambda: KeyedAggregate((count_rows(),), ("key",), every=0),
+        lambda: KeyedLogic(Total(), (), ("number",), TOTAL),
+        lambda: KeyedLogic(Total(), ("key",), ("number",), pa.schema([])),
+    ],
+)
+def test_specs_that_cannot_be_meant_are_refused(make):
+    with pytest.raises(ValueError, match="key|step"):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        (KeyedAggregate((sum_of("key"),), ("key",)), "no sum"),
+        (KeyedAggregate((sum_of("gone"),), ("key",)), "no column gone"),
+        (KeyedAggregate((count_rows("key"),), ("key",)), "two columns"),
+        (KeyedLogic(Total(), ("key",), ("gone",), TOTAL), "no column gone"),
+        (KeyedLogic(Total(), ("key",), ("number",), pa.schema([("key", pa.int64())])), "two"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused_when_the_graph_is_built(spec, reason):
+    with pytest.raises(Exception, match=reason) as caught:
+        graph(spec)
+    assert type(caught.value).__name__ == "SchemaMismatch"
+
+
+def test_a_logic_without_times_out_is_refused():
+    class Timeless(StatefulLogic):
+        def on_data(self, message, state, output):
+            output.emit(message.key, 1, None)
+
+    with pytest.raises(OperatorFailed, match="without a time"):
+        executor(logic(Timeless()), *ROWS)
+
+
+def test_keys_of_several_columns_and_nulls():
+    spec = KeyedLogic(Total(), ("key", "number"), ("number",), TOTAL)
+    made = executor(spec, ("a", 1, 1), (None, 1, 2), ("a", 1, 3))
+    assert [row["total"] for row in taken(made)] == [1, 1, 2]
+    other = DagExecutor.from_dag(graph(spec))
+    other.restore(DagCheckpoint.from_bytes(made.checkpoint().to_bytes()))
+    put(other, (None, 1, 4))
+    assert [row["total"] for row in taken(other)] == [2]
+
+
+def test_the_end_is_an_epoch_of_its_own():
+    class Last(StatefulLogic):
+        def on_data(self, message, state, output):
+            return message.value
+
+        def on_epoch(self, epoch, states, output):
+            if epoch == END:
+                for key in sorted(states):
+                    output.emit(key, states[key], epoch)
+
+    made = executor(logic(Last()), *ROWS)
+    assert taken(made) == []
+    made.finish()
+    assert [(row["key"], row["total"]) for row in taken(made)] == [("a", 3), ("b", 2)]
+
+
+def test_restore_is_all_or_nothing_over_all_workers():
+    spec = logic(Total())
+    whole = checkpoint_of(spec, *ROWS)
+    rows, kept, edge = tables_from_bytes(whole.nodes["op"].state.data)
+    broken = with_state(whole, [rows, kept.drop_columns(["#state"]), edge])
+    executors = {worker: executor(spec, ("z", 9, 5)) for worker in (0, 1, 2)}
+    before = {worker: each.checkpoint() for worker, each in executors.items()}
+    with pytest.raises(RestoreFailed):
+        restore_all(executors, {0: whole, 1: whole, 2: broken})
+    assert {worker: each.checkpoint() for worker, each in executors.items()} == before
+    with pytest.raises(NotWhole):
+        restore_all(executors, {0: whole})
+    restore_all(executors, {0: whole, 1: whole, 2: whole})
+    for each in executors.values():
+        assert each.checkpoint().nodes["op"] == whole.nodes["op"]
+
+
+class Breaks(Operator):
+    """Counts its rows, and fails when it is told to."""
+
+    def __init__(self):
+        self.count, self.broken, self.unkept = 0, False, False
+
+    def process(self, batch, context):
+        if self.broken:
+            raise ValueError("boom")
+        self.count += batch.num_rows
+
+    def checkpoint(self):
+        if self.unkept:
+            raise ValueError("boom")
+        return str(self.count).encode()
+
+    def restore(self, version, state):
+        self.count = int(state)
+
+
+def crew():
+    """Executors with a row each, their operators, and what they knew before it."""
+    dag = DagBuilder().source("in", SCHEMA).operator("op", key=GLOBAL).connect("in", "op").build()
+    executors = {worker: DagExecutor.from_dag(dag, worker=worker) for worker in (0, 1)}
+    operators = {worker: Breaks() for worker in executors}
+    for worker, operator in operators.items():
+        executors[worker].register_operator("op", operator)
+    before = {worker: each.checkpoint() for worker, each in executors.items()}
+    for each in executors.values():
+        each.process_event("in", ROW)
+    return executors, operators, before
+
+
+ROW = Event(1, pa.record_batch([["a"], [1], [1]], schema=SCHEMA))
+
+
+def test_a_crew_with_one_that_has_failed_is_restored_whole():
+    executors, operators, before = crew()
+    operators[1].broken = True
+    with pytest.raises(OperatorFailed):
+        executors[1].process_event("in", ROW)
+    operators[1].broken = False
+    restore_all(executors, before)
+    assert [operator.count for operator in operators.values()] == [0, 0]
+    executors[1].process_event("in", ROW)
+    assert operators[1].count == 1
+
+
+def test_a_crew_of_which_one_cannot_be_undone_stays_as_it_is():
+    executors, operators, before = crew()
+    operators[1].unkept = True
+    with pytest.raises(RestoreFailed, match="cannot be kept"):
+        restore_all(executors, before)
+    assert [operator.count for operator in operators.values()] == [1, 1]
+
+
+SUM = KeyedAggregate((sum_of("number"),), ("key",), every=10)
+
+
+def deal(spec, checkpoints, workers=(0, 1, 2)):
+    return rescaled(graph(spec), checkpoints, workers, Rendezvous())
+
+
+def test_a_proof_counts_keys_and_those_that_moved():
+    keys = [f"k{n}" for n in range(40)]
+    whole = checkpoint_of(SUM, *[(key, 1, n) for n, key in enumerate(keys)])
+    proof = deal(SUM, {0: whole}).proofs["op"]
+    owners = [Rendezvous().owner(key, (0, 1, 2)) for key in keys]
+    assert proof.keys == 40
+    assert proof.held == {worker: owners.count(worker) for worker in (0, 1, 2)}
+    assert proof.moved == 40 - owners.count(0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "workers", "held"),
+    [
+        (Window.tumbling(9, (count_rows(),)), (3, 5), {3: 1, 5: 0}),
+        (TopN(1, (("number", "ascending"),)), (4,), {4: 1}),
+    ],
+)
+def test_what_all_rows_share_goes_to_the_first_worker(spec, workers, held):
+    whole = checkpoint_of(spec, *ROWS)
+    empty = DagExecutor.from_dag(graph(spec))
+    empty.process_watermark("in", 4)
+    dealt = rescaled(graph(spec), {0: whole, 1: empty.checkpoint()}, workers, Rendezvous())
+    assert dealt.proofs["op"].held == held
+
+
+def test_rows_that_lie_by_fewer_columns_than_the_key_stay_where_they_lie():
+    builder = DagBuilder().source("in", SCHEMA).operator("first", Deduplicate(("key", "number")))
+    both = KeyedAggregate((count_rows("rows"),), ("number", "key"), every=10)
+    builder.operator("both", both).connect("in", "first").connect("first", "both")
+    last = plan_stages(builder.sink_for("both", "out").build()).stages[-1]
+    assert last.nodes == ("first", "both", "out")
+    assert last.lying()["both"] == Key.of("key", "number")
+    (entry,) = last.inputs
+    assert last.dag.node("both").key == Key.of("number", "key")
+    executor = DagExecutor.from_dag(last.dag)
+    for n in range(30):
+        batch = pa.record_batch([[f"k{n}"], [n], [n]], schema=SCHEMA)
+        executor.process_event(entry.source, Event(n, batch))
+        executor.process_watermark(entry.source, n)
+    executor.take_all_sink_outputs()
+    whole = {0: executor.checkpoint()}
+    there = rescaled(last.dag, whole, (0, 1, 2), Rendezvous(), last.lying())
+    assert there.proofs["both"].moved > 0
+    back = rescaled(last.dag, there.checkpoints, (0,), Rendezvous(), last.lying())
+    assert back.proofs["both"].keys == there.proofs["both"].keys == 29
+    with pytest.raises(Misplaced):
+        rescaled(last.dag, there.checkpoints, (0,), Rendezvous())
+
+
+def test_rows_of_a_key_on_two_workers_are_refused():
+    whole = checkpoint_of(SUM, *ROWS)
+    with pytest.raises(Misplaced):
+        deal(SUM, {0: whole, 1: whole})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda c: replace(c, outputs={"x": ()}), "outputs"),
+        (lambda c: replace(c, checkpoint_id=9), "checkpoint 9"),
+        (lambda c: replace(c, nodes={}), "nodes"),
+        (lambda c: node(c, "in", watermark=17), "17"),
+        (lambda c: node(c, "out", queue=((0, Event(1, pa.record_batch({"a": [1]}))),)), "wait"),
+        (lambda c: node(c, "op", state=replace(c.nodes["op"].state, version=5)), "versions"),
+    ],
+)
+def test_workers_at_different_points_are_refused(change, reason):
+    whole = checkpoint_of(SUM)
+    assert deal(SUM, {0: whole, 1: whole}).checkpoints.keys() == {0, 1, 2}
+    with pytest.raises(NotWhole, match=reason):
+        deal(SUM, {0: whole, 1: change(whole)})
+
+
+def node(checkpoint, name, **changes):
+    nodes = {**checkpoint.nodes, name: replace(checkpoint.nodes[name], **changes)}
+    return replace(checkpoint, nodes=nodes)
+
+
+def test_behind_an_operator_that_holds_back_the_least_watermark_counts():
+    spec = KeyedAggregate((sum_of("number"),), ("key",))
+    mine = {0: [], 1: []}
+    for n in range(20):
+        owner = Rendezvous().owner(f"k{n}", (0, 1))
+        mine[owner].append((f"k{n}", n, len(mine[owner]) + 1 + 4 * owner))
+    early, late = (executor(spec, *mine[worker]) for worker in (0, 1))
+    for each in (early, late):
+        each.process_watermark("in", 40)
+    assert (early.watermark("out"), late.watermark("out")) == (1, 5)
+    dealt = deal(spec, {0: early.checkpoint(), 1: late.checkpoint()}, (4,))
+    assert dealt.checkpoints[4].nodes["out"].watermark == 1
+    assert dealt.proofs["op"].keys == 20
+
+
+def test_timers_that_differ_are_refused():
+    whole = checkpoint_of(SUM)
+    with pytest.raises(NotKeyed, match="timers"):
+        deal(SUM, {0: whole, 1: node(whole, "op", timers=(Timer(5),))})
+
+
+def behind_a_holder(spec):
+    """A graph whose window is at several points on workers that have rows of several times."""
+    total = KeyedAggregate((sum_of("number"),), ("key",))
+    builder = DagBuilder().source("in", SCHEMA).operator("total", total).connect("in", "total")
+    return builder.operator("op", spec).connect("total", "op").sink_for("op", "out").build()
+
+
+def test_who_reads_aggregates_of_the_end_learns_that_it_has_come():
+    made = DagExecutor.from_dag(
+        behind_a_holder(Window.tumbling(10, (sum_of("sum_number", "sum"),), by=["key"]))
+    )
+    put(made, ("a", 1, 5), ("b", 2, 12), ("a", 3, 13))
+    assert made.watermark("op") == 5
+    made.finish()
+    assert made.watermark("out") == END
+    assert [(row["key"], row["sum"]) for row in taken(made)] == [("a", 4), ("b", 2)]
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["whole", "by chunks"])
+def test_windows_behind_an_operator_that_holds_back_are_dealt(chunked):
+    dag = behind_a_holder(Window.tumbling(10, (count_rows("n"), sum_of("sum_number")), by=["key"]))
+    placement = PLACEMENT if chunked else Rendezvous()
+    rows = [(f"k{n}", n, 5 + 7 * n) for n in range(12)]
+    through = DagExecutor.from_dag(dag)
+    crew = {worker: DagExecutor.from_dag(dag, worker=worker) for worker in (0, 1)}
+    for row in rows:
+        put(through, row)
+        owner = placement.owner(row[0], (0, 1))
+        put(crew[owner], row)
+    for each in (through, *crew.values()):
+        each.process_watermark("in", 100)
+    checkpoints = {worker: each.checkpoint() for worker, each in crew.items()}
+    assert len({each.nodes["op"].watermark for each in checkpoints.values()}) == 2
+    if chunked:
+        dealt = by_chunks(plan_stages(dag).stages[-1], checkpoints, 3)
+    else:
+        dealt = rescaled(dag, checkpoints, (0, 1, 2), placement).checkpoints
+    found = []
+    for worker, checkpoint in dealt.items():
+        each = DagExecutor.from_dag(dag, worker=worker)
+        each.restore(checkpoint)
+        each.process_watermark("in", END)
+        found += taken(each)
+    through.process_watermark("in", END)
+    assert sorted(map(str, found)) == sorted(map(str, taken(through)))
+    assert len(found) == len(rows)
+
+
+def by_chunks(stage, checkpoints, after):
+    """The checkpoints, cut up and dealt chunk by chunk to so many workers."""
+    before = len(checkpoints)
+    cut = {worker: cut_up(stage, worker, each) for worker, each in checkpoints.items()}
+    heads = {worker: head for worker, (head, _) in cut.items()}
+    dealt = [
+        part
+        for _, chunks in cut.values()
+        for chunk in chunks
+        for part in deal_chunk(stage, chunk, before, after)
+    ]
+    common, made = merged(stage, heads), {}
+    for worker in range(after):
+        mine, arrived = [c for c in dealt if c.worker == worker], Arrivals(stage, worker, after)
+        for chunk in mine:
+            arrived.add(chunk)
+        made[worker] = put_together(stage, worker, after, arrived.head(common), mine)
+    return made
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["whole", "by chunks"])
+def test_windows_that_overlap_behind_an_operator_that_holds_back_are_refused(chunked):
+    dag = behind_a_holder(Window.sliding(10, 5, (count_rows(),), by=["key"]))
+    crew = {worker: DagExecutor.from_dag(dag, worker=worker) for worker in (0, 1)}
+    placement = PLACEMENT if chunked else Rendezvous()
+    put(crew[placement.owner("a", (0, 1))], ("a", 1, 5))
+    checkpoints = {}
+    for worker, each in crew.items():
+        each.process_watermark("in", 100)
+        checkpoints[worker] = each.checkpoint()
+    with pytest.raises(NotWhole, match="op is not at one point .* as many workers as before"):
+        if chunked:
+            by_chunks(plan_stages(dag).stages[-1], checkpoints, 3)
+        else:
+            rescaled(dag, checkpoints, (0, 1, 2), placement)
+
+
+def test_windows_that_closed_at_different_times_are_refused():
+    spec = Window.sliding(4, 2, (count_rows(),), by=["key"])
+    one = checkpoint_of(spec, ("a", 1, 1))
+    other = node(checkpoint_of(spec, ("a", 1, 7)), "in", watermark=2)
+    with pytest.raises(NotWhole, match="not at one point"):
+        deal(spec, {0: one, 1: other})
+
+
+class Opaque(Operator):
+    def process(self, batch, context):
+        context.emit(batch)
+
+    def checkpoint(self):
+        return b"whatever"
+
+
+class OpaqueSpec:
+    key = GLOBAL
+
+    def output_schema(self, inputs):
+        return inputs[0]
+
+    def preserves(self, inputs):
+        return frozenset()
+
+    def create(self, inputs):
+        return Opaque()
+
+    def describe(self):
+        return "opaque"
+
+
+def test_a_state_that_is_not_kept_by_key_is_refused_by_name():
+    whole = checkpoint_of(OpaqueSpec(), *ROWS)
+    with pytest.raises(NotKeyed, match="op") as caught:
+        deal(OpaqueSpec(), {0: whole})
+    assert caught.value.fields["operator"] == "op"
+
+
+def test_no_checkpoints_are_refused():
+    with pytest.raises(NotWhole):
+        deal(SUM, {})
+
+
+def test_a_session_goes_on_with_its_new_owner():
+    spec = SessionWindow(5, (sum_of("number"),), by=("key",))
+    whole = checkpoint_of(spec, ("a", 1, 1), ("b", 10, 2))
+    dealt = deal(spec, {0: whole}).checkpoints
+    executors = {w: DagExecutor.from_dag(graph(spec)) for w in dealt}
+    restore_all(executors, dealt)
+    put(executors[Rendezvous().owner("a", (0, 1, 2))], ("a", 2, 4))
+    for each in executors.values():
+        each.finish()
+    found = sorted((r["key"], r["sum_number"]) for e in executors.values() for r in taken(e))
+    assert found == [("a", 3), ("b", 10)]
+
+
+def snapshot():
+    states = {0: {7: {}}, 1: {7: {}}}
+    for key in ("a", "b", "c"):
+        owner = Rendezvous().owner(key, (0, 1))
+        states[owner][7][key] = Encoded(PLAIN.name, 1, PLAIN.encode(1))
+    return KeyedSnapshot(1, states, None, frozenset([7]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: rows.set_column(0, rows.schema.field(0), pa.array([8, 8, 8])),
+        lambda rows: pa.concat_tables([rows, rows.slice(0, 1)]),
+        lambda rows: rows.set_column(3, rows.schema.field(3), pa.array([1, 2, 3])),
+        lambda rows: rows.set_column(2, rows.schema.field(2), pa.array([b"{", b"{", b"{"])),
+        lambda rows: rows.set_column(2, rows.schema.field(2), pa.array([b"[1]", b"[2]", b"[3]"])),
+    ],
+    ids=["worker", "twice", "hash", "broken", "no-key"],
+)
+def test_rows_that_are_no_snapshot_are_refused(change):
+    rows = snapshot().rows()
+    assert KeyedSnapshot.of_rows(1, rows, (0, 1), None, frozenset([7])) == snapshot()
+    with pytest.raises(SnapshotCorrupt):
+        KeyedSnapshot.of_rows(1, change(rows), (0, 1))
+
+
+@pytest.mark.parametrize("way", ["twice", "with another"])
+def test_a_key_that_is_not_once_with_its_owner_is_not_dealt(way):
+    whole = snapshot()
+    owner = Rendezvous().owner("a", (0, 1))
+    other = 1 - owner
+    states = {worker: {7: dict(operators[7])} for worker, operators in whole.states.items()}
+    found = states[owner][7]["a"] if way == "twice" else states[owner][7].pop("a")
+    states[other][7]["a"] = found
+    with pytest.raises(Misplaced):
+        replace(whole, states=states).rescaled((0, 1, 2), Rendezvous())
+    assert set(whole.rescaled((0, 1, 2), Rendezvous()).states) == {0, 1, 2}
+
+
+def test_a_codec_has_its_name_for_itself():
+    class Other:
+        name = "plain"
+
+    with pytest.raises(ValueError, match="plain"):
+        register_codec(Other())
+    register_codec(PLAIN)
+    assert codecs()["plain"] is PLAIN
+
+
+@pytest.mark.parametrize("value", [object(), {1: object()}, [complex(1)], True.real + 1j])
+def test_what_would_not_come_back_is_not_written(value):
+    with pytest.raises(ValueError, match="plain value"):
+        PLAIN.encode(value)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b'{"f":1}', b'{"q":1}', b'{"f":"1","t":[]}', b"\xff"])
+def test_what_is_no_plain_value_is_not_read(data):
+    with pytest.raises(ValueError):
+        PLAIN.decode(data)
+
+
+def test_a_node_without_operator_has_nothing_to_deal():
+    dag = DagBuilder().source("in", SCHEMA).sink_for("in", "out").build()
+    known = DagExecutor.from_dag(dag).checkpoint()
+    dealt = rescaled(dag, {0: known}, (0, 1), Rendezvous())
+    assert dealt.proofs == {}
+    assert dealt.checkpoints[1].nodes == {"in": NodeCheckpoint(), "out": NodeCheckpoint()}

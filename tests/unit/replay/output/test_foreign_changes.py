@@ -1,0 +1,276 @@
+"""What others have done to a target since it was published: told from its own log."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable
+
+from capstan.backfill.planner import Backfill, What, propose
+from capstan.backfill.survey import State, survey
+from capstan.core.config import Declarations, Replay, Transform
+from capstan.core.times import Box
+from capstan.core.times.region import Region
+from capstan.replay.output.foreign_changes import Change, changes_since
+from capstan.storage.delta import entry_of
+from capstan.storage.lake import Lake
+from capstan.storage.ledger import coverage
+from capstan.storage.ledger.foreign_commits import note_touched
+from tests.support.jvmless_lake import Books, lay_tape
+
+DAY = 86_400_000_000
+FIRST = int(datetime(2024, 5, 1, tzinfo=UTC).timestamp()) * 1_000_000
+BY_DAY = Transform(
+    name="by_day",
+    sql="SELECT _worker, date_trunc('DAY', _time.event) AS day, count(*) AS n FROM records "
+    "GROUP BY ALL",
+    time="day",
+    worker="_worker",
+    grain=timedelta(days=1),
+)
+DECLARED = Declarations(
+    Path("x.yaml"),
+    {},
+    {"by_day": BY_DAY},
+    {},
+    {"days": Replay(name="days", stream="s", target="days", transform="by_day")},
+)
+ROWS = pa.schema([("_worker", pa.int32()), ("day", pa.timestamp("us", "UTC")), ("n", pa.int64())])
+
+
+def moment(day: float) -> datetime:
+    return datetime(2024, 5, 1, tzinfo=UTC) + timedelta(days=day)
+
+
+def rows(workers: Sequence[int], days: Sequence[float], n: int = 24) -> pa.Table:
+    listed = [{"_worker": w, "day": moment(d), "n": n} for w in workers for d in days]
+    return pa.Table.from_pylist(listed, schema=ROWS)
+
+
+class Target:
+    """A lake whose stream has two workers and three days, each day in files of its own."""
+
+    def __init__(self, root: Path, parted: Sequence[str] = ("_worker",)) -> None:
+        self.lake = Lake.at(root / "lake")
+        hours = [(FIRST + hour * DAY // 24,) for hour in range(72)]
+        lay_tape(self.lake, "s", "ab", hours, (FIRST + 3 * DAY,))
+        self.path = self.lake.table("days")
+        DeltaTable.create(self.path, ROWS, partition_by=list(parted))
+        self.books = Books(self.lake, "s", self.path, "by_day", BY_DAY.code_hash)
+        for day in range(3):
+            self.write(rows([0, 1], [day]), {"run": f"day{day}", "publish": True})
+            region = Region(Box((FIRST + day * DAY,), (FIRST + (day + 1) * DAY,)))
+            self.books.published(f"day{day}", [0, 1], region)
+
+    def write(self, rows: pa.Table, note: dict[str, object]) -> None:
+        """Append rows as a run does."""
+        told = {"userMetadata": json.dumps({"capstan": note})}
+        properties = CommitProperties(custom_metadata=told)
+        deltalake.write_deltalake(self.path, rows, mode="append", commit_properties=properties)
+
+    @property
+    def table(self) -> DeltaTable:
+        return DeltaTable(self.path)
+
+    def states(self) -> list[tuple[str, tuple[str, ...]]]:
+        found = survey(self.lake, DECLARED, "days").intervals
+        return [(str(each.state), each.missing) for each in found]
+
+    def since(self) -> tuple[Change, ...]:
+        """What a plan tells of the target."""
+        standing = coverage.standing(self.lake, self.path)
+        return changes_since(survey(self.lake, DECLARED, "days").plan, standing)
+
+    def changes(self) -> list[str]:
+        found = survey(self.lake, DECLARED, "days").intervals
+        return [name for each in found for name in each.changes]
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Target:
+    return Target(tmp_path)
+
+
+BOTH, COVERED = ("a", "b"), ("covered", ())
+OTHERS: list[tuple[str, Callable[[Target], object], list[tuple[str, tuple[str, ...]]]]] = [
+    (
+        "delete",
+        lambda t: t.table.delete("day >= '2024-05-03'"),
+        [COVERED, COVERED, ("changed", BOTH)],
+    ),
+    (
+        "delete of one worker",
+        lambda t: t.table.delete("day >= '2024-05-02' AND _worker = 1"),
+        [COVERED, ("changed", ("b",)), ("changed", ("b",))],
+    ),
+    (
+        "update",
+        lambda t: t.table.update({"n": "0"}, predicate="day = '2024-05-02'"),
+        [COVERED, ("changed", BOTH), COVERED],
+    ),
+    (
+        "merge",
+        lambda t: (
+            t.table.merge(
+                rows([0], [1], 7), "t._worker = s._worker AND t.day = s.day", "s", "t"
+            )
+            .when_matched_update_all()
+            .execute()
+        ),
+        [COVERED, ("changed", ("a",)), COVERED],
+    ),
+    (
+        "append",
+        lambda t: deltalake.write_deltalake(t.path, rows([1], [0.5]), mode="append"),
+        [("changed", ("b",)), COVERED, COVERED],
+    ),
+    (
+        "overwrite",
+        lambda t: deltalake.write_deltalake(t.path, rows([0], [0]), mode="overwrite"),
+        [("changed", BOTH)] * 3,
+    ),
+    (
+        "restore",
+        lambda t: t.table.restore(2),
+        [COVERED, COVERED, ("changed", BOTH)],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("act", "states"), [each[1:] for each in OTHERS], ids=[each[0] for each in OTHERS]
+)
+def test_what_others_have_touched_is_told_and_filled(
+    target: Target,
+    act: Callable[[Target], object],
+    states: list[tuple[str, tuple[str, ...]]],
+) -> None:
+    assert target.states() == [COVERED] * 3
+    act(target)
+    assert target.states() == states
+    [named] = set(target.changes())
+    assert named.startswith("version 4 (")
+    assert list(dict.fromkeys(map(str, target.since()))) == [named]
+
+    found = survey(target.lake, DECLARED, "days")
+    requests = propose(found, Backfill("days"))
+    assert sum(state == "changed" for state, _ in states) >= len(requests) > 0
+    assert not propose(found, Backfill("days", what=What.FAILED))
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda t: t.table.optimize.compact(),
+        lambda t: t.table.optimize.z_order(["n"]),
+        lambda t: t.table.vacuum(0, dry_run=False, enforce_retention_duration=False),
+        lambda t: t.table.alter.add_constraint({"some": "n > 0"}),
+        lambda t: t.table.alter.set_table_properties({"delta.appendOnly": "false"}),
+        lambda t: t.table.create_checkpoint(),
+        lambda t: t.table.delete("n < 0"),
+    ],
+    ids=["compact", "z-order", "vacuum", "constraint", "properties", "checkpoint", "no row"],
+)
+def test_what_touches_no_row_changes_nothing(
+    target: Target, act: Callable[[Target], object]
+) -> None:
+    act(target)
+    assert target.states() == [COVERED] * 3
+    assert target.since() == ()
+
+
+def test_what_is_replayed_since_is_covered_again(target: Target) -> None:
+    target.table.delete("day = '2024-05-02'")
+    deltalake.write_deltalake(target.path, rows([0], [1]), mode="append")
+    assert [state for state, _ in target.states()] == ["covered", "changed", "covered"]
+    target.books._version = 5
+    target.books.published("again", [0, 1], Region(Box((FIRST + DAY,), (FIRST + 2 * DAY,))))
+    assert target.states() == [COVERED] * 3
+    assert target.since() == ()
+
+
+def test_commits_of_runs_are_known_by_their_note(target: Target) -> None:
+    target.write(rows([0], [1]), {"run": "one", "fence": "one", "attempt": 1})
+    assert target.states() == [COVERED] * 3
+
+
+def test_where_nothing_was_covered_it_stays_a_gap(target: Target) -> None:
+    target.books.rolled_back("day1", [0, 1], Region(Box((FIRST + DAY,), (FIRST + 2 * DAY,))))
+    target.table.delete("day = '2024-05-02'")
+    assert [state for state, _ in target.states()] == ["covered", "gap", "covered"]
+
+
+def test_files_without_bounds_may_have_anything(tmp_path: Path) -> None:
+    target = Target(tmp_path, parted=())
+    table = DeltaTable(target.path)
+    table.alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "0"})
+    deltalake.write_deltalake(target.path, rows([0], [1]), mode="append")
+    assert target.states() == [("changed", BOTH)] * 3
+
+
+def test_what_maintenance_has_noted_outlives_its_entry_in_the_log(target: Target) -> None:
+    target.table.delete("day = '2024-05-02'")
+    assert note_touched(target.lake, target.path, 1) == 1
+    assert note_touched(target.lake, target.path, 1) == 0
+    told = target.since()
+    target.write(rows([0], [5]), {"run": "later"})
+    target.table.create_checkpoint()
+    for version in range(5):
+        (Path(target.path) / "_delta_log" / f"{version:020}.json").unlink()
+    assert target.states() == [COVERED, ("changed", BOTH), COVERED]
+    assert target.since() == told
+    # What is done after the last look is told by the log.
+    target.table.delete("day = '2024-05-03' AND _worker = 1")
+    assert target.states() == [COVERED, ("changed", BOTH), ("changed", ("b",))]
+
+
+def test_entries_that_were_noted_are_read_once(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target.table.delete("day = '2024-05-02'")
+    note_touched(target.lake, target.path, 1)
+    read: list[int] = []
+
+    def counting(path: str, version: int) -> Iterator[dict[str, Any]]:
+        read.append(version)
+        return entry_of(path, version)
+
+    monkeypatch.setattr("capstan.storage.delta.entry_of", counting)
+    assert [state for state, _ in target.states()] == ["covered", "changed", "covered"]
+    assert read == []
+
+
+def test_what_was_noted_of_another_table_counts_for_nothing(target: Target) -> None:
+    target.table.delete("day = '2024-05-02'")
+    note_touched(target.lake, target.path, 1)
+    shutil.rmtree(target.path)
+    DeltaTable.create(target.path, ROWS, partition_by=["_worker"])
+    for day in range(3):
+        target.write(rows([0, 1], [day]), {"run": f"day{day}", "publish": True})
+    assert target.states() == [COVERED] * 3
+
+
+def test_many_kinds_of_files_are_noted_as_any(target: Target) -> None:
+    days = [day / 100 for day in range(65)]
+    for day in days:
+        deltalake.write_deltalake(target.path, rows([0], [day]), mode="append")
+    target.table.delete("day < '2024-05-02'")
+    note_touched(target.lake, target.path, 1)
+    assert target.since()[-1].region == Region(Box((None,), (None,)))
+
+
+def test_an_entry_that_is_gone_from_the_log_tells_nothing(target: Target) -> None:
+    target.table.delete("day = '2024-05-02'")
+    target.table.create_checkpoint()
+    for version in range(4):
+        (Path(target.path) / "_delta_log" / f"{version:020}.json").unlink()
+    # Of what was removed only the version before could tell where it lay.
+    assert {state for state, _ in target.states()} == {str(State.CHANGED)}

@@ -1,0 +1,196 @@
+"""What holds where all else has gone wrong: rows that are lost, commits that lose, no intent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql.types import IntegerType, StructField, StructType
+
+from capstan.core.config import Mode
+from capstan.core.times import Box, Kind, TimeType
+from capstan.core.times.region import Region
+from capstan.errors import BadRequest, Broken, Held
+from capstan.replay.execution.job import require_intent
+from capstan.replay.execution.rollback import is_gone
+from capstan.replay.output.target_table import require_all_rows
+from capstan.replay.planning.cursor import follow_identity
+from capstan.replay.planning.cursor_checks import require_cursor
+from capstan.replay.planning.plan import Plan, make_plan
+from capstan.replay.planning.request import Request
+from capstan.replay.planning.target_layout import Layout
+from capstan.storage import delta
+from capstan.storage.commit_retry import retrying
+from capstan.storage.delta import Commit
+from capstan.storage.idempotent_write import Txn
+from capstan.storage.lake import Lake
+from capstan.storage.ledger.runs import read_history, read_last_published
+from tests.support.jvmless_lake import Books, lay_tape
+from tests.support.sample_streams import NAME, declared, little_stream
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+
+HOUR_US = 3_600_000_000
+ALL = Region(Box((None,), (None,)))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """A tape of one worker, with a record an hour for four hours."""
+    lake = Lake.at(tmp_path / "lake")
+    lay_tape(lake, NAME, ["a"], [(n * HOUR_US,) for n in range(4)], (4 * HOUR_US,))
+    return lake
+
+
+def plan_of(lake: Lake, **asked: object) -> Plan:
+    declarations = declared(little_stream(lake.root))
+    return make_plan(lake, declarations, Request(NAME, "t", **asked))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "fits"),
+    [
+        ({"numOutputRows": "4"}, True),
+        # Rows of other workers in files that were written anew are none of the run's.
+        ({"numOutputRows": "9", "numCopiedRows": "5"}, True),
+        ({"numOutputRows": "3"}, False),
+        ({"numOutputRows": "5"}, False),
+        ({"numOutputRows": "4", "numCopiedRows": "1"}, False),
+        ({}, True),
+    ],
+)
+def test_as_many_rows_are_published_as_were_audited(
+    lake: Lake, metrics: dict[str, str], fits: bool
+) -> None:
+    plan, commit = plan_of(lake), Commit(3, metrics)
+    if fits:
+        require_all_rows(plan, commit, 4)
+        return
+    with pytest.raises(Broken, match=r"t: 4 rows were audited and [35] were published") as caught:
+        require_all_rows(plan, commit, 4)
+    assert caught.value.code == "CAP-PUBLISH"
+    # A merge counts rows that were there before.
+    require_all_rows(plan_of(lake, mode=Mode.MERGE, keys=("id",)), commit, 4)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "ConcurrentAppendException",
+        "ConcurrentDeleteReadException",
+        "ConcurrentDeleteDeleteException",
+        "ConcurrentWriteException",
+        "MetadataChangedException",
+    ],
+)
+def test_a_commit_that_lost_is_tried_again_and_given_up_in_the_end(
+    monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    tries: list[int] = []
+
+    def write(loses: int) -> Commit:
+        tries.append(len(tries))
+        if len(tries) <= loses:
+            raise PySparkException(f"io.delta.exceptions.{lost}: files were added")
+        return Commit(7, {})
+
+    assert retrying(lambda: write(2), "/t") == Commit(7, {})
+    assert len(tries) == 3
+    assert len(pauses) == 2
+    assert 0 < pauses[0] < pauses[1]
+    tries.clear()
+    with pytest.raises(Held, match="12 commits in a row to /t lost") as caught:
+        retrying(lambda: write(99), "/t")
+    assert (caught.value.code, caught.value.exit_code) == ("CAP-CONFLICT", 4)
+    assert len(tries) == 12
+
+
+def test_an_append_that_lost_to_who_changed_the_columns_is_made_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tries: list[str] = []
+
+    def write_once(*_given: object) -> bool:
+        tries.append("")
+        if len(tries) == 1:
+            raise PySparkException("MetadataChangedException: the table was changed")
+        return False
+
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr(delta, "write_once", write_once)
+    frame = cast("DataFrame", None)
+    assert delta.append(frame, str(tmp_path), txn=Txn("a", 1), merge_schema=True) is None
+    assert len(tries) == 2
+
+
+def test_what_is_no_conflict_is_not_tried_again() -> None:
+    tries: list[int] = []
+
+    def write() -> Commit:
+        tries.append(1)
+        raise PySparkException("no space left on device")
+
+    with pytest.raises(PySparkException, match="no space"):
+        retrying(write, "/t")
+    assert tries == [1]
+
+
+def test_what_is_no_longer_kept_is_told_apart_from_what_else_breaks() -> None:
+    gone = PySparkException("[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading")
+    missing = PySparkException("[DELTA_VERSION_NOT_FOUND] Cannot time travel Delta table")
+    wrapped = Broken("CAP-DAMAGED", "a file cannot be read")
+    wrapped.__cause__ = gone
+    assert all(map(is_gone, (gone, missing, wrapped)))
+    others = (
+        "No space left on device",
+        "AccessControlException: Permission denied",
+        "FAILED_READ_FILE",
+    )
+    assert not any(is_gone(PySparkException(each)) for each in others)
+
+
+def test_who_follows_goes_on_only_from_where_it_was_planned(lake: Lake) -> None:
+    asked: dict[str, object] = {"follow": "nightly"}
+    identity = follow_identity(Request(NAME, "t", **asked), lake.table("t"))  # type: ignore[arg-type]
+    plan = plan_of(lake, **asked)
+    books = Books(lake, NAME, lake.table("t"))
+    require_cursor(plan, read_last_published(lake, identity))
+    request = plan.request.as_json()
+    intent = {"request": request, "reached": [[3 * HOUR_US]], "certificate": {}}
+    books.stepped("t-1", "intent", intent, identity=identity)
+    books.stepped("t-1", "done", {"attempt": 1, "target_version": 1}, identity=identity)
+    with pytest.raises(Held, match="nightly has moved") as caught:
+        require_cursor(plan, read_last_published(lake, identity))
+    assert (caught.value.code, caught.value.exit_code) == ("CAP-CONFLICT", 4)
+    books.stepped("t-1", "rolled-back", {}, identity=identity)
+    require_cursor(plan, read_last_published(lake, identity))
+
+
+def test_a_run_that_never_said_what_it_would_do_has_nothing_to_finish(lake: Lake) -> None:
+    books = Books(lake, NAME, lake.table("t"))
+    books.failed("t-00000000-1", [0], ALL)
+    with pytest.raises(BadRequest, match="ended before it would have written") as caught:
+        require_intent(read_history(lake, "t-00000000-1"))
+    assert caught.value.code == "CAP-NO-INTENT"
+
+
+def test_what_was_known_is_asked_only_of_times_that_say_it(lake: Lake) -> None:
+    with pytest.raises(BadRequest, match="times of stream little have no epoch: event") as caught:
+        plan_of(lake, known_at=1)
+    assert caught.value.code == "CAP-KNOWN-AT"
+
+
+def test_one_column_cannot_stand_for_times_of_two_coordinates() -> None:
+    layout = Layout(None, "day", {})
+    schema = StructType([StructField("day", IntegerType())])
+    one, two = TimeType.of(n=Kind.BIGINT), TimeType.of(epoch=Kind.BIGINT, n=Kind.BIGINT)
+    assert layout.predicate(schema, one, None, Region(Box((3,), (None,)))) == "`day` >= 3L"
+    with pytest.raises(BadRequest, match="column day cannot stand for times of 2") as caught:
+        layout.predicate(schema, two, None, Region(Box.everything(two)))
+    assert caught.value.code == "CAP-COORDINATES"

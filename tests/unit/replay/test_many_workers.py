@@ -1,0 +1,106 @@
+"""Replays of thousands of workers: certificates and conditions stay small; no JVM anywhere."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capstan.core.config import MOST_WORKERS
+from capstan.replay.output import certificate
+from capstan.replay.output.worker_lists import MOST_LISTED, listed, may_have
+from capstan.replay.planning.plan import Plan, make_plan
+from capstan.replay.planning.request import Request
+from capstan.reporting.formatting import workers_text
+from capstan.storage.lake import Lake
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.region_sql import stretches, workers_sql
+from tests.support.jvmless_lake import lay_tape
+from tests.support.sample_streams import declared, little_stream
+
+NUMBERS = st.one_of(
+    st.sets(st.integers(0, 300)),
+    st.tuples(st.integers(0, 300), st.integers(0, 300)).map(lambda ends: set(range(*ends))),
+)
+
+
+def planned(root: Path, count: int, **asked: object) -> Plan:
+    lake = Lake.at(root)
+    lay_tape(lake, "little", [f"worker {n}" for n in range(count)], [(0,)], None)
+    place = pa.struct([("event", pa.timestamp("us", "UTC"))])
+    late = [("reason", pa.string()), ("worker", pa.int32()), ("batch", pa.int64()), ("time", place)]
+    deltalake.DeltaTable.create(lake.stream("little").late, pa.schema(late))
+    request = Request("little", "t", **asked)  # type: ignore[arg-type]
+    return make_plan(lake, declared(little_stream(root / "source")), request)
+
+
+def drafted(plan: Plan) -> dict[str, object]:
+    played = summary.played(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
+    return certificate.draft(plan, played)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("many")
+
+
+def test_the_certificate_of_as_many_workers_as_there_may_be_is_small(root: Path) -> None:
+    found = drafted(planned(root / "all", MOST_WORKERS))
+    assert len(json.dumps(found)) < 4_000
+    assert (found["format"], found["records"]) == (2, MOST_WORKERS)
+    assert found["workers"] == {"count": MOST_WORKERS, "numbers": [[0, MOST_WORKERS - 1]]}
+    assert found["replay_workers"] is None
+    assert workers_text(found["workers"]) == "10,000, by number 0 to 9999"
+
+
+def test_a_certificate_of_few_of_many_workers_tells_the_others_by_number(root: Path) -> None:
+    found = drafted(planned(root / "few", 1_000, workers=("worker 3", "worker 1")))
+    assert found["format"] == 2
+    assert found["workers"] == ["worker 3", "worker 1"]
+    missing = found["not_covered"]
+    assert isinstance(missing, dict)
+    assert missing["workers"] == {"count": 998, "numbers": [[0, 0], [2, 2], [4, 999]]}
+    assert isinstance(found["replay_workers"], list)
+
+
+def test_a_certificate_of_few_workers_is_as_it_was(root: Path) -> None:
+    found = drafted(planned(root / "as it was", MOST_LISTED))
+    assert found["format"] == 1
+    assert found["workers"] == [f"worker {n}" for n in range(MOST_LISTED)]
+    assert isinstance(found["replay_workers"], list)
+
+
+@given(NUMBERS, NUMBERS)
+def test_workers_of_a_certificate_are_met_as_they_are(ours: set[int], theirs: set[int]) -> None:
+    said = json.loads(json.dumps(listed({n: str(n) for n in sorted(ours)})))
+    assert may_have(said, {n: str(n) for n in theirs}) == bool(ours & theirs)
+    assert may_have(None, {n: str(n) for n in theirs})
+
+
+@given(NUMBERS)
+def test_stretches_have_all_numbers_and_no_other(numbers: set[int]) -> None:
+    found = stretches(sorted(numbers))
+    assert [n for first, last in found for n in range(first, last + 1)] == sorted(numbers)
+    assert all(b < c - 1 for (_, b), (c, _) in pairwise(found))
+
+
+@given(NUMBERS)
+def test_a_condition_holds_of_its_workers_alone(numbers: set[int]) -> None:
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.execute("CREATE TABLE rows (worker INTEGER)")
+        database.executemany("INSERT INTO rows VALUES (?)", [(n,) for n in range(301)])
+        condition = workers_sql(numbers, "worker")
+        found = database.execute(f"SELECT worker FROM rows WHERE {condition}")
+        assert {n for (n,) in found} == numbers
+
+
+def test_the_condition_of_as_many_workers_as_there_may_be_is_short() -> None:
+    assert len(workers_sql(range(MOST_WORKERS), "worker")) < 100

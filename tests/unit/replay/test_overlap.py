@@ -1,0 +1,157 @@
+"""What a plan says of what stands already, and of workers that are missing; no JVM anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capstan.core.config import ByColumn, ByKey, Declarations
+from capstan.core.times import Antichain, Box, Kind, Time, TimeType
+from capstan.core.times.region import Region
+from capstan.replay.overlap import absent_from, standing_in
+from capstan.replay.planning.plan import Plan, make_plan
+from capstan.replay.planning.request import Request
+from capstan.storage.lake import Lake
+from capstan.storage.ledger import coverage
+from capstan.storage.ledger.claims import Scope
+from capstan.storage.tape import index as summary
+from tests.support.jvmless_lake import Books, lay_tape
+from tests.support.sample_streams import declared, little_stream
+
+HOURS = 3_600_000_000
+NAME = "little"
+PAIR = TimeType.of(epoch=Kind.BIGINT, event=Kind.BIGINT)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A lake with the tape of `little`, and ledgers of one target."""
+
+    lake: Lake
+    declarations: Declarations
+
+    def plan(self, **asked: object) -> Plan:
+        return make_plan(self.lake, self.declarations, Request(NAME, "t", **asked))  # type: ignore[arg-type]
+
+    @property
+    def books(self) -> Books:
+        return Books(self.lake, NAME, self.lake.table("t"))
+
+    def covered(self, plan: Plan) -> list[coverage.Covered]:
+        found = coverage.standing(self.lake, plan.target)
+        return [each for each in found if each.scope.meets(plan.scope)]
+
+
+def told(root: Path) -> Told:
+    """Workers a, b, c with a record an hour for ten hours; the frontier after eight."""
+    lake = Lake.at(root)
+    lay_tape(lake, NAME, ["a", "b", "c"], [(n * HOURS,) for n in range(10)], (8 * HOURS,))
+    return Told(lake, declared(little_stream(root / "source")))
+
+
+def hours(since: int | None, until: int | None) -> Region:
+    bounds = [None if each is None else each * HOURS for each in (since, until)]
+    return Region(Box((bounds[0],), (bounds[1],)))
+
+
+def test_nothing_stands_of_a_target_that_is_not_there(tmp_path: Path) -> None:
+    plan = told(tmp_path).plan()
+    found = standing_in(plan, [])
+    assert (found.current, found.stale, found.missing) == (0, 0, 24)
+    assert found.by_run == {}
+
+
+def test_the_run_that_wrote_a_cell_last_counts(tmp_path: Path) -> None:
+    place = told(tmp_path)
+    books = place.books
+    books.published("first", (0, 1, 2), hours(0, 4))
+    books.code, books.transform = "abc", "other"
+    books.published("second", (1,), hours(2, 6))
+    plan = place.plan()
+    covered = place.covered(plan)
+    found = standing_in(plan, covered)
+    assert found.by_run == {"first": 10, "second": 4}
+    assert (found.current, found.stale, found.missing) == (10, 4, 10)
+    assert found.as_json() == {"current": 10, "stale": 4, "missing": 10}
+    # Only what the plan plays is counted.
+    part = place.plan(workers=("b",), until="1970-01-01T03:00:00Z")
+    small = standing_in(part, place.covered(part))
+    assert (small.current, small.stale, small.missing) == (2, 1, 0)
+    books.rolled_back("second", (1,), hours(2, 6))
+    assert standing_in(plan, place.covered(plan)).by_run == {"first": 12}
+
+
+bounds = st.integers(0, 10)
+runs = st.lists(
+    st.tuples(bounds, bounds, st.sets(st.integers(0, 2), min_size=1), st.booleans()), max_size=4
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(runs)
+def test_every_cell_is_counted_once_as_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory,
+    published: Sequence[tuple[int, int, set[int], bool]],
+) -> None:
+    place = told(tmp_path_factory.mktemp("plan"))
+    plan = place.plan()
+    covered = [
+        coverage.Covered(
+            f"r{i}", 1, NAME,
+            Scope(plan.target, tuple(sorted(workers)), hours(min(a, b), max(a, b))),
+            "", "" if same else "else", 0, i,
+        )
+        for i, (a, b, workers, same) in enumerate(published)
+    ]  # fmt: skip
+    expected = {"current": 0, "stale": 0, "missing": 0}
+    for worker in range(3):
+        for hour in range(8):
+            last = [
+                each
+                for each in covered
+                if worker in (each.scope.workers or ())
+                and each.scope.region.contains(Time((hour * HOURS,)))
+            ]
+            state = "missing" if not last else "stale" if last[-1].code else "current"
+            expected[state] += 1
+    assert standing_in(plan, covered).as_json() == expected
+
+
+def test_partial_orders_are_counted_by_their_frontiers(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path)
+    times = [(epoch, event) for epoch in range(4) for event in range(4)]
+    lay_tape(lake, NAME, ["a"], times, (4, 4), time_type=PAIR)
+    place = Told(lake, declared(little_stream(tmp_path)))
+    plan = place.plan(partial=True)
+    played = Region(Box.everything(PAIR), Antichain.of([Time((2, 1))]))
+    scope = Scope(plan.target, (0,), played)
+    found = standing_in(plan, [coverage.Covered("r", 1, NAME, scope, "", "", 0, 0)])
+    inside = sum(played.contains(Time(time)) and plan.region.contains(Time(time)) for time in times)
+    assert 0 < inside < len(times)
+    assert found.current == inside
+
+
+def test_workers_are_missing_in_four_ways(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path)
+    lay_tape(
+        lake, NAME, ["a", "b", "late"], [(n * HOURS,) for n in range(10)], (8 * HOURS,),
+        opened={"late": (6 * HOURS,)},
+    )  # fmt: skip
+    stream = little_stream(tmp_path, workers=ByColumn("place", labels=("a", "b", "never")))
+    place = Told(lake, declared(stream))
+    plan = place.plan(workers=("a", "late"), until="1970-01-01T05:00:00Z")
+    states = summary.worker_states(plan.tape, plan.cut)
+    played = summary.played(plan.tape, plan.cut, tuple(plan.workers), plan.region).by_worker
+    found = absent_from(plan, place.declarations, states, played)
+    assert (found.left_out, found.silent, found.not_on_tape) == (("b",), ("late",), ("never",))
+    assert found.behind == {}
+    far = place.plan(workers=("a", "late"), until="1970-01-01T09:00:00Z")
+    behind = absent_from(far, place.declarations, states, played).behind
+    assert behind == {"a": (Time((8 * HOURS,)),), "late": (Time((8 * HOURS,)),)}
+    by_key = declared(little_stream(tmp_path, workers=ByKey(("id",), 2)))
+    assert absent_from(plan, by_key, states, played).not_on_tape == ("0", "1")

@@ -1,0 +1,215 @@
+"""Figures for monitoring: gathered without a JVM, and told as a collector reads them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from capstan.cli import main
+from capstan.core.config import Declarations
+from capstan.core.times import Box, TimeType
+from capstan.core.times import Kind as TimeKind
+from capstan.core.times.region import Region
+from capstan.errors import BadRequest
+from capstan.reporting.frontier_history import Line, Progress
+from capstan.reporting.index_scan import Scanned
+from capstan.reporting.metrics import METRICS, Kind, Sample, dotted, lake_samples, prometheus
+from capstan.reporting.metrics.collect import events_per_second, frontier_samples
+from capstan.reporting.stream_view import StreamView
+from capstan.storage.lake import Lake
+from capstan.storage.tape.tape import Cut
+from tests.support.jvmless_lake import Books, lay_tape
+from tests.support.recorded_tapes import Recorded
+from tests.support.sample_streams import declared, little_stream
+
+AT = datetime(2024, 6, 1, 12, tzinfo=UTC)
+NOTHING = Declarations(Path("streams.yaml"), {}, {}, {}, {})
+ODD = 'a "quoted" name\\with\nall of it'
+FLIGHTS = Recorded("flights", ["EWR", ODD], commits=5, slower={1: 2}, late={"late": 3, "ahead": 7})
+
+
+@pytest.fixture
+def lake(tmp_path):
+    found = Lake.at(tmp_path / "lake")
+    FLIGHTS.lay(found)
+    FLIGHTS.verified(found, 2, AT)
+    return found
+
+
+def of(samples, metric):
+    return {each.labels: each.value for each in samples if each.metric == metric}
+
+
+def test_a_tape_is_told_in_figures(lake):
+    found = lake_samples(lake, NOTHING)
+    own = ("flights",)
+    # A worker has one event to begin with, and 6 pairs a commit; the slower one 4.
+    assert of(found, "stream_readable") == {own: 1}
+    assert of(found, "stream_closed") == {own: 0}
+    assert of(found, "events_total") == {own: 2 + 5 * 2 * (6 + 4)}
+    assert of(found, "records_total") == {own: 5 * (6 + 4)}
+    assert of(found, "commits_total") == {own: 5}
+    assert of(found, "late_records_total") == {("flights", "ahead"): 7, ("flights", "late"): 3}
+    assert of(found, "unverified_commits") == {own: 2}
+    assert of(found, "unverified_events") == {own: 2 * 2 * (6 + 4)}
+    tables = {("flights", name) for name in ("events", "records", "late", "workers")}
+    assert set(of(found, "files")) == set(of(found, "bytes")) == tables
+    assert of(found, "files")["flights", "events"] == 5
+    assert of(found, "bytes")["flights", "events"] == sum(
+        path.stat().st_size for path in Path(lake.stream("flights").events).glob("*.parquet")
+    )
+
+
+def test_frontiers_are_told_as_moments_and_lags(lake):
+    found = lake_samples(lake, NOTHING)
+    lags = of(found, "worker_frontier_lag_seconds")
+    fast, slow = (FLIGHTS.frontier(worker, 4) for worker in (0, 1))
+    assert of(found, "frontier_timestamp_seconds") == {("flights",): slow.timestamp()}
+    # The fast one has sent up to one step before what it holds.
+    behind = (fast - FLIGHTS.step - slow).total_seconds()
+    assert lags == {("flights", "EWR"): 0, ("flights", ODD): behind}
+    assert of(found, "frontier_lag_seconds") == {("flights",): behind}
+
+
+def view(kind, greatest, *held):
+    """A stream whose workers hold these values."""
+    coordinate = TimeType.of(t=kind).coordinates[0]
+    lines = [Line(n, f"w{n}", 0, 9, 9, (), last) for n, last in enumerate(held)]
+    progress = Progress((), tuple(lines), (), Scanned(0, 0, 0))
+    cut = Cut(3, 3)
+    return StreamView("s", "", cut, (coordinate,), progress, greatest, {}, None, (), None)
+
+
+def test_frontiers_that_are_days_are_told_in_seconds():
+    found = list(frontier_samples(view(TimeKind.DATE, 9, 7, 8)))
+    assert of(found, "frontier_timestamp_seconds") == {("s",): 7 * 86_400}
+    assert of(found, "frontier_lag_seconds") == {("s",): 2 * 86_400}
+    assert of(found, "worker_frontier_lag_seconds")["s", "w1"] == 86_400
+
+
+def test_frontiers_that_are_numbers_are_told_as_they_are():
+    found = list(frontier_samples(view(TimeKind.BIGINT, 9, 7, 8)))
+    assert of(found, "frontier_value") == {("s",): 7}
+    assert of(found, "frontier_lag_value") == {("s",): 2}
+    assert of(found, "worker_frontier_lag_value") == {("s", "w0"): 2, ("s", "w1"): 1}
+
+
+def test_what_has_promised_nothing_yet_has_no_lag():
+    found = list(frontier_samples(view(TimeKind.BIGINT, 9, 0, 8)))
+    assert of(found, "frontier_value") == of(found, "frontier_lag_value") == {}
+    assert of(found, "worker_frontier_lag_value") == {("s", "w1"): 1}
+
+
+def test_a_closed_stream_is_told_as_such():
+    found = list(frontier_samples(view(TimeKind.BIGINT, 9, None, None)))
+    assert found == [Sample("stream_closed", 1, ("s",))]
+
+
+def test_what_was_never_verified_is_all_unverified(tmp_path):
+    lake = Lake.at(tmp_path)
+    FLIGHTS.lay(lake)
+    found = lake_samples(lake, NOTHING)
+    assert of(found, "unverified_commits") == {("flights",): 5}
+    assert of(found, "unverified_events") == of(found, "events_total")
+
+
+def test_runs_are_counted_by_what_came_of_them(lake):
+    books = Books(lake, "flights", lake.table("t"))
+    region = Region(Box((None,), (None,)))
+    for run in ("a-00000001-1", "a-00000001-2"):
+        books.published(run, None, region)
+    books.failed("a-00000001-3", None, region)
+    found = lake_samples(lake, NOTHING)
+    counts = of(found, "runs")
+    assert sorted(counts.values()) == [1, 2]
+    assert {result for _, result in counts} == {"published", "failed"}
+    assert set(of(found, "run_timestamp_seconds")) == set(counts)
+
+
+def test_a_tape_that_cannot_be_read_hides_no_other(lake):
+    # There is an index, and nothing beside it.
+    lay_tape(lake, "torn", ["a"], [[3]], [7], time_type=TimeType.of(t=TimeKind.BIGINT))
+    declarations = declared(little_stream(Path("/nowhere")))
+    found = lake_samples(lake, declarations)
+    # A stream that is declared alone has nothing to be measured yet.
+    assert of(found, "stream_readable") == {("flights",): 1, ("torn",): 0}
+    assert {each.labels[0] for each in found} == {"flights", "torn"}
+
+
+@pytest.mark.parametrize(
+    ("commits", "rate"),
+    [
+        ([], None),
+        ([(5_000, 10)], None),
+        ([(5_000, 10), (5_000, 7)], None),
+        ([(7_000, 10), (6_000, 20), (5_000, 99)], 15.0),
+    ],
+)
+def test_how_fast_events_come(commits, rate):
+    history = [
+        {"timestamp": at, "operation": "WRITE", "operationMetrics": {"numOutputRows": str(rows)}}
+        for at, rows in commits
+    ]
+    # What rewrites files brings no events, and what makes the table has none.
+    others = [
+        {"timestamp": 1, "operation": "OPTIMIZE", "operationMetrics": {"numOutputRows": "5"}},
+        {"timestamp": 0, "operation": "CREATE TABLE"},
+    ]
+    assert events_per_second([*history, *others]) == rate
+
+
+def test_the_text_is_read_by_the_client_of_prometheus(lake):
+    samples = lake_samples(lake, NOTHING)
+    families = list(text_string_to_metric_families(prometheus(samples)))
+    found = {(s.name, tuple(s.labels.items())): s.value for f in families for s in f.samples}
+    assert found == {(f"capstan_{s.metric}", tuple(s.tags.items())): s.value for s in samples}
+    worker = (("stream", "flights"), ("worker", ODD))
+    assert ("capstan_worker_frontier_lag_seconds", worker) in found
+    kinds = {f.name: f.type for f in families}
+    assert kinds["capstan_events"] == "counter"
+    assert kinds["capstan_files"] == "gauge"
+    assert all(f.documentation for f in families)
+
+
+def test_names_are_those_of_prometheus():
+    for metric in METRICS.values():
+        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
+        assert not metric.about.endswith(".")
+
+
+def test_a_sample_has_a_value_for_each_label():
+    with pytest.raises(ValueError, match="labels"):
+        Sample("files", 1, ("flights",))
+
+
+def test_dotted_names_keep_their_parts_apart():
+    assert dotted(Sample("files", 1, ("flights", "events"))) == "capstan.files.flights.events"
+    assert dotted(Sample("worker_frontier_lag_seconds", 1, ("s", "a.b c/ü"))) == (
+        "capstan.worker_frontier_lag_seconds.s.a_b_c__"
+    )
+
+
+def test_the_command_prints_them_or_leaves_them_in_a_file(lake, tmp_path, capsys):
+    where = ["--lake", lake.root]
+    assert main([*where, "metrics"]) == 0
+    printed = capsys.readouterr().out
+    assert 'capstan_events_total{stream="flights"} 102\n' in printed
+    file = tmp_path / "capstan.prom"
+    assert main(["--json", *where, "metrics", "--output", str(file)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert file.read_text(encoding="utf-8") == printed
+    assert {"metric": "commits_total", "value": 5, "labels": {"stream": "flights"}} in (
+        told["samples"]
+    )
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["capstan.prom"]
+    assert main([*where, "metrics", "--output", str(tmp_path / "no" / "file")]) == 2
+    assert "CAP-OUTPUT" in capsys.readouterr().err
+
+
+def test_there_has_to_be_a_lake(tmp_path):
+    with pytest.raises(BadRequest, match="CAP-LAKE"):
+        lake_samples(Lake.at(tmp_path / "none"), NOTHING)

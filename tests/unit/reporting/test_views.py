@@ -1,0 +1,566 @@
+"""What pages show of a lake, read from tables that no JVM has written."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from capstan.core.config import Declarations, Replay
+from capstan.core.times import Box
+from capstan.core.times.region import Region
+from capstan.errors import BadRequest, Broken
+from capstan.reporting.commit_history import view_course
+from capstan.reporting.coverage_view import NoCoverage, view_coverage
+from capstan.reporting.frontier_history import POINTS, read_progress
+from capstan.reporting.html import coverage_plot, fill_query
+from capstan.reporting.index_scan import COLUMNS
+from capstan.reporting.run_view import list_runs, view_run
+from capstan.reporting.stream_view import (
+    NoView,
+    StreamView,
+    stream_names,
+    view_payload,
+    view_stream,
+    view_streams,
+)
+from capstan.reporting.table_view import view_tables
+from capstan.storage import delta
+from capstan.storage import table_cache as opened
+from capstan.storage.delta import note_text
+from capstan.storage.lake import Lake
+from capstan.storage.ledger.region_json import region_text
+from capstan.storage.ledger.tables import read_rows
+from capstan.storage.tape import index as summary
+from capstan.storage.tape.tape import newest_cut, open_tape
+from tests.support.jvmless_lake import Books, lay_tape
+from tests.support.recorded_tapes import START, Recorded, write
+from tests.support.sample_streams import little_stream
+
+HOUR = 3_600_000_000
+AT = datetime(2024, 6, 1, 12, tzinfo=UTC)
+NOTHING = Declarations(Path("streams.yaml"), {}, {}, {}, {})
+
+
+def micros(moment):
+    return int(moment.timestamp()) * 1_000_000
+
+
+@pytest.fixture
+def lake(tmp_path):
+    return Lake.at(tmp_path)
+
+
+def test_an_empty_lake_has_nothing_to_show(lake):
+    assert stream_names(lake, NOTHING) == []
+    assert list_runs(lake) == []
+    assert view_streams(lake, NOTHING, []) == []
+
+
+def test_a_stream_is_shown_as_its_tape_has_it(lake):
+    recorded = Recorded("s", ["EWR", "JFK"], commits=5, slower={1: 2}, late={"late": 3, "ahead": 7})
+    recorded.lay(lake)
+    recorded.verified(lake, 2, AT)
+    view = view_stream(lake, NOTHING, "s")
+    assert isinstance(view, StreamView)
+    assert view.progress.commits == (0, 1, 2, 3, 4)
+    for worker, line in enumerate(view.progress.lines):
+        assert line.frontier == tuple(micros(recorded.frontier(worker, c)) for c in range(5))
+    tape = open_tape(lake, "s")
+    told = summary.worker_states(tape, newest_cut(tape))
+    assert [(s.label, s.events, s.records) for s in told] == [
+        (line.label, line.events, line.records) for line in view.progress.lines
+    ]
+    assert view.frontier == micros(recorded.frontier(1, 4))
+    # The last record is one step before the faster worker's frontier.
+    assert view.greatest == micros(recorded.frontier(0, 4)) - HOUR
+    assert [view.lag(line) for line in view.progress.lines] == [0, 9 * HOUR]
+    assert view.behind == 9 * HOUR
+    assert list(view.late.items()) == [("ahead", 7), ("late", 3)]
+    assert view.checked is not None
+    assert (view.checked.commit, view.checked.at) == (2, AT)
+    payload = view_payload(lake, "s")
+    assert (payload.columns, payload.files, payload.bytes) == ((("n", "int64"),), 0, 0)
+
+
+def test_a_commit_that_comes_later_is_read_and_nothing_else_is_read_again(lake, monkeypatch):
+    Recorded("s", ["a"], commits=1).lay(lake)
+    first = view_stream(lake, NOTHING, "s")
+    assert view_stream(lake, NOTHING, "s") is first
+    Recorded("s", ["a"]).verified(lake, 0, AT)
+    second = view_stream(lake, NOTHING, "s")
+    assert isinstance(second, StreamView)
+    assert second.checked is not None
+    write(lake.stream("s").events, Recorded("s", ["a"])._events(0, 1))
+    third = view_stream(lake, NOTHING, "s")
+    assert isinstance(third, StreamView)
+    assert third.cut.commit == 1
+    assert third.progress.events > second.progress.events
+
+
+def test_tables_that_stay_open_are_read_again_after_each_commit(lake):
+    opened.keep()
+    try:
+        Recorded("s", ["a"], commits=1).lay(lake)
+        path = lake.stream("s").events
+        first = delta.open_table(path)
+        assert delta.open_table(path) is first
+        kept = Books(lake, "s", lake.table("t"))
+        for number in (1, 2):
+            kept.stepped(f"t-0000000{number}-1", "failed", {"error": "x"})
+            assert len(read_rows(lake, "runs")) == len(read_rows(lake, "runs")) == number
+        write(path, Recorded("s", ["a"])._events(0, 1))
+        second = delta.open_table(path)
+        assert (first.version(), second.version()) == (1, 2)
+        Path(lake.root, "streams").rename(Path(lake.root, "gone"))
+        with pytest.raises(Broken) as refused:
+            delta.open_table(path)
+        assert refused.value.code == "CAP-TABLE"
+    finally:
+        opened.let_go()
+    assert delta.open_table(lake.ledger("runs")) is not delta.open_table(lake.ledger("runs"))
+
+
+def test_a_stream_of_the_same_name_made_anew_is_another_one(tmp_path):
+    found = []
+    for commits in (2, 2):
+        lake = Lake.at(tmp_path)
+        Recorded("s", ["a"], commits=commits, pairs=3 + len(found)).lay(lake)
+        found.append(view_stream(lake, NOTHING, "s"))
+        (tmp_path / "streams").rename(tmp_path / f"gone-{len(found)}")
+    assert [view.progress.events for view in found] == [13, 17]
+
+
+def test_a_tape_of_a_million_events_costs_four_columns_and_a_bounded_picture(lake):
+    recorded = Recorded("long", [f"w{n}" for n in range(5)], commits=4, pairs=25_000)
+    recorded.lay(lake)
+    tape = open_tape(lake, "long")
+    progress = read_progress(tape, newest_cut(tape))
+    assert recorded.events == 1_000_005
+    assert progress.scanned.rows == progress.events == recorded.events
+    assert progress.scanned.columns == len(COLUMNS) == 4
+    assert progress.scanned.files == 4
+    assert progress.lines[0].last == micros(recorded.frontier(0, 3))
+
+
+@pytest.mark.parametrize("commits", [1, POINTS - 1, POINTS, POINTS + 1])
+def test_of_many_commits_a_bounded_number_is_drawn(lake, commits):
+    recorded = Recorded("s", ["a"], commits=1, pairs=1)
+    recorded.lay(lake)
+    further = [recorded._events(0, commit) for commit in range(1, commits)]
+    if further:
+        write(lake.stream("s").events, pa.concat_tables(further))
+    tape = open_tape(lake, "s")
+    progress = read_progress(tape, newest_cut(tape), points=POINTS)
+    assert len(progress.commits) == min(commits, POINTS)
+    assert progress.commits[0] == 0
+    assert progress.commits[-1] == commits - 1
+    assert progress.newest[0].commit == commits - 1
+    assert len(progress.newest) <= POINTS
+
+
+def test_moments_of_commits_are_those_of_their_files(lake):
+    Recorded("s", ["a", "b"], commits=3).lay(lake)
+    view = view_stream(lake, NOTHING, "s")
+    assert isinstance(view, StreamView)
+    course = view_course(lake, view)
+    files = pa.table(deltalake.DeltaTable(lake.stream("s").events).get_add_actions(flatten=True))
+    written = sorted(files["modification_time"].to_pylist())
+    assert [at and round(at.timestamp() * 1000) for at in course.moments] == written
+    assert course.greatest == tuple(
+        micros(Recorded("s", ["a"]).frontier(0, commit)) - HOUR for commit in range(3)
+    )
+
+
+def test_moments_of_commits_that_share_a_file_are_those_of_the_log(lake):
+    recorded = Recorded("s", ["a"], commits=1)
+    recorded.lay(lake)
+    path = lake.stream("s").events
+    for commit in (1, 2, 3):
+        note = deltalake.CommitProperties(
+            custom_metadata={"userMetadata": note_text({"commit": commit}, f"t{commit}")}
+        )
+        deltalake.write_deltalake(
+            path, recorded._events(0, commit), mode="append", commit_properties=note
+        )
+    deltalake.DeltaTable(path).optimize.compact()
+    view = view_stream(lake, NOTHING, "s")
+    assert isinstance(view, StreamView)
+    course = view_course(lake, view)
+    # The first commit was written by someone who leaves no note.
+    assert course.moments[0] is None
+    logged = [
+        entry["timestamp"] for entry in deltalake.DeltaTable(path).history()
+        if "userMetadata" in entry
+    ]  # fmt: skip
+    found = [round(at.timestamp() * 1000) for at in course.moments[1:] if at]
+    assert found == sorted(logged)
+    # Which records came by then is not to be told from one file of all.
+    assert course.greatest == (None, None, None, view.greatest)
+
+
+def test_a_worker_that_has_said_nothing_is_at_the_start(lake):
+    lay_tape(lake, "s", ["a", "b"], [(5 * HOUR,)], (9 * HOUR,))
+    write(
+        lake.stream("s").workers,
+        _table(lake.stream("s").workers, {"worker": 7, "label": "silent", "opened_commit": 0}),
+    )
+    tape = open_tape(lake, "s")
+    lines = read_progress(tape, newest_cut(tape)).lines
+    assert [line.last for line in lines] == [9 * HOUR, 9 * HOUR, tape.time_type.minimum[0]]
+
+
+def test_a_tape_that_was_taken_as_it_was_is_shown_as_far_as_it_goes(lake):
+    lay_tape(lake, "s", ["a"], [(5 * HOUR,)], (9 * HOUR,))
+    events = lake.stream("s").events
+    update = {"time": {"event": None}, "diff": 1}
+    nothing = {"worker": 0, "seq": None, "commit": 0, "batch": 0}
+    for row in (
+        {**nothing, "worker": None, "updates": [{"time": {"event": AT}, "diff": 1}]},
+        {**nothing, "worker": 99, "updates": [{"time": {"event": AT}, "diff": 1}]},
+        {**nothing, "updates": [update, {"time": None, "diff": 1}, {"time": {"event": AT}}]},
+        {**nothing, "updates": [None], "records": 5},
+        {**nothing, "kind": "messages"},
+    ):
+        write(events, _table(events, row))
+    tape = open_tape(lake, "s")
+    (line,) = read_progress(tape, newest_cut(tape)).lines
+    assert (line.last, line.events, line.records) == (9 * HOUR, 5, 6)
+
+
+def test_a_closed_worker_holds_nothing(lake):
+    lay_tape(lake, "s", ["a"], [(5 * HOUR,)], None)
+    tape = open_tape(lake, "s")
+    line = read_progress(tape, newest_cut(tape)).lines[0]
+    assert (line.last, line.frontier) == (None, (None,))
+
+
+def test_a_tape_that_cannot_be_read_does_not_hide_the_others(lake):
+    Recorded("good", ["a"]).lay(lake)
+    Recorded("newer", ["a"]).lay(lake)
+    log = Path(lake.stream("newer").events) / "_delta_log" / f"{0:020}.json"
+    log.write_text(log.read_text().replace('"capstan.format":"1"', '"capstan.format":"99"'))
+    stream = little_stream(Path("source"), name="declared", description="of nothing")
+    declared = Declarations(Path("streams.yaml"), {"declared": stream}, {}, {}, {})
+    names = stream_names(lake, declared)
+    assert names == ["declared", "good", "newer"]
+    there, good, newer = view_streams(lake, declared, names)
+    assert isinstance(there, NoView)
+    assert (there.error, there.description) == (None, "of nothing")
+    assert isinstance(good, StreamView)
+    assert isinstance(newer, NoView)
+    assert newer.error is not None
+    assert newer.error.code == "CAP-FORMAT"
+
+
+def test_a_file_that_is_gone_is_told_by_its_name(lake):
+    Recorded("good", ["a"]).lay(lake)
+    Recorded("bad", ["a"]).lay(lake)
+    gone = next(Path(lake.stream("bad").events).glob("*.parquet"))
+    gone.unlink()
+    bad, good = view_streams(lake, NOTHING, ["bad", "good"])
+    assert isinstance(good, StreamView)
+    assert isinstance(bad, NoView)
+    assert bad.error is not None
+    assert bad.error.code == "CAP-DAMAGED"
+    assert gone.name in bad.error.message
+
+
+@pytest.mark.parametrize("folder", ["a lake", "läke#1"])
+def test_a_lake_may_have_any_place(tmp_path, folder):
+    lake = Lake.at(tmp_path / folder)
+    Recorded("s", ["a"], late={"late": 2}).lay(lake)
+    (view,) = view_streams(lake, NOTHING, ["s"])
+    assert isinstance(view, StreamView)
+    assert (view.progress.lines[0].label, view.late) == ("a", {"late": 2})
+
+
+def test_each_tape_has_what_was_found_sound_of_it_alone(lake):
+    for name, commit in (("one", 1), ("two", 3)):
+        Recorded(name, ["a"]).lay(lake)
+        Recorded(name, ["a"]).verified(lake, commit, AT)
+    Recorded("three", ["a"]).lay(lake)
+    views = view_streams(lake, NOTHING, ["one", "two", "three"])
+    found = [view.checked for view in views if isinstance(view, StreamView)]
+    assert [each and each.commit for each in found] == [1, 3, None]
+
+
+@pytest.mark.parametrize("name", ["../x", "a'b", "x;y", "", "X", "a" * 65])
+def test_what_names_no_stream_is_looked_up_nowhere(lake, name):
+    with pytest.raises(BadRequest) as refused:
+        view_stream(lake, NOTHING, name)
+    assert refused.value.code == "CAP-NAME"
+
+
+# Runs
+
+
+CERTIFICATE = {
+    "stream": "s", "cut": 0, "workers": ["a"], "records": 5, "times": 2, "fingerprint": "f" * 32,
+    "since": "2024-05-01T00:00:00.000000Z", "until": None, "frontier": [], "complete": True,
+    "not_covered": {"workers": ["b"], "incomplete_from": None, "asked_until": None},
+    "late": {"late": 2}, "transform": None, "mode": "replace", "target": "t", "target_version": 3,
+    "attempt": 1, "audit": {"kind": "copy", "passed": True, "cells": 2, "differing": 0},
+}  # fmt: skip
+
+
+def books(lake):
+    return Books(lake, "s", lake.table("t"))
+
+
+def test_runs_are_shown_by_their_last_step(lake):
+    kept = books(lake)
+    request = {"request": {"into": "t"}, "certificate": CERTIFICATE}
+    for number, steps in enumerate(
+        [
+            [("intent", request)],
+            [("intent", request), ("audited", {"audit": CERTIFICATE["audit"]})],
+            [("intent", request), ("done", CERTIFICATE)],
+            [("intent", request), ("done", CERTIFICATE), ("rolled-back", {"target_version": 4})],
+            [("failed", {"error": "CAP-AUDIT", "message": "no", "cells": 9, "differing": 2})],
+        ]
+    ):
+        for step, detail in steps:
+            kept.stepped(f"t-0000000{number}-1", step, detail)
+    runs = list_runs(lake)
+    assert [run.state for run in runs] == [
+        "failed", "rolled back", "published", "audited", "stopped",
+    ]  # fmt: skip
+    failed, _, published, audited, stopped = runs
+    assert failed.error["error"] == "CAP-AUDIT"
+    assert (failed.audit["passed"], failed.audit["differing"]) == (False, 2)
+    assert published.audit == audited.audit == CERTIFICATE["audit"]
+    assert published.published
+    assert not audited.published
+    assert stopped.certificate["records"] == 5
+    assert stopped.request == {"into": "t"}
+    kept.claimed(stopped.run, [0], days(1, 3), lives=timedelta(days=36_500))
+    assert list_runs(lake, run=stopped.run)[0].state == "begun"
+
+
+@pytest.mark.parametrize("name", ["t-00000000-1", "../t-00000000-1", "'", "", "t-00000000-1' OR 1"])
+def test_a_run_that_is_not_there(lake, name):
+    books(lake).stepped("t-11111111-1", "failed", {"error": "x"})
+    with pytest.raises(BadRequest) as refused:
+        view_run(lake, name)
+    assert refused.value.code == "CAP-RUN"
+
+
+# Coverage
+
+
+DAY = 24 * HOUR
+
+
+def days(first, last):
+    """The region of days of May 2024, the last one excluded."""
+    begin = micros(START)
+    return Region(Box((begin + (first - 1) * DAY,), (begin + (last - 1) * DAY,)))
+
+
+@pytest.fixture
+def covered(lake):
+    """May 2024: days 1 and 2 are written, 3 failed, 4 and 5 are not, from 6 it is not complete."""
+    begin = micros(START)
+    times = [(begin + n * HOUR,) for n in range(0, 24 * 6, 6)]
+    lay_tape(lake, "little", ["a", "b"], times, (begin + 5 * DAY,))
+    kept = Books(lake, "little", lake.table("t"))
+    kept.published("t-00000001-1", [0, 1], days(1, 3))
+    kept.failed("t-00000002-1", [0, 1], days(3, 4))
+    return lake
+
+
+def declared(**changes):
+    replay = Replay(
+        **{
+            "name": "r", "stream": "little", "target": "t", "since": START,
+            "until": START + timedelta(days=7), "schedule": "@daily", **changes,
+        }
+    )  # fmt: skip
+    stream = little_stream(Path("source"))
+    return Declarations(Path("streams.yaml"), {"little": stream}, {}, {}, {"r": replay})
+
+
+def test_the_calendar_has_a_state_for_each_day(covered):
+    view = view_coverage(covered, declared(), "r")
+    assert not isinstance(view, NoCoverage)
+    found = {cell.name: cell.state for cell in view.cells}
+    assert list(found.items()) == [
+        ("2024-05-01", "covered"),
+        ("2024-05-02", "covered"),
+        ("2024-05-03", "failed"),
+        ("2024-05-04", "gap"),
+        ("2024-05-05", "gap"),
+        ("2024-05-06", "incomplete"),
+        ("2024-05-07", "incomplete"),
+    ]
+    assert (view.years, view.year, view.total, view.state) == ((2024,), 2024, 7, "failed")
+    assert [(s.state, s.intervals) for s in view.stretches] == [
+        ("covered", 2), ("failed", 1), ("gap", 2), ("incomplete", 2),
+    ]  # fmt: skip
+    gap = view.stretches[2]
+    assert gap.workers == ("a", "b")
+    assert view.request(gap.since, gap.until, gap.workers) == {
+        "replay": "r",
+        "stream": "little",
+        "into": "t",
+        "workers": ["a", "b"],
+        "since": "2024-05-04",
+        "until": "2024-05-06",
+        "transform": None,
+        "pipeline": None,
+        "sink": None,
+        "mode": "replace",
+        "keys": [],
+        "approve": False,
+    }
+
+
+def test_of_a_replay_that_appends_nothing_is_offered_that_stands(covered):
+    """Day 4 lacks worker b alone, and days 1 and 2 were written by other code."""
+    kept = Books(covered, "little", covered.table("t"), _claims=5, _version=5)
+    kept.published("t-00000003-1", [0], days(4, 5))
+    part = Region(Box((days(5, 6).box.since[0],), (days(5, 6).box.since[0] + HOUR,)))
+    kept.published("t-00000004-1", [0, 1], part)
+    for mode in ("replace", "append"):
+        view = view_coverage(covered, declared(mode=mode), "r")
+        offered = {each.since[:10]: each.fillable for each in view.stretches}
+        cells = {cell.name: cell.fillable for cell in view.cells}
+        replaces = mode == "replace"
+        assert (offered["2024-05-03"], cells["2024-05-03"]) == (True, True)
+        # Stretch and cell name the worker that is missing.
+        assert (offered["2024-05-04"], cells["2024-05-04"]) == (True, True)
+        assert (offered["2024-05-05"], cells["2024-05-05"]) == (replaces, replaces)
+        kept_links = coverage_plot(view, "/fill").count("/fill?")
+        assert kept_links == sum(cells.values())
+
+    # What follows comes by once more: nothing is played there before it.
+    for mode in ("replace", "append"):
+        view = view_coverage(covered, declared(mode=mode, follow="nightly", until=None), "r")
+        offered = {each.state: each.fillable for each in view.stretches}
+        assert offered["gap"] == any(c.fillable for c in view.cells) == (mode == "replace")
+
+    stale = Books(covered, "little", covered.table("t"), "x", "f00", _claims=9, _version=9)
+    stale.published("t-00000005-1", [0, 1], days(1, 3))
+    for mode in ("replace", "append"):
+        view = view_coverage(covered, declared(mode=mode), "r")
+        first = view.stretches[0]
+        assert (first.state, first.fillable) == ("stale", mode == "replace")
+        assert view.cells[0].fillable == (mode == "replace")
+
+
+def test_hours_of_a_day_become_its_worst(covered):
+    view = view_coverage(covered, declared(schedule="@hourly"), "r")
+    assert not isinstance(view, NoCoverage)
+    assert view.total == 7 * 24
+    assert {cell.name: cell.intervals for cell in view.cells}["2024-05-03"] == 24
+    worst = {cell.name: cell.state for cell in view.cells}
+    assert worst["2024-05-03"] == "failed"
+    assert worst["2024-05-05"] == "gap"
+
+
+def test_a_cell_leads_to_what_is_missing_alone(covered):
+    kept = Books(covered, "little", covered.table("t"), _claims=5, _version=5)
+    noon = Region(
+        Box((micros(START) + 4 * DAY + 10 * HOUR,), (micros(START) + 4 * DAY + 12 * HOUR,))
+    )
+    # Of the fourth day worker 0 is written, of the fifth two hours of both.
+    kept.published("t-00000004-1", [0], days(4, 5))
+    kept.published("t-00000005-1", [0, 1], noon)
+    view = view_coverage(covered, declared(schedule="@hourly"), "r")
+    assert not isinstance(view, NoCoverage)
+    cells = {cell.name: cell for cell in view.cells}
+    fourth, fifth = cells["2024-05-04"], cells["2024-05-05"]
+    assert fourth.workers == ("b",)
+    assert parse_qs(fill_query(view, fourth))["workers"] == ["b"]
+    assert (fourth.since[:16], fourth.until[:16]) == ("2024-05-04T00:00", "2024-05-05T00:00")
+    assert fifth.workers == ("a", "b")
+    assert (fifth.since[:16], fifth.until[:16]) == ("2024-05-05T00:00", "2024-05-05T10:00")
+
+
+def test_the_year_that_is_asked_for_is_shown(covered):
+    both = declared(since=START - timedelta(days=200), until=START + timedelta(days=7))
+    view = view_coverage(covered, both, "r")
+    assert not isinstance(view, NoCoverage)
+    assert (view.years, view.year) == ((2023, 2024), 2024)
+    other = view_coverage(covered, both, "r", year=2023)
+    assert not isinstance(other, NoCoverage)
+    assert {cell.name[:4] for cell in other.cells} == {"2023"}
+    unknown = view_coverage(covered, both, "r", year=1999)
+    assert not isinstance(unknown, NoCoverage)
+    assert unknown.year == 2024
+
+
+def test_what_cannot_be_told_says_why(lake):
+    view = view_coverage(lake, declared(), "r")
+    assert isinstance(view, NoCoverage)
+    assert view.error.code == "CAP-STREAM"
+
+
+def test_a_publish_shows_at_once(covered):
+    view_coverage(covered, declared(), "r")
+    kept = Books(covered, "little", covered.table("t"), _claims=5, _version=5)
+    kept.published("t-00000003-1", [0, 1], days(3, 6))
+    view = view_coverage(covered, declared(), "r")
+    assert not isinstance(view, NoCoverage)
+    assert view.counts["gap"] == view.counts["failed"] == 0
+
+
+def test_a_retirement_shows_at_once(covered):
+    """What has lost its records is offered to be filled no more."""
+    before = view_coverage(covered, declared(), "r")
+    assert not isinstance(before, NoCoverage)
+    assert (before.counts["gap"], before.counts["retired"]) == (2, 0)
+    row = {
+        "stream": "little",
+        "tape": str(delta.open_table(covered.stream("little").events).metadata().id),
+        "at": datetime.now(UTC),
+        "region": region_text(days(1, 5)),
+        "cut": 0,
+        "records": 2,
+        "state": "begun",
+    }
+    write(covered.ledger("retired"), pa.table({name: [value] for name, value in row.items()}))
+    view = view_coverage(covered, declared(), "r")
+    assert not isinstance(view, NoCoverage)
+    assert (view.counts["gap"], view.counts["retired"]) == (1, 2)
+    assert {cell.name: cell.state for cell in view.cells}["2024-05-04"] == "retired"
+
+
+def test_of_each_table_is_told_what_stands_in_it_and_who_wrote_it(covered):
+    path = covered.table("t")
+    kept = Books(covered, "little", path, "by_day", "f00", _claims=5, _version=5)
+    kept.published("t-00000003-1", [1], days(2, 3))
+    kept.published("t-00000004-1", None, days(4, 5))
+    kept.published("t-00000005-1", None, days(5, 6))
+    kept.rolled_back("t-00000005-1", None, days(5, 6))
+    other = Books(covered, "gone", covered.table("x"), _claims=20)
+    other.published("x-00000006-1", [0, 3], days(1, 2))
+    runs = {run.run for run in list_runs(covered)}
+    near, far = view_tables(covered, runs)
+    assert (far.target, far.streams, near.target) == (covered.table("x"), ["gone"], path)
+    # Of a tape that is gone there are no labels.
+    assert far.written[0].workers == ("0", "3")
+    assert [(each.run, each.workers, each.over) for each in near.written] == [
+        ("t-00000004-1", None, False), ("t-00000003-1", ("b",), False),
+        ("t-00000001-1", ("a", "b"), True),
+    ]  # fmt: skip
+    assert [(each.transform, each.code) for each in near.written] == [
+        ("by_day", "f00"), ("by_day", "f00"), ("", ""),
+    ]  # fmt: skip
+    assert view_tables(covered, {"t-00000003-1"}, path)[0].written == near.written[1:2]
+    assert view_tables(covered, runs, "/elsewhere/y") == []
+    assert view_tables(covered, ()) == []
+    # Nothing stands in a table that is gone.
+    shutil.rmtree(covered.table("x"))
+    assert view_tables(covered, runs) == [near]
+
+
+def _table(path, row):
+    schema = deltalake.DeltaTable(path).to_pyarrow_dataset().schema
+    return pa.Table.from_pylist([row], schema=schema)

@@ -1,0 +1,217 @@
+"""Delta's jars, Kafka's and those of S3: what counts as fetched, and what does not."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from capstan.errors import Broken
+from capstan.spark import jars
+from capstan.spark.class_archive import pyspark_home
+from capstan.spark.jars import DELTA, KAFKA, S3, Jars, delta_jars, kafka_jars, s3_jars, spark_jars
+from capstan.spark.project_home import project_home
+
+ROOT = Path(__file__).parents[3]
+
+
+def make_jar(path: Path, text: str) -> bytes:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as jar:
+        jar.writestr(zipfile.ZipInfo("content"), text * 100)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and two published jars known by their hashes; Ivy is not asked."""
+    monkeypatch.setenv("CAPSTAN_HOME", str(tmp_path))
+    published = {
+        name: hashlib.sha256(make_jar(tmp_path / "published" / name, name)).hexdigest()
+        for name in ("one.jar", "two.jar")
+    }
+    monkeypatch.setattr(jars, "DELTA", replace(DELTA, files=published))
+    return tmp_path / ".cache"
+
+
+def resolver(
+    monkeypatch: pytest.MonkeyPatch, cache: Path, brings: tuple[str, ...] = ("one.jar", "two.jar")
+) -> list[Path]:
+    """Stand in for Spark's resolver; returns the list of its calls."""
+    calls: list[Path] = []
+
+    def resolve(_: Jars, ivy: Path) -> None:
+        calls.append(ivy)
+        (ivy / "jars").mkdir(parents=True)
+        for name in brings:
+            (ivy / "jars" / name).write_bytes((cache.parent / "published" / name).read_bytes())
+
+    monkeypatch.setattr(jars, "_resolve", resolve)
+    return calls
+
+
+def fetch() -> tuple[Path, ...]:
+    return jars.fetch(jars.DELTA)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_jars_that_are_missing_are_an_error_with_the_way_out(cache: Path) -> None:
+    with pytest.raises(Broken, match="CAP-JARS") as caught:
+        delta_jars()
+    assert caught.value.hint == "run `make setup`"
+    assert caught.value.fields["missing"] == ["one.jar", "two.jar"]
+
+
+def test_fetching_leaves_exactly_the_jars_and_asks_once(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = resolver(monkeypatch, cache)
+    assert fetch() == (cache / "jars" / "one.jar", cache / "jars" / "two.jar")
+    assert fetch() == delta_jars()
+    assert len(calls) == 1
+    assert names(cache / "jars") == ["one.jar", "two.jar"]
+
+
+def test_a_jar_cut_short_counts_as_missing_and_is_mended(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolver(monkeypatch, cache)
+    fetch()
+    jar = cache / "jars" / "one.jar"
+    whole = jar.read_bytes()
+    jar.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(Broken, match=re.escape("one.jar")):
+        delta_jars()
+    fetch()
+    assert jar.read_bytes() == whole
+
+
+def test_a_jar_with_other_content_is_replaced(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolver(monkeypatch, cache)
+    make_jar(cache / "jars" / "one.jar", "another version")
+    make_jar(cache / "jars" / "two.jar", "two.jar")
+    fetch()
+    assert (cache / "jars" / "one.jar").read_bytes() == (
+        cache.parent / "published" / "one.jar"
+    ).read_bytes()
+
+
+def test_what_an_interrupted_fetch_left_is_thrown_away(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = resolver(monkeypatch, cache)
+    (cache / "ivy" / "jars").mkdir(parents=True)
+    (cache / "ivy" / "jars" / "one.jar").write_bytes(b"half")
+    (cache / "ivy" / "cache").mkdir()
+    (cache / "jars").mkdir()
+    (cache / "jars" / "one.jar.4711").write_bytes(b"half")
+    fetch()
+    assert len(calls) == 1
+    assert names(cache / "jars") == ["one.jar", "two.jar"]
+    assert not (cache / "ivy" / "cache").exists()
+
+
+def test_what_is_fetched_already_is_taken_from_the_cache_of_the_resolver(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = resolver(monkeypatch, cache)
+    jars._resolve(jars.DELTA, cache / "ivy")
+    fetch()
+    assert len(calls) == 1
+
+
+def test_a_resolver_that_brings_less_is_an_error_and_nothing_counts(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolver(monkeypatch, cache, brings=("one.jar",))
+    with pytest.raises(Broken, match="not what was published: two.jar"):
+        fetch()
+    with pytest.raises(Broken, match="CAP-JARS"):
+        delta_jars()
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "found_jars"), [("KAFKA", KAFKA, kafka_jars), ("S3", S3, s3_jars)]
+)
+def test_a_connector_is_there_whole_or_not_at_all(
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    given: Jars,
+    found_jars: Callable[[], tuple[Path, ...]],
+) -> None:
+    resolver(monkeypatch, cache)
+    fetch()
+    wanted = replace(given, files=jars.DELTA.files)
+    monkeypatch.setattr(jars, name, wanted)
+    assert found_jars() == ()
+    assert spark_jars() == delta_jars()
+    make_jar(cache / wanted.name / "one.jar", "one.jar")
+    with pytest.raises(Broken, match=rf"CAP-JARS.*{wanted.name}: two.jar") as caught:
+        spark_jars()
+    assert caught.value.hint == f"run `make {wanted.make}`"
+    found = jars.fetch(wanted)
+    assert spark_jars() == (*delta_jars(), *found)
+    assert {path.parent.name for path in found} == {wanted.name}
+
+
+def test_the_connector_to_s3_is_of_spark_s_own_hadoop() -> None:
+    assert list((pyspark_home() / "jars").glob(f"hadoop-client-api-{jars.HADOOP_VERSION}.jar"))
+    # All of Amazon's SDK in one jar is fifty times as much.
+    assert not [name for name in S3.files if "bundle" in name]
+
+
+def test_the_reason_of_a_failed_fetch_is_the_line_that_says_it() -> None:
+    said = "Ivy Default Cache set to: x\n:: resolving\nServer access error at url y\nat z"
+    assert jars._reason(said) == "Server access error at url y"
+    assert jars._reason("") == "no output"
+
+
+def test_what_is_named_is_fetched_or_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fetched: list[str] = []
+    monkeypatch.setattr(jars, "main", lambda found=DELTA: fetched.append(found.name) or 0)
+    assert [jars._fetch_named(names) for names in ([], ["kafka"], ["s3", "kafka"])] == [0, 0, 0]
+    assert fetched == ["jars", "kafka", "s3", "kafka"]
+    assert jars._fetch_named(["kafka", "kafak"]) == 2
+    assert capsys.readouterr().err == "jars: kafak: there are kafka, s3\n"
+    assert len(fetched) == 4
+
+
+def test_the_versions_are_those_of_the_lock() -> None:
+    assert metadata.version("delta-spark") == jars.DELTA_VERSION
+    assert metadata.version("pyspark").startswith(f"{jars.SPARK_SERIES}.")
+    locked = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    assert f"delta-spark=={jars.DELTA_VERSION} " in locked
+    assert metadata.version("pyspark") == jars.SPARK_VERSION
+
+
+def test_locks_have_hashes_and_name_no_index() -> None:
+    for name in ("requirements.lock", "requirements-java.lock", "requirements-s3.lock"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        packages = re.split(r"\n(?=\S)", text.strip())
+        assert packages
+        for package in packages:
+            assert re.match(r"[\w.\[\]-]+==\S+", package), package
+            assert "--hash=sha256:" in package, package
+        assert "://" not in text
+        assert "--index" not in text
+
+
+def test_the_project_is_where_the_package_lies_unless_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CAPSTAN_HOME", raising=False)
+    assert project_home() == ROOT
+    monkeypatch.setenv("CAPSTAN_HOME", str(tmp_path))
+    assert project_home() == tmp_path

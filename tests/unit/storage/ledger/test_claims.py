@@ -1,0 +1,158 @@
+"""Claims: which are alive, which are dead but may still be at work, and who is in whose way."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from capstan.core.times import Box
+from capstan.core.times.region import Region
+from capstan.errors import Fenced
+from capstan.replay.execution.fencing import changed_since
+from capstan.storage import delta
+from capstan.storage.lake import Lake
+from capstan.storage.ledger import claims
+from capstan.storage.ledger.claims import LEASE, Scope
+from tests.support.jvmless_lake import Books
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+EARLY, LATE = Region(Box((0,), (10,))), Region(Box((10,), (20,)))
+A, B, NEXT_A = "t-aaaaaaaa-1", "t-bbbbbbbb-1", "t-aaaaaaaa-2"
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Books:
+    lake = Lake.at(tmp_path / "lake")
+    return Books(lake, "s", lake.table("t"), _now=datetime.now(UTC) - timedelta(minutes=5))
+
+
+def alive(books: Books) -> list[tuple[str, int]]:
+    return [(each.run, each.attempt) for each in claims.alive(books.lake)]
+
+
+def left_open(books: Books, region: Region = EARLY, run: str = B) -> list[tuple[str, int]]:
+    scope = Scope(books.target, (0,), region)
+    return [(each.run, each.attempt) for each in claims.left_open(books.lake, run, 9, scope)]
+
+
+def test_a_claim_that_was_unlocked_may_still_be_at_work(books: Books) -> None:
+    books.claimed(A, [0], EARLY)
+    assert (alive(books), left_open(books)) == ([(A, 1)], [])
+    books.released(A)
+    assert (alive(books), left_open(books)) == ([], [(A, 1)])
+    # Not in the way of other times, nor of other workers.
+    assert left_open(books, LATE) == []
+    other = Scope(books.target, (1,), EARLY)
+    assert claims.left_open(books.lake, B, 1, other) == []
+
+
+@pytest.mark.parametrize("back", [timedelta(hours=1), timedelta(days=400)])
+def test_a_clock_that_jumps_back_ends_no_claim(
+    books: Books, monkeypatch: pytest.MonkeyPatch, back: timedelta
+) -> None:
+    books.claimed(A, [0], EARLY)
+    monkeypatch.setattr(claims, "now", lambda: datetime.now(UTC) - back)
+    assert (alive(books), left_open(books)) == ([(A, 1)], [])
+    # Its holder goes on, and writes nothing new meanwhile.
+    claims.hold(books.lake, A, 1)
+
+
+@pytest.mark.parametrize("step", ["done", "failed", "rolled-back"])
+def test_an_attempt_that_has_ended_itself_is_over(books: Books, step: str) -> None:
+    books.claimed(A, [0], EARLY)
+    books.stepped(A, step, {})
+    assert (alive(books), left_open(books)) == ([], [])
+
+
+def test_one_that_was_rejected_may_still_be_published(books: Books) -> None:
+    books.claimed(A, [0], EARLY)
+    books.stepped(A, "rejected", {})
+    assert (alive(books), left_open(books)) == ([], [(A, 1)])
+
+
+def test_one_that_ran_out_or_was_taken_over_may_still_be_at_work(books: Books) -> None:
+    books.claimed(A, [0], EARLY, lives=timedelta(seconds=1))
+    books.claimed(B, [0], EARLY)
+    books.claimed(B, [0], EARLY, attempt=2)
+    assert alive(books) == [(B, 2)]
+    assert left_open(books, run="t-cccccccc-1") == [(A, 1), (B, 1)]
+
+
+def test_a_renewal_goes_on_and_one_that_comes_too_late_begins_anew(books: Books) -> None:
+    books.claimed(A, [0], EARLY, lives=timedelta(seconds=30))
+    books.claimed(B, [0], EARLY, lives=timedelta(seconds=1))
+    books.claimed(A, [0], EARLY)
+    books.claimed(B, [0], EARLY)
+    found = {each.run: each for each in claims.alive(books.lake)}
+    assert {run: each.ordinal for run, each in found.items()} == {A: 0, B: 3}
+    assert found[A].expires - found[A].at > LEASE
+
+
+@pytest.mark.parametrize("end", ["release", "step", "next attempt"])
+def test_whoever_lost_its_claim_is_fenced_before_it_commits(books: Books, end: str) -> None:
+    books.claimed(A, [0], EARLY)
+    books.stepped(A, "intent", {})
+    claims.hold(books.lake, A, 1)
+    if end == "release":
+        books.released(A)
+    elif end == "step":
+        books.stepped(A, "rejected", {})
+    else:
+        books.claimed(A, [0], EARLY, attempt=2)
+    with pytest.raises(Fenced, match="CAP-FENCED.*attempt 1 holds no more"):
+        claims.hold(books.lake, A, 1)
+
+
+def test_runs_of_one_identity_are_in_each_other_s_way_whatever_they_play(books: Books) -> None:
+    books.claimed(A, [0], EARLY)
+    (first,) = claims.alive(books.lake)
+    later = Scope(books.target, (0,), LATE)
+    assert first.meets(NEXT_A, later)
+    assert not first.meets(B, later)
+    books.released(A)
+    assert left_open(books, LATE, NEXT_A) == [(A, 1)]
+
+
+def lay_target(books: Books, *notes: dict[str, object]) -> None:
+    """A target with a commit for each note."""
+    for note in notes or ({},):
+        deltalake.write_deltalake(
+            books.target,
+            pa.table({"n": [1]}),
+            mode="append",
+            commit_properties=deltalake.CommitProperties(
+                custom_metadata={"userMetadata": delta.note_text(note, "token")}
+            ),
+        )
+
+
+def test_what_a_later_run_has_published_is_told_until_it_was_taken_back(books: Books) -> None:
+    books.published(A, [0], EARLY)
+    books.published(B, [0, 1], EARLY)
+    books.published("t-cccccccc-1", [0], LATE)
+    books.published(NEXT_A, [0], LATE)
+    scope = Scope(books.target, (0,), EARLY)
+    lay_target(books)
+    assert changed_since(books.lake, scope, 1, A) == [B, NEXT_A]
+    assert changed_since(books.lake, scope, 2, A) == [NEXT_A]
+    books.rolled_back(B, [0, 1], EARLY)
+    assert changed_since(books.lake, scope, 1, A) == [NEXT_A]
+
+
+def test_what_is_in_the_target_counts_before_any_ledger_says_so(books: Books) -> None:
+    books.published(A, [0], EARLY)
+    books.claimed(B, [0, 1], EARLY)
+    books.claimed("t-cccccccc-1", [0], LATE)
+    published = [{"run": run, "attempt": 1, "publish": True} for run in (A, B, "t-cccccccc-1")]
+    lay_target(books, {}, *published)
+    scope = Scope(books.target, (0,), EARLY)
+    assert changed_since(books.lake, scope, 1, A) == [B]
+    lay_target(books, {"run": B, "attempt": 2, "rollback": True})
+    assert changed_since(books.lake, scope, 1, A) == []

@@ -1,0 +1,141 @@
+"""What is read of ledgers: no certificates where steps are asked for, none that are settled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from pyarrow import dataset
+
+from capstan.core.times import Box
+from capstan.core.times.region import Region
+from capstan.storage.lake import Lake
+from capstan.storage.ledger import claims, runs, tables
+from capstan.storage.ledger.claims import Scope
+from capstan.storage.ledger.tables import read_rows
+from tests.support.bulk_ledger import publish_all
+from tests.support.jvmless_lake import Books
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RUNS = 1000
+
+
+class Counted:
+    """The rows of a ledger, which count the values of each column that they give."""
+
+    def __init__(self, rows: dataset.Dataset, values: Counter[str]) -> None:
+        self._rows, self._values = rows, values
+
+    def to_table(self, **asked: object) -> pa.Table:
+        found = self._rows.to_table(**asked)
+        for name in found.column_names:
+            self._values[name] += found.num_rows
+        return found
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Books:
+    lake = Lake.at(tmp_path / "lake")
+    return Books(lake, "s", lake.table("t"), _now=datetime.now(UTC) - timedelta(minutes=5))
+
+
+@pytest.fixture
+def values(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    values: Counter[str] = Counter()
+    plain = tables._rows
+    monkeypatch.setattr(tables, "_rows", lambda *asked: Counted(plain(*asked), values))
+    return values
+
+
+def hour(number: int) -> Region:
+    return Region(Box((number,), (number + 1,)))
+
+
+def laid(books: Books, **told: object) -> list[str]:
+    each = {f"t-{n:08x}-1": ((0,), hour(n)) for n in range(RUNS)}
+    publish_all(books, each, **told)  # type: ignore[arg-type]
+    return list(each)
+
+
+def test_only_the_columns_that_are_asked_for(books: Books, values: Mapping[str, int]) -> None:
+    books.published("b", [0], hour(1))
+    books.published("a", [0], hour(2))
+    rows = read_rows(books.lake, "runs", ("run", "step"), run="b")
+    assert rows == [{"run": "b", "step": "intent"}, {"run": "b", "step": "done"}]
+    assert values == {"run": 2, "step": 2, "at": 2}
+    both = read_rows(books.lake, "runs", ("run",), run=("a", "b", "c"), step="done")
+    assert both == [{"run": "b"}, {"run": "a"}]
+
+
+def test_a_tuple_may_have_what_is_not_there(books: Books) -> None:
+    books.claimed("a", [0], hour(1))
+    books.released("a")
+    found = read_rows(books.lake, "claims", ("kind",), target=(books.target, None))
+    assert [row["kind"] for row in found] == ["release", "claim"]
+    assert read_rows(books.lake, "claims", target=("elsewhere",)) == []
+
+
+def test_claims_are_judged_without_certificates(books: Books, values: Mapping[str, int]) -> None:
+    laid(books)
+    books.claimed("t-x-1", [0], hour(0))
+    books.claimed("t-y-1", [0], hour(1))
+    books.released("t-y-1")
+    assert [each.run for each in claims.alive(books.lake, books.target)] == ["t-x-1"]
+    scope = Scope(books.target, (0,), hour(1))
+    assert [each.run for each in claims.left_open(books.lake, "t-z-1", 1, scope)] == ["t-y-1"]
+    assert (values["step"], values["detail"], values["identity"]) == (2 * RUNS, 0, 0)
+
+
+def test_no_region_is_parsed_of_a_claim_that_is_over(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    laid(books)
+    parsed = []
+    plain = claims.parse_region
+    monkeypatch.setattr(claims, "parse_region", lambda text: parsed.append(text) or plain(text))
+    books.claimed("t-x-1", [0], hour(0))
+    assert len(claims.alive(books.lake)) == len(parsed) == 1
+    assert len(claims.scopes(books.lake, books.target)) == RUNS + 1
+
+
+def test_a_claim_is_gone_though_the_attempt_that_took_it_over_has_ended(books: Books) -> None:
+    books.claimed("t-x-1", [0], hour(0))
+    books.claimed("t-x-1", [0], hour(0), attempt=2)
+    books.stepped("t-x-1", "failed", {}, attempt=2)
+    assert claims.alive(books.lake, books.target) == []
+
+
+def test_only_what_is_not_settled_is_parsed(books: Books, values: Mapping[str, int]) -> None:
+    laid(books)
+    books.failed("t-x-1", [0], hour(0))
+    books.published("t-y-1", [0], hour(1))
+    books.rolled_back("t-y-1", [0], hour(1))
+    books.stepped("t-z-1", "intent", {})
+    assert list(runs.read_unsaid(books.lake, books.target)) == ["t-x-1", "t-z-1"]
+    assert values["detail"] == 2
+    assert runs.read_unsaid(books.lake, "elsewhere") == {}
+
+
+def test_of_what_is_followed_only_the_last_run_is_parsed(
+    books: Books, values: Mapping[str, int]
+) -> None:
+    *_, last = laid(books, identity="i")
+    found = runs.read_last_published(books.lake, "i")
+    assert found is not None
+    assert (found.last.run, found.last.generation, values["detail"]) == (last, RUNS, 2)
+    books.stepped("t-more-1", "intent", {}, identity="i", generation=RUNS + 1)
+    begun, stands = runs.read_last(books.lake, "i"), runs.read_last_published(books.lake, "i")
+    assert begun is not None
+    assert begun.last.run == "t-more-1"
+    assert stands == found
+    books.stepped(last, "rolled-back", {}, identity="i", generation=RUNS)
+    before = runs.read_last_published(books.lake, "i")
+    assert before is not None
+    assert before.last.generation == RUNS - 1
+    assert runs.read_last(books.lake, "other") is runs.read_last_published(books.lake, "o") is None

@@ -1,0 +1,70 @@
+"""Values that stay in memory: read once for each state, whoever asks at the same time."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from capstan.storage.table_cache import Kept
+
+THREADS = 8
+
+
+def test_of_several_who_want_the_same_one_reads():
+    kept: Kept[list[int]] = Kept()
+    begun, may_end = threading.Event(), threading.Event()
+    reads = []
+
+    def read() -> list[int]:
+        reads.append(threading.get_ident())
+        begun.set()
+        assert may_end.wait(10)
+        return [1]
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        first = pool.submit(kept.get, "a", 1, read)
+        assert begun.wait(10)
+        others = [pool.submit(kept.get, "a", 1, read) for _ in range(THREADS - 2)]
+        # Another key is not held up by it.
+        assert pool.submit(kept.get, "b", 1, lambda: [2]).result(10) == [2]
+        may_end.set()
+        assert all(other.result(10) is first.result(10) for other in others)
+    assert len(reads) == 1
+
+
+def test_whoever_waits_for_one_that_fails_reads_for_itself():
+    kept: Kept[str] = Kept()
+    begun, may_fail = threading.Event(), threading.Event()
+
+    def fail() -> str:
+        begun.set()
+        assert may_fail.wait(10)
+        raise OSError
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(kept.get, "a", 1, fail)
+        assert begun.wait(10)
+        second = pool.submit(kept.get, "a", 1, lambda: "read")
+        may_fail.set()
+        assert second.result(10) == "read"
+        with pytest.raises(OSError):
+            first.result(10)
+
+
+def test_another_state_is_read_anew_and_what_was_asked_for_last_stays():
+    kept: Kept[int] = Kept(most=2)
+    reads = []
+
+    def value(key: str, state: int) -> int:
+        def read() -> int:
+            reads.append((key, state))
+            return state
+
+        return kept.get(key, state, read)
+
+    assert [value("a", 1), value("a", 1), value("a", 2), value("a", 2)] == [1, 1, 2, 2]
+    assert [value("b", 1), value("a", 2), value("c", 1), value("a", 2)] == [1, 2, 1, 2]
+    assert value("b", 1) == 1
+    assert reads == [("a", 1), ("a", 2), ("b", 1), ("c", 1), ("b", 1)]

@@ -1,0 +1,219 @@
+"""The house: where imports may point, and how large a room may grow."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+from capstan import errors
+from capstan.cli.app import app
+from capstan.pipeline.graph import errors as dag_errors
+from capstan.pipeline.state import errors as state_errors
+
+ROOT = Path(__file__).parents[2]
+LIBRARY = ROOT / "lib"
+MODULES = sorted((LIBRARY / "capstan").rglob("*.py"))
+CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+CONTRACTS = {c["id"]: c for c in CONFIG["tool"]["importlinter"]["contracts"]}
+
+
+def name_of(module: Path) -> str:
+    return str(module.relative_to(LIBRARY))
+
+
+def imports_of(module: Path) -> set[str]:
+    """Top-level packages that a module imports, anywhere in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("contract", sorted(CONTRACTS))
+def test_imports_keep_their_direction(
+    contract: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    ended = lint_imports(
+        config_filename=str(ROOT / "pyproject.toml"),
+        limit_to_contracts=(contract,),
+        cache_dir=None,
+        no_cache=True,
+    )
+    assert ended == 0, capsys.readouterr().out
+
+
+def test_every_room_has_its_place_in_the_layers() -> None:
+    rooms = {path.stem for path in (LIBRARY / "capstan").iterdir() if path.suffix == ".py"}
+    rooms |= {path.parent.name for path in (LIBRARY / "capstan").glob("*/__init__.py")}
+    layers = " ".join(CONTRACTS["layers"]["layers"])
+    placed = set(layers.replace("(", " ").replace(")", " ").replace(":", " ").split())
+    assert rooms - {"__init__"} <= placed
+
+
+def test_pure_rooms_are_all_under_the_contract() -> None:
+    assert set(CONTRACTS["pure"]["source_modules"]) >= {
+        f"capstan.{room}"
+        for room in (
+            "errors",
+            "instrumentation",
+            "core",
+            "interop.timely",
+            "pipeline.graph",
+            "pipeline.engine",
+        )
+    }
+    assert set(CONTRACTS["pure"]["forbidden_modules"]) >= {"pyspark", "airflow"}
+
+
+def test_modules_are_at_most_400_lines_long() -> None:
+    lengths = {
+        name_of(module): len(module.read_text(encoding="utf-8").splitlines()) for module in MODULES
+    }
+    assert {name: lines for name, lines in lengths.items() if lines > 400} == {}
+
+
+ERRORS = {name for name, each in vars(errors).items() if hasattr(each, "exit_code")}
+
+
+def without_hint(module: Path) -> list[str]:
+    """Where a module makes an error that does not say what to do."""
+    calls = [
+        node
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ERRORS
+    ]
+    empty = [n for n in calls if not n.args[2:] or getattr(n.args[2], "value", "said") == ""]
+    return [f"{name_of(module)}:{node.lineno}" for node in empty]
+
+
+def test_every_error_says_what_to_do() -> None:
+    assert [place for module in MODULES for place in without_hint(module)] == []
+    rooms = [*vars(dag_errors).values(), *vars(state_errors).values()]
+    coded = {each for each in rooms if isinstance(each, type) and "CODE" in vars(each)}
+    # Of those that others are made from nothing is raised.
+    raised = coded - {base for each in coded for base in each.__bases__}
+    assert {each.__name__ for each in raised if not each.HINT} == set()
+
+
+def told(module: Path) -> str:
+    """All texts of a module, those in pieces put together as far as they are known."""
+    nodes = ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+    found = [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return "\n".join(found)
+
+
+def test_every_command_that_is_named_is_there() -> None:
+    texts = {name_of(module): told(module) for module in MODULES}
+    pages = (LIBRARY / "capstan").rglob("*.html")
+    texts |= {name_of(page): page.read_text(encoding="utf-8") for page in pages}
+    named = {
+        (name, command)
+        for name, text in texts.items()
+        for command in re.findall(r"(?:`|<code>)capstan\s+([a-z][a-z-]*)", text)
+    }
+    assert len(named) > 20
+    known = {command.name for command in app.registered_commands}
+    assert {(name, command) for name, command in named if command not in known} == set()
+
+
+def test_only_one_room_imports_airflow() -> None:
+    found = [name_of(m) for m in MODULES if "airflow" in imports_of(m)]
+    assert [name for name in found if not name.startswith("capstan/airflow/")] == []
+
+
+def test_only_the_session_module_builds_a_session() -> None:
+    builders = [
+        name_of(module)
+        for module in MODULES
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+        and node.attr == "builder"
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "SparkSession"
+    ]
+    assert set(builders) == {"capstan/spark/session.py"}
+
+
+def test_what_set_up_runs_first_needs_the_standard_library_alone() -> None:
+    own = {*sys.stdlib_module_names, "capstan"}
+    for name in ("errors.py", "instrumentation.py", "spark/project_home.py", "spark/java.py"):
+        assert imports_of(LIBRARY / "capstan" / name) <= own, name
+
+
+def _tests_text(folder: str = "*", *, by_day: bool = False) -> str:
+    """The tests of a folder; `by_day` without the files that are the night's."""
+    found = sorted((ROOT / "tests").glob(f"{folder}/**/*.py"))
+    texts = [path.read_text(encoding="utf-8") for path in found]
+    night = re.compile(r"^pytestmark = .*nightly", re.MULTILINE)
+    return "\n".join(text for text in texts if not (by_day and night.search(text)))
+
+
+def _codes() -> set[tuple[str, str]]:
+    """Codes of errors, each with the class whose `CODE` it is, or with nothing."""
+    sources = {name_of(module): module.read_text(encoding="utf-8") for module in MODULES}
+    text = "\n".join(sources.values())
+    classes = re.findall(
+        r'class (\w+)\(([\w, ]+)\):(?:(?!\nclass ).)*?\n    CODE = "(CAP-[A-Z-]+)"', text, re.S
+    )
+    owners = {code: owner for owner, _, code in classes}
+    # Of a class that others are made from nothing is raised.
+    bases = {base for _, named, _ in classes for base in named.split(", ")}
+    found = {(code, owners.get(code, "")) for code in re.findall(r'"(CAP-[A-Z0-9-]+)"', text)}
+    return {(code, owner) for code, owner in found if owner not in bases}
+
+
+def test_every_code_is_in_a_test() -> None:
+    text = _tests_text()
+    unknown = [
+        code
+        for code, owner in _codes()
+        if not re.search(rf"{code}(?![A-Z0-9-])", text)
+        if not (owner and re.search(rf"\b{owner}\b", text))
+    ]
+    assert unknown == []
+
+
+# Points after which nothing is written that goes on from what was, or that only tell people how
+# far the work has come.
+TOLD = {
+    "backfill.run",
+    "capture.begin",
+    "export.files",
+    "export.head",
+    "export.topics",
+    "import.survey",
+    "listen.connected",
+    "listen.disconnected",
+    "listen.events",
+    "listen.ready",
+    "maintain.staging",
+    "maintain.vacuumed",
+    "replay.verify",
+    "serve.sent",
+    "source.compared",
+    "state.rescaled",
+    "verify.deep",
+    "verify.events",
+}
+
+
+def test_every_point_between_two_writes_is_one_that_a_test_cuts_off_at() -> None:
+    sources = "\n".join(module.read_text(encoding="utf-8") for module in MODULES)
+    points = set(re.findall(r'\breached\(\s*f?"([a-z{}.-]+)"', sources))
+    # The name of an inserted batch's claim has what it is inserted for.
+    points = points - {"{origin}.claim"} | {"rescale.claim", "put-back.claim", "idle.claim"}
+    assert points >= TOLD
+    # What a test of the night alone cuts off is not looked at before a change lands.
+    killed = _tests_text("crash", by_day=True) + _tests_text("spark", by_day=True)
+    aimed = {point for point in points if re.search(rf'"{re.escape(point)}[":]', killed)}
+    assert points - aimed - TOLD == set()

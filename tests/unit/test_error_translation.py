@@ -1,0 +1,110 @@
+"""What breaks from outside is told by a code, the place, and what to do."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from capstan.error_translation import foreseen, reason, told
+from capstan.errors import BadRequest, Broken
+
+
+class Py4JJavaError(Exception):
+    """As py4j raises it: Java's message and all of its frames as text."""
+
+
+READING = (
+    "An error occurred while calling o47.writeAndReturnCommitData.\n"
+    ": org.apache.spark.SparkException: [FAILED_READ_FILE.{}] Encountered error while reading file "
+    "file:{}. {}SQLSTATE: KD001\n\tat org.apache.spark.sql.errors.QueryExecutionErrors$.x(Q:1)"
+)
+GONE = "File does not exist. It is possible the underlying files have been updated. "
+STREAMING = (
+    "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
+    "[FOREACH_BATCH_USER_FUNCTION_ERROR] Return Message: Traceback (most recent call last):\n"
+    '  File "/somewhere/run.py", line 164, in each\n    result = micro.capture(frame)\n'
+    "{}\n\tat java.base/java.lang.Thread.run(Thread.java:840)"
+)
+FULL = "Caused by: java.io.IOException: No space left on device"
+READ_ONLY = "terminated with exception: /l/checkpoint/.4.tmp (Read-only file system) SQLSTATE"
+NO_LOG = (
+    "An error occurred while calling o1.execute.\n: org.apache.spark.sql.delta.DeltaIOException: "
+    "[DELTA_CANNOT_CREATE_LOG_PATH] Cannot create file:/l/ledger/verified/_delta_log"
+)
+LOST = "Object at location /l/events/p.parquet not found\n \x1b[31m↳\x1b[0m No such file"
+ARROW = "{} '/l/x'. Detail: [errno 30] Read-only file system"
+KERNEL = "Kernel error: Generic delta kernel error: Expected contiguous commit files, but found gap"
+HOLE = (
+    "An error occurred while calling o1.load.\n: org.apache.spark.sql.delta.DeltaIllegalState"
+    "Exception: [DELTA_VERSIONS_NOT_CONTIGUOUS] Versions (0, 2) are not contiguous."
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "path"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/l/t/f.parquet"), "DISK-FULL", "/l/t/f"),
+        (OSError("[Errno 28] Error writing bytes: No space left on device"), "DISK-FULL", None),
+        (Py4JJavaError(STREAMING.format(FULL)), "DISK-FULL", None),
+        (PermissionError(errno.EACCES, "Permission denied", "/l/t"), "NO-ACCESS", "/l/t"),
+        (Py4JJavaError(READ_ONLY), "NO-ACCESS", "/l/checkpoint/.4.tmp"),
+        (Py4JJavaError(NO_LOG), "NO-ACCESS", "/l/ledger/verified/_delta_log"),
+        (Py4JJavaError(READING.format("NO_HINT", "/l/p-0.parquet", "")), "DAMAGED", "/l/p-0.parq"),
+        (Py4JJavaError(READING.format("FILE_NOT_EXIST", "///l/p.parquet", GONE)), "DAMAGED", "/l/"),
+        (FileNotFoundError(LOST), "DAMAGED", "/l/events/p.parquet"),
+        (Py4JJavaError(READING.format("NO_HINT", "/l/_delta_log/04.json", "")), "DAMAGED", "/l/_"),
+        (OSError(errno.EROFS, ARROW.format("Cannot create directory")), "NO-ACCESS", "/l/x"),
+        (OSError(errno.EROFS, ARROW.format("Cannot delete directory")), "NO-ACCESS", "/l/x"),
+        (OSError(errno.EROFS, ARROW.format("Cannot delete file")), "NO-ACCESS", "/l/x"),
+        (OSError(errno.ENOSPC, ARROW.format("Failed to open local file")), "NO-ACCESS", "/l/x"),
+        (ValueError(KERNEL), "DAMAGED", None),
+        (Py4JJavaError(HOLE), "DAMAGED", None),
+    ],
+)
+def test_it_has_a_code_and_its_place(error, code, path) -> None:
+    found = told(error, "unused")
+    assert (found.code, found.exit_code) == (f"CAP-{code}", 5)
+    assert found.hint not in ("", "unused")
+    place = found.fields.get("path")
+    if path is None:
+        assert place is None
+    else:
+        assert isinstance(place, str)
+        assert place.startswith(path)
+        assert found.message.endswith(f": {place}")
+
+
+def test_a_damaged_log_is_told_apart_from_a_damaged_file() -> None:
+    log = Py4JJavaError(READING.format("NO_HINT", "/l/_delta_log/04.json", ""))
+    file = Py4JJavaError(READING.format("NO_HINT", "/l/p.parquet", ""))
+    assert told(log).message == "the log of a table is damaged: /l/_delta_log/04.json"
+    assert told(file).message == "a file cannot be read: /l/p.parquet"
+    assert "_delta_log" in told(log).hint
+    assert "--deep" in told(file).hint
+
+
+def test_errors_of_ours_stay_as_they_are() -> None:
+    ours = BadRequest("CAP-NAME", "No space left on device is no name", "choose another")
+    assert told(ours, "unused") is ours
+    assert foreseen(ours) is ours
+
+
+def test_what_nobody_foresaw_is_told_by_its_cause() -> None:
+    assert foreseen(ValueError("what?")) is None
+    found = told(ValueError("\n  what?\nmore"), "ask somebody")
+    assert isinstance(found, Broken)
+    assert (found.code, found.message, found.hint) == (
+        "CAP-BROKEN",
+        "ValueError: what?",
+        "ask somebody",
+    )
+    assert told(KeyError()).message == "KeyError"
+
+
+def test_frames_of_java_and_python_are_left_out() -> None:
+    java = Py4JJavaError("An error occurred while calling o7.save.\n: java.lang.X: no\n\tat a.b(C)")
+    assert reason(java) == "java.lang.X: no"
+    raised = "capstan.errors.Odd: first\n\nDuring handling\nValueError: the last one"
+    assert reason(Py4JJavaError(STREAMING.format(raised))) == "ValueError: the last one"
+    assert reason(ValueError("x" * 1000)) == "x" * 300 + "..."
