@@ -2,14 +2,14 @@
 
 Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
 Keys of the request: run, version; or audits, a list of these, and strict; or those of
-`capstan.replay.standalone_audit.Against`.
+`capstan.replay.standalone_audit.TableAudit`.
 """
 
 from __future__ import annotations
 
 import sys
 
-from capstan import jobs as submit
+from capstan import jobs
 
 if __name__ == "__main__":
-    sys.exit(submit.main(submit.audit))
+    sys.exit(jobs.main(jobs.audit))

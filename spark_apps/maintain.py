@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from capstan import jobs as submit
+from capstan import jobs
 
 if __name__ == "__main__":
-    sys.exit(submit.main(submit.maintain))
+    sys.exit(jobs.main(jobs.maintain))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from capstan.errors import Broken, CapstanError
+from capstan.errors import CapstanError, SystemFailureError
 
 _AGAIN = "then the same command again goes on where this one stopped"
 # The paths of files as Spark, Arrow and the system write them.
@@ -110,11 +110,11 @@ _PYTHON = "Return Message: Traceback (most recent call last):"
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*: .*)$", re.MULTILINE)
 
 
-def foreseen(error: BaseException) -> CapstanError | None:
+def translate(error: BaseException) -> CapstanError | None:
     """The error of ours that an exception stands for, or None if it is none that was foreseen.
 
     Returns:
-        The exception itself where it is one of ours, else `Broken`: `CAP-DISK-FULL`,
+        The exception itself where it is one of ours, else `SystemFailureError`: `CAP-DISK-FULL`,
         `CAP-NO-ACCESS`, or `CAP-DAMAGED` for a file or log that is gone or cannot be read; with the
         path in `fields` where the message names one.
     """
@@ -128,42 +128,44 @@ def foreseen(error: BaseException) -> CapstanError | None:
         return None
     path = next((found["path"] for place in _PLACES if (found := place.search(text))), None)
     if path is None:
-        return Broken(kind.code, kind.what, kind.hint)
-    return Broken(kind.code, f"{kind.what}: {path}", kind.hint, path=path)
+        return SystemFailureError(kind.code, kind.what, kind.hint)
+    return SystemFailureError(kind.code, f"{kind.what}: {path}", kind.hint, path=path)
 
 
 @contextmanager
-def at(path: str) -> Iterator[None]:
+def with_path(path: str) -> Iterator[None]:
     """Add the place to what was foreseen and breaks in here without saying where.
 
     Raises:
-        Broken: As `foreseen` tells it, with `path`.
+        SystemFailureError: As `translate` tells it, with `path`.
     """
     try:
         yield
     except Exception as error:
-        found = foreseen(error)
+        found = translate(error)
         if found is None or found is error or "path" in found.fields:
             raise
-        raise Broken(found.code, f"{found.message}: {path}", found.hint, path=path) from error
+        raise SystemFailureError(
+            found.code, f"{found.message}: {path}", found.hint, path=path
+        ) from error
 
 
-def told(error: BaseException, hint: str = "") -> CapstanError:
+def to_capstan_error(error: BaseException, hint: str = "") -> CapstanError:
     """The error that stands for any exception: of ours, foreseen, or `CAP-BROKEN` with its cause.
 
     Args:
         error: What was raised.
         hint: What to do about one that nobody foresaw.
     """
-    found = foreseen(error)
+    found = translate(error)
     if found is not None:
         return found
-    said = reason(error)
+    said = root_message(error)
     name = type(error).__name__
-    return Broken("CAP-BROKEN", f"{name}: {said}" if said else name, hint)
+    return SystemFailureError("CAP-BROKEN", f"{name}: {said}" if said else name, hint)
 
 
-def reason(error: BaseException) -> str:
+def root_message(error: BaseException) -> str:
     """The line of an exception's message that says what is wrong, cut where it is very long.
 
     Frames of Java and Python stand around it, and of what a query raised in Python all of the

@@ -4,16 +4,18 @@ The class of an error is a decision that a caller can take, and fixes the exit c
 
 | class | exit code | meaning |
 | --- | --- | --- |
-| `AnswerIsNo` | 1 | understood, and the answer is no (a violation, a failed audit) |
-| `BadRequest` | 2 | the request is wrong, nothing was changed |
-| `NotComplete` | 3 | right, but too early: times in the range can still receive records |
-| `Held` | 4 | another run holds that range of that target |
-| `Broken` | 5 | something that should work does not |
+| `CheckFailedError` | 1 | understood, and the answer is no (a violation, a failed audit) |
+| `InvalidRequestError` | 2 | the request is wrong, nothing was changed |
+| `IncompleteError` | 3 | right, but too early: times in the range can still receive records |
+| `RangeLockedError` | 4 | another run holds that range of that target |
+| `SystemFailureError` | 5 | something that should work does not |
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from capstan import former_paths
 
 
 class CapstanError(Exception):
@@ -51,7 +53,7 @@ class CapstanError(Exception):
         return {"error": self.code, "message": self.message, "hint": self.hint}
 
 
-class Named(CapstanError):
+class CodedError(CapstanError):
     """A failure that is a class of its own, with one code and one hint; raised by `of`.
 
     Attributes:
@@ -74,35 +76,46 @@ def _rebuild(
     return kind(code, message, hint, **fields)
 
 
-class AnswerIsNo(CapstanError):
+class CheckFailedError(CapstanError):
     """Raised when a check was carried out and failed: a violation, a failed audit."""
 
     exit_code = 1
 
 
-class BadRequest(CapstanError):
+class InvalidRequestError(CapstanError):
     """Raised when the request cannot be meant as it stands; nothing was changed."""
 
     exit_code = 2
 
 
-class NotComplete(CapstanError):
+class IncompleteError(CapstanError):
     """Raised when times of the range can still receive records."""
 
     exit_code = 3
 
 
-class Held(CapstanError):
+class RangeLockedError(CapstanError):
     """Raised when another run holds an overlapping range of the target."""
 
     exit_code = 4
 
 
-class Broken(CapstanError):
+class SystemFailureError(CapstanError):
     """Raised when a part that should work does not: a missing Java, a lake that cannot be read."""
 
     exit_code = 5
 
 
-class Fenced(Broken):
+class FencedError(SystemFailureError):
     """Raised when a later attempt of the same work has taken over from this one."""
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> type[CapstanError]:
+        """An error by its former name.
+
+        Raises:
+            AttributeError: There is none.
+        """
+        return former_paths.renamed(__name__, name)

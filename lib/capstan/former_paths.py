@@ -240,6 +240,20 @@ workloads.flights demo.flights
 """
 MOVED: Final[dict[str, list[str]]] = {}
 """By former path the modules that are there now."""
+RENAMED: Final = {
+    ("capstan.core.config", "Declarations"): "ProjectConfig",
+    ("capstan.core.config", "load"): "load_config",
+    ("capstan.core.protocol", "Judge"): "StreamChecker",
+    ("capstan.core.protocol", "judge_all"): "check_all",
+    ("capstan.errors", "AnswerIsNo"): "CheckFailedError",
+    ("capstan.errors", "BadRequest"): "InvalidRequestError",
+    ("capstan.errors", "Broken"): "SystemFailureError",
+    ("capstan.errors", "Fenced"): "FencedError",
+    ("capstan.errors", "Held"): "RangeLockedError",
+    ("capstan.errors", "Named"): "CodedError",
+    ("capstan.errors", "NotComplete"): "IncompleteError",
+}
+"""By module and former name the name that is there now."""
 for _former, _now in map(str.split, _MOVED.strip().splitlines()):
     MOVED.setdefault(f"capstan.{_former}", []).append(f"capstan.{_now}")
 
@@ -249,6 +263,20 @@ def install() -> None:
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         # Before others: they would look for a former path below the package that is there now.
         sys.meta_path.insert(0, _Finder())
+
+
+def renamed(module: str, name: str) -> object:
+    """What has another name now, in a module that is where it was.
+
+    Raises:
+        AttributeError: There is no such name.
+    """
+    if (module, name) not in RENAMED:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    now = RENAMED[module, name]
+    _warn(f"{module}.{name}", f"{module}.{now}", 3)
+    found: object = getattr(importlib.import_module(module), now)
+    return found
 
 
 def attribute(package: str, now: str, name: str) -> object:
@@ -276,8 +304,9 @@ class _Package(ModuleType):
         if not name.startswith("__"):
             for module in MOVED[self.__name__]:
                 found = importlib.import_module(module)
-                if hasattr(found, name):
-                    return getattr(found, name)
+                now = RENAMED.get((module, name), name)
+                if hasattr(found, now):
+                    return getattr(found, now)
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
 

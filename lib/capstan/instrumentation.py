@@ -16,14 +16,14 @@ Listener = Callable[[str, dict[str, object]], None]
 _listeners: list[Listener] = []
 
 
-def reached(point: str, **facts: object) -> None:
+def emit(point: str, **facts: object) -> None:
     """Tell whoever listens that `point` has been reached, with its facts."""
     for listener in tuple(_listeners):
         listener(point, facts)
 
 
 @contextmanager
-def listening(listener: Listener) -> Iterator[None]:
+def subscribe(listener: Listener) -> Iterator[None]:
     """Call `listener` with every point that is reached inside the `with` block."""
     _listeners.append(listener)
     try:

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from capstan.errors import BadRequest, CapstanError
-from capstan.instrumentation import listening
+from capstan.errors import CapstanError, InvalidRequestError
+from capstan.instrumentation import subscribe
 
 VARIABLE = "CAPSTAN_LOG"
 FILE = "CAPSTAN_LOG_FILE"
@@ -29,7 +29,7 @@ FILE = "CAPSTAN_LOG_FILE"
 Write = Callable[[str], object]
 
 
-class Form(StrEnum):
+class LogFormat(StrEnum):
     """How lines are written."""
 
     JSON = "json"
@@ -37,7 +37,7 @@ class Form(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class LogContext:
     """What a line belongs to; what is not known is None.
 
     Attributes:
@@ -50,7 +50,7 @@ class About:
     attempt: int | None = None
     stream: str | None = None
 
-    def after(self, facts: Mapping[str, object]) -> About:
+    def after(self, facts: Mapping[str, object]) -> LogContext:
         """The same, once these facts are known: another run has its own attempts."""
         known = self
         if facts.get("run") not in (None, self.run):
@@ -76,9 +76,9 @@ class Log:
         about: What the next line belongs to.
     """
 
-    form: Form
+    form: LogFormat
     write: Write
-    about: About = field(default_factory=About)
+    about: LogContext = field(default_factory=LogContext)
 
     def reached(self, point: str, facts: Mapping[str, object]) -> None:
         """Log a point of the work; a listener of `capstan.instrumentation`."""
@@ -98,16 +98,16 @@ class Log:
 
 
 def line(
-    form: Form,
+    form: LogFormat,
     at: datetime,
     level: str,
     event: str,
-    about: About,
+    about: LogContext,
     facts: Mapping[str, object],
 ) -> str:
     """One line of the log, with its end."""
     more = {name: value for name, value in facts.items() if name not in about.as_json()}
-    if form is Form.JSON:
+    if form is LogFormat.JSON:
         head = {"at": f"{at:%Y-%m-%dT%H:%M:%S.%fZ}", "level": level, "event": event}
         # What a fact is called never stands in the way of what every line has.
         own = {f"{name}_" if name in head else name: value for name, value in more.items()}
@@ -122,31 +122,31 @@ def _plain(value: object) -> str:
     return json.dumps(text) if not text or any(c.isspace() for c in text) else text
 
 
-def read_form(environment: Mapping[str, str] = os.environ) -> Form | None:
+def read_form(environment: Mapping[str, str] = os.environ) -> LogFormat | None:
     """How the log is written; None where nothing is said.
 
     Raises:
-        BadRequest: `CAP-SETTING` when `CAPSTAN_LOG` is neither `json` nor `plain`.
+        InvalidRequestError: `CAP-SETTING` when `CAPSTAN_LOG` is neither `json` nor `plain`.
     """
     said = environment.get(VARIABLE, "").strip().lower()
-    if said and said not in tuple(Form):
-        raise BadRequest(
+    if said and said not in tuple(LogFormat):
+        raise InvalidRequestError(
             "CAP-SETTING",
             f"{VARIABLE} is {said!r}, not a form of log",
             "give json or plain",
             field=VARIABLE,
         )
-    return Form(said) if said else None
+    return LogFormat(said) if said else None
 
 
 def owns_standard_error(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether standard error is for the log's JSON alone."""
-    return read_form(environment) is Form.JSON and not environment.get(FILE)
+    return read_form(environment) is LogFormat.JSON and not environment.get(FILE)
 
 
 @contextmanager
 def logging(
-    usual: Form | None = None, environment: Mapping[str, str] = os.environ
+    usual: LogFormat | None = None, environment: Mapping[str, str] = os.environ
 ) -> Iterator[Log | None]:
     """Log every point that is reached inside the `with` block.
 
@@ -158,7 +158,7 @@ def logging(
         The log; None where there is none.
 
     Raises:
-        BadRequest: `CAP-SETTING` when a form is not known, or the file cannot be written.
+        InvalidRequestError: `CAP-SETTING` when a form is not known, or the file cannot be written.
     """
     form = read_form(environment) or usual
     if form is None:
@@ -166,7 +166,7 @@ def logging(
         return
     with _opened(environment.get(FILE)) as write:
         log = Log(form, write)
-        with listening(log.reached):
+        with subscribe(log.reached):
             yield log
 
 
@@ -178,7 +178,7 @@ def _opened(named: str | None) -> Iterator[Write]:
     try:
         file = os.open(named, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError as error:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-SETTING",
             f"{FILE} is {named!r}, which cannot be written: {error.strerror or error}",
             "name a file in a folder that is there",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from capstan.errors import BadRequest, CapstanError
+from capstan.errors import CapstanError, InvalidRequestError
 from capstan.spark.session import build_session
 from tests.bench import report
 from tests.bench.airflow_overhead import scheduled
@@ -63,7 +63,7 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path | None]:
     """What was asked for: options, the file to write, and where to work (None: a temporary folder).
 
     Raises:
-        BadRequest: `CAP-BENCH` for numbers that nothing can be measured by.
+        InvalidRequestError: `CAP-BENCH` for numbers that nothing can be measured by.
     """
     parser = argparse.ArgumentParser(prog="tests.bench", description=__doc__)
     parser.add_argument(
@@ -88,14 +88,14 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path | None]:
     except ValueError:
         small = large = 0
     if not 0 < small < large or given.rounds < 1 or given.longer < 2:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-BENCH",
             f"nothing is told by --rows {given.rows}, --rounds {given.rounds} and "
             f"--longer {given.longer}",
             "give two sizes, the smaller first, 1 round or more, and 2 times as long or more",
         )
     if given.workdir is not None and given.workdir.exists():
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-BENCH", f"{given.workdir} is there already", "name a folder that is not"
         )
     options = Options(small, large, given.rounds, given.longer, frozenset(given.only))

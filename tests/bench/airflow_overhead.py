@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from capstan.demo.flights import feed
-from capstan.errors import Broken
+from capstan.errors import SystemFailureError
 from tests.bench.inputs import Bench
 from tests.bench.measures import Line
 from tests.bench.submit import DECLARED, submitted
@@ -28,7 +28,7 @@ def scheduled(bench: Bench) -> list[Line]:
     """The lines `Airflow`, `a hop of Airflow` and `parsing a DAG file`, of real runs.
 
     Raises:
-        Broken: `CAP-BENCH` where an app or a run does not succeed.
+        SystemFailureError: `CAP-BENCH` where an app or a run does not succeed.
     """
     folder = bench.place("airflow")
     feed(folder / "lake" / "sources" / _STREAM, days=range(_DAYS))
@@ -82,7 +82,7 @@ def _run(rest: Rest, request: Fields) -> tuple[float, list[Fields]]:
     state = rest.wait(_DAG, run)
     if state != "success":
         hint = "--workdir keeps the logs of its tasks; look there"
-        raise Broken("CAP-BENCH", f"the run {run} of {_DAG} is {state}", hint)
+        raise SystemFailureError("CAP-BENCH", f"the run {run} of {_DAG} is {state}", hint)
     ran = {str(task["task_id"]): task for task in rest.tasks(_DAG, run)}
     tasks = [ran[name] for name in TASKS]
     return _moment(tasks[-1]["end_date"]) - began, tasks

@@ -16,8 +16,8 @@ from typing import Final
 from capstan.backfill.planner import Backfill
 from capstan.backfill.run import backfill
 from capstan.capture.run import close
-from capstan.core.config import Declarations, Replay
-from capstan.errors import Broken
+from capstan.core.config import ProjectConfig, Replay
+from capstan.errors import SystemFailureError
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
 from capstan.storage.arrow_scan import rows_of
@@ -68,7 +68,9 @@ def backfills(bench: Bench) -> list[Line]:
             if number:
                 costs[name].append(cost)
         if len(rows) != 1:
-            raise Broken("CAP-BENCH", f"the sides wrote different rows: {rows}", "report this")
+            raise SystemFailureError(
+                "CAP-BENCH", f"the sides wrote different rows: {rows}", "report this"
+            )
     alone = _apart(bench, folder, hours)
     drop(folder)
     return [
@@ -92,7 +94,9 @@ def _captured(bench: Bench, lake: Lake) -> int:
     pace = max(1, events // (INTERVALS * 3600))
     hours = min(INTERVALS, events // (pace * 3600))
     if hours < 2:
-        raise Broken("CAP-BENCH", f"{rows} bids do not last two hours", "give more rows")
+        raise SystemFailureError(
+            "CAP-BENCH", f"{rows} bids do not last two hours", "give more rows"
+        )
     bench.say(f"capturing {rows:,} bids of {hours} hours to be backfilled")
     source = Path(lake.root) / "source"
     lay(nexmark.bids(bench.spark, rows, events_per_second=pace, partitions=FILES), source)
@@ -145,7 +149,7 @@ def _bounds(hours: int) -> tuple[datetime, datetime]:
 def _replayed(bench: Bench, lake: Lake, hours: int, number: int) -> int:
     """Replay all in one run; the rows it wrote."""
     since, until = (bound.isoformat() for bound in _bounds(hours))
-    declared = Declarations(bench.folder / "streams.yaml", {}, {}, {}, {})
+    declared = ProjectConfig(bench.folder / "streams.yaml", {}, {}, {}, {})
     request = Request(_NAME, f"whole_{number}", since=since, until=until)
     replay(bench.spark, lake, declared, request)
     return _rows(lake, request.into)
@@ -156,14 +160,14 @@ def _filled(bench: Bench, lake: Lake, hours: int, number: int, chunk: int | None
     since, until = _bounds(hours)
     target = f"filled_{number}_{chunk or 'all'}"
     declared = Replay(name=_NAME, stream=_NAME, target=target, since=since, until=until)
-    known = Declarations(bench.folder / "streams.yaml", {}, {}, {}, {_NAME: declared})
+    known = ProjectConfig(bench.folder / "streams.yaml", {}, {}, {}, {_NAME: declared})
     asked = Backfill(_NAME, every="1 hour", chunk=chunk)
     found = backfill(bench.spark, lake, known, asked)
     if found.error is not None:
         raise found.error
     if len(found.survey.intervals) != hours:
         wrong = f"{len(found.survey.intervals)} intervals in {hours} hours"
-        raise Broken("CAP-BENCH", wrong, "report this")
+        raise SystemFailureError("CAP-BENCH", wrong, "report this")
     return _rows(lake, target)
 
 

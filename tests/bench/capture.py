@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from capstan import instrumentation as steps
+from capstan import instrumentation
 from capstan.storage.lake import Lake
 from tests.bench.cpu_clock import Cost
 from tests.bench.inputs import (
@@ -113,7 +113,7 @@ def _captured(bench: Bench, source: Path, files: int, rows: int) -> tuple[Cost, 
     lake = Lake.at(bench.place("capture"))
     phases = Phases(bench.clock.read)
     bench.tidy()
-    with steps.listening(phases):
+    with instrumentation.subscribe(phases):
         cost = bench.clock.measure(
             lambda: bench.captured(lake, stream("bids", source, files), rows)
         )

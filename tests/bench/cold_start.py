@@ -16,9 +16,9 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from capstan.capture.run import capture
-from capstan.core.config import load
+from capstan.core.config import load_config
 from capstan.demo.flights import feed
-from capstan.errors import Broken
+from capstan.errors import SystemFailureError
 from capstan.spark.class_archive import pyspark_home
 from capstan.spark.jars import delta_jars
 from capstan.spark.jvm import driver_memory
@@ -93,7 +93,7 @@ def cold(bench: Bench) -> list[Line]:
     """The lines `cold replay of a day` and so on.
 
     Raises:
-        Broken: `CAP-BENCH` where a program does not succeed, or does something else.
+        SystemFailureError: `CAP-BENCH` where a program does not succeed, or does something else.
     """
     jobs = _jobs(bench)
     found: dict[str, list[Fresh]] = {job.name: [] for job in jobs}
@@ -151,7 +151,7 @@ def _done(bench: Bench, job: Job) -> Fresh:
     cost = fresh(job.program(lake), folder)
     if not job.right(cost.said, lake):
         said = f"{job.name} did something else, and said: {cost.said.strip()}"
-        raise Broken("CAP-BENCH", said, "its figures would say nothing; report this")
+        raise SystemFailureError("CAP-BENCH", said, "its figures would say nothing; report this")
     drop(folder)
     return cost
 
@@ -214,7 +214,7 @@ def _eight(bench: Bench, folder: Path) -> tuple[Path, Path]:
 
 def _captured(bench: Bench, lake: Path, declared: Path, stream: str) -> None:
     place = Lake.at(lake)
-    capture(bench.spark, place, load(declared, lake=place.root).stream(stream))
+    capture(bench.spark, place, load_config(declared, lake=place.root).stream(stream))
 
 
 def _command(lake: Path, declared: Path, *words: str) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,12 +82,12 @@ class Clock:
         """The clock of a session.
 
         Raises:
-            BadRequest: `CAP-BENCH` where there is no `/proc` to read.
+            InvalidRequestError: `CAP-BENCH` where there is no `/proc` to read.
         """
         handle = spark.sparkContext._jvm.java.lang.ProcessHandle  # type: ignore[union-attr]
         found = cls(int(handle.current().pid()))
         if not (_PROC / str(found.jvm) / "stat").exists():
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-BENCH",
                 "CPU seconds cannot be read here: there is no /proc with this run's JVM",
                 "run the benchmark on Linux, with the driver's JVM on the same machine",

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median
 
-from capstan import instrumentation as steps
+from capstan import instrumentation
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
 from capstan.storage.lake import Lake
@@ -67,6 +67,6 @@ def counted(bench: Bench, lake: Lake, request: Request) -> tuple[Cost, int]:
             seen.update(commits(root))
 
     bench.tidy()
-    with steps.listening(listen):
+    with instrumentation.subscribe(listen):
         cost = bench.clock.measure(lambda: replay(bench.spark, lake, declared, request))
     return cost, len((seen | commits(root)) - before)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from capstan.errors import Broken
+from capstan.errors import SystemFailureError
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
 from capstan.storage.lake import Lake
@@ -92,7 +92,9 @@ class Followed:
         request = Request(NAME, "copy", follow="bench")
         outcome = replay(self.bench.spark, self.lake, nothing_declared(self.bench.folder), request)
         if outcome.stood:
-            raise Broken("CAP-BENCH", "nothing was complete to be followed", "give more rows")
+            raise SystemFailureError(
+                "CAP-BENCH", "nothing was complete to be followed", "give more rows"
+            )
 
 
 def follow(bench: Bench) -> list[Line]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from capstan.errors import Broken
+from capstan.errors import SystemFailureError
 
 # Linux: children whose parent has ended become those of this process.
 _SET_CHILD_SUBREAPER: Final = 36
@@ -57,7 +57,7 @@ def fresh(program: Sequence[str], folder: Path) -> Fresh:
     """Run a program in a folder, and tell what it has cost.
 
     Raises:
-        Broken: `CAP-BENCH` where it does not succeed.
+        SystemFailureError: `CAP-BENCH` where it does not succeed.
     """
     figures = folder / f"figures-{uuid.uuid4().hex[:12]}.json"
     ended = subprocess.run(
@@ -74,7 +74,7 @@ def fresh(program: Sequence[str], folder: Path) -> Fresh:
         last = (ended.stderr.strip() or ended.stdout.strip()).rpartition("\n")[2]
         name = " ".join([Path(program[0]).name, *program[1:]])
         said = f"{name} ended with {ended.returncode}: {last}"
-        raise Broken("CAP-BENCH", said, "give the same words by hand, and see its log")
+        raise SystemFailureError("CAP-BENCH", said, "give the same words by hand, and see its log")
     found = json.loads(figures.read_text(encoding="utf-8"))
     return Fresh(found["wall"], found["cpu"], ended.stderr.count(_TAKEN_UP), ended.stdout)
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from capstan.capture.run import capture, close
-from capstan.core.config import ByKey, Declarations, EventTime, Source, Stream
-from capstan.errors import Broken
+from capstan.core.config import ByKey, EventTime, ProjectConfig, Source, Stream
+from capstan.errors import SystemFailureError
 from capstan.storage.lake import Lake
 from tests.bench.cpu_clock import Clock
 from tests.bench.measures import Sample
@@ -137,11 +137,11 @@ class Bench:
         """Capture a source that has so many more rows, all of them in time.
 
         Raises:
-            Broken: `CAP-BENCH` when another number of records is on tape.
+            SystemFailureError: `CAP-BENCH` when another number of records is on tape.
         """
         result = capture(self.spark, lake, declared)
         if (result.fed, result.records) != (rows, rows):
-            raise Broken(
+            raise SystemFailureError(
                 "CAP-BENCH",
                 f"{rows} bids were laid down, {result.fed} were fed and {result.records} are on "
                 "tape",
@@ -177,9 +177,9 @@ def stream(name: str, path: Path, files: int, every: timedelta = timedelta(minut
     )
 
 
-def nothing_declared(folder: Path) -> Declarations:
+def nothing_declared(folder: Path) -> ProjectConfig:
     """Declarations without anything: tapes and tables go by their names."""
-    return Declarations(folder / "streams.yaml", {}, {}, {}, {})
+    return ProjectConfig(folder / "streams.yaml", {}, {}, {}, {})
 
 
 def plain_copy(records: DataFrame, path: Path) -> None:

@@ -9,7 +9,7 @@ from statistics import median
 
 from capstan.capture.run import close
 from capstan.core.config import ByKey
-from capstan.maintenance.run import Maintained, maintain
+from capstan.maintenance.run import MaintenanceResult, maintain
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
 from capstan.storage.lake import Lake
@@ -33,7 +33,7 @@ def maintains(bench: Bench) -> list[Line]:
     costs: list[Cost] = []
     for number in range(bench.options.rounds + 1):
         lake = _copied(bench, home)
-        found: list[Maintained] = []
+        found: list[MaintenanceResult] = []
         bench.tidy()
         cost = bench.clock.measure(
             lambda: found.append(maintain(bench.spark, lake, [NAME]))  # noqa: B023
@@ -78,7 +78,7 @@ def _read(bench: Bench, lake: Lake) -> dict[str, int]:
 
 def _lines(
     rows: int,
-    done: Maintained,
+    done: MaintenanceResult,
     again: int,
     costs: list[Cost],
     before: dict[str, int],

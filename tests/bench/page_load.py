@@ -11,14 +11,14 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from capstan.core.config import Declarations, Replay
+from capstan.core.config import ProjectConfig, Replay
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.reporting.coverage_view import view_coverages
 from capstan.reporting.html import render
 from capstan.reporting.run_view import list_runs
 from capstan.reporting.stream_view import StreamView, stream_names, view_streams
-from capstan.storage import table_cache as opened
+from capstan.storage import table_cache
 from capstan.storage.lake import Lake
 from tests.bench.inputs import Bench
 from tests.bench.measures import Line
@@ -71,7 +71,7 @@ class _Lake:
                 box = Box((since,), (since + _DAY_US,))
                 books.published(f"table_{number}-{number:08x}-{run + 1}", workers, Region(box))
 
-    def declared(self) -> Declarations:
+    def declared(self) -> ProjectConfig:
         """A replay by day of each of its first streams."""
         found = {
             f"replay_{number}": Replay(
@@ -84,7 +84,7 @@ class _Lake:
             )
             for number in range(self.replays)
         }
-        return Declarations(Path("streams.yaml"), {}, {}, {}, found)
+        return ProjectConfig(Path("streams.yaml"), {}, {}, {}, found)
 
 
 _LAKES: Final = (
@@ -101,11 +101,11 @@ def pages(bench: Bench) -> list[Line]:
     `first` reads every tape and ledger, as after a start of the server; `again` finds that no table
     has changed. What a login and a browser cost on top is not in them.
     """
-    opened.keep()
+    table_cache.enable()
     try:
         return [line for lake in _LAKES for line in _measured(bench, lake)]
     finally:
-        opened.let_go()
+        table_cache.disable()
 
 
 def _measured(bench: Bench, shown: _Lake) -> list[Line]:
@@ -141,7 +141,7 @@ def _measured(bench: Bench, shown: _Lake) -> list[Line]:
     ]
 
 
-def overview(lake: Lake, declared: Declarations) -> str:
+def overview(lake: Lake, declared: ProjectConfig) -> str:
     """The overview of a lake, as the plugin renders it for one who may see all of it."""
     runs = list_runs(lake)
     return render(

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from capstan.capture.run import close
-from capstan.errors import Broken
+from capstan.errors import SystemFailureError
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
 from capstan.spark.session import build_session
@@ -107,7 +107,7 @@ def _driver(bench: Bench, cores: int) -> Found:
     drop(folder)
     if ended.returncode:
         said = f"a driver on {cores} cores ended with {ended.returncode}"
-        raise Broken("CAP-BENCH", said, "what it said stands above")
+        raise SystemFailureError("CAP-BENCH", said, "what it said stands above")
     found = json.loads(ended.stdout.strip().rpartition("\n")[2])
     costs = {
         name: Cost(cost["jvm"], cost["python"], cost["wall"])

@@ -30,8 +30,8 @@ from capstan.pipeline.input_range import everything
 from capstan.pipeline.operators import count_rows, sum_of
 from capstan.pipeline.spark.rescale import rescale
 from capstan.pipeline.spark.runner import play
-from capstan.pipeline.spark.stage_frames import Carried
-from capstan.pipeline.spark.state_rows import Kept, batch_of, rows_to_keep
+from capstan.pipeline.spark.stage_frames import CarriedState
+from capstan.pipeline.spark.state_rows import StateRow, batch_of, rows_to_keep
 from capstan.pipeline.state.chunks import PLACEMENT, cut_up, put_together
 from capstan.pipeline.state.key_hash import key_hashes
 from capstan.replay.planning.snapshot_ledger import Snapshot, parts_of, read_parts, write_parts
@@ -113,7 +113,7 @@ def _gone_on(
     """Run a pipeline that goes on from a snapshot, of no records, and perhaps keep its state."""
     records = spark.createDataFrame([], _RECORDS)
     reach = replace(everything(_TIMES), last=_LAST)
-    carried = Carried(read_parts(spark, lake, snapshot), keeps=keeps is not None)
+    carried = CarriedState(read_parts(spark, lake, snapshot), keeps=keeps is not None)
     played = play(spark, records, pipeline, reach, peers=_BEFORE, carried=carried)
     try:
         if keeps is not None:
@@ -183,7 +183,7 @@ def _dealt(rows: DataFrame, plan: Plan) -> None:
     rescale(rows, plan, _BEFORE, _AFTER).unpersist()
 
 
-def _rows(spark: SparkSession, kept: list[Kept]) -> DataFrame:
+def _rows(spark: SparkSession, kept: list[StateRow]) -> DataFrame:
     table = pa.Table.from_batches([batch_of(kept)])
     return spark.createDataFrame(table).repartition(_BEFORE, "worker")
 

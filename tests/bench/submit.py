@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from capstan.errors import Broken
+from capstan.errors import SystemFailureError
 from capstan.spark.class_archive import pyspark_home
 from capstan.spark.submit_options import submission
 from tests.bench.cpu_clock import Cost
@@ -35,7 +35,7 @@ def submitted(
         streams: The declarations.
 
     Raises:
-        Broken: `CAP-BENCH` where it does not succeed.
+        SystemFailureError: `CAP-BENCH` where it does not succeed.
     """
     given = submission(_MASTER, short=True)
     conf = [part for key, value in given.conf.items() for part in ("--conf", f"{key}={value}")]
@@ -54,7 +54,9 @@ def submitted(
     if ended.returncode:
         last = ended.stdout.strip().rpartition("\n")[2]
         said = f"the app {app} ended with {ended.returncode}: {last}"
-        raise Broken("CAP-BENCH", said, "give the same request to the app by hand, and see its log")
+        raise SystemFailureError(
+            "CAP-BENCH", said, "give the same request to the app by hand, and see its log"
+        )
     after = os.times()
     cpu = (after.children_user + after.children_system) - (
         before.children_user + before.children_system

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from capstan.core.protocol import Judge, Progress, check
+from capstan.core.protocol import Progress, StreamChecker, check
 from capstan.core.times import TimeType
 from capstan.storage.lake import Lake
 from capstan.verify import verify
@@ -59,7 +59,7 @@ def _on_spark(bench: Bench, time_type: TimeType) -> list[Cost]:
 
 
 def _pure(bench: Bench, time_type: TimeType, events: int) -> Cost:
-    judge = Judge(time_type.minimum)
+    judge = StreamChecker(time_type.minimum)
     moves = list(_moves(time_type, events))
 
     def work() -> None:

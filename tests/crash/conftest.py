@@ -15,9 +15,7 @@ import pytest
 from capstan.spark.session import build_session
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.tables import SCHEMAS, make_ledger
-from tests.support import child_drivers as children
-from tests.support import lake_contents as contents
-from tests.support import small_stream as little
+from tests.support import child_drivers, lake_contents, small_stream
 from tests.support.driver_actions import act
 from tests.support.driver_under_test import Step
 from tests.support.shared_jvm import Victim
@@ -72,7 +70,7 @@ class World:
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stream's files; outside of every lake, as checkpoints know them by their path."""
     folder = tmp_path_factory.mktemp("source")
-    little.feed(folder)
+    small_stream.feed(folder)
     return folder
 
 
@@ -104,8 +102,8 @@ def growing(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ca
 def captured(empty: Callable[[], World]) -> Lake:
     """A lake with the whole stream on tape, captured undisturbed; not to be changed."""
     world = empty()
-    assert world.act("capture")["batches"] == little.FILES
-    contents.require_sound(world.spark, world.lake)
+    assert world.act("capture")["batches"] == small_stream.FILES
+    lake_contents.require_sound(world.spark, world.lake)
     # What the first run of a lake makes, so that not each of the tests makes it anew.
     for ledger in SCHEMAS:
         make_ledger(world.lake, ledger)
@@ -127,7 +125,7 @@ def recorded(empty: Callable[[], World], captured: Lake) -> Callable[[], World]:
 @pytest.fixture(scope="session")
 def undisturbed(captured: Lake) -> dict[str, list[str]]:
     """What the tape holds when nothing was killed."""
-    return contents.tape(captured)
+    return lake_contents.tape(captured)
 
 
 class Whole:
@@ -148,18 +146,18 @@ class Whole:
                 self._replay_over()
             else:
                 self._world = self._world or self._recorded()
-                self._replay(self._world, name, little.REQUESTS[name])
+                self._replay(self._world, name, small_stream.REQUESTS[name])
         return self._found[name]
 
     def _replay_over(self) -> None:
         world = self._recorded()
-        for name, request in (("before", little.BEFORE), ("over", little.STAGED)):
+        for name, request in (("before", small_stream.BEFORE), ("over", small_stream.STAGED)):
             self._replay(world, name, request)
         assert self._found["before"]["rows"] != self._found["over"]["rows"]
 
     def _replay(self, world: World, name: str, request: dict[str, object]) -> None:
         world.replay(request)
-        self._found[name] = contents.table(world.lake, str(request["into"]))
+        self._found[name] = lake_contents.table(world.lake, str(request["into"]))
         assert self._found[name]["rows"]
 
 
@@ -182,7 +180,7 @@ def kill(victim: Victim, tmp_path_factory: pytest.TempPathFactory) -> Kill:
 
     def carry_out(script: Iterable[Step]) -> None:
         folder = tmp_path_factory.mktemp("killed") / "driver"
-        child = children.start(folder, list(script), victim=victim)
+        child = child_drivers.start(folder, list(script), victim=victim)
         try:
             child.require_killed()
         except BaseException:
@@ -199,7 +197,7 @@ def kill_whole(tmp_path_factory: pytest.TempPathFactory) -> Kill:
 
     def carry_out(script: Iterable[Step]) -> None:
         folder = tmp_path_factory.mktemp("killed") / "whole"
-        children.start(folder, list(script)).require_killed()
+        child_drivers.start(folder, list(script)).require_killed()
 
     return carry_out
 

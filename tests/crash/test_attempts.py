@@ -7,12 +7,10 @@ import traceback
 
 import pytest
 
-from capstan import instrumentation as steps
-from capstan.errors import Held
+from capstan import instrumentation
+from capstan.errors import RangeLockedError
 from capstan.storage import delta
-from tests.support import child_drivers as children
-from tests.support import lake_contents as contents
-from tests.support import small_stream as little
+from tests.support import child_drivers, lake_contents, small_stream
 from tests.support.small_stream import REQUESTS, STAGED
 
 pytestmark = [pytest.mark.rest, pytest.mark.timeout(1800)]
@@ -35,21 +33,21 @@ FOLLOW = {**REQUESTS["follow"], "mode": "append"}
 @pytest.fixture
 def hold(victim, tmp_path):
     """Has another driver do something until it is held at a point, and at the end of the test."""
-    begun: list[children.Child] = []
+    begun: list[child_drivers.Child] = []
 
-    def begin(world, action: str, point: str, *before, **more) -> children.Held:
+    def begin(world, action: str, point: str, *before, **more) -> child_drivers.Held:
         step = world.held(action, point, **more)
-        child = children.start(tmp_path / "driver", [*before, step], victim=victim)
+        child = child_drivers.start(tmp_path / "driver", [*before, step], victim=victim)
         begun.append(child)
         child.wait_for(step.held)
-        return children.Held(child, step)
+        return child_drivers.Held(child, step)
 
     yield begin
     for child in begun:
         child.end()
 
 
-def require_fenced(other: children.Held) -> None:
+def require_fenced(other: child_drivers.Held) -> None:
     """Let a held action go on, and check that it ends as fenced."""
     result = other.release()
     assert (result["exit"], result["error"]) == (5, "CAP-FENCED"), result
@@ -63,9 +61,9 @@ def test_an_attempt_that_was_taken_over_ends_as_fenced(recorded, hold, whole, na
     run = world.replay(REQUESTS[name])["run"]
     version = delta.version_of(world.lake.table(target))
     require_fenced(first)
-    assert contents.table(world.lake, target) == whole[name]
+    assert lake_contents.table(world.lake, target) == whole[name]
     assert delta.version_of(world.lake.table(target)) == version
-    contents.require_published_once(world.lake, run)
+    lake_contents.require_published_once(world.lake, run)
 
 
 def test_an_attempt_that_wakes_while_the_next_one_works_publishes_nothing(
@@ -79,26 +77,26 @@ def test_an_attempt_that_wakes_while_the_next_one_works_publishes_nothing(
         if point == "replay.audit":
             require_fenced(first)
 
-    with steps.listening(wake):
+    with instrumentation.subscribe(wake):
         run = world.replay(REQUESTS["append"])["run"]
-    assert contents.table(world.lake, REQUESTS["append"]["into"]) == whole["append"]
-    contents.require_published_once(world.lake, run)
+    assert lake_contents.table(world.lake, REQUESTS["append"]["into"]) == whole["append"]
+    lake_contents.require_published_once(world.lake, run)
 
 
 def test_a_followed_run_that_was_taken_over_does_not_move_the_cursor_back(growing, hold) -> None:
     """The first pins fewer times than the second, and says so only after it."""
     world = growing()
-    little.feed(world.source, 2)
+    small_stream.feed(world.source, 2)
     first = hold(world, "replay", "replay.claim", world.step("capture"), request=FOLLOW)
-    little.feed(world.source, 2, first=2)
+    small_stream.feed(world.source, 2, first=2)
     world.act("capture")
     run = world.replay(FOLLOW)["run"]
     require_fenced(first)
-    rows = contents.rows(world.lake.table("followed"))
+    rows = lake_contents.rows(world.lake.table("followed"))
     again = world.replay(FOLLOW)
     assert (again["run"], again["stood"]) == (run, True)
-    assert contents.rows(world.lake.table("followed")) == rows
-    contents.require_published_once(world.lake, run)
+    assert lake_contents.rows(world.lake.table("followed")) == rows
+    lake_contents.require_published_once(world.lake, run)
 
 
 def test_disjoint_runs_at_once_both_land(recorded, whole) -> None:
@@ -106,7 +104,7 @@ def test_disjoint_runs_at_once_both_land(recorded, whole) -> None:
     world = recorded()
     requests = [{**STAGED, "workers": [label]} for label in ("north", "west")]
     at_once(world, requests, ["verify.events", "replay.claim", "replay.audit"])
-    assert contents.rows(world.lake.table("staged")) == whole["staged"]["rows"]
+    assert lake_contents.rows(world.lake.table("staged")) == whole["staged"]["rows"]
 
 
 def test_runs_over_disjoint_times_at_once_both_land(recorded, whole) -> None:
@@ -115,7 +113,7 @@ def test_runs_over_disjoint_times_at_once_both_land(recorded, whole) -> None:
     middle = "2024-03-01T06:00:00Z"
     requests = [{**STAGED, "until": middle}, {**STAGED, "since": middle}]
     at_once(world, requests, ["replay.claim", "replay.audit"])
-    assert contents.rows(world.lake.table("staged")) == whole["staged"]["rows"]
+    assert lake_contents.rows(world.lake.table("staged")) == whole["staged"]["rows"]
 
 
 def at_once(world, requests: list[dict[str, object]], points: list[str]) -> None:
@@ -136,7 +134,7 @@ def at_once(world, requests: list[dict[str, object]], points: list[str]) -> None
             for barrier in barriers.values():
                 barrier.abort()
 
-    with steps.listening(meet):
+    with instrumentation.subscribe(meet):
         threads = [threading.Thread(target=run, args=[request]) for request in requests]
         for thread in threads:
             thread.start()
@@ -144,22 +142,22 @@ def at_once(world, requests: list[dict[str, object]], points: list[str]) -> None
             thread.join()
     assert not failed, "\n".join(failed)
     for each in ended:
-        contents.require_published_once(world.lake, each)
+        lake_contents.require_published_once(world.lake, each)
 
 
 def test_of_overlapping_runs_one_lands_and_the_other_names_it(recorded, hold, whole) -> None:
     world = recorded()
     first = hold(world, "replay", "replay.claim", request=STAGED)
     other = {**STAGED, "workers": ["south", "west"], "until": "2024-03-01T04:00:00Z"}
-    with pytest.raises(Held) as refused:
+    with pytest.raises(RangeLockedError) as refused:
         world.replay(other)
     assert (refused.value.code, refused.value.exit_code) == ("CAP-HELD", 4)
     landed = first.release()
     assert landed["exit"] == 0, landed
     assert refused.value.fields["holder"] == landed["run"]
-    assert contents.table(world.lake, "staged") == whole["staged"]
-    contents.require_published_once(world.lake, landed["run"])
-    contents.require_published_once(world.lake, world.replay(other)["run"])
+    assert lake_contents.table(world.lake, "staged") == whole["staged"]
+    lake_contents.require_published_once(world.lake, landed["run"])
+    lake_contents.require_published_once(world.lake, world.replay(other)["run"])
 
 
 @pytest.mark.parametrize("point", CAPTURES)
@@ -170,6 +168,6 @@ def test_of_two_captures_at_once_one_is_fenced_and_the_tape_is_whole(
     first = hold(world, "capture", point)
     world.act("capture")
     require_fenced(first)
-    assert contents.tape(world.lake) == undisturbed
-    contents.require_sound(world.spark, world.lake)
+    assert lake_contents.tape(world.lake) == undisturbed
+    lake_contents.require_sound(world.spark, world.lake)
     assert world.act("capture") == {"batches": 0, "fed": 0, "records": 0}

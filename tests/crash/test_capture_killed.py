@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.storage import arrow_writer, delta
 from capstan.storage.tape.schema import FORMAT
 from capstan.storage.tape.tape import format_of
-from tests.support import lake_contents as contents
-from tests.support import small_stream as little
+from tests.support import lake_contents, small_stream
 from tests.support.crash_cases import Work, cases
 
 pytestmark = pytest.mark.timeout(1800)
@@ -32,43 +31,43 @@ CAPTURES = [Work("capture", point, world="empty") for point in POINTS]
 
 @pytest.mark.parametrize("work", cases(CAPTURES, core=["capture.records:3"]))
 def test_a_killed_capture_ends_in_the_same_tape(killed, captured, undisturbed, work) -> None:
-    before = contents.tape(killed.lake)
+    before = lake_contents.tape(killed.lake)
     assert before != undisturbed
     if work.point == "capture.late:3":
         # Late rows of the batch are stored, its events are not: its records would be lost.
         for action in ("close", "put-back"):
-            with pytest.raises(BadRequest) as refused:
+            with pytest.raises(InvalidRequestError) as refused:
                 killed.act(action)
             assert refused.value.code == "CAP-HALF-DONE"
-        assert contents.tape(killed.lake) == before
+        assert lake_contents.tape(killed.lake) == before
     killed.act("capture")
-    assert contents.tape(killed.lake) == undisturbed
-    assert contents.feed(killed.lake) == contents.feed(captured)
-    contents.require_sound(killed.spark, killed.lake)
+    assert lake_contents.tape(killed.lake) == undisturbed
+    assert lake_contents.feed(killed.lake) == lake_contents.feed(captured)
+    lake_contents.require_sound(killed.spark, killed.lake)
     assert killed.act("capture") == {"batches": 0, "fed": 0, "records": 0}
-    assert contents.tape(killed.lake) == undisturbed
+    assert lake_contents.tape(killed.lake) == undisturbed
 
 
 @pytest.mark.rest
 def test_a_tape_is_brought_to_this_format_once(recorded, kill) -> None:
     world = recorded()
-    events = world.lake.stream(little.NAME).events
+    events = world.lake.stream(small_stream.NAME).events
     arrow_writer.set_properties(events, {"capstan.format": "1"})
     kill([world.step("close", "tape.upgrade")])
     assert format_of(events) == FORMAT
     before = delta.version_of(events)
     assert world.act("close") == {"closed": 3}
     assert delta.version_of(events) == before + 1
-    contents.require_sound(world.spark, world.lake)
+    lake_contents.require_sound(world.spark, world.lake)
 
 
 @pytest.mark.parametrize("work", cases([Work("close", "capture.close")]))
 def test_a_killed_close_closes_once(killed, undisturbed, work) -> None:
-    closed = contents.tape(killed.lake)
+    closed = lake_contents.tape(killed.lake)
     assert len(closed["events"]) == len(undisturbed["events"]) + 3
     assert killed.act("close") == {"closed": 0}
-    assert contents.tape(killed.lake) == closed
-    contents.require_sound(killed.spark, killed.lake)
-    with pytest.raises(BadRequest) as refused:
+    assert lake_contents.tape(killed.lake) == closed
+    lake_contents.require_sound(killed.spark, killed.lake)
+    with pytest.raises(InvalidRequestError) as refused:
         killed.act("capture")
     assert refused.value.code == "CAP-CLOSED"

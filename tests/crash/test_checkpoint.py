@@ -7,33 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from capstan.errors import BadRequest
-from capstan.storage.tape import index as summary
+from capstan.errors import InvalidRequestError
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
-from tests.support import lake_contents as contents
-from tests.support import small_stream as little
+from tests.support import lake_contents, small_stream
 from tests.support.sample_streams import lay
 
 pytestmark = [pytest.mark.rest, pytest.mark.timeout(1800)]
 
 
 def checkpoint(world) -> Path:
-    return Path(world.lake.stream(little.NAME).checkpoint)
+    return Path(world.lake.stream(small_stream.NAME).checkpoint)
 
 
 def require_refused(world) -> None:
     """Check that a capture is refused, and leaves the tape as it was."""
-    before = contents.tape(world.lake)
-    with pytest.raises(BadRequest) as refused:
+    before = lake_contents.tape(world.lake)
+    with pytest.raises(InvalidRequestError) as refused:
         world.act("capture")
     assert refused.value.code == "CAP-CHECKPOINT"
-    assert contents.tape(world.lake) == before
+    assert lake_contents.tape(world.lake) == before
 
 
 def offer_only(world, first: int, files: int) -> None:
     """Let the source offer these files of the stream, and no others."""
     shutil.rmtree(world.source)
-    little.feed(world.source, files, first=first)
+    small_stream.feed(world.source, files, first=first)
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def cut_off(growing, kill):
 
     def make(point: str):
         world = growing()
-        little.feed(world.source, 2)
+        small_stream.feed(world.source, 2)
         kill([world.step("capture", point)])
         return world
 
@@ -53,13 +52,13 @@ def test_a_lost_or_older_checkpoint_is_refused_and_a_new_one_goes_on(
     growing, undisturbed, tmp_path
 ) -> None:
     world = growing()
-    little.feed(world.source, 2)
+    small_stream.feed(world.source, 2)
     world.act("capture")
     shutil.copytree(checkpoint(world), tmp_path / "older")
-    little.feed(world.source, 1, first=2)
+    small_stream.feed(world.source, 1, first=2)
     world.act("capture")
     shutil.copytree(checkpoint(world), tmp_path / "right")
-    little.feed(world.source, 1, first=3)
+    small_stream.feed(world.source, 1, first=3)
 
     shutil.rmtree(checkpoint(world))
     require_refused(world)
@@ -69,8 +68,8 @@ def test_a_lost_or_older_checkpoint_is_refused_and_a_new_one_goes_on(
     shutil.rmtree(checkpoint(world))
     offer_only(world, 3, 1)
     world.act("capture", reseat=True)
-    assert contents.tape(world.lake) == undisturbed
-    contents.require_sound(world.spark, world.lake)
+    assert lake_contents.tape(world.lake) == undisturbed
+    lake_contents.require_sound(world.spark, world.lake)
 
     # The one that was right before is another one now.
     shutil.rmtree(checkpoint(world))
@@ -84,8 +83,8 @@ def test_a_half_done_batch_of_a_lost_checkpoint_leaves_nothing_behind(cut_off, u
     require_refused(world)
     offer_only(world, 1, 3)
     world.act("capture", reseat=True)
-    assert contents.tape(world.lake) == undisturbed
-    contents.require_sound(world.spark, world.lake)
+    assert lake_contents.tape(world.lake) == undisturbed
+    lake_contents.require_sound(world.spark, world.lake)
 
 
 def test_workers_of_a_half_done_batch_do_not_hold_the_stream_back(cut_off) -> None:
@@ -94,13 +93,13 @@ def test_workers_of_a_half_done_batch_do_not_hold_the_stream_back(cut_off) -> No
     shutil.rmtree(checkpoint(world))
     shutil.rmtree(world.source)
     world.source.mkdir()
-    lay(world.source, "east", [(row[0], "east", *row[2:]) for row in little.rows_of(1)])
-    tape = open_tape(world.lake, little.NAME)
-    before = summary.frontier_of(tape, summary.worker_states(tape, newest_cut(tape)))
+    lay(world.source, "east", [(row[0], "east", *row[2:]) for row in small_stream.rows_of(1)])
+    tape = open_tape(world.lake, small_stream.NAME)
+    before = index.frontier_of(tape, index.worker_states(tape, newest_cut(tape)))
     world.act("capture", reseat=True)
-    contents.require_sound(world.spark, world.lake)
-    states = summary.worker_states(tape, newest_cut(tape))
+    lake_contents.require_sound(world.spark, world.lake)
+    states = index.worker_states(tape, newest_cut(tape))
     assert [state.label for state in states] == ["north", "south", "west", "east"]
     assert states[3].records > 0
-    held = summary.frontier_of(tape, states).elements
+    held = index.frontier_of(tape, states).elements
     assert [tuple(time) for time in held] > [tuple(time) for time in before.elements]

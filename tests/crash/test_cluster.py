@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from capstan.airflow.local.processes import send
-from capstan.core.config import load
+from capstan.core.config import load_config
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.runs import read_histories
-from tests.support import lake_contents as contents
-from tests.support import small_stream as little
+from tests.support import lake_contents, small_stream
 from tests.support.airflow_api import until
 from tests.support.spark_cluster import Cluster, cluster, run_cli, submit
 
@@ -38,8 +37,8 @@ def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def streams(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Path:
     """A file of the declarations that other drivers of these tests make in Python."""
     path = tmp_path_factory.mktemp("declared") / "streams.yaml"
-    path.write_text(little.declaration_text(source), encoding="utf-8")
-    found, meant = load(path, lake="/lake"), little.declarations(source)
+    path.write_text(small_stream.declaration_text(source), encoding="utf-8")
+    found, meant = load_config(path, lake="/lake"), small_stream.declarations(source)
     assert found.streams == meant.streams
     assert found.pipelines["places"] == meant.pipelines["places"]
     return path
@@ -50,7 +49,7 @@ def lake(at: Cluster, streams: Path) -> Lake:
     """A lake whose stream an app has captured that was submitted to the cluster."""
     found, log = Lake.at(at.folder.parent / "lake"), at.folder.parent / "capture.log"
     where = ["--lake", found.root, "--streams", str(streams)]
-    asked = ["--request", json.dumps({"stream": little.NAME})]
+    asked = ["--request", json.dumps({"stream": small_stream.NAME})]
     process = submit(at, APPS / "capture.py", [*asked, *where], log)
     assert process.wait(PATIENCE) == 0, log.read_text(encoding="utf-8")[-5000:]
     return found
@@ -59,26 +58,26 @@ def lake(at: Cluster, streams: Path) -> Lake:
 def test_what_a_cluster_captures_is_what_one_machine_captures(
     lake: Lake, undisturbed: dict[str, list[str]]
 ) -> None:
-    assert contents.tape(lake) == undisturbed
+    assert lake_contents.tape(lake) == undisturbed
 
 
 def test_a_replay_whose_executor_is_killed_is_the_undisturbed_one(
     at: Cluster, lake: Lake, streams: Path, whole: dict[str, dict[str, object]]
 ) -> None:
     """By the command line, through a pipeline: its operators run in Python on the executors."""
-    asked = little.REQUESTS["piped"]
+    asked = small_stream.REQUESTS["piped"]
     options = [part for key, value in asked.items() for part in (f"--{key}", str(value))]
     log = at.folder.parent / "replay.log"
     where = ["--lake", lake.root, "--streams", str(streams)]
-    process = run_cli(at, [*where, "replay", little.NAME, *options], log, CAPSTAN_LOG="json")
+    process = run_cli(at, [*where, "replay", small_stream.NAME, *options], log, CAPSTAN_LOG="json")
     try:
         _kill_one(at, lake)
         assert process.wait(PATIENCE) == 0, log.read_text(encoding="utf-8")[-5000:]
     finally:
         process.kill()
     [run] = read_histories(lake)
-    assert contents.table(lake, "piped") == whole["piped"]
-    contents.require_published_once(lake, run)
+    assert lake_contents.table(lake, "piped") == whole["piped"]
+    lake_contents.require_published_once(lake, run)
     certificate = read_histories(lake)[run].certificate or {}
     assert certificate["audit"]["passed"]  # type: ignore[index]
     assert certificate["attempt"] == 1
@@ -99,7 +98,7 @@ def _kill_one(at: Cluster, lake: Lake) -> None:
     for each in executors:
         send(each, signal.SIGSTOP)
     assert len(executors) == 2
-    assert not Path(lake.table("piped")).exists() or contents.rows(lake.table("piped")) == []
+    assert not Path(lake.table("piped")).exists() or lake_contents.rows(lake.table("piped")) == []
     send(executors[0], signal.SIGKILL)
     send(executors[1], signal.SIGCONT)
 
@@ -108,7 +107,7 @@ def _require_logged(log: Path, run: str) -> None:
     """Check that the log has the points of the run, and Spark's complaint as one of it."""
     lines = log.read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines if line.startswith("{")]
-    about = {"run": run, "attempt": 1, "stream": little.NAME}
+    about = {"run": run, "attempt": 1, "stream": small_stream.NAME}
     for event in ("replay.claim", "replay.publish", "replay.certificate"):
         [row] = [row for row in rows if row["event"] == event]
         assert {key: row[key] for key in about} == about

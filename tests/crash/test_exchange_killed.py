@@ -8,7 +8,7 @@ import pytest
 
 from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
-from tests.support import lake_contents as contents
+from tests.support import lake_contents
 from tests.support.crash_cases import Work, cases
 
 pytestmark = pytest.mark.timeout(1800)
@@ -31,7 +31,9 @@ def tape(world, name: str) -> dict[str, list[str]]:
     """What is on a tape, and sound."""
     assert verify(world.spark, world.lake, open_tape(world.lake, name), deep=True).valid
     paths = world.lake.stream(name)
-    return {each: contents.rows(getattr(paths, each)) for each in ("workers", "records", "events")}
+    return {
+        each: lake_contents.rows(getattr(paths, each)) for each in ("workers", "records", "events")
+    }
 
 
 @pytest.fixture(scope="module")

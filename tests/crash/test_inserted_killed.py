@@ -6,12 +6,10 @@ import shutil
 
 import pytest
 
-from capstan.errors import BadRequest
-from capstan.storage.tape import feed
-from capstan.storage.tape import index as summary
+from capstan.errors import InvalidRequestError
+from capstan.storage.tape import feed, index
 from capstan.storage.tape.tape import newest_cut, open_tape
-from tests.support import lake_contents as contents
-from tests.support import small_stream as little
+from tests.support import lake_contents, small_stream
 from tests.support.crash_cases import Work, cases
 
 pytestmark = pytest.mark.timeout(1800)
@@ -45,28 +43,28 @@ def keyed(empty):
 def rescaled(keyed):
     world = keyed()
     world.act("capture", workers=5, rescale=5)
-    contents.require_sound(world.spark, world.lake)
-    return contents.tape(world.lake), contents.feed(world.lake)
+    lake_contents.require_sound(world.spark, world.lake)
+    return lake_contents.tape(world.lake), lake_contents.feed(world.lake)
 
 
 @pytest.fixture(scope="module")
 def put_back(recorded):
     world = recorded()
     assert int(str(world.act("put-back")["records"])) > 0
-    contents.require_sound(world.spark, world.lake)
-    return contents.tape(world.lake), contents.feed(world.lake)
+    lake_contents.require_sound(world.spark, world.lake)
+    return lake_contents.tape(world.lake), lake_contents.feed(world.lake)
 
 
 @pytest.mark.parametrize("work", cases(RESCALE))
 def test_a_killed_rescale_ends_in_the_same_tape(killed, rescaled, work) -> None:
     # It is written down, so no second one has to be asked for; nobody can go on as it was before.
     killed.act("capture", workers=5)
-    assert (contents.tape(killed.lake), contents.feed(killed.lake)) == rescaled
-    with pytest.raises(BadRequest, match="CAP-RESCALE"):
+    assert (lake_contents.tape(killed.lake), lake_contents.feed(killed.lake)) == rescaled
+    with pytest.raises(InvalidRequestError, match="CAP-RESCALE"):
         killed.act("capture", workers=3)
     killed.act("capture", **RESCALING)
-    assert (contents.tape(killed.lake), contents.feed(killed.lake)) == rescaled
-    contents.require_sound(killed.spark, killed.lake)
+    assert (lake_contents.tape(killed.lake), lake_contents.feed(killed.lake)) == rescaled
+    lake_contents.require_sound(killed.spark, killed.lake)
 
 
 @pytest.mark.parametrize(
@@ -75,32 +73,32 @@ def test_a_killed_rescale_ends_in_the_same_tape(killed, rescaled, work) -> None:
 def test_a_half_done_batch_is_finished_before_its_stream_is_rescaled(
     killed, rescaled, work
 ) -> None:
-    before = contents.tape(killed.lake), contents.feed(killed.lake)
-    with pytest.raises(BadRequest) as refused:
+    before = lake_contents.tape(killed.lake), lake_contents.feed(killed.lake)
+    with pytest.raises(InvalidRequestError) as refused:
         killed.act("capture", **RESCALING)
     assert refused.value.code == "CAP-HALF-DONE"
-    assert (contents.tape(killed.lake), contents.feed(killed.lake)) == before
+    assert (lake_contents.tape(killed.lake), lake_contents.feed(killed.lake)) == before
     killed.act("capture", workers=3)
     killed.act("capture", **RESCALING)
-    assert (contents.tape(killed.lake), contents.feed(killed.lake)) == rescaled
+    assert (lake_contents.tape(killed.lake), lake_contents.feed(killed.lake)) == rescaled
 
 
 @pytest.mark.parametrize("work", cases(PUT_BACK, core=["put-back.records"]))
 def test_a_killed_put_back_ends_in_the_same_tape(killed, put_back, work) -> None:
     # Whoever writes next carries it out first, be it a capture that finds nothing new.
     killed.act("capture" if work.point == "put-back.records" else "put-back")
-    assert (contents.tape(killed.lake), contents.feed(killed.lake)) == put_back
+    assert (lake_contents.tape(killed.lake), lake_contents.feed(killed.lake)) == put_back
     assert killed.act("put-back")["records"] == 0
-    assert (contents.tape(killed.lake), contents.feed(killed.lake)) == put_back
-    contents.require_sound(killed.spark, killed.lake)
+    assert (lake_contents.tape(killed.lake), lake_contents.feed(killed.lake)) == put_back
+    lake_contents.require_sound(killed.spark, killed.lake)
 
 
 @pytest.mark.parametrize("work", cases(IDLE))
 def test_an_idle_source_that_was_cut_off_moves_to_where_it_was_to(killed, work) -> None:
-    tape = open_tape(killed.lake, little.NAME)
+    tape = open_tape(killed.lake, small_stream.NAME)
     (claim,) = feed.inserted(tape)
     killed.act("capture")
     assert feed.inserted(tape) == (claim,)
-    (held,) = summary.frontier_of(tape, summary.worker_states(tape, newest_cut(tape))).elements
+    (held,) = index.frontier_of(tape, index.worker_states(tape, newest_cut(tape))).elements
     assert list(held) == [claim.detail["event"]]
-    contents.require_sound(killed.spark, killed.lake)
+    lake_contents.require_sound(killed.spark, killed.lake)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from capstan.storage.ledger import runs
-from tests.support import lake_contents as contents
+from tests.support import lake_contents
 from tests.support.small_stream import STAGED
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
@@ -29,15 +29,15 @@ def killed(empty, recorded, kill):
 def test_a_capture_killed_again_and_again_ends_in_the_same_tape(killed, undisturbed) -> None:
     world = killed[0]
     world.act("capture")
-    assert contents.tape(world.lake) == undisturbed
-    contents.require_sound(world.spark, world.lake)
+    assert lake_contents.tape(world.lake) == undisturbed
+    lake_contents.require_sound(world.spark, world.lake)
 
 
 def test_a_replay_killed_again_and_again_publishes_once(killed, whole) -> None:
     world = killed[1]
     done = world.replay(STAGED)
-    assert contents.table(world.lake, "staged") == whole["staged"]
-    contents.require_published_once(world.lake, done["run"])
+    assert lake_contents.table(world.lake, "staged") == whole["staged"]
+    lake_contents.require_published_once(world.lake, done["run"])
     assert done["certificate"]["attempt"] == 3
     attempts = [row.attempt for row in runs.read_history(world.lake, done["run"]).rows]
     assert attempts == [1, 3, 3]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from capstan.storage.lake import Lake
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
 from tests.support.driver_under_test import PATIENCE
 
@@ -59,7 +59,7 @@ def test_what_was_received_is_on_tape(tmp_path: Path, number: signal.Signals) ->
         answer = process.communicate(timeout=PATIENCE)[0].decode()
     assert process.returncode == 0, said.read_text(encoding="utf-8")
     tape = open_tape(Lake.at(lake), "heard")
-    (state,) = summary.worker_states(tape, newest_cut(tape))
+    (state,) = index.worker_states(tape, newest_cut(tape))
     assert state.records > 0
     assert not state.closed
     received = f"heard at commit 0: {state.events} events with {state.records} records"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.maintenance.table_catalog import files_of
 from capstan.storage.ledger.retirements import read_retired
 from capstan.storage.tape.tape import open_tape
-from tests.support import lake_contents as contents
-from tests.support import small_stream as little
+from tests.support import lake_contents, small_stream
 from tests.support.crash_cases import Work, cases
 
 pytestmark = pytest.mark.timeout(1800)
@@ -29,7 +28,7 @@ RETIRING = [
 
 def layout(lake):
     """The files of a tape's records: their batches, workers and rows."""
-    files = files_of(lake.stream(little.NAME).records, "batch", by_worker=True)
+    files = files_of(lake.stream(small_stream.NAME).records, "batch", by_worker=True)
     return sorted((each.low, each.high, each.workers, each.rows) for each in files)
 
 
@@ -51,11 +50,11 @@ def retired(recorded):
 
 @pytest.mark.parametrize("work", cases(MAINTAINING, core=["maintain.compacted"]))
 def test_a_killed_maintenance_ends_as_if_undisturbed(killed, maintained, undisturbed, work) -> None:
-    assert contents.tape(killed.lake) == undisturbed
+    assert lake_contents.tape(killed.lake) == undisturbed
     killed.act("maintain", sizes=SIZES)
-    assert contents.tape(killed.lake) == undisturbed
+    assert lake_contents.tape(killed.lake) == undisturbed
     assert layout(killed.lake) == layout(maintained.lake)
-    contents.require_sound(killed.spark, killed.lake)
+    lake_contents.require_sound(killed.spark, killed.lake)
     again = killed.act("maintain", sizes=SIZES)
     assert (again["rewritten"], again["vacuumed"]) == (0, 0)
 
@@ -63,30 +62,30 @@ def test_a_killed_maintenance_ends_as_if_undisturbed(killed, maintained, undistu
 @pytest.mark.parametrize("work", cases(RETIRING, core=["retire.deleted"]))
 def test_a_killed_retirement_ends_as_if_undisturbed(killed, retired, undisturbed, work) -> None:
     # Wherever it was killed, nobody is answered with fewer rows.
-    with pytest.raises(BadRequest) as refused:
+    with pytest.raises(InvalidRequestError) as refused:
         killed.replay({"into": "whole", "partial": True})
     assert refused.value.code == "CAP-RETIRED"
-    contents.require_sound(killed.spark, killed.lake)
+    lake_contents.require_sound(killed.spark, killed.lake)
     if work.point == "retire.written":
         # What was cut off may be finished by the next maintenance as well.
-        assert list(killed.act("maintain", sizes=SIZES)["retired"]) == [little.NAME]
+        assert list(killed.act("maintain", sizes=SIZES)["retired"]) == [small_stream.NAME]
     again = killed.act("retire", before=BEFORE)
     assert again["stands"] == (work.point in ("retire.written", "retire.done"))
-    tape = contents.tape(killed.lake)
-    assert tape == contents.tape(retired.lake)
+    tape = lake_contents.tape(killed.lake)
+    assert tape == lake_contents.tape(retired.lake)
     assert tape["events"] == undisturbed["events"]
     assert len(tape["records"]) < len(undisturbed["records"])
-    (row,) = read_retired(killed.lake, open_tape(killed.lake, little.NAME))
+    (row,) = read_retired(killed.lake, open_tape(killed.lake, small_stream.NAME))
     assert row.done
-    contents.require_sound(killed.spark, killed.lake)
+    lake_contents.require_sound(killed.spark, killed.lake)
     assert killed.act("retire", before=BEFORE)["stands"]
 
 
 @pytest.mark.rest
 def test_maintenance_goes_on_after_a_retirement(retired) -> None:
-    before = contents.tape(retired.lake)
+    before = lake_contents.tape(retired.lake)
     assert retired.act("maintain", sizes=SIZES)["rewritten"] > 0
-    assert contents.tape(retired.lake) == before
-    contents.require_sound(retired.spark, retired.lake)
+    assert lake_contents.tape(retired.lake) == before
+    lake_contents.require_sound(retired.spark, retired.lake)
     done = retired.replay({"into": "rest", "partial": True, "since": BEFORE})
     assert done["certificate"]["published"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from capstan.errors import AnswerIsNo, Held
+from capstan.errors import CheckFailedError, RangeLockedError
 from capstan.replay.run import unlock
 from capstan.storage import delta
 from capstan.storage.lake import children
 from capstan.storage.ledger import claims, runs
-from tests.support import lake_contents as contents
+from tests.support import lake_contents
 from tests.support.crash_cases import Asked, Work, cases
 from tests.support.small_stream import BEFORE, REQUESTS, STAGED
 
@@ -90,7 +90,7 @@ DEAD = Work("replay", "replay.claim", {"request": STAGED})
 
 def require_stands(world, name: str, run: str) -> None:
     """Check that a run is done, has cleaned up, and the same request changes nothing any more."""
-    contents.require_published_once(world.lake, run)
+    lake_contents.require_published_once(world.lake, run)
     assert children(f"{world.lake.root}/staging") == []
     target = world.lake.table(REQUESTS[name]["into"])
     version = delta.version_of(target)
@@ -102,7 +102,7 @@ def require_stands(world, name: str, run: str) -> None:
 def require_same_target(world, name: str, whole) -> dict[str, object]:
     """Check what the same replay, once more, comes to; its certificate."""
     done = world.replay(REQUESTS[name])
-    assert contents.table(world.lake, REQUESTS[name]["into"]) == whole[name]
+    assert lake_contents.table(world.lake, REQUESTS[name]["into"]) == whole[name]
     require_stands(world, name, done["run"])
     return done["certificate"]
 
@@ -141,7 +141,7 @@ def test_a_killed_pipeline_ends_in_the_same_target_with_rows_aside_of_the_attemp
 @pytest.mark.parametrize("work", cases(PUBLISHES, night=["replay.coverage", "replay.certificate"]))
 def test_a_killed_publish_of_a_held_run_publishes_once(killed, whole, work) -> None:
     run = killed.act("publish")["run"]
-    assert contents.table(killed.lake, "staged") == whole["over"]
+    assert lake_contents.table(killed.lake, "staged") == whole["over"]
     version = delta.version_of(killed.lake.table("staged"))
     assert killed.act("publish")["stood"]
     assert delta.version_of(killed.lake.table("staged")) == version
@@ -150,14 +150,14 @@ def test_a_killed_publish_of_a_held_run_publishes_once(killed, whole, work) -> N
 
 @pytest.mark.parametrize("work", cases([APPROVED]))
 def test_a_publish_killed_once_it_was_approved_goes_on_as_approved(killed, whole, work) -> None:
-    [waits] = claims.alive(killed.lake)
-    assert contents.rows(killed.lake.table("staged")) == []
+    [waits] = claims.active(killed.lake)
+    assert lake_contents.rows(killed.lake.table("staged")) == []
     # It was approved by one person, for good, and goes on whoever has it done again.
     done = killed.act("publish")
     assert done["run"] == waits.run
     assert done["certificate"]["approval"]["by"] == "ann"
-    assert contents.rows(killed.lake.table("staged")) == whole["staged"]["rows"]
-    contents.require_published_once(killed.lake, done["run"])
+    assert lake_contents.rows(killed.lake.table("staged")) == whole["staged"]["rows"]
+    lake_contents.require_published_once(killed.lake, done["run"])
     steps = [row.step for row in runs.read_history(killed.lake, done["run"]).rows]
     assert steps == ["intent", "audited", "approved", "done"]
     again = killed.act("publish", by="bob")
@@ -169,15 +169,15 @@ def test_a_publish_killed_once_it_was_approved_goes_on_as_approved(killed, whole
 def test_a_killed_rollback_takes_back_once(killed, whole, work) -> None:
     run = list(runs.read_histories(killed.lake))[-1]
     version = killed.act("rollback", run=run)["version"]
-    assert contents.table(killed.lake, "staged") == whole["before"]
+    assert lake_contents.table(killed.lake, "staged") == whole["before"]
     assert delta.version_of(killed.lake.table("staged")) == version
     assert killed.act("rollback", run=run)["version"] == version
     assert delta.version_of(killed.lake.table("staged")) == version
-    assert claims.alive(killed.lake) == []
+    assert claims.active(killed.lake) == []
     again = killed.replay(STAGED)["run"]
     assert again != run
-    assert contents.rows(killed.lake.table("staged")) == whole["over"]["rows"]
-    contents.require_published_once(killed.lake, again)
+    assert lake_contents.rows(killed.lake.table("staged")) == whole["over"]["rows"]
+    lake_contents.require_published_once(killed.lake, again)
 
 
 @pytest.mark.parametrize("work", cases(ADDING, core=["append-rollback.publish"]))
@@ -186,28 +186,28 @@ def test_a_killed_rollback_of_added_rows_takes_back_once(killed, whole, work) ->
     into = REQUESTS[name]["into"]
     run = list(runs.read_histories(killed.lake))[-1]
     killed.act("rollback", run=run)
-    assert contents.table(killed.lake, into) == {"rows": [], "standing": []}
-    assert claims.alive(killed.lake) == []
+    assert lake_contents.table(killed.lake, into) == {"rows": [], "standing": []}
+    assert claims.active(killed.lake) == []
     again = killed.replay(REQUESTS[name])["run"]
-    assert contents.rows(killed.lake.table(into)) == whole[name]["rows"]
-    contents.require_published_once(killed.lake, again)
+    assert lake_contents.rows(killed.lake.table(into)) == whole[name]["rows"]
+    lake_contents.require_published_once(killed.lake, again)
 
 
 @pytest.mark.parametrize("work", cases(FAILING, night=["replay.publish"]))
 def test_a_killed_run_whose_audit_fails_leaves_nothing(killed, work) -> None:
-    with pytest.raises(AnswerIsNo, match="CAP-AUDIT"):
+    with pytest.raises(CheckFailedError, match="CAP-AUDIT"):
         killed.act("replay", **work.arguments)
-    assert contents.table(killed.lake, "wrong") == {"rows": [], "standing": []}
+    assert lake_contents.table(killed.lake, "wrong") == {"rows": [], "standing": []}
     found = delta.open_table(killed.lake.ledger("findings")).to_pyarrow_table()
     assert set(found["code"].to_pylist()) <= {"CAP-MISSING", "CAP-EXTRA", "CAP-CHANGED"}
     assert found.num_rows > 0
-    assert claims.alive(killed.lake) == []
+    assert claims.active(killed.lake) == []
 
 
 @pytest.mark.parametrize("work", cases([AUDITED]))
 def test_a_run_that_was_killed_once_it_waits_is_published(killed, whole, work) -> None:
     run = killed.act("publish")["run"]
-    assert contents.table(killed.lake, "staged") == whole["staged"]
+    assert lake_contents.table(killed.lake, "staged") == whole["staged"]
     require_stands(killed, "staged", run)
 
 
@@ -217,19 +217,19 @@ def test_a_rejection_that_was_killed_stands(killed, whole, work) -> None:
     run, history = next(iter(runs.read_histories(killed.lake).items()))
     assert [row.step for row in history.rows] == ["intent", "audited", "rejected"]
     assert history.last.detail["by"] == "ann"
-    assert contents.rows(killed.lake.table("staged")) == []
+    assert lake_contents.rows(killed.lake.table("staged")) == []
     assert children(f"{killed.lake.root}/staging") == [f"{run}-1"]
-    assert claims.alive(killed.lake) == []
+    assert claims.active(killed.lake) == []
     # Asked for again, it is a new attempt of the same run.
     assert killed.replay(STAGED)["run"] == run
-    assert contents.table(killed.lake, "staged") == whole["staged"]
+    assert lake_contents.table(killed.lake, "staged") == whole["staged"]
     require_stands(killed, "staged", run)
 
 
 @pytest.mark.parametrize("work", cases([UNLOCKED]))
 def test_a_publish_that_was_killed_with_its_new_claim_publishes_once(killed, whole, work) -> None:
     run = killed.act("publish")["run"]
-    assert contents.table(killed.lake, "staged") == whole["staged"]
+    assert lake_contents.table(killed.lake, "staged") == whole["staged"]
     require_stands(killed, "staged", run)
 
 
@@ -237,18 +237,18 @@ def test_a_publish_that_was_killed_with_its_new_claim_publishes_once(killed, who
 def test_who_was_killed_while_it_shut_others_out_goes_on(killed, whole, work) -> None:
     run = killed.act("replay", **work.arguments)["run"]
     wanted = "before" if work is FENCING else "staged"
-    assert contents.table(killed.lake, "staged") == whole[wanted]
-    contents.require_published_once(killed.lake, run)
+    assert lake_contents.table(killed.lake, "staged") == whole[wanted]
+    lake_contents.require_published_once(killed.lake, run)
     assert children(f"{killed.lake.root}/staging") == []
 
 
 @pytest.mark.parametrize("work", cases([DEAD]))
 def test_a_dead_run_holds_its_range_until_it_is_unlocked(killed, whole, work) -> None:
     narrower = {**STAGED, "workers": ["west"]}
-    with pytest.raises(Held) as refused:
+    with pytest.raises(RangeLockedError) as refused:
         killed.replay(narrower)
     dead = refused.value.fields["holder"]
     assert unlock(killed.lake, dead) == 1
-    contents.require_published_once(killed.lake, killed.replay(narrower)["run"])
+    lake_contents.require_published_once(killed.lake, killed.replay(narrower)["run"])
     assert killed.replay(STAGED)["run"] == dead
-    assert contents.rows(killed.lake.table("staged")) == whole["staged"]["rows"]
+    assert lake_contents.rows(killed.lake.table("staged")) == whole["staged"]["rows"]

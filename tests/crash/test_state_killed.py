@@ -10,8 +10,7 @@ import pytest
 
 from capstan.replay.planning.snapshot_catalog import list_taken
 from capstan.replay.planning.snapshot_ledger import parts_of
-from tests.support import lake_contents as contents
-from tests.support import small_stream as little
+from tests.support import lake_contents, small_stream
 from tests.support.sample_streams import START, lay, rows
 
 pytestmark = [pytest.mark.rest, pytest.mark.timeout(1800)]
@@ -44,7 +43,7 @@ def world(growing, kill):
     made = growing()
     files = 0
     for number, (new, peers, point) in enumerate(ROUNDS):
-        little.feed(made.source, new, first=files)
+        small_stream.feed(made.source, new, first=files)
         files += new
         made.act("capture")
         script = [made.step("replay", point, request=request("killed", peers))]
@@ -60,11 +59,15 @@ def world(growing, kill):
 @pytest.mark.nightly
 def test_killed_and_rescaled_it_ends_as_one_run_through(world) -> None:
     whole = world.replay(request("through", 2))["certificate"]
-    assert contents.rows(world.lake.table("killed")) == contents.rows(world.lake.table("through"))
-    assert contents.rows(world.lake.table("through"))
+    assert lake_contents.rows(world.lake.table("killed")) == lake_contents.rows(
+        world.lake.table("through")
+    )
+    assert lake_contents.rows(world.lake.table("through"))
     *_, last = [each for each in list_taken(world.lake, "places") if "killed-" in each.name]
-    known = contents.state(world.lake, "places", last.name)
-    assert known == contents.state(world.lake, "places", whole["pipeline"]["state"]["snapshot"])
+    known = lake_contents.state(world.lake, "places", last.name)
+    assert known == lake_contents.state(
+        world.lake, "places", whole["pipeline"]["state"]["snapshot"]
+    )
     assert known
 
 
@@ -102,11 +105,11 @@ def test_thirty_intervals_killed_at_random_end_as_one_run_through(growing, kill)
         assert done["generation"] == number + 1, (SEED, kills)
     whole = made.replay(request("through", 2))["certificate"]
     assert whole["records"] > (INTERVALS - 1) * ROWS
-    found, wanted = (contents.rows(made.lake.table(name)) for name in ("killed", "through"))
+    found, wanted = (lake_contents.rows(made.lake.table(name)) for name in ("killed", "through"))
     assert found == wanted != [], (SEED, kills)
     found, wanted = (
-        contents.state(made.lake, "places", each["pipeline"]["state"]["snapshot"])
+        lake_contents.state(made.lake, "places", each["pipeline"]["state"]["snapshot"])
         for each in (done, whole)
     )
     assert found == wanted != [], (SEED, kills)
-    contents.require_sound(made.spark, made.lake)
+    lake_contents.require_sound(made.spark, made.lake)

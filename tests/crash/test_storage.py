@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support import child_drivers as children
+from tests.support import child_drivers
 from tests.support.small_stream import SINCE, STAGED
 
 pytestmark = [pytest.mark.rest, pytest.mark.timeout(1800)]
@@ -66,7 +66,7 @@ def found(empty, recorded, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ends")
     script = [replace(step, until=str(folder / name)) for name, step in steps.items()]
     before = [*OWN, MOUNTS, "sh", small.lake.root, locked.lake.root]
-    child = children.start(tmp_path_factory.mktemp("starved") / "driver", script, before)
+    child = child_drivers.start(tmp_path_factory.mktemp("starved") / "driver", script, before)
     assert child.process.wait(1200) == 0, child.printed()
     ended = {name: step.ended for name, step in zip(steps, script, strict=True)}
     return {name: json.loads(file.read_text(encoding="utf-8")) for name, file in ended.items()}

@@ -11,9 +11,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from capstan.storage import commit_lock as committing
-from capstan.storage import delta
-from capstan.storage import table_creation as creating
+from capstan.storage import commit_lock, delta, table_creation
 from capstan.storage.commit_lock import making
 from capstan.storage.lake import is_table
 from capstan.storage.table_creation import create_table
@@ -82,7 +80,7 @@ def test_who_comes_after_all_pauses_loses_nothing(
         if len(pauses) == 5:
             (log / f"{0:020}.json").write_text(first, encoding="utf-8")
 
-    monkeypatch.setattr(creating, "time", SimpleNamespace(sleep=pause))
+    monkeypatch.setattr(table_creation, "time", SimpleNamespace(sleep=pause))
     create_table(spark, str(tmp_path / "table"), SCHEMA)
     assert len(pauses) == 5
     assert (log / "being-made.tmp").exists()
@@ -107,7 +105,7 @@ def test_who_makes_it_under_the_lock_has_all_the_time_it_needs(
     maker = threading.Thread(target=make)
     maker.start()
     assert held.wait(60)
-    monkeypatch.setattr(creating, "time", SimpleNamespace(sleep=lambda _: None))
+    monkeypatch.setattr(table_creation, "time", SimpleNamespace(sleep=lambda _: None))
     # It asks again and again for the lock that the first one has, and nothing else.
     asks = count(1)
 
@@ -117,7 +115,7 @@ def test_who_makes_it_under_the_lock_has_all_the_time_it_needs(
         time.sleep(seconds)
 
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=ask)
-    monkeypatch.setattr(committing, "time", clock)
+    monkeypatch.setattr(commit_lock, "time", clock)
     create_table(spark, str(table), schema)
     maker.join()
     assert (log / "being-made.tmp").exists()

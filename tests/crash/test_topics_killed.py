@@ -5,8 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from tests.support import lake_contents as contents
-from tests.support import small_stream as little
+from tests.support import lake_contents, small_stream
 from tests.support.kafka_broker import broker
 
 pytestmark = [pytest.mark.rest, pytest.mark.timeout(1800)]
@@ -33,7 +32,7 @@ def killed(empty, recorded, kill, tmp_path_factory):
 
 def recording(world) -> list[tuple[object, ...]]:
     """The events of a tape, in whichever commits and batches they came onto it."""
-    events = pl.read_delta(world.lake.stream(little.NAME).events)
+    events = pl.read_delta(world.lake.stream(small_stream.NAME).events)
     return events.drop("batch", "commit").sort("worker", "seq").rows()
 
 
@@ -43,10 +42,10 @@ def test_a_killed_import_goes_on_and_has_every_event_once(killed, point) -> None
     world = worlds[point]
     found = [world.act("import-topics", topics=topics) for _ in range(3)]
     assert recording(world) == recording(origin)
-    contents.require_sound(world.spark, world.lake)
+    lake_contents.require_sound(world.spark, world.lake)
     assert found[2]["stood"]
     # What was written down with its records is finished as it was, whatever has come since.
-    commits = pl.read_delta(world.lake.stream(little.NAME).events).group_by("commit").len()
+    commits = pl.read_delta(world.lake.stream(small_stream.NAME).events).group_by("commit").len()
     sizes = dict(commits.iter_rows())
     if point == "topics.workers":
         assert set(sizes) == {0}

@@ -314,7 +314,7 @@ def execute() -> Callable[[Any, Any], Any]:
 def taped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """A lake with a tape as that of `captured`, of two commits, written without a JVM."""
     from capstan.storage.lake import Lake
-    from tests.support import recorded_tapes as recorded
+    from tests.support import recorded_tapes
     from tests.support.jvmless_lake import go_on, lay_tape
     from tests.support.sample_streams import START
 
@@ -325,8 +325,11 @@ def taped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     lay_tape(lake, "little", "abc", times[:24], (begin + 34 * hour,))
     go_on(lake, "little", times[24:], (begin + 69 * hour,))
     paths = lake.stream("little")
-    for path, schema in ((paths.records, recorded._RECORDS), (paths.late, recorded._LATE)):
-        recorded.write(path, schema.empty_table())
+    for path, schema in (
+        (paths.records, recorded_tapes._RECORDS),
+        (paths.late, recorded_tapes._LATE),
+    ):
+        recorded_tapes.write(path, schema.empty_table())
     with pytest.MonkeyPatch.context() as patch:
         use(place, patch)
         yield place

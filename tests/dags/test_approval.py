@@ -39,7 +39,7 @@ from capstan.airflow.operators.certificate import CertificateOperator
 from capstan.airflow.operators.failures import TaskRefusedError, failure, say_last
 from capstan.airflow.operators.plan import PlanReplayOperator
 from capstan.airflow.settings import read_setting
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.storage.lake import Lake
 from tests.support.jvmless_lake import lay_tape
 
@@ -556,7 +556,7 @@ def test_a_notifier_that_is_none_is_refused_with_its_place(
     assert f"{place.streams}:13: streams.little.notify: {name} cannot be told" in errors
     assert problem in errors
     monkeypatch.setenv("CAPSTAN_NOTIFY", name)
-    with pytest.raises(BadRequest, match="^CAP-NOTIFY: "):
+    with pytest.raises(InvalidRequestError, match="^CAP-NOTIFY: "):
         on_failure(read_setting(DAGS / "any.py"))
 
 

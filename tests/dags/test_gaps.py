@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from capstan.airflow.dags.gaps import FillOperator, ListGapsOperator, backfills_markdown, gaps_dags
 from capstan.airflow.operators.failures import TaskRefusedError
-from capstan.airflow.settings import Setting, read_setting
+from capstan.airflow.settings import Settings, read_setting
 from capstan.backfill.interval import State
 from capstan.core.times import Box
 from capstan.core.times.region import Region
@@ -40,7 +40,7 @@ def days(since: int, until: int) -> Region:
 
 
 @pytest.fixture
-def setting(place: Place) -> Setting:
+def setting(place: Place) -> Settings:
     """A lake on which three days of the stream are complete, all of it written without a JVM."""
     with place.streams.open("a", encoding="utf-8") as file:
         file.write(MORE.lstrip("\n"))
@@ -48,7 +48,7 @@ def setting(place: Place) -> Setting:
     return read_setting(DAGS / "any.py")
 
 
-def books(setting: Setting, target: str, code: str = "") -> Books:
+def books(setting: Settings, target: str, code: str = "") -> Books:
     lake = Lake.at(setting.lake)
     transform = "by_day" if code else ""
     return Books(lake, "little", lake.table(target), transform, code)
@@ -56,11 +56,11 @@ def books(setting: Setting, target: str, code: str = "") -> Books:
 
 @pytest.fixture
 def look(
-    setting: Setting, context: Callable[[], dict[str, Any]], execute: Callable[[Any, Any], Any]
+    setting: Settings, context: Callable[[], dict[str, Any]], execute: Callable[[Any, Any], Any]
 ) -> Callable[..., tuple[dict[str, Any], str, bool]]:
     """Runs the task `gaps`: its result, what it shows, and whether it has the rest go on."""
 
-    def look(where: Setting = setting, /, **params: object) -> tuple[dict[str, Any], str, bool]:
+    def look(where: Settings = setting, /, **params: object) -> tuple[dict[str, Any], str, bool]:
         [dag] = gaps_dags(where)
         task = dag.get_task("gaps")
         assert isinstance(task, ListGapsOperator)
@@ -74,7 +74,7 @@ def look(
     return look
 
 
-def test_the_dag_has_two_tasks_and_is_for_every_day(setting: Setting) -> None:
+def test_the_dag_has_two_tasks_and_is_for_every_day(setting: Settings) -> None:
     [dag] = gaps_dags(setting)
     assert [task.task_id for task in dag.topological_sort()] == ["gaps", "fill"]
     assert isinstance(dag.get_task("fill"), FillOperator)
@@ -108,7 +108,7 @@ def test_gaps_are_reported_and_nothing_is_filled_unasked(look: Any) -> None:
 
 
 def test_what_is_asked_for_is_filled_in_one_app_at_a_pinned_cut(
-    setting: Setting, look: Any
+    setting: Settings, look: Any
 ) -> None:
     books(setting, "by_day", "f00").published("old", [0, 1, 2], days(0, 2))
     result, _, goes_on = look(fill=True, chunk=2)
@@ -127,7 +127,7 @@ def test_what_is_asked_for_is_filled_in_one_app_at_a_pinned_cut(
 
 @pytest.mark.parametrize("target", ["copy", "{lake}/tables/copy"])
 def test_a_table_that_a_person_decides_on_is_filled_by_no_replay(
-    setting: Setting, look: Any, target: str
+    setting: Settings, look: Any, target: str
 ) -> None:
     """Also by none that asks for no approval itself, whatever it calls the table."""
     said = target.format(lake=setting.lake)
@@ -142,14 +142,14 @@ def test_a_table_that_a_person_decides_on_is_filled_by_no_replay(
     assert "| copy | copy | 2 gap |" in shown
 
 
-def test_nothing_missing_is_nothing_to_fill(setting: Setting, look: Any) -> None:
+def test_nothing_missing_is_nothing_to_fill(setting: Settings, look: Any) -> None:
     books(setting, "copy").published("all", [0, 1, 2], days(0, 2))
     result, shown, goes_on = look(fill=True, replays=["copy"])
     assert (result["count"], goes_on) == (0, False)
     assert "| copy | copy | 2 covered |" in shown
 
 
-def test_a_stream_of_which_nothing_is_on_tape_hides_no_other(setting: Setting, look: Any) -> None:
+def test_a_stream_of_which_nothing_is_on_tape_hides_no_other(setting: Settings, look: Any) -> None:
     import shutil
 
     lake = Path(setting.lake)
@@ -160,7 +160,7 @@ def test_a_stream_of_which_nothing_is_on_tape_hides_no_other(setting: Setting, l
 
 
 def test_a_tape_that_cannot_be_read_hides_no_other(
-    setting: Setting, execute: Any, context: Any
+    setting: Settings, execute: Any, context: Any
 ) -> None:
     text = setting.streams.read_text(encoding="utf-8")
     one = text.split("streams:\n")[1].split("transforms:")[0]
@@ -201,7 +201,7 @@ RESULT = {
 }
 
 
-def test_each_run_that_has_published_is_told_of(setting: Setting, context: Any) -> None:
+def test_each_run_that_has_published_is_told_of(setting: Settings, context: Any) -> None:
     [dag] = gaps_dags(setting)
     told: list[tuple[str, Any]] = []
     event = type("Event", (), {"add": lambda _, asset, extra: told.append((asset.uri, extra))})()
@@ -221,7 +221,7 @@ def test_what_was_filled_is_shown() -> None:
 
 
 def test_the_whole_dag_submits_one_app(
-    place: Place, setting: Setting, submit: Any, monkeypatch: pytest.MonkeyPatch
+    place: Place, setting: Settings, submit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit.answers({"exit": 0, "result": RESULT})
     found = place.run("capstan_gaps", {"fill": True, "replays": ["copy"]})

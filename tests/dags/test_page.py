@@ -20,8 +20,8 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from capstan.airflow.lake_queries import foresee
-from capstan.airflow.settings import Setting, read_setting
-from capstan.airflow.web import prefetch as ahead
+from capstan.airflow.settings import Settings, read_setting
+from capstan.airflow.web import prefetch
 from capstan.airflow.web.permissions import REPLAY_DAG, ROLLBACK_DAG, capture_dag, replay_dag
 from capstan.airflow.web.plugin import PREFIX, CapstanPlugin, _pages, app
 from capstan.airflow.web.prefetch import read_ahead
@@ -31,7 +31,7 @@ from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.replay.planning.request import Request
 from capstan.reporting.html import STATIC
-from capstan.storage import table_cache as opened
+from capstan.storage import table_cache
 from capstan.storage.lake import Lake
 from tests.support.jvmless_lake import Books, lay_tape
 from tests.support.recorded_tapes import START
@@ -96,19 +96,19 @@ def lake(place: Place) -> Lake:
 
 
 def _empty(folder: Path) -> None:
-    from tests.support import recorded_tapes as recorded
+    from tests.support import recorded_tapes
 
-    schema = recorded._LATE if folder.name == "late" else recorded._RECORDS
-    recorded.write(str(folder), schema.empty_table())
+    schema = recorded_tapes._LATE if folder.name == "late" else recorded_tapes._RECORDS
+    recorded_tapes.write(str(folder), schema.empty_table())
 
 
 @pytest.fixture
 def client(lake: Lake, auth: Choosy) -> Iterator[TestClient]:
     outer = Starlette()
     outer.mount(PREFIX, app)
-    opened.keep()
+    table_cache.enable()
     yield TestClient(outer, base_url="http://testserver")
-    opened.let_go()
+    table_cache.disable()
 
 
 @pytest.fixture
@@ -478,11 +478,11 @@ def test_the_first_request_of_a_process_has_it_read(
 ) -> None:
     read, began = list[str](), threading.Event()
 
-    def reading(found: Setting) -> None:
+    def reading(found: Settings) -> None:
         read.append(found.lake)
         began.set()
 
-    monkeypatch.setattr(ahead, "_read", reading)
+    monkeypatch.setattr(prefetch, "_read", reading)
     _pages.cache_clear()
     client = seeing(*ALL)
     for _ in range(2):

@@ -14,10 +14,10 @@ from airflow.sdk.exceptions import AirflowSkipException
 from capstan.airflow.dags.audit import ListAuditsOperator
 from capstan.airflow.lake_queries import auditable, read_request, resolve
 from capstan.airflow.operators.failures import TaskRefusedError
-from capstan.airflow.settings import Setting, read_setting
+from capstan.airflow.settings import Settings, read_setting
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.storage.lake import Lake
 from tests.support.jvmless_lake import Books, lay_tape
 
@@ -37,13 +37,13 @@ SOME = {"stream": "little", "into": "some", "mode": "merge", "replay": "some"}
 
 
 @pytest.fixture
-def setting(place: Place) -> Setting:
+def setting(place: Place) -> Settings:
     with place.streams.open("a", encoding="utf-8") as file:
         file.write(MORE.lstrip("\n"))
     return read_setting(DAGS / "any.py")
 
 
-def test_what_is_left_empty_is_as_declared(setting: Setting) -> None:
+def test_what_is_left_empty_is_as_declared(setting: Settings) -> None:
     found = resolve(setting, {**DAY, "replay": "by_day", "workers": [], "transform": None})
     assert found == read_request({**DAY, "replay": "by_day", "transform": "by_day"})
     found = resolve(setting, {**SOME, "workers": None, "keys": [], "approve": False})
@@ -51,18 +51,18 @@ def test_what_is_left_empty_is_as_declared(setting: Setting) -> None:
     assert resolve(setting, {**SOME, "workers": ["b"]}).workers == ("b",)
 
 
-def test_a_declared_pipeline_is_what_is_played(setting: Setting) -> None:
+def test_a_declared_pipeline_is_what_is_played(setting: Settings) -> None:
     asked = {"stream": "little", "into": "place_hours", "replay": "hours"}
     found = resolve(setting, asked)
     assert (found.transform, found.pipeline, found.sink) == (None, "places", "hours")
     for more, key in (({"pipeline": "other", "sink": "hours"}, "pipeline"),
                       ({"pipeline": "places", "sink": "other"}, "sink")):  # fmt: skip
-        with pytest.raises(BadRequest) as caught:
+        with pytest.raises(InvalidRequestError) as caught:
             resolve(setting, {**asked, **more})
         assert (caught.value.code, caught.value.fields["key"]) == ("CAP-REQUEST", key)
 
 
-def test_a_run_without_times_of_a_replay_that_follows_does_so(setting: Setting) -> None:
+def test_a_run_without_times_of_a_replay_that_follows_does_so(setting: Settings) -> None:
     asked = {"stream": "little", "into": "pairs", "replay": "pairs"}
     found = resolve(setting, {**asked, "peers": 3})
     assert (found.follow, found.peers, found.since) == ("f", 3, "2024-05-01T00:00:00+00:00")
@@ -72,20 +72,20 @@ def test_a_run_without_times_of_a_replay_that_follows_does_so(setting: Setting) 
     part = resolve(setting, {**asked, "since": "2024-05-01", "until": "2024-05-02"})
     assert (part.follow, part.since) == (None, "2024-05-01")
     for name, other in ((asked, "g"), (DAY | {"replay": "by_day", "until": None}, "f")):
-        with pytest.raises(BadRequest, match=f"has follow (f|none), not {other}"):
+        with pytest.raises(InvalidRequestError, match=f"has follow (f|none), not {other}"):
             resolve(setting, {**name, "follow": other})
 
 
 @pytest.mark.parametrize("into", ["some", "{lake}/tables/some"])
-def test_a_table_that_a_person_decides_on_is_so_for_every_run(setting: Setting, into: str) -> None:
+def test_a_table_that_a_person_decides_on_is_so_for_every_run(setting: Settings, into: str) -> None:
     asked = {**DAY, "into": into.format(lake=setting.lake)}
     assert resolve(setting, asked).approve
     assert not resolve(setting, {**asked, "into": "other"}).approve
-    with pytest.raises(BadRequest, match="CAP-NAME"):
+    with pytest.raises(InvalidRequestError, match="CAP-NAME"):
         resolve(setting, {**asked, "into": "../some"})
 
 
-def test_without_a_declared_replay_nothing_is_added(setting: Setting) -> None:
+def test_without_a_declared_replay_nothing_is_added(setting: Settings) -> None:
     assert resolve(setting, {**DAY, "replay": None}) == read_request(DAY)
 
 
@@ -100,9 +100,9 @@ def test_without_a_declared_replay_nothing_is_added(setting: Setting) -> None:
     ],
 )
 def test_what_is_declared_otherwise_is_refused(
-    setting: Setting, more: dict[str, object], key: str, said: str
+    setting: Settings, more: dict[str, object], key: str, said: str
 ) -> None:
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         resolve(setting, {**DAY, "replay": "by_day", **more})
     assert (caught.value.code, caught.value.message) == ("CAP-REQUEST", said)
     assert caught.value.fields["key"] == key
@@ -111,14 +111,14 @@ def test_what_is_declared_otherwise_is_refused(
 @pytest.mark.parametrize(
     ("name", "code"), [("none_such", "CAP-REPLAY"), ("a'b", "CAP-NAME"), ("../x", "CAP-NAME")]
 )
-def test_a_replay_that_is_not_declared(setting: Setting, name: str, code: str) -> None:
-    with pytest.raises(BadRequest) as caught:
+def test_a_replay_that_is_not_declared(setting: Settings, name: str, code: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
         resolve(setting, {**DAY, "replay": name})
     assert caught.value.code == code
 
 
 @pytest.fixture
-def foreign(place: Place) -> Setting:
+def foreign(place: Place) -> Settings:
     """A lake with the stream on tape, and a table `old` that no replay has made."""
     lake = Lake.at(place.lake)
     lay_tape(lake, "little", "ab", [(HOUR,)], (2 * HOUR,))
@@ -131,7 +131,7 @@ def foreign(place: Place) -> Setting:
 
 
 def test_a_table_of_others_is_held_against_a_stream(
-    foreign: Setting, execute: Any, context: Any
+    foreign: Settings, execute: Any, context: Any
 ) -> None:
     def listed(**params: object) -> Any:
         asked = {"stream": "little", "target": "old", "runs": None, **params}
@@ -157,7 +157,7 @@ def test_a_table_of_others_is_held_against_a_stream(
 
 
 @pytest.fixture
-def published(place: Place) -> Setting:
+def published(place: Place) -> Settings:
     """A lake in which two tables have three and four runs each that stand, a day each."""
     lake = Lake.at(place.lake)
     for table, days in (("aaa", 4), ("zzz", 3)):
@@ -168,14 +168,14 @@ def published(place: Place) -> Setting:
 
 
 def test_a_declared_target_into_which_nothing_was_published_has_nothing_to_audit(
-    published: Setting, execute: Any, context: Any
+    published: Settings, execute: Any, context: Any
 ) -> None:
     where = {**context(), "params": {"target": "by_day", "runs": None, "newest": None}}
     with pytest.raises(AirflowSkipException):
         execute(ListAuditsOperator(task_id="plan", setting=published), where)
 
 
-def test_all_that_stands_in_every_table_is_audited(published: Setting) -> None:
+def test_all_that_stands_in_every_table_is_audited(published: Settings) -> None:
     found = auditable(published, None, None, None)
     assert found.left_out == ()
     names = [each["run"] for each in found.audits]
@@ -184,7 +184,7 @@ def test_all_that_stands_in_every_table_is_audited(published: Setting) -> None:
 
 
 def test_what_is_left_out_of_audits_is_named(
-    published: Setting, execute: Any, context: Any, capsys: pytest.CaptureFixture[str]
+    published: Settings, execute: Any, context: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = {**context(), "params": {"target": None, "runs": None, "newest": 2}}
     found = execute(ListAuditsOperator(task_id="plan", setting=published), where)

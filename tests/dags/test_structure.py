@@ -22,7 +22,7 @@ from capstan.airflow.operators.plan import PlanReplayOperator
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import read_setting
 from capstan.core.config import ByKey
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from tests.bench.airflow_overhead import TASKS
 from tests.bench.dag_parsing import parse
 from tests.support.many_streams import many_streams
@@ -357,7 +357,9 @@ def test_intervals_of_epochs_are_refused_with_their_place(place: Place) -> None:
     place.streams.write_text(text, encoding="utf-8")
     setting = read_setting(DAGS / "any.py")
     assert list(backfill_dags(setting)) == []
-    with pytest.raises(BadRequest, match="replays.by_day.schedule: times of little are epochs"):
+    with pytest.raises(
+        InvalidRequestError, match="replays.by_day.schedule: times of little are epochs"
+    ):
         require_none(setting)
 
 

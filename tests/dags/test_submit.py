@@ -27,7 +27,7 @@ from capstan.airflow.operators.failures import TaskBrokenError, TaskRefusedError
 from capstan.airflow.operators.spark_connection import spark_master
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import read_setting
-from capstan.errors import Held
+from capstan.errors import RangeLockedError
 from capstan.spark.jars import delta_jars, spark_jars
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def test_a_table_that_others_were_committing_to_is_tried_again_and_a_range_is_no
     with pytest.raises(kind, match=f"^{held}: what is wrong"):
         execute(operator(), context())
     with pytest.raises(kind, match=f"^{held}: others"), as_task():
-        raise Held(held, "others are at it", "run the same command again")
+        raise RangeLockedError(held, "others are at it", "run the same command again")
 
 
 @pytest.mark.parametrize(

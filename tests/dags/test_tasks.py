@@ -24,7 +24,7 @@ from capstan.airflow.operators.failures import TaskRefusedError
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
 from capstan.airflow.operators.links import CertificateLink
 from capstan.airflow.operators.plan import PlanReplayOperator
-from capstan.airflow.settings import Setting, read_setting
+from capstan.airflow.settings import Settings, read_setting
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.region_json import region_text
 from capstan.storage.ledger.run_identity import short_name
@@ -48,7 +48,7 @@ HOURS = """
 
 
 @pytest.fixture
-def setting(taped: Place) -> Setting:
+def setting(taped: Place) -> Settings:
     return read_setting(DAGS / "any.py")
 
 
@@ -56,7 +56,7 @@ def fields(**more: object) -> dict[str, object]:
     return {"stream": "little", "into": "planned", **more}
 
 
-def planner(setting: Setting, asked: dict[str, object]) -> PlanReplayOperator:
+def planner(setting: Settings, asked: dict[str, object]) -> PlanReplayOperator:
     return PlanReplayOperator(task_id="plan", setting=setting, asked=lambda _: asked)
 
 
@@ -68,7 +68,7 @@ class Store(dict[str, object]):
         self[key] = value
 
 
-def test_a_plan_pins_the_cut(setting: Setting, execute: Any, context: Any) -> None:
+def test_a_plan_pins_the_cut(setting: Settings, execute: Any, context: Any) -> None:
     task, where = planner(setting, fields(until="2024-05-02", dry_run=False, keys=[])), context()
     where["task_state_store"] = store = Store()
     found = execute(task, where)
@@ -79,7 +79,7 @@ def test_a_plan_pins_the_cut(setting: Setting, execute: Any, context: Any) -> No
     assert read_request(found["request"]) == read_request(fields(until="2024-05-02", as_of=1))
 
 
-def test_a_dry_run_ends_after_the_plan(setting: Setting, execute: Any, context: Any) -> None:
+def test_a_dry_run_ends_after_the_plan(setting: Settings, execute: Any, context: Any) -> None:
     where = context()
     task = planner(setting, fields(until="2030-01-01", dry_run=True))
     where["task"] = type("Task", (), {"get_flat_relative_ids": lambda *_, **__: {"b", "a"}})()
@@ -111,13 +111,13 @@ def test_a_dry_run_ends_after_the_plan(setting: Setting, execute: Any, context: 
     ],
 )
 def test_a_plan_refuses_what_cannot_be_meant(
-    setting: Setting, more: dict[str, object], code: str, execute: Any, context: Any
+    setting: Settings, more: dict[str, object], code: str, execute: Any, context: Any
 ) -> None:
     with pytest.raises(TaskRefusedError, match=f"^{code}: "):
         execute(planner(setting, fields(**more)), context())
 
 
-def test_a_plan_waits_where_it_is_asked_to(setting: Setting, execute: Any, context: Any) -> None:
+def test_a_plan_waits_where_it_is_asked_to(setting: Settings, execute: Any, context: Any) -> None:
     with pytest.raises(AirflowRescheduleException):
         execute(planner(setting, fields(until="2024-05-09", wait=True)), context())
     where = context()
@@ -144,7 +144,7 @@ CLAIMS = pa.schema(
 )
 
 
-def claim(setting: Setting, asked: dict[str, object]) -> None:
+def claim(setting: Settings, asked: dict[str, object]) -> None:
     """What an app leaves in the ledger that was killed after its claim."""
     plan = foresee(setting, read_request(asked)).plan
     now = datetime.now(UTC)
@@ -190,7 +190,7 @@ def test_a_cleared_run_goes_on_at_the_cut_that_still_holds_its_range(
     assert planned() == 1
 
 
-def test_the_pinned_request_is_the_same_run(setting: Setting) -> None:
+def test_the_pinned_request_is_the_same_run(setting: Settings) -> None:
     asked = read_request(fields(until="2024-05-02"))
     found = foresee(setting, asked)
     assert foresee(setting, pinned(found)).plan.identity == found.plan.identity
@@ -198,7 +198,7 @@ def test_the_pinned_request_is_the_same_run(setting: Setting) -> None:
     assert pinned(foresee(setting, followed)) == followed
 
 
-def sensor(setting: Setting, asked: dict[str, object], **more: Any) -> FrontierSensor:
+def sensor(setting: Settings, asked: dict[str, object], **more: Any) -> FrontierSensor:
     return FrontierSensor(task_id="complete", setting=setting, asked=lambda _: asked, **more)
 
 
@@ -230,7 +230,7 @@ def test_the_sensor_asks_the_frontier(
 
 
 def test_the_sensor_frees_its_slot_refuses_and_gives_up(
-    setting: Setting, execute: Any, context: Any
+    setting: Settings, execute: Any, context: Any
 ) -> None:
     waiting = sensor(setting, fields(until="2024-05-09"), poke_interval=timedelta(minutes=3))
     assert waiting.reschedule

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from capstan.backfill.evidence import Evidence
 from capstan.backfill.interval import State
 from capstan.backfill.interval_grid import Even, Scheduled, cut
-from capstan.backfill.interval_state import Judge, judged
-from capstan.backfill.planner import Backfill, Order, What, propose
+from capstan.backfill.interval_state import IntervalClassifier, judged
+from capstan.backfill.planner import Backfill, BackfillMode, Order, propose
 from capstan.backfill.region_owner import Written, judge
 from capstan.backfill.survey import Survey
 from capstan.core.config import Replay
@@ -135,7 +135,7 @@ frontier_times = st.integers(0, 9)
 asks = st.builds(
     Backfill,
     st.just("r"),
-    what=st.sampled_from(What),
+    what=st.sampled_from(BackfillMode),
     order=st.sampled_from(Order),
     chunk=st.none() | st.integers(1, 4),
 )
@@ -171,7 +171,7 @@ def survey_of(
         code="",
     )
     minimum = Antichain.of([(0,)])
-    judge_ = Judge(plan, Evidence(tuple(written), ()), dict.fromkeys(LABELS, minimum))
+    judge_ = IntervalClassifier(plan, Evidence(tuple(written), ()), dict.fromkeys(LABELS, minimum))
     found = judged(judge_, cut(Even(every), 0, 9))
     return Survey(Replay(name="r", stream="s", target="t"), plan, found)
 
@@ -228,14 +228,16 @@ def test_what_is_filled_is_covered_and_what_stands_is_not_touched(
 
     after = survey_of([*written, *ran], frontier, every, keeps_worker=keeps_worker)
 
-    wanted = {What.GAPS: {State.GAP}, What.STALE: {State.STALE}, What.FAILED: set()}.get(
-        asked.what, {State.GAP, State.STALE}
-    )
+    wanted = {
+        BackfillMode.GAPS: {State.GAP},
+        BackfillMode.STALE: {State.STALE},
+        BackfillMode.FAILED: set(),
+    }.get(asked.what, {State.GAP, State.STALE})
     assert wanted.isdisjoint(each.state for each in after.intervals)
     for old, new in zip(before.intervals, after.intervals, strict=True):
-        if asked.what is not What.ALL and old.state not in wanted:
+        if asked.what is not BackfillMode.ALL and old.state not in wanted:
             assert old == new
-    if asked.what is not What.ALL:
+    if asked.what is not BackfillMode.ALL:
         assert propose(after, asked) == []
 
 
@@ -243,7 +245,7 @@ def test_what_is_filled_is_covered_and_what_stands_is_not_touched(
 def test_what_was_cut_off_goes_on_with_the_run_that_is_missing(
     written: list[Written], frontier: int, every: int, asked: Backfill, done: int
 ) -> None:
-    assume(asked.what in (What.GAPS, What.STALE))
+    assume(asked.what in (BackfillMode.GAPS, BackfillMode.STALE))
     requests = propose(survey_of(written, frontier, every), asked)
     ran = [run(request, number) for number, request in enumerate(requests[:done])]
 

@@ -10,9 +10,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capstan.core.protocol import Event, Fault, Judge, Messages, Progress, check, judge_all
+from capstan.core.protocol import Event, Fault, Messages, Progress, StreamChecker, check, check_all
 from capstan.core.times import MutableAntichain, Time, complete
-from capstan.errors import BadRequest, CapstanError
+from capstan.errors import CapstanError, InvalidRequestError
 from capstan.interop.timely import (
     Advanced,
     Capture,
@@ -153,7 +153,7 @@ def test_bytes_that_are_a_value_are_written_as_they_were(name, data):
 def test_any_text_is_a_type_or_refused(text):
     try:
         codec = codec_of("".join(text))
-    except BadRequest as error:
+    except InvalidRequestError as error:
         assert error.code == "CAP-TYPE"
     else:
         assert codec_of(codec.name) == codec
@@ -239,7 +239,7 @@ def test_what_is_valid_in_one_form_is_valid_in_the_other(data, width):
     types = EventTypes.of(_time_name(width), "u64")
     found = [list(read(e, written(e, events))) for e in (Frames(types), Lines.of(types))]
     assert found[0] == found[1] == events
-    assert check(found[0], types.minimum) == judge_all(Judge(types.minimum), events)
+    assert check(found[0], types.minimum) == check_all(StreamChecker(types.minimum), events)
 
 
 def _time_name(width):

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from capstan.core.protocol import Judge, Messages, Progress, Rule, check, judge_all
+from capstan.core.protocol import Messages, Progress, Rule, StreamChecker, check, check_all
 from capstan.core.times import Time
 from tests.support.strategies import (
     any_events,
@@ -42,8 +42,8 @@ def test_recordings_are_valid_by_construction(data, width):
 def test_both_checkers_agree_on_every_sequence(data, width):
     events = data.draw(any_events(width))
     capabilities = data.draw(st.integers(0, 3))
-    judge = Judge(minimum(width), [(minimum(width), capabilities)])
-    assert judge_all(judge, events) == check(events, minimum(width), capabilities)
+    judge = StreamChecker(minimum(width), [(minimum(width), capabilities)])
+    assert check_all(judge, events) == check(events, minimum(width), capabilities)
 
 
 @given(st.data(), widths())
@@ -60,24 +60,24 @@ def test_both_checkers_agree_on_recordings_gone_wrong(data, width):
         events = [*events[:to], event, *events[to:]]
     if change == "insert":
         events = [*events[:at], *data.draw(any_events(width, max_size=2)), *events[at:]]
-    assert judge_all(Judge(minimum(width)), events) == check(events, minimum(width))
+    assert check_all(StreamChecker(minimum(width)), events) == check(events, minimum(width))
 
 
 @given(st.data(), widths())
 def test_judging_in_two_goes_is_judging_in_one(data, width):
     events = data.draw(any_events(width))
     cut = data.draw(st.integers(0, len(events)))
-    first = Judge(minimum(width))
-    verdict = judge_all(first, events[:cut])
+    first = StreamChecker(minimum(width))
+    verdict = check_all(first, events[:cut])
     if verdict.valid:
-        second = Judge(minimum(width), first.holdings, seq=first.seq, records=first.records)
-        verdict = judge_all(second, events[cut:])
+        second = StreamChecker(minimum(width), first.holdings, seq=first.seq, records=first.records)
+        verdict = check_all(second, events[cut:])
     assert verdict == check(events, minimum(width))
 
 
 @given(st.data(), widths())
 def test_a_violation_changes_nothing(data, width):
-    judge = Judge(minimum(width))
+    judge = StreamChecker(minimum(width))
     for event in data.draw(any_events(width)):
         before = judge.verdict()
         violation = judge.judge(event)
@@ -171,7 +171,7 @@ def test_a_batch_is_atomic_and_net(data, width):
         for event in events
     ]
     assert check(rewritten, minimum(width)) == check(events, minimum(width))
-    assert judge_all(Judge(minimum(width)), rewritten) == check(events, minimum(width))
+    assert check_all(StreamChecker(minimum(width)), rewritten) == check(events, minimum(width))
 
 
 @given(st.data(), widths())
@@ -189,7 +189,7 @@ def test_nothing_can_come_at_a_complete_time(data, width):
 
 @given(st.data(), widths())
 def test_frontiers_only_advance(data, width):
-    judge = Judge(minimum(width))
+    judge = StreamChecker(minimum(width))
     for event in data.draw(recordings(width)):
         before = judge.frontier
         assert judge.judge(event) is None

@@ -46,7 +46,7 @@ from capstan.pipeline.operators import (
 )
 from capstan.pipeline.state.checkpoint_rescale import rescaled
 from capstan.pipeline.state.chunk_rescale import Arrivals, deal, merged, require_none_lost
-from capstan.pipeline.state.chunks import PLACEMENT, Head, cut_up, put_together
+from capstan.pipeline.state.chunks import PLACEMENT, StateHeader, cut_up, put_together
 from capstan.pipeline.state.codec import PLAIN, Encoded
 from capstan.pipeline.state.errors import Misplaced
 from capstan.pipeline.state.key_hash import key_hash, key_hashes
@@ -301,7 +301,7 @@ def by_chunks(data, stage, checkpoints, after):
     """Checkpoints cut up, dealt chunk by chunk, and put together from chunks in any order."""
     size, before = data.draw(st.integers(1, 4)), len(checkpoints)
     cut = {worker: cut_up(stage, worker, each, size) for worker, each in checkpoints.items()}
-    heads = {worker: Head.from_json(head.to_json()) for worker, (head, _) in cut.items()}
+    heads = {worker: StateHeader.from_json(head.to_json()) for worker, (head, _) in cut.items()}
     for worker, checkpoint in checkpoints.items():
         own = data.draw(st.permutations(cut[worker][1]))
         back = put_together(stage, worker, before, heads[worker], own)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from capstan.core.times import Antichain, Box, Time
 from capstan.core.times.region import Region
 from capstan.storage.ledger.claims import Scope
-from capstan.storage.ledger.region_union import strips, united
+from capstan.storage.ledger.region_union import merge_scopes, united
 
 NUMBERS = range(-3, 8)
 WORKERS = range(3)
@@ -52,7 +52,7 @@ def test_united_regions_have_the_same_times(several: list[Region]) -> None:
 @given(widths.flatmap(lambda width: st.lists(scopes(width), max_size=6)))
 def test_strips_have_the_same_rows(several: list[Scope]) -> None:
     width = len(several[0].region.box.since) if several else 1
-    found = strips(several)
+    found = merge_scopes(several)
     for worker in WORKERS:
         before = [each.region for each in several if worker in (each.workers or WORKERS)]
         after = [
@@ -66,7 +66,7 @@ def test_strips_have_the_same_rows(several: list[Scope]) -> None:
 
 @given(widths.flatmap(lambda width: st.lists(regions(width), max_size=6)))
 def test_the_regions_of_a_strip_are_in_order_with_gaps(several: list[Region]) -> None:
-    for strip in strips(Scope("t", (0,), each) for each in several):
+    for strip in merge_scopes(Scope("t", (0,), each) for each in several):
         for one, other in zip(strip.regions, strip.regions[1:], strict=False):
             ends, begins = one.box.until[-1], other.box.since[-1]
             assert ends is not None
@@ -107,9 +107,9 @@ def test_a_frontier_past_the_box_bounds_nothing() -> None:
 
 def test_workers_of_whom_the_same_is_covered_are_told_of_together() -> None:
     days = [Region(Box((day,), (day + 1,))) for day in range(10)]
-    found = strips(Scope("t", (worker,), day) for worker in range(50) for day in days)
+    found = merge_scopes(Scope("t", (worker,), day) for worker in range(50) for day in days)
     assert [(strip.workers, strip.regions) for strip in found] == [
         (frozenset(range(50)), (Region(Box((0,), (10,))),))
     ]
-    whole = strips([Scope("t", (1,), days[0]), Scope("t", None, days[0])])
+    whole = merge_scopes([Scope("t", (1,), days[0]), Scope("t", None, days[0])])
     assert [strip.workers for strip in whole] == [None]

@@ -23,7 +23,7 @@ from capstan.audit.cells import compare, promised_cells, stored_cells
 from capstan.audit.table_shape import Shape
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
-from capstan.errors import AnswerIsNo, BadRequest
+from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.storage import delta
 from capstan.storage.lake import Lake
 from capstan.storage.tape.fingerprint import fingerprint, row_hashes
@@ -256,7 +256,7 @@ def test_findings_say_where_and_what(made: Made, held: DataFrame) -> None:
     assert found["expected"]["tick`s"] is None
     assert found["actual"]["tick`s"] == 77
     assert json.loads(json.dumps(audit.as_json(EVENT))) == audit.as_json(EVENT)
-    with pytest.raises(AnswerIsNo) as caught:
+    with pytest.raises(CheckFailedError) as caught:
         audit.require_passed("table march")
     assert caught.value.code == "CAP-AUDIT"
     assert "table march: 1 of 12 cells differ" in caught.value.message
@@ -369,7 +369,7 @@ def test_columns_that_do_not_fit_are_refused(made: Made, held: DataFrame) -> Non
         (held.withColumn("fare", F.col("fare").cast("decimal(10, 1)")), "decimal(10,1)"),
         (held.withColumn("at", F.col("at").cast("date")), "at"),
     ):
-        with pytest.raises(BadRequest, match="column") as caught:
+        with pytest.raises(InvalidRequestError, match="column") as caught:
             copy_of(made, table)
         assert caught.value.code == "CAP-AUDIT-COLUMNS"
         assert named in caught.value.message
@@ -425,7 +425,7 @@ def test_a_tape_that_was_tampered_with_is_told(spark: SparkSession, lake: Lake) 
     late = copy_of(made, held, full)
     assert [(f.worker, f.kind) for f in late.findings] == TAMPERED
     assert totals(late) == {"tape": len(TAMPERED)}
-    with pytest.raises(AnswerIsNo) as caught:
+    with pytest.raises(CheckFailedError) as caught:
         late.require_passed("copy")
     assert "--deep" in caught.value.hint
 
@@ -514,7 +514,7 @@ def test_keys_decide_what_counts_as_changed(made: Made, output: DataFrame) -> No
     assert totals(transform_of(made, flipped)) == {"changed": 1}
     keyed = transform_of(made, flipped, keys=("it's even",))
     assert totals(keyed) == {"missing": 1, "extra": 1}
-    with pytest.raises(BadRequest, match="the key nope"):
+    with pytest.raises(InvalidRequestError, match="the key nope"):
         transform_of(made, output, keys=("nope",))
 
 
@@ -533,7 +533,7 @@ def test_a_transform_that_keeps_neither_worker_nor_time(made: Made) -> None:
     finding = wrong.as_json(EVENT)["findings"][0]
     assert (finding["worker"], finding["time"]) == (None, None)
     assert finding["expected"]["_label"] == finding["actual"]["_label"] == "EWR"
-    with pytest.raises(AnswerIsNo, match="first at the whole output"):
+    with pytest.raises(CheckFailedError, match="first at the whole output"):
         wrong.require_passed("counts")
 
 
@@ -639,7 +639,7 @@ def test_shapes_that_cannot_be_are_refused() -> None:
         ("at", None, "at", TimeType.of(day=Kind.DATE)),
         ("n", None, "n", EVENT),
     ):
-        with pytest.raises(BadRequest, match=named) as caught:
+        with pytest.raises(InvalidRequestError, match=named) as caught:
             shape_of(table, time_type, worker=worker, time=time)
         assert caught.value.code == "CAP-AUDIT-COLUMNS"
     shape = shape_of(table, EVENT, worker=None, time="day")

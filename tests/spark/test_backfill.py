@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capstan import instrumentation as steps
-from capstan.backfill.planner import Backfill, Order, What
+from capstan import instrumentation
+from capstan.backfill.planner import Backfill, BackfillMode, Order
 from capstan.backfill.run import Backfilled, backfill
 from capstan.backfill.survey import intervals
 from capstan.capture.run import capture
 from capstan.cli import main
-from capstan.core.config import Declarations, Mode, Replay, Transform
-from capstan.errors import BadRequest
-from capstan.jobs import Place
-from capstan.jobs import handlers as apps
+from capstan.core.config import Mode, ProjectConfig, Replay, Transform
+from capstan.errors import InvalidRequestError
+from capstan.jobs import Place, handlers
 from capstan.replay.planning.request import Request
-from capstan.replay.run import Outcome, replay
+from capstan.replay.run import ReplayResult, replay
 from capstan.storage import delta
 from capstan.storage.lake import Lake
-from tests.support import lake_contents as contents
+from tests.support import lake_contents
 from tests.support.sample_streams import HOUR, START, SUM_BY_DAY, declared, lay, little_stream, rows
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class Killed(BaseException):
 class Days:
     """Six days on tape, and short ways to backfill them."""
 
-    def __init__(self, spark: SparkSession, lake: Lake, declarations: Declarations) -> None:
+    def __init__(self, spark: SparkSession, lake: Lake, declarations: ProjectConfig) -> None:
         self.spark, self.lake, self.declarations = spark, lake, declarations
 
     def fill(self, name: str, **asked: object) -> Backfilled:
@@ -60,7 +59,7 @@ class Days:
         return [delta.version_of(self.lake.ledger(name)) for name in names]
 
     def rows(self, target: str) -> list[str]:
-        return contents.rows(self.lake.table(target))
+        return lake_contents.rows(self.lake.table(target))
 
 
 def named(name: str, **more: object) -> Replay:
@@ -96,7 +95,9 @@ def test_chunks_are_one_run_over_all_and_twice_changes_nothing(days: Days) -> No
     assert days.states("chunks") == ["gap"] * 6
     points: list[dict[str, object]] = []
 
-    with steps.listening(lambda p, facts: points.append(facts) if p == "backfill.run" else None):
+    with instrumentation.subscribe(
+        lambda p, facts: points.append(facts) if p == "backfill.run" else None
+    ):
         found = days.fill("chunks", chunk=2)
 
     assert found.error is None
@@ -110,7 +111,7 @@ def test_chunks_are_one_run_over_all_and_twice_changes_nothing(days: Days) -> No
 
     before = days.version("chunks"), days.ledgers()
     assert days.fill("chunks", chunk=2).proposed == ()
-    again = days.fill("chunks", what=What.ALL, chunk=2).as_json()
+    again = days.fill("chunks", what=BackfillMode.ALL, chunk=2).as_json()
     assert (again["done"], again["stood"]) == (0, 3)
     assert (days.version("chunks"), days.ledgers()) == before
 
@@ -129,7 +130,7 @@ def test_what_was_killed_goes_on_with_the_chunk_that_is_missing(days: Days, poin
     target = f"killed_{point.rpartition('.')[2]}"
     declarations = replace(days.declarations, replays={name: named(name, target=target)})
     asked = Backfill(name, order=Order.NEWEST, chunk=3)
-    with steps.listening(kill), pytest.raises(Killed):
+    with instrumentation.subscribe(kill), pytest.raises(Killed):
         backfill(days.spark, days.lake, declarations, asked)
 
     found = backfill(days.spark, days.lake, declarations, asked)
@@ -138,7 +139,7 @@ def test_what_was_killed_goes_on_with_the_chunk_that_is_missing(days: Days, poin
     assert found.as_json()["runs"][0]["run"] == seen[0]  # type: ignore[index]
     since = [str(each.since)[:10] for each in found.proposed]
     assert since == ["2024-05-04", "2024-05-01"]
-    assert contents.publishes(days.lake, target, str(seen[0])) == 1
+    assert lake_contents.publishes(days.lake, target, str(seen[0])) == 1
     ids = [json.loads(row)["id"] for row in days.rows(target)]
     assert sorted(ids) == list(range(6 * 24))
 
@@ -159,7 +160,7 @@ def test_changed_code_makes_everything_stale_and_stale_mends_it(days: Days) -> N
     version = later.version("stale")
 
     assert later.fill("stale").proposed == ()
-    found = later.fill("stale", what=What.STALE, chunk=3)
+    found = later.fill("stale", what=BackfillMode.STALE, chunk=3)
 
     assert (found.error, found.as_json()["done"]) == (None, 2)
     assert later.states("stale") == ["covered"] * 6
@@ -187,7 +188,7 @@ def test_one_that_fails_is_told_and_ends_it_unless_asked_to_keep_going(days: Day
     assert (value["done"], value["failed"], value["left"]) == (1, 1, 3)
     assert [each.get("error") for each in value["runs"]][:2] == [None, "CAP-ADOPT"]  # type: ignore[attr-defined]
 
-    answer = apps.fill_all(
+    answer = handlers.fill_all(
         days.spark,
         place.lake,
         days.declarations,
@@ -208,7 +209,7 @@ def test_what_a_person_approves_is_not_published(days: Days) -> None:
     assert (run["published"], run["target_version"]) == (False, None)
     assert days.states("asked") == ["waiting"] * 6
     # Somebody has to decide: nothing is staged anew.
-    assert [days.fill("asked", what=what).proposed for what in What] == [()] * 4
+    assert [days.fill("asked", what=what).proposed for what in BackfillMode] == [()] * 4
 
 
 STREAMS = """
@@ -248,7 +249,7 @@ def test_what_is_captured_later_changes_no_interval_that_stands(days: Days) -> N
     lay(source, "1", rows(range(6 * 24 + 3, 8 * 24), step=HOUR))
     assert capture(days.spark, days.lake, little_stream(source)).batches == 1
 
-    def again(name: str, **asked: object) -> Outcome:
+    def again(name: str, **asked: object) -> ReplayResult:
         declared = days.declarations.replays[name]
         request = Request("little", name, replay=name, transform=declared.transform,
                           mode=declared.mode, **{**asked, "since": "2024-05-01"})  # type: ignore[arg-type]  # fmt: skip
@@ -256,7 +257,7 @@ def test_what_is_captured_later_changes_no_interval_that_stands(days: Days) -> N
 
     assert all(again(name, until="2024-05-04").stood for name in names)
     # Part of what stands: of rows that replace others it is a run, of others it would double them.
-    with pytest.raises(BadRequest, match="^CAP-APPEND: "):
+    with pytest.raises(InvalidRequestError, match="^CAP-APPEND: "):
         again("added", until="2024-05-05")
     assert ([days.version(name) for name in names], days.ledgers()) == before
 

@@ -10,7 +10,7 @@ import pytest
 
 from capstan.capture.run import capture
 from capstan.core.config import EventTime, LatePolicy
-from capstan.errors import NotComplete
+from capstan.errors import IncompleteError
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
 from capstan.storage.tape.tape import open_tape
@@ -60,7 +60,7 @@ def test_nothing_is_late_and_a_range_completes_by_what_was_known(
     assert (times["batch"] == times["epoch"]).all()
 
     until = "2024-05-01T05:00:00Z"
-    with pytest.raises(NotComplete) as open_still:
+    with pytest.raises(IncompleteError) as open_still:
         replay(spark, lake, declared(stream), Request("little", "early", until=until))
     assert open_still.value.code == "CAP-INCOMPLETE"
     # Half an hour a row: ten rows lie before 05:00, known since the first micro-batch.

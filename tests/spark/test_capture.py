@@ -11,16 +11,16 @@ import duckdb
 import polars as pl
 import pytest
 
-from capstan.capture.run import Captured, capture, close
+from capstan.capture.run import CaptureResult, capture, close
 from capstan.core.config import ByColumn, ByKey, ByPartition, EpochTime, LatePolicy, Source
-from capstan.errors import AnswerIsNo, BadRequest, Broken
-from capstan.instrumentation import listening
+from capstan.errors import CheckFailedError, InvalidRequestError, SystemFailureError
+from capstan.instrumentation import subscribe
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
 from capstan.reporting.stream_view import StreamView, view_stream
 from capstan.storage import delta
 from capstan.storage.lake import Lake
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
 from tests.support.sample_streams import (
@@ -70,7 +70,7 @@ def test_what_is_fed_is_on_tape_and_the_tape_is_sound(
     # Number 59 is at 29:30; two hours less, to the hour.
     assert done.frontier == ["2024-05-02T03:00:00.000000Z"]
     tape = open_tape(lake, "little")
-    assert summary.worker_labels(tape, newest_cut(tape)) == {0: "a", 1: "b", 2: "c"}
+    assert index.worker_labels(tape, newest_cut(tape)) == {0: "a", 1: "b", 2: "c"}
     verification = verify(spark, lake, tape, deep=True)
     assert verification.valid
     assert sum(worker.records for worker in verification.workers) == 60
@@ -112,7 +112,7 @@ class Shuffled:
 
     lake: Lake
     streams: dict[int, Stream]
-    done: dict[int, Captured]
+    done: dict[int, CaptureResult]
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,7 @@ def test_what_is_late_depends_on_the_batches_and_nothing_else_does(
         assert (done.fed, done.late.get("late", 0)) == (50, len(late[each]))
         tape = open_tape(shuffled.lake, f"in_{each}")
         assert ids(pl.read_delta(tape.paths.late)) == late[each]
-        labels = summary.worker_labels(tape, newest_cut(tape))
+        labels = index.worker_labels(tape, newest_cut(tape))
         on_tape = pl.read_delta(tape.paths.records).iter_rows(named=True)
         found = {row["data"]["id"]: (labels[row["worker"]], row["time"], row) for row in on_tape}
         # All that is in time is there once: with its worker, its time and every column.
@@ -304,12 +304,12 @@ def test_fail_writes_nothing_of_the_batch(spark: SparkSession, lake: Lake, sourc
     lay(source, "1", [*rows(range(40, 50)), late, new])
     stream = little_stream(source, late=LatePolicy.FAIL)
 
-    with pytest.raises(AnswerIsNo, match=r"CAP-LATE.* 1 records"):
+    with pytest.raises(CheckFailedError, match=r"CAP-LATE.* 1 records"):
         capture(spark, lake, stream)
 
     assert records_of(lake)["batch"].unique().to_list() == [0]
     tape = open_tape(lake, "little")
-    assert [state.label for state in summary.worker_states(tape, newest_cut(tape))] == [
+    assert [state.label for state in index.worker_states(tape, newest_cut(tape))] == [
         "a",
         "b",
         "c",
@@ -337,7 +337,10 @@ def test_a_source_that_gives_other_rows_when_it_is_read_again(
             # As long as before: the row without a place has one when late rows are read.
             (source / "0.json").write_text(text.replace("null", '"a" '), encoding="utf-8")
 
-    with listening(change), pytest.raises(Broken, match="4 rows were fed, and 3 are stored") as got:
+    with (
+        subscribe(change),
+        pytest.raises(SystemFailureError, match="4 rows were fed, and 3 are stored") as got,
+    ):
         capture(spark, lake, fickle)
     assert got.value.code == "CAP-FEED"
     assert newest_cut(open_tape(lake, "little")).commit == -1
@@ -353,9 +356,9 @@ def test_a_new_checkpoint_that_was_cut_off_loses_no_batch(
 
     def half(point: str, _facts: dict[str, object]) -> None:
         if point == "capture.late":
-            raise Broken("CAP-TEST", "half done")
+            raise SystemFailureError("CAP-TEST", "half done")
 
-    with listening(half), pytest.raises(Broken, match="half done"):
+    with subscribe(half), pytest.raises(SystemFailureError, match="half done"):
         capture(spark, lake, stream)
     assert ids(records_of(lake)) == list(range(40))
     delete, tape = delta.delete_rows, open_tape(lake, "little")
@@ -371,7 +374,7 @@ def test_a_new_checkpoint_that_was_cut_off_loses_no_batch(
     assert ids(records_of(lake)) == list(range(20))
 
     # Delta knows the commit of the batch, and would skip it.
-    with pytest.raises(BadRequest, match="CAP-CHECKPOINT: .* is gone"):
+    with pytest.raises(InvalidRequestError, match="CAP-CHECKPOINT: .* is gone"):
         capture(spark, lake, stream)
     (source / "0.parquet").unlink()
     capture(spark, lake, stream, reseat=True)
@@ -434,7 +437,7 @@ def test_a_partition_that_lags_keeps_its_own_watermark(
     done = capture(spark, lake, stream)
 
     tape = open_tape(lake, "little")
-    states = summary.worker_states(tape, newest_cut(tape))
+    states = index.worker_states(tape, newest_cut(tape))
     frontiers = {state.label: state.frontier.elements[0] for state in states}
     assert set(frontiers) == {"part=fast", "part=slow"}
     assert frontiers["part=slow"] < frontiers["part=fast"]
@@ -497,14 +500,14 @@ def test_closing_lets_go_of_everything(spark: SparkSession, lake: Lake, source: 
     tape, closed = close(spark, lake, "little")
 
     assert closed == 3
-    assert all(state.closed for state in summary.worker_states(tape, newest_cut(tape)))
+    assert all(state.closed for state in index.worker_states(tape, newest_cut(tape)))
     shown = view_stream(lake, declared(stream), "little")
     assert isinstance(shown, StreamView)
     assert [line.last for line in shown.progress.lines] == [None] * 3
     assert all(worker.closed for worker in verify(spark, lake, tape).workers)
     assert close(spark, lake, "little")[1] == 0
     lay(source, "1", rows(range(10, 12)))
-    with pytest.raises(BadRequest, match="CAP-CLOSED"):
+    with pytest.raises(InvalidRequestError, match="CAP-CLOSED"):
         capture(spark, lake, stream)
 
 
@@ -537,7 +540,7 @@ def test_a_folder_is_a_worker_of_its_own_name(
     capture(spark, lake, replace(stream, source=replace(stream.source, options=options)))
 
     tape = open_tape(lake, "little")
-    labels = summary.worker_labels(tape, newest_cut(tape))
+    labels = index.worker_labels(tape, newest_cut(tape))
     owners = records_of(lake).select("worker", pl.col("data").struct.field("id"))
     assert {labels[worker]: number for worker, number in owners.iter_rows()} == {
         folder: number for number, folder in enumerate(folders)
@@ -559,7 +562,7 @@ class TestRefusals:
             ),
         ]:
             changed = replace(stream, source=replace(stream.source, schema=schema))
-            with pytest.raises(BadRequest, match=f"CAP-SCHEMA.*{message}"):
+            with pytest.raises(InvalidRequestError, match=f"CAP-SCHEMA.*{message}"):
                 capture(spark, lake, changed)
 
     def test_a_new_nullable_column_is_taken_and_old_hashes_stay_good(
@@ -579,11 +582,11 @@ class TestRefusals:
     ) -> None:
         def die(point: str, _: object) -> None:
             if point == "capture.records":
-                raise Broken("CAP-TEST", "killed")
+                raise SystemFailureError("CAP-TEST", "killed")
 
         stream = little_stream(source)
         lay(source, "0", rows(range(10)))
-        with pytest.raises(Broken, match="CAP-TEST"), listening(die):
+        with pytest.raises(SystemFailureError, match="CAP-TEST"), subscribe(die):
             capture(spark, lake, stream)
         wider = (stream.source.schema or "") + ", extra DOUBLE"
         stream = replace(stream, source=replace(stream.source, schema=wider))
@@ -606,7 +609,7 @@ class TestRefusals:
             replace(stream, time=replace(stream.time, every=2 * HOUR)),
             replace(stream, time=EpochTime()),
         ):
-            with pytest.raises(BadRequest, match="CAP-DECLARED"):
+            with pytest.raises(InvalidRequestError, match="CAP-DECLARED"):
                 capture(spark, lake, changed)
         # Lateness may.
         later = replace(stream, time=replace(stream.time, lateness=5 * HOUR))
@@ -630,7 +633,7 @@ class TestRefusals:
     ) -> None:
         lay(source, "0", rows(range(4)))
         stream: Stream = little_stream(source, **changes)
-        with pytest.raises(BadRequest, match=code):
+        with pytest.raises(InvalidRequestError, match=code):
             capture(spark, lake, stream)
         assert lake.streams() == []
 
@@ -640,5 +643,5 @@ class TestRefusals:
         lay(source, "0", rows(range(4)))
         stream = little_stream(source)
         wrong = replace(stream, time=replace(stream.time, column="amount"))
-        with pytest.raises(BadRequest, match=r"CAP-TIME-COLUMN.*amount is int"):
+        with pytest.raises(InvalidRequestError, match=r"CAP-TIME-COLUMN.*amount is int"):
             capture(spark, lake, wrong)

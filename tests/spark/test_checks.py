@@ -15,17 +15,17 @@ from pyspark.sql import functions as F
 from capstan.audit.row_checks import prepare, results, tallied
 from capstan.audit.row_view import View
 from capstan.capture.run import capture
-from capstan.core.config import Check, Declarations, Range, Replay, Target, Transform
-from capstan.errors import AnswerIsNo, BadRequest
+from capstan.core.config import Check, ProjectConfig, Range, Replay, Target, Transform
+from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.replay.planning.request import Request
-from capstan.replay.run import Outcome, replay
-from capstan.replay.standalone_audit import Against, audit_against, audit_run, plan_against
+from capstan.replay.run import ReplayResult, replay
+from capstan.replay.standalone_audit import TableAudit, audit_against, audit_run, plan_against
 from capstan.storage.lake import Lake, children
 from capstan.storage.ledger import runs
 from capstan.storage.ledger.findings import read_findings
 from capstan.storage.ledger.runs import Step
 from tests.bench.counters import Watch, commits
-from tests.support import lake_contents as contents
+from tests.support import lake_contents
 from tests.support.sample_streams import SUM_BY_DAY, declared, lay, little_stream, rows
 
 if TYPE_CHECKING:
@@ -58,13 +58,13 @@ class Play:
 
     def declared(
         self, into: str, checks: tuple[Check, ...], own: tuple[Check, ...] = ()
-    ) -> Declarations:
+    ) -> ProjectConfig:
         transforms = (SUM_BY_DAY, Transform(name="nothing", sql="SELECT * FROM records"))
         found = declared(self.stream, transforms, {into: Target(name=into, checks=checks)})
         replays = {"own": Replay("own", "little", into, checks=own)}
-        return Declarations(found.path, found.streams, found.transforms, found.targets, replays)
+        return ProjectConfig(found.path, found.streams, found.transforms, found.targets, replays)
 
-    def __call__(self, into: str, checks: tuple[Check, ...], **asked: object) -> Outcome:
+    def __call__(self, into: str, checks: tuple[Check, ...], **asked: object) -> ReplayResult:
         more = {"since": DAY2, "until": DAY4, **asked}
         request = Request("little", into, **more)  # type: ignore[arg-type]
         return replay(self.spark, self.lake, self.declared(into, checks), request)
@@ -75,7 +75,7 @@ def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
     return Play(spark, tmp_path_factory.mktemp("checks"))
 
 
-def checks_of(outcome: Outcome) -> list[tuple[str, int]]:
+def checks_of(outcome: ReplayResult) -> list[tuple[str, int]]:
     audit = outcome.certificate["audit"]
     assert isinstance(audit, dict)
     return [(each["name"], each["failing"]) for each in audit["checks"]]
@@ -135,7 +135,7 @@ BAD: dict[Check, Callable[[Row], bool]] = {
 def test_failed_checks_publish_nothing_and_are_noted(play: Play) -> None:
     expected = {check.title: sum(map(wrong, ROWS[48:144])) for check, wrong in BAD.items()}
     assert all(0 < count <= 96 for count in expected.values())
-    with pytest.raises(AnswerIsNo, match="^CAP-CHECK: ") as caught:
+    with pytest.raises(CheckFailedError, match="^CAP-CHECK: ") as caught:
         play("bad", (*GOOD, *BAD))
     error = caught.value
     assert error.exit_code == 1
@@ -164,7 +164,7 @@ def test_failed_checks_publish_nothing_and_are_noted(play: Play) -> None:
 
 
 def test_a_check_that_fails_after_a_direct_write_takes_it_back(play: Play) -> None:
-    with pytest.raises(AnswerIsNo, match="^CAP-CHECK: .*taken back"):
+    with pytest.raises(CheckFailedError, match="^CAP-CHECK: .*taken back"):
         play("bad_direct", (MOST,), direct=True)
     table = deltalake.DeltaTable(play.lake.table("bad_direct"))
     assert table.to_pyarrow_table().num_rows == 0
@@ -189,14 +189,14 @@ def test_a_check_that_does_not_fit_is_refused(
     spark: SparkSession, check: Check, problem: str
 ) -> None:
     frame = spark.createDataFrame([], "place STRING, amount INT, at TIMESTAMP")
-    with pytest.raises(BadRequest, match="^CAP-CHECK-COLUMN: check ") as caught:
+    with pytest.raises(InvalidRequestError, match="^CAP-CHECK-COLUMN: check ") as caught:
         prepare([check], frame)
     assert problem in caught.value.message
 
 
 def test_nothing_is_staged_for_a_check_that_does_not_fit(play: Play) -> None:
     before, staged = commits(play.lake.root), children(play.lake.staging(""))
-    with pytest.raises(BadRequest, match="^CAP-CHECK-COLUMN: check unique_nothing "):
+    with pytest.raises(InvalidRequestError, match="^CAP-CHECK-COLUMN: check unique_nothing "):
         play("misfit", (Check(unique=("nothing",)),))
     assert children(play.lake.staging("")) == staged
     made = {path.relative_to(play.lake.root).parts[0] for path in commits(play.lake.root) - before}
@@ -207,13 +207,13 @@ def test_checks_of_a_declared_replay_are_added_to_those_of_its_target(play: Play
     own = Check(name="few", sql="rows < 16")
     declarations = play.declared("by_day", (Check(not_null=("day",)),), (own,))
     asked = Request("little", "by_day", transform="sum_by_day", replay="own")
-    with pytest.raises(AnswerIsNo, match=r"check few \(rows < 16\) fails for 12 of 12 rows"):
+    with pytest.raises(CheckFailedError, match=r"check few \(rows < 16\) fails for 12 of 12 rows"):
         replay(play.spark, play.lake, declarations, asked)
     plain = Request("little", "by_day", transform="sum_by_day")
     done = replay(play.spark, play.lake, declarations, plain)
     assert checks_of(done) == [("not_null_day", 0)]
     assert done.certificate["audit"]["kind"] == "transform"  # type: ignore[index]
-    with pytest.raises(BadRequest, match="CAP-REPLAY"):
+    with pytest.raises(InvalidRequestError, match="CAP-REPLAY"):
         replay(play.spark, play.lake, declarations, Request("little", "by_day", replay="none"))
 
 
@@ -221,7 +221,7 @@ def test_a_run_that_stands_is_held_against_a_check_that_is_new(play: Play) -> No
     first = play("newly", ())
     assert play("newly", ()).stood
     assert play("newly", GOOD[:1]).stood
-    with pytest.raises(AnswerIsNo, match="CAP-CHECK"):
+    with pytest.raises(CheckFailedError, match="CAP-CHECK"):
         play("newly", (MOST,))
     assert play("newly", ()).certificate["run"] != ""
     assert first.certificate["published"]
@@ -238,7 +238,7 @@ def test_an_audit_tells_differences_and_failed_checks_at_once(play: Play) -> Non
     assert not audit.passed
     failing = {check.name: check.failing for check in audit.checks if check.failing}
     assert failing == {"range_amount": 2, "unique_id": 2}
-    with pytest.raises(AnswerIsNo, match="CAP-AUDIT"):
+    with pytest.raises(CheckFailedError, match="CAP-AUDIT"):
         audit.require_passed("it")
 
     shown = audit.as_json(plan.tape.time_type)
@@ -255,13 +255,13 @@ def test_an_audit_tells_differences_and_failed_checks_at_once(play: Play) -> Non
     assert json.loads(str(changed["sample"]))["amount"][1] == 1000
     assert list(json.loads(str(changed["sample"]))) == ["amount"]
     assert len({row["at"] for row in found}) == 1
-    assert "ledger/findings" in contents.read_by_others(play.lake)
+    assert "ledger/findings" in lake_contents.read_by_others(play.lake)
     # Nothing is ever changed in it.
     ledger = deltalake.DeltaTable(play.lake.ledger("findings"))
     assert ledger.metadata().configuration["delta.appendOnly"] == "true"
 
     # The same again as a table that stands for itself, and from a version that was sound.
-    asked = Against("little", "damaged", since=DAY2, until=DAY4)
+    asked = TableAudit("little", "damaged", since=DAY2, until=DAY4)
     planned = plan_against(play.lake, play.declared("damaged", GOOD), asked)
     assert not audit_against(play.spark, play.lake, planned, asked).passed
     own = read_findings(play.lake, run="", target=table)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capstan import instrumentation as steps
+from capstan import instrumentation
 from capstan.core.config import Mode
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest, Fenced, Held
+from capstan.errors import FencedError, InvalidRequestError, RangeLockedError
 from capstan.replay.planning import plan
 from capstan.replay.run import unlock
 from capstan.storage import delta
@@ -23,7 +23,7 @@ from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.run_identity import RunId, identity_of
 from capstan.storage.ledger.tables import read_rows
-from tests.support import lake_contents as contents
+from tests.support import lake_contents
 from tests.support.replay_harness import Play
 from tests.support.sample_streams import rows
 
@@ -51,7 +51,7 @@ def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
 
 def declare_dead(play: Play) -> None:
     """Declare whoever holds something dead."""
-    for each in claims.alive(play.lake):
+    for each in claims.active(play.lake):
         unlock(play.lake, each.run)
 
 
@@ -65,7 +65,7 @@ def meanwhile(point: str, do: Callable[[], object]) -> Iterator[None]:
             done.append(reached)
             do()
 
-    with steps.listening(listen):
+    with instrumentation.subscribe(listen):
         yield
     assert done == [point]
 
@@ -88,11 +88,11 @@ def test_a_run_that_was_unlocked_while_it_lived_is_shut_out(
         declare_dead(play)
         play(into, **NOON, workers=("a", "b"), **MODES[how])
 
-    with meanwhile(point, take), pytest.raises(Fenced, match="CAP-FENCED"):
+    with meanwhile(point, take), pytest.raises(FencedError, match="CAP-FENCED"):
         play(into, **MORNING, **MODES[how])
 
     assert play.column(into) == ids(12, 36, "ab")
-    assert claims.alive(play.lake) == []
+    assert claims.active(play.lake) == []
 
 
 def test_what_an_interrupted_run_was_about_to_commit_comes_too_late(play: Play) -> None:
@@ -100,9 +100,9 @@ def test_what_an_interrupted_run_was_about_to_commit_comes_too_late(play: Play) 
         if point == "replay.holds":
             raise KeyboardInterrupt
 
-    with steps.listening(interrupt), pytest.raises(KeyboardInterrupt):
+    with instrumentation.subscribe(interrupt), pytest.raises(KeyboardInterrupt):
         play("interrupted", **MORNING, **MODES["append"])
-    assert claims.alive(play.lake) == []
+    assert claims.active(play.lake) == []
     target = play.lake.table("interrupted")
     row = read_rows(play.lake, "runs", target=target)[-1]
     run = RunId(str(row["identity"]), int(str(row["generation"])), "interrupted")
@@ -122,11 +122,11 @@ def test_a_claim_that_ran_out_lets_another_in(play: Play, monkeypatch: pytest.Mo
         monkeypatch.setattr(claims, "LEASE", lease)
         play("ran_out", **NOON)
 
-    with meanwhile("replay.audit", take), pytest.raises(Fenced, match="CAP-FENCED"):
+    with meanwhile("replay.audit", take), pytest.raises(FencedError, match="CAP-FENCED"):
         play("ran_out", **MORNING)
     assert play.column("ran_out") == ids(12, 36)
     # Shut out, it holds nothing.
-    assert claims.alive(play.lake) == []
+    assert claims.active(play.lake) == []
 
 
 @pytest.mark.nightly
@@ -141,7 +141,7 @@ def test_a_claim_that_ran_out_is_claimed_anew_where_nobody_came(
 
     with meanwhile("replay.audit", renew):
         run = play.run("renewed", **MORNING)
-    contents.require_published_once(play.lake, run)
+    lake_contents.require_published_once(play.lake, run)
     mine = [row["attempt"] for row in read_rows(play.lake, "claims", run=run)]
     # Before the intent, when it had run out at once, and before the publish.
     assert mine == [1, 1, 1]
@@ -160,10 +160,10 @@ def test_whoever_lost_its_range_while_its_claim_had_run_out_gives_way(
         monkeypatch.setattr(claims, "LEASE", lease)
         claims.claim(play.lake, other, "little", scope)
 
-    with meanwhile("replay.audit", take), pytest.raises(Fenced, match="holds no more"):
+    with meanwhile("replay.audit", take), pytest.raises(FencedError, match="holds no more"):
         play("gave_way", **MORNING)
     assert play.column("gave_way") == []
-    assert [each.run for each in claims.alive(play.lake, scope.target)] == [other.name]
+    assert [each.run for each in claims.active(play.lake, scope.target)] == [other.name]
     declare_dead(play)
 
 
@@ -172,14 +172,14 @@ def test_a_rollback_holds_its_range(play: Play) -> None:
     run = play.run("taking_back", **MORNING)
 
     def refused() -> None:
-        with pytest.raises(Held, match=f"CAP-HELD.*{run}") as caught:
+        with pytest.raises(RangeLockedError, match=f"CAP-HELD.*{run}") as caught:
             play("taking_back", **NOON)
         assert caught.value.exit_code == 4
 
     with meanwhile("rollback.claim", refused):
         version = play.rollback(run)
     assert play.column("taking_back") == ids(0, 24, "a")
-    assert claims.alive(play.lake) == []
+    assert claims.active(play.lake) == []
     assert play.rollback(run) == version == delta.version_of(play.lake.table("taking_back"))
 
 
@@ -193,16 +193,16 @@ def test_a_rollback_that_was_unlocked_while_it_lived_is_shut_out(play: Play, how
         declare_dead(play)
         later.append(play.run(into, **NOON, **MODES[how]))
 
-    with meanwhile("rollback.holds", take), pytest.raises(Fenced, match="CAP-FENCED"):
+    with meanwhile("rollback.holds", take), pytest.raises(FencedError, match="CAP-FENCED"):
         play.rollback(run)
     before = play.column(into)
     assert sorted(set(before)) == ids(0, 36)
-    with pytest.raises(BadRequest, match=f"CAP-LATER.*{later[0]}"):
+    with pytest.raises(InvalidRequestError, match=f"CAP-LATER.*{later[0]}"):
         play.rollback(run)
     play.rollback(later[0])
     play.rollback(run)
     assert play.column(into) == []
-    assert claims.alive(play.lake) == []
+    assert claims.active(play.lake) == []
 
 
 @pytest.mark.nightly
@@ -211,15 +211,15 @@ def test_a_rollback_knows_of_a_publish_that_no_ledger_tells_yet(play: Play) -> N
     later: list[str] = []
 
     def unsaid() -> None:
-        (holder,) = claims.alive(play.lake)
+        (holder,) = claims.active(play.lake)
         later.append(holder.run)
         declare_dead(play)
-        with pytest.raises(BadRequest, match=f"CAP-LATER.*{holder.run}"):
+        with pytest.raises(InvalidRequestError, match=f"CAP-LATER.*{holder.run}"):
             play.rollback(run)
 
     with meanwhile("replay.publish", unsaid):
         assert play.run("untold", **NOON) == later[-1]
-    contents.require_published_once(play.lake, later[0])
+    lake_contents.require_published_once(play.lake, later[0])
 
 
 @pytest.mark.nightly
@@ -235,10 +235,10 @@ def test_a_rollback_sees_what_was_published_just_before_it_claimed(play: Play) -
             return real(*arguments)  # type: ignore[arg-type]
 
         patched.setattr(claims, "claim", late)
-        with pytest.raises(BadRequest, match="CAP-LATER"):
+        with pytest.raises(InvalidRequestError, match="CAP-LATER"):
             play.rollback(run)
     assert play.column("just_before") == ids(0, 36)
-    assert claims.alive(play.lake) == []
+    assert claims.active(play.lake) == []
 
 
 class Cut(Exception):
@@ -264,24 +264,24 @@ def test_a_rollback_that_no_ledger_tells_yet_is_written_down_by_the_next_command
     assert (again.stood, again.certificate["generation"]) == (False, 2)
     assert play.column(into) == ids(0, 24)
     assert [row.step for row in runs.read_history(play.lake, run).rows][-1] == "rolled-back"
-    assert claims.alive(play.lake) == []
+    assert claims.active(play.lake) == []
 
 
 def test_what_waits_is_published_by_a_new_attempt_once_its_claim_is_dead(play: Play) -> None:
     run = play.run("waited", **MORNING, hold=True)
     declare_dead(play)
     other = play.run("waited", **NOON)
-    with pytest.raises(BadRequest, match=f"CAP-LATER.*{other}"):
+    with pytest.raises(InvalidRequestError, match=f"CAP-LATER.*{other}"):
         play.publish(run)
     play.rollback(other)
-    assert claims.alive(play.lake) == []
+    assert claims.active(play.lake) == []
 
     done = play.publish(run)
 
     # What was played is the first attempt's, which the other run has shut out.
     assert done.certificate["attempt"] == 1
     assert runs.read_history(play.lake, run).last.attempt == 2
-    contents.require_published_once(play.lake, run)
+    lake_contents.require_published_once(play.lake, run)
     assert play.column("waited") == ids(0, 24)
     assert play.publish(run).stood
     play.rollback(run)
@@ -293,11 +293,11 @@ def test_what_waits_is_not_published_by_two(play: Play) -> None:
     declare_dead(play)
     with (
         meanwhile("replay.holds", lambda: play.publish(run)),
-        pytest.raises(Fenced, match="CAP-FENCED"),
+        pytest.raises(FencedError, match="CAP-FENCED"),
     ):
         play.publish(run)
     assert play.column("by_two") == ids(0, 24)
-    contents.require_published_once(play.lake, run)
+    lake_contents.require_published_once(play.lake, run)
 
 
 @pytest.mark.nightly
@@ -309,7 +309,7 @@ def test_a_publish_that_was_cut_off_under_its_new_attempt_is_finished(play: Play
     done = play.publish(run)
     assert (done.stood, done.certificate["attempt"]) == (False, 1)
     assert play.column("cut_publish") == ids(0, 24)
-    contents.require_published_once(play.lake, run)
+    lake_contents.require_published_once(play.lake, run)
 
 
 @pytest.mark.nightly
@@ -323,11 +323,11 @@ def test_a_rollback_whose_rows_of_before_are_gone_is_refused(play: Play) -> None
     finally:
         play.spark.conf.unset(check)
     version = delta.version_of(play.lake.table("vacuumed"))
-    with pytest.raises(BadRequest, match="CAP-GONE.*is no longer kept"):
+    with pytest.raises(InvalidRequestError, match="CAP-GONE.*is no longer kept"):
         play.rollback(run)
     # Refused, it holds nothing, and what it published stands.
     assert delta.version_of(play.lake.table("vacuumed")) == version
-    assert claims.alive(play.lake) == []
+    assert claims.active(play.lake) == []
     assert play("vacuumed", **MORNING).stood
 
 
@@ -356,10 +356,10 @@ def test_two_that_take_the_same_name_at_once(play: Play, monkeypatch: pytest.Mon
         # It was named before the first one wrote anything.
         with monkeypatch.context() as early:
             early.setattr(runs, "name_run", lambda _, identity, *__: RunId(identity, 1, "at_once"))
-            with pytest.raises(Fenced, match="CAP-FENCED.*under the same name"):
+            with pytest.raises(FencedError, match="CAP-FENCED.*under the same name"):
                 play("at_once", **NOON)
 
-    with meanwhile("replay.intent", take), pytest.raises(Fenced, match="CAP-FENCED"):
+    with meanwhile("replay.intent", take), pytest.raises(FencedError, match="CAP-FENCED"):
         play("at_once", **MORNING)
 
     play("at_once", **NOON)

@@ -13,16 +13,15 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from capstan import instrumentation as steps
+from capstan import instrumentation
 from capstan.capture.run import capture
-from capstan.core.config import ByColumn, Declarations, EventTime, LatePolicy, Source, Stream
+from capstan.core.config import ByColumn, EventTime, LatePolicy, ProjectConfig, Source, Stream
 from capstan.replay.planning.request import Request
-from capstan.replay.run import Outcome, replay
+from capstan.replay.run import ReplayResult, replay
 from capstan.storage import delta
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import Tape, open_tape
-from capstan.verify import in_process_events as few
-from capstan.verify import verify
+from capstan.verify import in_process_events, verify
 from tests.bench.counters import Scan, Watch, commits
 from tests.support.sample_streams import HOUR, lay, little_stream, rows
 
@@ -46,7 +45,7 @@ class Made:
     spark: SparkSession
     lake: Lake
     stream: Stream
-    declared: Declarations
+    declared: ProjectConfig
 
     @property
     def tape(self) -> Tape:
@@ -71,7 +70,7 @@ class Made:
         assert result.fed == result.records
         assert result.late == {}
 
-    def replay(self, into: str, **asked: object) -> Outcome:
+    def replay(self, into: str, **asked: object) -> ReplayResult:
         request = Request(self.stream.name, into, **asked)  # type: ignore[arg-type]
         return replay(self.spark, self.lake, self.declared, request)
 
@@ -96,7 +95,7 @@ def make(spark: SparkSession, root: Path, days: int) -> Made:
         workers=ByColumn("who"),
         time=EventTime(column="ts", every=timedelta(hours=1)),
     )
-    made = Made(spark, lake, stream, Declarations(root / "streams.yaml", {}, {}, {}, {}))
+    made = Made(spark, lake, stream, ProjectConfig(root / "streams.yaml", {}, {}, {}, {}))
     for day in range(days):
         made.lay(day, late_comer=day == days - 1)
     made.capture()
@@ -118,7 +117,7 @@ def commits_of(made: Made, work: Work) -> list[str]:
         if point == "replay.staging":
             seen.update(commits(root))
 
-    with steps.listening(listen):
+    with instrumentation.subscribe(listen):
         work()
     found = (seen | commits(root)) - before
     return sorted(path.relative_to(root).parts[0] for path in found)
@@ -215,7 +214,7 @@ def test_what_is_staged_has_no_statistics_and_a_target_has_all(made: Made) -> No
             (folder,) = Path(made.lake.staging("")).iterdir()
             staged.extend(statistics(str(folder)))
 
-    with steps.listening(listen):
+    with instrumentation.subscribe(listen):
         made.replay("stated", **made.days(0, 1))
     assert staged == []
     assert {"min.id", "min.text", "min._time.event"} <= set(statistics(made.lake.table("stated")))
@@ -233,7 +232,7 @@ def test_verification_of_few_events_runs_no_job(made: Made) -> None:
 
 
 def test_verification_reads_no_payload(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(few, "MOST", -1)
+    monkeypatch.setattr(in_process_events, "MOST", -1)
     with Watch(made.spark) as watch:
         assert verify(made.spark, made.lake, made.tape, remember=False).valid
     assert watch.scans(made.tape.paths.records) == ()
@@ -276,7 +275,7 @@ def test_following_reads_what_is_new_however_long_the_tape(
 def test_no_payload_passes_through_python(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(few, "MOST", -1)
+    monkeypatch.setattr(in_process_events, "MOST", -1)
     with Watch(spark) as watch:
         made = make(spark, tmp_path, 2)
         made.replay("copy", partial=True)

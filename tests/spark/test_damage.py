@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from capstan.error_translation import told
-from capstan.errors import Broken, CapstanError
+from capstan.error_translation import to_capstan_error
+from capstan.errors import CapstanError, SystemFailureError
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.runs import read_histories
 from capstan.storage.tape.tape import open_tape
 from capstan.verify import verify
-from tests.support import lake_contents as contents
-from tests.support import small_stream as little
+from tests.support import lake_contents, small_stream
 from tests.support.driver_actions import act
 
 pytestmark = pytest.mark.spark
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.spark
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     folder = tmp_path_factory.mktemp("source")
-    little.feed(folder)
+    small_stream.feed(folder)
     return folder
 
 
@@ -46,30 +45,30 @@ def damaged(captured, tmp_path):
 def error_of(work) -> CapstanError:
     with pytest.raises(Exception) as caught:
         work()
-    return told(caught.value)
+    return to_capstan_error(caught.value)
 
 
 def deeply(spark, lake):
-    return verify(spark, lake, open_tape(lake, little.NAME), deep=True)
+    return verify(spark, lake, open_tape(lake, small_stream.NAME), deep=True)
 
 
 def replay(spark, lake, source):
-    request = little.REQUESTS["staged"]
+    request = small_stream.REQUESTS["staged"]
     return act(spark, "replay", {"lake": lake.root, "source": str(source), "request": request})
 
 
 def files(lake, table):
     """The files of a table in the order in which they were written, of a copy too."""
-    found = Path(f"{lake.stream(little.NAME).root}/{table}").glob("*.parquet")
+    found = Path(f"{lake.stream(small_stream.NAME).root}/{table}").glob("*.parquet")
     return sorted(found, key=lambda file: file.stat().st_mtime_ns)
 
 
 def commits(lake, table):
-    return sorted(Path(f"{lake.stream(little.NAME).root}/{table}/_delta_log").glob("0*.json"))
+    return sorted(Path(f"{lake.stream(small_stream.NAME).root}/{table}/_delta_log").glob("0*.json"))
 
 
 def require_nothing_written(lake) -> None:
-    assert contents.rows(lake.table("staged")) == []
+    assert lake_contents.rows(lake.table("staged")) == []
 
 
 def test_all_that_is_gone_or_short_is_named_at_once(spark, damaged, source) -> None:
@@ -80,7 +79,7 @@ def test_all_that_is_gone_or_short_is_named_at_once(spark, damaged, source) -> N
     event = files(damaged, "events")[-1]
     event.write_bytes(b"")
     found = error_of(lambda: deeply(spark, damaged))
-    assert isinstance(found, Broken)
+    assert isinstance(found, SystemFailureError)
     assert found.code == "CAP-DAMAGED"
     named = {each["path"]: (each["written"], each["there"]) for each in found.fields["files"]}
     assert named.keys() == {str(first), str(second), str(event)}
@@ -135,7 +134,7 @@ def test_put_back_it_is_as_before(spark, damaged, source, tmp_path) -> None:
     assert deeply(spark, damaged).valid
     # The attempt that broke holds nothing against the next one.
     assert not replay(spark, damaged, source)["stood"]
-    assert contents.rows(damaged.table("staged"))
+    assert lake_contents.rows(damaged.table("staged"))
 
 
 def test_a_source_file_that_is_cut_short_is_named_and_nothing_of_it_is_taken(
@@ -151,15 +150,15 @@ def test_a_source_file_that_is_cut_short_is_named_and_nothing_of_it_is_taken(
         file.write_bytes(short)
         os.utime(file, (at, at))
         found = error_of(lambda: act(spark, "capture", given))
-        assert isinstance(found, Broken)
+        assert isinstance(found, SystemFailureError)
         assert (found.code, found.fields["path"]) == ("CAP-DAMAGED", str(file))
         assert "of the source" in found.message
         assert "run the same again" in found.hint
-        taken = contents.tape(lake)
+        taken = lake_contents.tape(lake)
         assert {json.loads(row)["batch"] for row in taken["records"] + taken["events"]} == {0, 1}
         assert deeply(spark, lake).valid
 
     file.write_bytes(whole)
     os.utime(file, (at, at))
     act(spark, "capture", given)
-    assert contents.tape(lake) == contents.tape(captured)
+    assert lake_contents.tape(lake) == lake_contents.tape(captured)

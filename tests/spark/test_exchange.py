@@ -20,9 +20,9 @@ from pyspark.sql import functions as F
 
 from capstan.core.protocol import Messages, Progress
 from capstan.core.times import complete
-from capstan.errors import AnswerIsNo, BadRequest
+from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.interop.timely import Emitted, EventTypes, Replayer, encode_event, open_recording
-from capstan.interop.transfer import recording_reader as reading
+from capstan.interop.transfer import recording_reader
 from capstan.interop.transfer.export_files import export_recordings, form_of
 from capstan.interop.transfer.import_files import import_recordings
 from capstan.interop.transfer.payload_columns import payload_type, payload_values
@@ -32,7 +32,7 @@ from capstan.replay.output.rows import played_rows
 from capstan.replay.planning.plan import make_plan
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
 from tests.support.custom_type import register_complex
@@ -106,8 +106,8 @@ def test_a_recording_of_timely_is_sound_here_is_played_and_comes_out_as_it_was(
 ) -> None:
     given = Form.of(TIMELY / case, form)
     recorded = events_of(case, form)
-    if any(reading.beyond(event, given) for events in recorded for event in events):
-        with pytest.raises(BadRequest, match="CAP-BIGINT"):
+    if any(recording_reader.beyond(event, given) for events in recorded for event in events):
+        with pytest.raises(InvalidRequestError, match="CAP-BIGINT"):
             put(spark, lake, case, form)
         return
     done = put(spark, lake, case, form)
@@ -123,7 +123,7 @@ def test_a_recording_of_timely_is_sound_here_is_played_and_comes_out_as_it_was(
     assert put(spark, lake, case, form).stood
     out = tmp_path / "out"
     written = form_of(tape, form)
-    workers = summary.worker_labels(tape, newest_cut(tape))
+    workers = index.worker_labels(tape, newest_cut(tape))
     export_recordings(spark, lake, tape, out, written, workers=workers)
     for recording in find_recordings(TIMELY / case, form):
         path = Path(recording.path)
@@ -177,7 +177,7 @@ def require_played(
         sources = [recorded[worker] for worker in wanted["streams"]]
         replayer = Replayer(sources, tape.time_type.minimum, wanted["workers"], None)
         emitted = [step.messages for step in replayer if isinstance(step, Emitted)]
-        certificate = draft(plan, summary.played(tape, plan.cut, plan.workers, plan.region))
+        certificate = draft(plan, index.content_summary(tape, plan.cut, plan.workers, plan.region))
         assert [each["frontier"] for each in certificate["replay_workers"]] == [
             [tape.time_type.render(time) for time in worker.frontier] for worker in replayer.workers
         ]
@@ -231,7 +231,7 @@ def test_what_is_played_of_it_is_what_timely_replayed(spark: SparkSession, lake:
 
 def test_numbers_that_a_tape_cannot_hold_are_refused(spark: SparkSession, lake: Lake) -> None:
     for form in Format:
-        with pytest.raises(BadRequest) as refused:
+        with pytest.raises(InvalidRequestError) as refused:
             put(spark, lake, "k1_u64_max_w1", form, unchecked=True)
         assert refused.value.code == "CAP-BIGINT"
         assert "worker-0" in refused.value.message
@@ -259,7 +259,9 @@ def test_recordings_without_any_event_are_refused(
         (tmp_path / f"worker-{worker}{form.suffix}").touch()
     given = Form.given(form, time_type="u64", record_type="u64")
     for _ in range(2):
-        with pytest.raises(BadRequest, match="CAP-FILE: there is no event in .*worker-0.* of 2"):
+        with pytest.raises(
+            InvalidRequestError, match="CAP-FILE: there is no event in .*worker-0.* of 2"
+        ):
             import_recordings(spark, lake, "none", find_recordings(tmp_path, form), given)
     assert lake.streams() == []
 
@@ -294,7 +296,7 @@ def test_mutants_break_on_a_tape_where_they_break_in_the_file(
     form = Form.of(folder, Format.JSONL, minimum=json.loads(minimum))
     recordings = find_recordings(folder, Format.JSONL)
     assert [Path(each.path).name for each in recordings] == [each["file"] for each in mutants]
-    with pytest.raises(AnswerIsNo, match="CAP-VIOLATION"):
+    with pytest.raises(CheckFailedError, match="CAP-VIOLATION"):
         import_recordings(spark, lake, "mutants", recordings, form)
     assert lake.streams() == []
 
@@ -343,12 +345,12 @@ def test_a_captured_stream_can_be_taken_elsewhere(
     capture(spark, lake, little_stream(tmp_path / "source"))
     tape = open_tape(lake, "little")
     out = tmp_path / "out"
-    with pytest.raises(BadRequest, match="CAP-FILE"):
+    with pytest.raises(InvalidRequestError, match="CAP-FILE"):
         form_of(tape, Format.TIMELY)
     form = form_of(tape, Format.JSONL)
     done = export_recordings(spark, lake, tape, out, form, workers=[0, 2])
     assert [each.records for each in done.files] == [10, 10]
-    with pytest.raises(BadRequest, match="CAP-EXISTS"):
+    with pytest.raises(InvalidRequestError, match="CAP-EXISTS"):
         export_recordings(spark, lake, tape, out, form, workers=[0])
 
     again = Form.of(out, Format.JSONL)
@@ -365,5 +367,5 @@ def test_a_captured_stream_can_be_taken_elsewhere(
     assert sorted((row["id"], datetime.fromisoformat(row["at"])) for row in told) == [
         (n, at) for n, _, at, *_ in laid if n % 3 in (0, 2)
     ]
-    with pytest.raises(BadRequest, match="CAP-EXISTS"):
+    with pytest.raises(InvalidRequestError, match="CAP-EXISTS"):
         import_recordings(spark, lake, "little", find_recordings(out, Format.JSONL), again)

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from capstan.capture.run import Captured, capture
+from capstan.capture.run import CaptureResult, capture
 from capstan.capture.source_reconciliation import compare
 from capstan.core.config import ByKey, EpochTime, Source, Stream
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.storage import delta
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import open_tape
@@ -167,7 +167,7 @@ def test_what_is_on_tape_is_what_the_folder_has_had(
         act, path = folder.act()
         if refused := refusal(folder, act, path):
             before = versions(lake)
-            with pytest.raises(BadRequest) as caught:
+            with pytest.raises(InvalidRequestError) as caught:
                 capture(spark, lake, stream)
             assert (caught.value.code, versions(lake)) == (refused, before), (act, path)
             mend(folder, act, path)
@@ -200,7 +200,7 @@ def versions(lake: Lake) -> list[int | None]:
     return [delta.version_of(each) for each in (paths.records, paths.events, paths.feed)]
 
 
-def require_alike(lake: Lake, folder: Folder, done: Captured) -> None:
+def require_alike(lake: Lake, folder: Folder, done: CaptureResult) -> None:
     """Check that a capture has taken what the model takes, and tells of all else."""
     assert (done.records, done.late) == (folder.captured(), {})
     found = pl.read_delta(lake.stream("histories").records)["data"].struct.unnest().to_dicts()

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import CalendarIntervalType, StructField, StructType
 
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.pipeline.state.key_hash import key_hashes
 from capstan.pipeline.state.key_placement import Modulo, Rendezvous
 from capstan.storage.tape.fingerprint import fingerprint, row_hashes, sum_mod64
@@ -183,7 +183,7 @@ def test_hashes_in_a_struct_equal_those_of_columns(spark: SparkSession) -> None:
 
 
 def test_a_type_without_a_hash_is_refused_by_name() -> None:
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         row_hashes([StructField("wait", StructType([StructField("x", CalendarIntervalType())]))])
     assert caught.value.code == "CAP-TYPE"
     assert caught.value.fields["column"] == "wait"

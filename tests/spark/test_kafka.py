@@ -14,19 +14,19 @@ import polars as pl
 import pytest
 from pyspark.sql import DataFrameWriter
 
-from capstan import instrumentation as steps
+from capstan import instrumentation
 from capstan.capture.run import capture, close, put_back
 from capstan.capture.source_reconciliation import Difference, compare
 from capstan.cli import main
 from capstan.core.config import ByKey, EventTime, Source, Stream
-from capstan.errors import AnswerIsNo, BadRequest, Broken
+from capstan.errors import CheckFailedError, InvalidRequestError, SystemFailureError
 from capstan.interop.kafka.export_topics import export_topics
 from capstan.interop.kafka.import_topics import import_topics
 from capstan.interop.kafka.topic_layout import Topics
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
 from capstan.storage.lake import Lake
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
 from tests.support.kafka_broker import Broker, broker
@@ -124,7 +124,7 @@ def test_each_partition_is_a_worker_with_a_watermark_of_its_own(
 ) -> None:
     lake, _ = captured
     tape = open_tape(lake, "clicks")
-    states = summary.worker_states(tape, newest_cut(tape))
+    states = index.worker_states(tape, newest_cut(tape))
     assert sorted(state.label for state in states) == ["app/0", "app/1", "web/0", "web/1"]
     held = {state.label: state.frontier.elements[0] for state in states}
     assert held["web/0"] < held["app/0"]
@@ -192,13 +192,15 @@ def test_a_topic_that_was_made_again_is_refused_until_it_is_asked_for(
     assert capture(spark, lake, stream).records == 0
     delete(spark, kafka, topic)
     click(spark, kafka.address, topic, range(100, 120 if longer else 104))
-    with pytest.raises(BadRequest, match=f"^CAP-SOURCE-OTHER: .* topic {topic} was deleted"):
+    with pytest.raises(
+        InvalidRequestError, match=f"^CAP-SOURCE-OTHER: .* topic {topic} was deleted"
+    ):
         capture(spark, lake, stream)
     assert ids(lake, "clicks") == [*range(10)]
     if not longer:
         # Of a tape that does not know the ids the connector sees that offsets are gone.
         (Path(lake.stream("clicks").checkpoint) / "topics").unlink()
-        with pytest.raises(BadRequest, match=r"^CAP-SOURCE-LOST: .*\(KAFKA_DATA_LOSS"):
+        with pytest.raises(InvalidRequestError, match=r"^CAP-SOURCE-LOST: .*\(KAFKA_DATA_LOSS"):
             capture(spark, lake, stream)
     assert capture(spark, lake, stream, reseat=True).records == (20 if longer else 4)
 
@@ -215,7 +217,7 @@ def test_partitions_that_a_topic_gains_are_workers_from_then_on(
     done = capture(spark, lake, stream)
     assert (done.records, done.late) == (12, {})
     tape = open_tape(lake, "grown")
-    labels = summary.worker_labels(tape, newest_cut(tape))
+    labels = index.worker_labels(tape, newest_cut(tape))
     assert sorted(labels.values()) == ["grown/0", "grown/1", "grown/2"]
     assert ids(lake, "grown") == list(range(22))
     assert verify(spark, lake, tape, deep=True).valid
@@ -273,9 +275,12 @@ def test_a_broker_that_dies_in_the_midst_loses_and_doubles_nothing(
             left[0] = -1
             mortal.stop()
 
-    with steps.listening(die), pytest.raises(Broken, match="CAP-BROKER: stream dying"):
+    with (
+        instrumentation.subscribe(die),
+        pytest.raises(SystemFailureError, match="CAP-BROKER: stream dying"),
+    ):
         capture(spark, lake, hasty)
-    with pytest.raises(Broken, match="CAP-BROKER"):
+    with pytest.raises(SystemFailureError, match="CAP-BROKER"):
         compare(spark, open_tape(lake, "dying"), hasty, deep=True)
     # What is known without the broker is still told.
     assert compare(spark, open_tape(lake, "dying"), stream).agrees
@@ -305,9 +310,9 @@ def test_wherever_a_broker_dies_the_next_capture_goes_on(
                 mortal.stop()
 
         try:
-            with steps.listening(die):
+            with instrumentation.subscribe(die):
                 capture(spark, lake, hasty)
-        except Broken as error:
+        except SystemFailureError as error:
             failures.append(error.code)
         mortal.start()
     assert deaths == list(points)
@@ -341,7 +346,7 @@ class TestTopics:
     def export(self, spark: SparkSession, lake: Lake, topics: Topics) -> None:
         tape = open_tape(lake, "little")
         cut = newest_cut(tape)
-        labels = summary.worker_labels(tape, cut)
+        labels = index.worker_labels(tape, cut)
         export_topics(spark, lake, tape, topics, workers=labels, cut=cut)
 
     def test_a_tape_comes_back_from_its_topics(
@@ -356,7 +361,7 @@ class TestTopics:
         found = import_topics(spark, lake, "copy", topics)
 
         tape = open_tape(lake, "little")
-        labels = summary.worker_labels(tape, newest_cut(tape))
+        labels = index.worker_labels(tape, newest_cut(tape))
         assert (found.cut, found.workers, found.records) == (0, len(labels), 41)
         assert same_recording(lake, "little", "copy")
         assert verify(spark, lake, open_tape(lake, "copy"), deep=True).valid
@@ -372,7 +377,7 @@ class TestTopics:
         copy = open_tape(lake, "copy")
         assert verify(spark, lake, copy, deep=True).valid
         # As of the first commit it is what it was.
-        states = summary.worker_states(copy, summary.find_cut(copy, 0))
+        states = index.worker_states(copy, index.find_cut(copy, 0))
         assert sum(state.records for state in states) == 41
 
     def test_no_request_is_sent_before_the_last_one_was_answered(
@@ -450,23 +455,27 @@ class TestTopics:
         }
         for prefix, (kept, said) in cases.items():
             send(kafka.address, renamed(text.where(kept), "whole", prefix))
-            with pytest.raises(AnswerIsNo, match=said):
+            with pytest.raises(CheckFailedError, match=said):
                 import_topics(spark, lake, "refused", Topics(kafka.address, prefix))
         changed = text.selectExpr(
             "topic", "replace(value, '\"amount\":49', '\"amount\":48') AS value"
         )
         send(kafka.address, renamed(changed, "whole", "changed"))
-        with pytest.raises(AnswerIsNo, match="CAP-TOPIC: topic changed-. has other records of"):
+        with pytest.raises(
+            CheckFailedError, match="CAP-TOPIC: topic changed-. has other records of"
+        ):
             import_topics(spark, lake, "refused", Topics(kafka.address, "changed"))
         twice = text.selectExpr("topic", "replace(value, '\"diff\":1', '\"diff\":2') AS value")
         for frame in (text, twice):
             send(kafka.address, renamed(frame, "whole", "twice"))
-        with pytest.raises(AnswerIsNo, match="CAP-TOPIC: topic twice-0 has two different events"):
+        with pytest.raises(
+            CheckFailedError, match="CAP-TOPIC: topic twice-0 has two different events"
+        ):
             import_topics(spark, lake, "refused", Topics(kafka.address, "twice"))
         unsound = text.selectExpr("topic", "replace(value, '\"diff\":-1', '\"diff\":-2') AS value")
         send(kafka.address, renamed(unsound, "whole", "unsound"))
         with pytest.raises(
-            AnswerIsNo, match="CAP-VIOLATION: stream refused, worker 0 breaks negat"
+            CheckFailedError, match="CAP-VIOLATION: stream refused, worker 0 breaks negat"
         ):
             import_topics(spark, lake, "refused", Topics(kafka.address, "unsound"))
         # Nothing of all this was written.
@@ -480,16 +489,18 @@ class TestTopics:
         lake, _, _ = recorded
         click(spark, kafka.address, "other", range(4))
         for prefix, said in (("nowhere", "there is no topic nowhere"), ("other", "does not say")):
-            with pytest.raises(BadRequest, match=f"CAP-TOPIC: .*{said}"):
+            with pytest.raises(InvalidRequestError, match=f"CAP-TOPIC: .*{said}"):
                 import_topics(spark, lake, "refused", Topics(kafka.address, prefix))
         topics = Topics(kafka.address, "two")
         self.export(spark, lake, topics)
         import_topics(spark, lake, "second", topics)
         second = open_tape(lake, "second")
-        with pytest.raises(BadRequest, match="CAP-EXISTS"):
+        with pytest.raises(InvalidRequestError, match="CAP-EXISTS"):
             import_topics(spark, lake, "little", topics)
         cut = newest_cut(second)
-        with pytest.raises(AnswerIsNo, match="CAP-TOPIC: topics two-. hold another recording"):
+        with pytest.raises(
+            CheckFailedError, match="CAP-TOPIC: topics two-. hold another recording"
+        ):
             export_topics(spark, lake, second, topics, workers=[0], cut=cut)
         assert import_topics(spark, lake, "third", topics).events > 0
 
@@ -508,7 +519,7 @@ def same_recording(lake: Lake, one: str, other: str) -> bool:
         events = pl.read_delta(paths.events).drop("batch", "commit").sort("worker", "seq")
         records = pl.read_delta(paths.records).select("worker", "time", "data")
         tape = open_tape(lake, name)
-        labels = summary.worker_labels(tape, newest_cut(tape))
+        labels = index.worker_labels(tape, newest_cut(tape))
         return events.rows(), sorted(map(str, records.rows())), labels
 
     assert told(one) == told(other)

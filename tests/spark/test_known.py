@@ -10,7 +10,7 @@ import pytest
 
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.replay.output.foreign_rows import require_own_rows
 from capstan.replay.planning.plan import make_plan
 from capstan.storage.lake import Lake
@@ -62,7 +62,7 @@ def test_all_of_it_is_known(known: Known) -> None:
 
 
 def test_what_one_run_has_left_out_is_not(known: Known) -> None:
-    with pytest.raises(BadRequest, match=r"CAP-ADOPT.* 2 rows"):
+    with pytest.raises(InvalidRequestError, match=r"CAP-ADOPT.* 2 rows"):
         known([n for n in range(RUNS) if n != 30])
 
 
@@ -71,7 +71,7 @@ def test_beside_gaps_without_rows_all_of_it_is_known(known: Known) -> None:
 
 
 def test_beside_gaps_with_rows_it_is_not(known: Known) -> None:
-    with pytest.raises(BadRequest, match=r"CAP-ADOPT.* 94 rows"):
+    with pytest.raises(InvalidRequestError, match=r"CAP-ADOPT.* 94 rows"):
         known([0, *range(1, RUNS, 2)])
 
 
@@ -87,7 +87,7 @@ def test_rows_that_another_stream_has_replaced_since_are_its_own(
     theirs = {"far-00000001-1": (workers, far), "table-00000002-1": (workers[:1], plan.region)}
     publish_all(Books(lake, "other", plan.target), theirs)
     said = r"CAP-ADOPT.* of this output .*: table-00000002-1 of stream other"
-    with pytest.raises(BadRequest, match=said) as caught:
+    with pytest.raises(InvalidRequestError, match=said) as caught:
         require_own_rows(play.spark, replace(plan, lake=lake))
     all_ = play.spark.read.format("delta").load(plan.target)
     assert caught.value.fields["rows"] == all_.where(f"_worker = {workers[0]}").count() > 0

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from capstan.capture.run import capture
-from capstan.errors import AnswerIsNo
+from capstan.errors import CheckFailedError
 from capstan.interop.kafka import export_topics as topics
 from capstan.interop.kafka.export_topics import export_topics
 from capstan.interop.kafka.topic_layout import Topics
@@ -55,7 +55,7 @@ def test_files_are_written_of_no_worker(
     spark: SparkSession, lake: Lake, tape: Tape, tmp_path: Path
 ) -> None:
     out, form = tmp_path / "out", form_of(tape, Format.JSONL)
-    with pytest.raises(AnswerIsNo, match=f"CAP-TAPE: {LOST}") as refused:
+    with pytest.raises(CheckFailedError, match=f"CAP-TAPE: {LOST}") as refused:
         export_recordings(spark, lake, tape, out, form, workers=[0, 1, 2])
     facts = {"worker": 1, "seq": 3, "stored": 0, "promised": 1}
     assert facts.items() <= refused.value.fields.items()
@@ -79,7 +79,7 @@ def test_frames_are_written_of_no_worker(spark: SparkSession, lake: Lake, tmp_pa
     last = pl.read_delta(tape.paths.records).filter(pl.col("worker") == 2).sort("batch", "pos")[-1]
     batch, pos = last["batch"][0], last["pos"][0]
     lose(spark, tape, f"worker = 2 AND batch = {batch} AND pos = {pos}")
-    with pytest.raises(AnswerIsNo, match=f"CAP-TAPE: stream {CASE}, worker 2, event"):
+    with pytest.raises(CheckFailedError, match=f"CAP-TAPE: stream {CASE}, worker 2, event"):
         export_recordings(spark, lake, tape, tmp_path / "out", given, workers=[0, 1, 2])
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -92,19 +92,19 @@ def test_records_too_many_and_those_of_no_event_are_refused_as_well(
     twice = spark.read.format("delta").load(tape.paths.records).where("data.id = 20")
     twice.write.format("delta").mode("append").save(tape.paths.records)
     said = "worker 2, event .*: 2 records are there, 1 were recorded"
-    with pytest.raises(AnswerIsNo, match=f"CAP-TAPE: stream little, {said}"):
+    with pytest.raises(CheckFailedError, match=f"CAP-TAPE: stream little, {said}"):
         export_recordings(spark, lake, tape, tmp_path / "twice", form, workers=[2])
     put_back(spark, tape)
     stray = twice.withColumn("time", F.struct(F.lit(START - HOUR).alias("event")))
     stray.write.format("delta").mode("append").save(tape.paths.records)
-    with pytest.raises(AnswerIsNo, match="worker 2: records are there without an event"):
+    with pytest.raises(CheckFailedError, match="worker 2: records are there without an event"):
         export_recordings(spark, lake, tape, tmp_path / "stray", form, workers=[2])
 
 
 def test_nobody_is_sent_a_part(spark: SparkSession, lake: Lake, tape: Tape) -> None:
     # Nobody listens there: who were to be sent something would be waited for.
     nobody, form = Address("127.0.0.1", 9), form_of(tape, Format.JSONL)
-    with pytest.raises(AnswerIsNo, match=f"CAP-TAPE: {LOST}"):
+    with pytest.raises(CheckFailedError, match=f"CAP-TAPE: {LOST}"):
         serve(spark, lake, tape, form, nobody, workers=[0, 1, 2], timeout=0.1)
 
 
@@ -115,7 +115,7 @@ def test_topics_are_sent_no_message(
     monkeypatch.setattr(topics, "_send", lambda messages, _: sent.append(messages))
     monkeypatch.setattr(topics, "_texts", lambda *_: [])
     place, cut = Topics("nowhere:9092", "little"), newest_cut(tape)
-    with pytest.raises(AnswerIsNo, match=f"CAP-TAPE: {LOST}"):
+    with pytest.raises(CheckFailedError, match=f"CAP-TAPE: {LOST}"):
         export_topics(spark, lake, tape, place, workers=[0, 1, 2], cut=cut)
     assert sent == []
     assert export_topics(spark, lake, tape, place, workers=[0, 2], cut=cut).records == 40
@@ -125,7 +125,7 @@ def test_a_recapture_takes_nothing_and_goes_on_once_all_is_put_back(
     spark: SparkSession, lake: Lake, tape: Tape
 ) -> None:
     asked = RecaptureRequest("little", "copy")
-    with pytest.raises(AnswerIsNo, match=f"CAP-TAPE: {LOST}"):
+    with pytest.raises(CheckFailedError, match=f"CAP-TAPE: {LOST}"):
         recapture(spark, lake, asked)
     copy = open_tape(lake, "copy")
     assert pl.read_delta(copy.paths.records).is_empty()

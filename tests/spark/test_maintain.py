@@ -17,13 +17,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from capstan import instrumentation as steps
-from capstan import jobs as submit
+from capstan import instrumentation, jobs
 from capstan.capture.run import capture
 from capstan.cli import main
-from capstan.error_translation import told
-from capstan.errors import Broken
-from capstan.maintenance import vacuum as upkeep
+from capstan.error_translation import to_capstan_error
+from capstan.errors import SystemFailureError
+from capstan.maintenance import vacuum
 from capstan.maintenance.compact_records import compact_records
 from capstan.maintenance.compaction import compact_index
 from capstan.maintenance.compaction_policy import INDEX
@@ -33,13 +32,13 @@ from capstan.maintenance.table_catalog import files_of, index_tables, ledger_tab
 from capstan.storage import arrow_writer
 from capstan.storage.lake import Lake
 from capstan.storage.retention import LOG, retention_of
-from capstan.storage.tape.feed import Claim, Origin, claim, inserted
+from capstan.storage.tape.feed import BatchEntry, Origin, inserted, register_batch
 from capstan.storage.tape.tape import newest_cut
 from capstan.verify import verify
 from capstan.verify.verified_ledger import recall
 from capstan.verify.violations_ledger import known_violations
 from tests.bench.counters import Scan, Watch, commits
-from tests.support import lake_contents as contents
+from tests.support import lake_contents
 from tests.support import sample_streams as little
 from tests.support.sixteen_workers import KIB, NAME, ROWS, SIZES, Sixteen, make
 
@@ -67,13 +66,13 @@ def read(made: Sixteen, into: str, **asked: object) -> Scan:
 
 
 def rows(made: Sixteen, table: str) -> list[str]:
-    found = contents.rows(made.lake.table(table))
+    found = lake_contents.rows(made.lake.table(table))
     assert found
     return found
 
 
 def test_one_worker_of_sixteen_reads_a_sixteenth(made: Sixteen) -> None:
-    before = contents.tape(made.lake, NAME)
+    before = lake_contents.tape(made.lake, NAME)
     until = {"until": f"2020-01-{BATCHES:02}"}
     whole = read(made, "all_before", **until)
     one = read(made, "one_before", workers=("3",), **until)
@@ -86,7 +85,7 @@ def test_one_worker_of_sixteen_reads_a_sixteenth(made: Sixteen) -> None:
     # The last hours can still receive records: their batch waits. All else is written once.
     assert records.files_before == BATCHES
     assert abs(records.rewritten / whole.bytes - 1) < 0.01
-    assert contents.tape(made.lake, NAME) == before
+    assert lake_contents.tape(made.lake, NAME) == before
     after = read(made, "all_after", **until)
     clustered = read(made, "one_after", workers=("3",), **until)
     assert after.files == records.files - 1
@@ -114,13 +113,13 @@ def test_the_feed_keeps_its_rows_where_they_belong(unkept: Sixteen, tmp_path: Pa
     made = unkept.copied(tmp_path)
     [feed] = [table for table in index_tables(made.tape) if table.name == "feed"]
     for batch, origin in ((4, Origin.IDLE), (5, Origin.CAPTURE)):
-        claim(made.tape, Claim(batch, origin))
-    rows = contents.rows(feed.path)
+        register_batch(made.tape, BatchEntry(batch, origin))
+    rows = lake_contents.rows(feed.path)
 
     done = compact_index(made.spark, replace(feed, sizes=SIZES), ended=True)
 
     assert done.files < (done.files_before or 0)
-    assert contents.rows(feed.path) == rows
+    assert lake_contents.rows(feed.path) == rows
     assert [each.batch for each in inserted(made.tape)] == [4]
     # Rows of another origin stay in files of their own, however often it is looked at.
     again = compact_index(made.spark, replace(feed, sizes=SIZES), ended=True)
@@ -182,13 +181,13 @@ def test_others_commit_while_maintenance_is_about_to(spark: SparkSession, tmp_pa
             made.lay(5)
             made.capture()
         between = Between("maintain.written", work)
-        with steps.listening(between):
+        with instrumentation.subscribe(between):
             found = compact_records(spark, made.lake, made.tape, SIZES)
         assert between.done
         # Of two that take the same files one lands, and the other finds nothing left to do.
         assert (found.commits > 0) == more
     assert verify(spark, made.lake, made.tape, deep=True).valid
-    tape = contents.tape(made.lake, NAME)
+    tape = lake_contents.tape(made.lake, NAME)
     assert len(tape["records"]) == 6 * ROWS
     made.replay("copy", **asked)
     made.replay("whole")
@@ -237,7 +236,7 @@ def test_capture_follow_and_maintain_at_once(spark: SparkSession, tmp_path: Path
     made.replay("copy", follow="f")
     made.replay("whole")
     assert rows(made, "copy") == rows(made, "whole")
-    assert len(contents.tape(made.lake, NAME)["records"]) == 5 * ROWS
+    assert len(lake_contents.tape(made.lake, NAME)["records"]) == 5 * ROWS
     assert verify(spark, made.lake, made.tape, deep=True).valid
 
 
@@ -245,13 +244,13 @@ def test_damaged_records_are_named_and_left_as_they_are(unkept: Sixteen, tmp_pat
     made, spark = unkept.copied(tmp_path), unkept.spark
     path = made.tape.paths.records
     spark.sql(f"UPDATE delta.`{path}` SET data.text = 'x' WHERE batch = 1 AND data.id = 7")
-    damaged = contents.rows(path)
+    damaged = lake_contents.rows(path)
     known = commits(path)
     done = maintain(spark, made.lake, [NAME], sizes=SIZES)
     assert done.refusal is not None
     assert (done.refusal.code, done.refusal.exit_code) == ("CAP-TAPE", 1)
     assert done.tables[NAME][0].damaged == [(1, 1)]
-    assert contents.rows(path) == damaged
+    assert lake_contents.rows(path) == damaged
     # The batches around it were put together, each on its own side.
     assert len(commits(path) - known) == 2
     # All else was kept up.
@@ -309,7 +308,7 @@ def test_a_tape_that_cannot_be_read_holds_up_no_other(
     assert "payload" in refusal.message
 
     # Neither the app nor the command refuses what it can do before Spark.
-    answer = submit.maintain({}, submit.Place(lake))(spark)
+    answer = jobs.maintain({}, jobs.Place(lake))(spark)
     assert (answer.value["streams"], answer.refusal and answer.refusal.exit_code) == (["whole"], 5)
     capsys.readouterr()
     assert main(["--lake", lake.root, "maintain", "--all"]) == 5
@@ -333,13 +332,13 @@ def test_what_nobody_needs_is_deleted_and_nothing_else(
     for file in there:
         os.utime(file, (old, old))
     # What was put together a moment ago may still be read; what no commit has named is old.
-    assert upkeep.vacuum(spark, "records", str(path)) == 1
+    assert vacuum.vacuum(spark, "records", str(path)) == 1
     assert set(path.glob("*.parquet")) == there - {left}
     at_once = {"delta.deletedFileRetentionDuration": "interval 0 hours"}
     arrow_writer.set_properties(str(path), at_once)
-    assert upkeep.vacuum(spark, "records", str(path)) == 0
-    monkeypatch.setattr(upkeep, "LEASE", timedelta(0))
-    gone = upkeep.vacuum(spark, "records", str(path))
+    assert vacuum.vacuum(spark, "records", str(path)) == 0
+    monkeypatch.setattr(vacuum, "LEASE", timedelta(0))
+    gone = vacuum.vacuum(spark, "records", str(path))
     files = {path / each.path for each in files_of(str(path), "batch") or ()}
     assert set(path.glob("*.parquet")) == files
     assert gone == len(there) - 1 - len(files) > 0
@@ -354,11 +353,11 @@ def test_a_log_goes_back_for_a_week(unkept: Sixteen, tmp_path: Path) -> None:
     for path in paths:
         for file in Path(path, "_delta_log").iterdir():
             os.utime(file, (old, old))
-    before = {path: contents.rows(path) for path in paths}
+    before = {path: lake_contents.rows(path) for path in paths}
     maintain(spark, made.lake, [NAME], sizes=SIZES)
     for path in paths:
         assert len(list(Path(path, "_delta_log").glob("*.json"))) == 1, path
-        assert contents.rows(path) == before[path]
+        assert lake_contents.rows(path) == before[path]
     assert verify(spark, made.lake, made.tape, deep=True).valid
 
 
@@ -378,7 +377,7 @@ def test_a_disk_that_is_full_in_the_midst_leaves_nothing_half_done(
     unkept: Sixteen, tmp_path: Path
 ) -> None:
     made, spark = unkept.copied(tmp_path), unkept.spark
-    tape, known = contents.tape(made.lake, NAME), commits(made.lake.root)
+    tape, known = lake_contents.tape(made.lake, NAME), commits(made.lake.root)
     assert spark._jvm is not None
     driver = int(spark._jvm.java.lang.ProcessHandle.current().pid())
     limits = resource.prlimit(driver, resource.RLIMIT_FSIZE)
@@ -389,19 +388,22 @@ def test_a_disk_that_is_full_in_the_midst_leaves_nothing_half_done(
             maintain(spark, made.lake, [NAME], sizes=SIZES)
     finally:
         resource.prlimit(driver, resource.RLIMIT_FSIZE, limits)
-    assert (told(full.value).code, told(full.value).exit_code) == ("CAP-DISK-FULL", 5)
+    assert (to_capstan_error(full.value).code, to_capstan_error(full.value).exit_code) == (
+        "CAP-DISK-FULL",
+        5,
+    )
 
     def refuse(point: str, _: dict[str, object]) -> None:
         if point in ("maintain.written", "retire.written"):
             raise PermissionError(errno.EACCES, "Permission denied")
 
-    with steps.listening(refuse):
-        with pytest.raises(Broken, match="CAP-NO-ACCESS"):
+    with instrumentation.subscribe(refuse):
+        with pytest.raises(SystemFailureError, match="CAP-NO-ACCESS"):
             maintain(spark, made.lake, [NAME], sizes=SIZES)
         assert commits(made.lake.root) == known
-        with pytest.raises(Broken, match="CAP-NO-ACCESS"):
+        with pytest.raises(SystemFailureError, match="CAP-NO-ACCESS"):
             retire(spark, made.lake, NAME, "2020-01-02")
-    assert contents.tape(made.lake, NAME) == tape
+    assert lake_contents.tape(made.lake, NAME) == tape
     # The same again goes on, and finishes what was begun.
     done = maintain(spark, made.lake, [NAME], sizes=SIZES)
     assert done.retired == {NAME: ROWS}

@@ -14,21 +14,21 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from capstan import instrumentation as steps
+from capstan import instrumentation
 from capstan.capture.run import capture, close
 from capstan.cli.output import json_text
 from capstan.core.config import (
     MOST_WORKERS,
     ByColumn,
-    Declarations,
     EventTime,
+    ProjectConfig,
     Source,
     Stream,
     Target,
 )
 from capstan.replay.output.target_table import MOST_PARTITIONS
 from capstan.replay.planning.request import Request
-from capstan.replay.run import Outcome, replay
+from capstan.replay.run import ReplayResult, replay
 from capstan.storage.lake import Lake
 
 MANY = MOST_PARTITIONS + 44
@@ -41,9 +41,9 @@ class Made:
 
     spark: SparkSession
     lake: Lake
-    declarations: Declarations
+    declarations: ProjectConfig
 
-    def replay(self, into: str, **asked: object) -> Outcome:
+    def replay(self, into: str, **asked: object) -> ReplayResult:
         request = Request("orders", into, **asked)  # type: ignore[arg-type]
         return replay(self.spark, self.lake, self.declarations, request)
 
@@ -72,7 +72,7 @@ def make(spark: SparkSession, root: Path, count: int) -> Made:
     )
     labelled = Target(name="labelled", worker="id", time="at", columns=("id", "at", "n"))
     targets = {"labelled": labelled}
-    declarations = Declarations(root / "streams.yaml", {"orders": stream}, {}, targets, {})
+    declarations = ProjectConfig(root / "streams.yaml", {"orders": stream}, {}, targets, {})
     lake = Lake.at(root / "lake")
     capture(spark, lake, stream)
     close(spark, lake, "orders")
@@ -92,7 +92,7 @@ def test_it_stages_and_publishes_few_files(made: Made) -> None:
             folder = Path(made.lake.staging(f"{about['run']}-1"))
             staged.append(len(list(folder.rglob("*.parquet"))))
 
-    with steps.listening(listen):
+    with instrumentation.subscribe(listen):
         done = made.replay("copy")
     assert staged
     assert max(*staged, made.files("copy")) <= 8

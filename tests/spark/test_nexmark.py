@@ -15,13 +15,13 @@ from capstan.capture.run import capture, close
 from capstan.core.config import ByKey, EventTime, Source, Stream
 from capstan.core.times import Antichain, Box, Kind, TimeType
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.pipeline import pipelines
 from capstan.pipeline.input_range import everything
 from capstan.pipeline.spark.runner import play
 from capstan.pipeline.spark.tape_input import play_tape
 from capstan.storage.lake import Lake
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import Tape, newest_cut, open_tape
 from tests.bench.workloads import nexmark, nexmark_events, nexmark_queries, nexmark_sql
 from tests.support.jvmless_lake import lay_records
@@ -151,7 +151,7 @@ def answered(
 ) -> Counter[tuple[object, ...]]:
     """What a query gives over all of a tape."""
     cut = newest_cut(tape)
-    workers = summary.worker_labels(tape, cut)
+    workers = index.worker_labels(tape, cut)
     pipeline, reach = pipelines().get(f"nexmark_q{number}"), everything(tape.time_type)
     played = play_tape(spark, tape, cut, workers, pipeline, reach, Antichain(), peers=peers)
     found = multiset(played.sinks["out"].drop("_time"))
@@ -188,7 +188,7 @@ def test_every_query_is_registered() -> None:
 
 
 def test_a_query_by_the_clock_is_refused_with_the_reason() -> None:
-    with pytest.raises(BadRequest, match="current_timestamp has no fixed value"):
+    with pytest.raises(InvalidRequestError, match="current_timestamp has no fixed value"):
         pipelines().get("nexmark_q12").dag()
 
 

@@ -17,13 +17,12 @@ from capstan.capture.run import capture
 from capstan.capture.source import read_source
 from capstan.capture.source_reconciliation import compare
 from capstan.cli import main
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.storage import delta
 from capstan.storage import lake as places
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import open_tape
-from tests.support import lake_contents as contents
-from tests.support import small_stream as little
+from tests.support import lake_contents, small_stream
 from tests.support.driver_actions import act
 from tests.support.s3_server import BUCKET, Objects, objects
 from tests.support.sample_streams import NAME, lay, little_stream, rows
@@ -75,9 +74,9 @@ def test_a_lake_there_is_refused_before_anything_is_asked_of_it(
 ) -> None:
     # Nobody listens there: whoever asked it for anything would be told of that.
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    little.feed(tmp_path / "source")
+    small_stream.feed(tmp_path / "source")
     streams = tmp_path / "streams.yaml"
-    streams.write_text(little.declaration_text(tmp_path / "source"), encoding="utf-8")
+    streams.write_text(small_stream.declaration_text(tmp_path / "source"), encoding="utf-8")
     place = ["--lake", "s3a://bucket/lake", "--streams", str(streams)]
     capsys.readouterr()
     assert main(["capture", "little", *place, "--json"]) == 2
@@ -98,16 +97,16 @@ def test_files_there_are_captured_as_files_here_are(
     stream = far_stream("flights", files)
     capture(reached, near, little_stream(files))
     assert capture(reached, far, stream).batches == 3
-    assert contents.tape(far) == contents.tape(near)
+    assert lake_contents.tape(far) == lake_contents.tape(near)
     # What comes later is captured once, and what was captured is not captured again.
     lay(files, "part-3", rows(range(60, 70)))
     s3.put("flights/part-3.parquet", (files / "part-3.parquet").read_bytes())
     capture(reached, near, little_stream(files))
     found = capture(reached, far, stream)
     assert (found.batches, found.fed) == (1, 10)
-    assert contents.tape(far) == contents.tape(near)
-    contents.require_sound(reached, far, NAME)
-    consumed = [json.loads(row)["files"] for row in contents.feed(far, NAME)]
+    assert lake_contents.tape(far) == lake_contents.tape(near)
+    lake_contents.require_sound(reached, far, NAME)
+    consumed = [json.loads(row)["files"] for row in lake_contents.feed(far, NAME)]
     wanted = [[f"{stream.source.path}/part-{number}.parquet"] for number in range(4)]
     assert sorted(consumed) == wanted
 
@@ -138,7 +137,9 @@ def test_a_folder_there_with_nothing_in_it_is_no_source(
 ) -> None:
     stream = far_stream("nothing", tmp_path)
     stream = replace(stream, source=replace(stream.source, schema=None))
-    with pytest.raises(BadRequest, match=r"CAP-SOURCE: .*s3a://capstan-tests/nothing") as refused:
+    with pytest.raises(
+        InvalidRequestError, match=r"CAP-SOURCE: .*s3a://capstan-tests/nothing"
+    ) as refused:
         read_source(reached, stream)
     assert refused.value.hint == "check source in streams.yaml"
 
@@ -179,24 +180,24 @@ def test_one_driver_alone_does_all_there_that_it_does_here(
     """Nothing but the want of a winner is in the way of a lake there."""
     # Nobody else writes there, and for one driver Delta's store is enough.
     monkeypatch.setattr("capstan.spark.session._BOTH_WIN", frozenset())
-    little.feed(tmp_path / "source")
+    small_stream.feed(tmp_path / "source")
     lake = Lake.at(f"{told}/lake")
     arguments = {"lake": lake.root, "source": str(tmp_path / "source")}
-    fed = sum(len(little.rows_of(number)) for number in range(little.FILES))
+    fed = sum(len(small_stream.rows_of(number)) for number in range(small_stream.FILES))
     found = act(reached, "capture", arguments)
-    assert (found["batches"], found["fed"]) == (little.FILES, fed)
-    assert lake.streams() == [little.NAME]
+    assert (found["batches"], found["fed"]) == (small_stream.FILES, fed)
+    assert lake.streams() == [small_stream.NAME]
     held = []
-    for request in (little.BEFORE, little.STAGED):
+    for request in (small_stream.BEFORE, small_stream.STAGED):
         act(reached, "replay", {**arguments, "request": request})
-        held.append(contents.table(lake, "staged"))
+        held.append(lake_contents.table(lake, "staged"))
     assert held[0]["rows"] != held[1]["rows"]
     act(reached, "rollback", arguments)
-    assert contents.table(lake, "staged") == held[0]
-    tape = contents.tape(lake)
+    assert lake_contents.table(lake, "staged") == held[0]
+    tape = lake_contents.tape(lake)
     act(reached, "maintain", {**arguments, "sizes": {}})
-    assert contents.tape(lake) == tape
-    contents.require_sound(reached, lake)
+    assert lake_contents.tape(lake) == tape
+    lake_contents.require_sound(reached, lake)
 
 
 @nightly

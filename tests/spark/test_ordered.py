@@ -18,7 +18,7 @@ from capstan.capture.run import capture, close
 from capstan.core.config import EventTime, Transform
 from capstan.core.config.order import Depends, Grade, examine
 from capstan.core.times import Kind, TimeType
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.maintenance.run import maintain
 from capstan.replay.execution import attempt
 from capstan.replay.output.diff import difference
@@ -280,10 +280,10 @@ def test_what_cannot_be_compared_is_refused_and_nothing_is_written(play: Play, n
     _, text, remedy = REFUSED[name]
     asked = {"transform": name.replace(" ", "_")}
 
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         play("refused", **asked)
     plan = make_plan(play.lake, play.declarations, play.request("refused", **asked))
-    with pytest.raises(BadRequest) as planned:
+    with pytest.raises(InvalidRequestError) as planned:
         difference(play.spark, plan)
 
     assert caught.value.code == planned.value.code == "CAP-ORDERED"
@@ -291,11 +291,11 @@ def test_what_cannot_be_compared_is_refused_and_nothing_is_written(play: Play, n
     assert remedy in caught.value.hint
     assert caught.value.fields["columns"] == [REFUSED[name][0].rsplit(" ", 1)[-1]]
     assert play.version("refused") is None
-    assert not claims.alive(play.lake)
+    assert not claims.active(play.lake)
 
 
 def test_with_a_tolerance_of_zero_sums_of_floats_are_refused(play: Play) -> None:
-    with pytest.raises(BadRequest, match="tolerance is 0") as caught:
+    with pytest.raises(InvalidRequestError, match="tolerance is 0") as caught:
         play("refused", transform="exact")
     assert caught.value.code == "CAP-ORDERED"
 

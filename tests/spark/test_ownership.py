@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from capstan.core.config import Mode, Transform
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.replay.output.diff import difference
 from capstan.replay.planning.plan import make_plan
 from tests.support.replay_harness import Play
@@ -37,7 +37,9 @@ def test_a_row_with_the_key_of_another_output_is_merged_over_once_it_is_adopted(
     before = play.rows("both").sort("id")
     asked = play.request("both", transform="same", until="2024-05-03", **BY_ID)
 
-    with pytest.raises(BadRequest, match=r"CAP-ADOPT: target both has 48 rows with keys of") as no:
+    with pytest.raises(
+        InvalidRequestError, match=r"CAP-ADOPT: target both has 48 rows with keys of"
+    ) as no:
         play("both", transform="same", until="2024-05-03", **BY_ID)
     assert "of stream little" in str(no.value)
     assert play.rows("both").sort("id").equals(before)
@@ -63,7 +65,7 @@ def test_a_table_without_times_that_was_there_before_is_adopted_first(play: Play
     deltalake.write_deltalake(path, there)
     asked = {"transform": "latest", "mode": Mode.MERGE, "keys": ("place",)}
 
-    with pytest.raises(BadRequest, match="CAP-ADOPT: target latest has 2 rows"):
+    with pytest.raises(InvalidRequestError, match="CAP-ADOPT: target latest has 2 rows"):
         play("latest", **DAY1, **asked)
     assert play.column("latest") == [-2, -1]
     play("latest", **DAY1, adopt=True, **asked)

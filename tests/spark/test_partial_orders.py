@@ -11,9 +11,9 @@ import pytest
 
 from capstan.core.protocol import Messages, check
 from capstan.core.times import MutableAntichain, complete
-from capstan.errors import NotComplete
+from capstan.errors import IncompleteError
 from capstan.interop.timely import open_recording
-from capstan.interop.transfer import recording_reader as reading
+from capstan.interop.transfer import recording_reader
 from capstan.interop.transfer.destination_tape import enrol, form_tape
 from capstan.interop.transfer.import_files import counted_events
 from capstan.interop.transfer.recapture import RecaptureRequest, recapture
@@ -91,9 +91,9 @@ def lay(spark: SparkSession, tape: Tape, commit: int, after: Recorded, recorded:
             if seq >= len(after.get(worker, ()))
         )
     ]
-    schema = reading.record_schema(FORM)
+    schema = recording_reader.record_schema(FORM)
     batches = [
-        reading.record_batch(
+        recording_reader.record_batch(
             schema, FORM, worker, 0,
             [(b, e) for w, _, b, e in placed if w == worker and isinstance(e, Messages)],
         )
@@ -101,7 +101,7 @@ def lay(spark: SparkSession, tape: Tape, commit: int, after: Recorded, recorded:
     ]  # fmt: skip
     delta.append(spark.createDataFrame(pa.Table.from_batches(batches)), tape.paths.records)
     index = spark.createDataFrame(
-        pa.Table.from_batches([reading.event_batch(FORM.time_type, placed)])
+        pa.Table.from_batches([recording_reader.event_batch(FORM.time_type, placed)])
     )
     records = delta.load(spark, tape.paths.records).where(f"batch >= {first}")
     append_events(tape, counted_events(index, records, commit).coalesce(1), commit, {})
@@ -124,7 +124,7 @@ def test_what_is_complete_under_an_antichain_is_played_followed_and_recorded_aga
 
     # A range that reaches beyond is not complete; what is complete of it can be had.
     asked = Request("loops", "part", until="t1=40")
-    with pytest.raises(NotComplete) as early:
+    with pytest.raises(IncompleteError) as early:
         replay(spark, lake, NOTHING, asked)
     assert early.value.fields["frontier"] == told
     partial = Request("loops", "part", until="t1=40", partial=True)

@@ -15,11 +15,11 @@ import pytest
 from pyspark.sql import functions as F
 
 from capstan.capture.run import capture
-from capstan.core.config import load
+from capstan.core.config import load_config
 from capstan.core.times import Antichain, Box, Kind, TimeType
 from capstan.demo import flights
 from capstan.demo import pipelines as flight_pipelines
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.pipeline import (
     TIME,
     Context,
@@ -36,10 +36,10 @@ from capstan.pipeline.definition import register
 from capstan.pipeline.graph.errors import OperatorFailed
 from capstan.pipeline.operators import MapBatch, Project, TopN, Window, WindowJoin, sum_of
 from capstan.pipeline.spark.runner import play
-from capstan.pipeline.spark.stage_frames import Played
+from capstan.pipeline.spark.stage_frames import PipelineRun
 from capstan.pipeline.spark.tape_input import play_tape
 from capstan.storage.lake import Lake
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
 
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ class Tape:
         self.spark = spark
         self.tape = open_tape(lake, "flights")
         self.cut = newest_cut(self.tape)
-        states = summary.worker_states(self.tape, self.cut)
+        states = index.worker_states(self.tape, self.cut)
         self.workers = {state.worker: state.label for state in states}
-        self.frontier = summary.frontier_of(self.tape, states)
+        self.frontier = index.frontier_of(self.tape, states)
 
-    def play(self, name: str, since: str, until: str, **more: object) -> Played:
+    def play(self, name: str, since: str, until: str, **more: object) -> PipelineRun:
         box = Box.from_json(self.tape.time_type, {"since": since, "until": until})
         pipeline = pipelines().get(name)
         reach = reach_of(pipeline, self.tape.time_type, box, self.frontier)
@@ -77,7 +77,7 @@ def tape(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tape:
     folder = tmp_path_factory.mktemp("pipelines") / "lake"
     flights.feed(folder / "sources" / "flights", days=range(DAYS))
     lake = Lake.at(folder)
-    capture(spark, lake, load(STREAMS, lake=lake.root).stream("flights"))
+    capture(spark, lake, load_config(STREAMS, lake=lake.root).stream("flights"))
     return Tape(spark, lake)
 
 
@@ -245,11 +245,11 @@ def test_a_failing_operator_fails_the_job_and_says_where(spark: SparkSession) ->
 def test_columns_that_the_stream_does_not_have_are_refused(spark: SparkSession) -> None:
     other = DagBuilder().source("in", pa.schema([("price", pa.int64())])).sink_for("in", "out")
     pipeline = registered("no_column", other, "out")
-    with pytest.raises(BadRequest, match="reads price, and the stream has key, number"):
+    with pytest.raises(InvalidRequestError, match="reads price, and the stream has key, number"):
         play(spark, made_up(spark), pipeline, reach(pipeline))
     other = DagBuilder().source("in", pa.schema([("key", pa.int32())])).sink_for("in", "out")
     pipeline = registered("no_type", other, "out")
-    with pytest.raises(BadRequest, match="key as int, and the stream has it as string"):
+    with pytest.raises(InvalidRequestError, match="key as int, and the stream has it as string"):
         play(spark, made_up(spark), pipeline, reach(pipeline))
 
 
@@ -393,7 +393,7 @@ def test_types_come_out_as_spark_has_them(spark: SparkSession) -> None:
     assert Counter(map(tuple, frame.select("large", F.unix_micros("at")).collect())) == wanted
     played.release()
     pipeline = registered("unsigned", build(unsigned), "out")
-    with pytest.raises(BadRequest, match="puts out number at out as uint64"):
+    with pytest.raises(InvalidRequestError, match="puts out number at out as uint64"):
         play(spark, made_up(spark), pipeline, reach(pipeline))
 
 
@@ -421,7 +421,7 @@ def test_several_streams_come_by_the_names_of_their_sources(spark: SparkSession)
     assert found == wanted
     assert wanted
     played.release()
-    with pytest.raises(BadRequest, match="reads several streams: left, right"):
+    with pytest.raises(InvalidRequestError, match="reads several streams: left, right"):
         play(spark, one, pipeline, reach(pipeline))
-    with pytest.raises(BadRequest, match="reads right, which is not there"):
+    with pytest.raises(InvalidRequestError, match="reads right, which is not there"):
         play(spark, {"left": one}, pipeline, reach(pipeline))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from capstan import instrumentation as steps
+from capstan import instrumentation
 from capstan.core.config import Mode, Transform
-from capstan.errors import AnswerIsNo, BadRequest
+from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.replay.execution.approval import Decision, reject
 from capstan.replay.output.diff import Difference, difference
 from capstan.replay.planning.plan import make_plan
@@ -144,7 +144,9 @@ def test_a_column_that_the_target_lacks_is_named(play: Planned) -> None:
     narrow = narrow.localCheckpoint()
     writer = narrow.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
     writer.partitionBy("_worker").save(play.lake.table("narrow"))
-    with pytest.raises(BadRequest, match="CAP-ADOPT: target narrow lacks columns .*: note;"):
+    with pytest.raises(
+        InvalidRequestError, match="CAP-ADOPT: target narrow lacks columns .*: note;"
+    ):
         play.diff("narrow", since=DAY2, until=DAY3)
     found = play.diff("narrow", since=DAY2, until=DAY3, adopt=True)
     assert found.new_columns == ("note",)
@@ -166,7 +168,7 @@ def test_what_waits_says_what_it_would_change_and_who_approved_is_certified(play
     assert (diff["added"], diff["removed"], diff["changed"]) == (80, 0, 0)
     assert exists(str(waits["staging"]))
     assert play.rows("approved").height == 16
-    with pytest.raises(BadRequest, match="^CAP-DECISION"):
+    with pytest.raises(InvalidRequestError, match="^CAP-DECISION"):
         play.publish(run)
     assert play.rows("approved").height == 16
 
@@ -188,7 +190,7 @@ def test_a_publish_that_was_cut_off_after_the_approval_is_finished(play: Planned
         if point == "replay.approved":
             raise KeyboardInterrupt
 
-    with steps.listening(cut), pytest.raises(KeyboardInterrupt):
+    with instrumentation.subscribe(cut), pytest.raises(KeyboardInterrupt):
         play.publish(run, ANN)
     assert play.rows("cut_off").height == 0
     # Who has approved it did so; nobody has to be asked again.
@@ -207,10 +209,12 @@ def test_rejected_leaves_the_target_and_the_staging_and_holds_nothing(play: Plan
     assert row.detail["staging"] == waits["staging"]
     assert pl.read_delta(str(waits["staging"])).height == 96
     assert delta.version_of(play.lake.table("rejected")) == version
-    assert [claim for claim in claims.alive(play.lake) if claim.run == run] == []
+    assert [claim for claim in claims.active(play.lake) if claim.run == run] == []
     # Rejected again it stays as it was, and nobody can publish it any more.
     assert reject(play.lake, run, Decision("bob")).detail["by"] == "ann"
-    with pytest.raises(AnswerIsNo, match="^CAP-REJECTED.* by ann .*the wrong month") as caught:
+    with pytest.raises(
+        CheckFailedError, match="^CAP-REJECTED.* by ann .*the wrong month"
+    ) as caught:
         play.publish(run, ANN)
     assert caught.value.exit_code == 1
     # Others are not held, and the same asked again is a new attempt.
@@ -219,7 +223,7 @@ def test_rejected_leaves_the_target_and_the_staging_and_holds_nothing(play: Plan
     assert again == run
     assert runs.read_history(play.lake, run).attempts == 2
     assert play.publish(run, ANN).certificate["attempt"] == 2
-    with pytest.raises(BadRequest, match="^CAP-NOT-AUDITED"):
+    with pytest.raises(InvalidRequestError, match="^CAP-NOT-AUDITED"):
         reject(play.lake, run, ANN)
 
 
@@ -227,7 +231,7 @@ def test_what_was_overtaken_while_it_waited_is_not_published(play: Planned) -> N
     run, _ = held(play, "overtaken")
     assert unlock(play.lake, run) == 1
     other = play("overtaken", since=DAY3, until=DAY4, workers=("c",)).certificate["run"]
-    with pytest.raises(BadRequest, match=f"^CAP-LATER: run {other} wrote over part"):
+    with pytest.raises(InvalidRequestError, match=f"^CAP-LATER: run {other} wrote over part"):
         play.publish(run, ANN)
     assert play.rows("overtaken").height == 16
 

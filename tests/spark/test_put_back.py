@@ -12,21 +12,19 @@ import polars as pl
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from capstan import instrumentation as steps
-from capstan.capture import idle_source as idle
-from capstan.capture import synthetic_batch as inserting
+from capstan import instrumentation
+from capstan.capture import idle_source, synthetic_batch
 from capstan.capture.run import capture, close, put_back
 from capstan.core.config import ByKey, EventTime, Target
-from capstan.errors import BadRequest, Broken
+from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
 from capstan.storage import arrow_writer, delta
 from capstan.storage.lake import Lake
-from capstan.storage.tape import feed, schema
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import feed, index, schema
 from capstan.storage.tape.tape import format_of, newest_cut, open_tape
 from capstan.verify import verify
-from tests.support import lake_contents as contents
+from tests.support import lake_contents
 from tests.support.sample_streams import HOUR, START, declared, lay, little_stream, rows
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ def records_of(lake: Lake) -> pl.DataFrame:
 
 def frontier(lake: Lake) -> datetime:
     tape = open_tape(lake, "little")
-    (time,) = summary.frontier_of(tape, summary.worker_states(tape, newest_cut(tape))).elements
+    (time,) = index.frontier_of(tape, index.worker_states(tape, newest_cut(tape))).elements
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time[-1])
 
 
@@ -91,10 +89,10 @@ def test_late_records_enter_at_the_frontier_once(
     assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
 
     # Again, there is nothing to put back; and the source goes on where it stood.
-    before = contents.tape(lake)
+    before = lake_contents.tape(lake)
     again = put_back(spark, lake, "little")
     assert (again.batch, again.records) == (None, 0)
-    assert contents.tape(lake) == before
+    assert lake_contents.tape(lake) == before
     lay(source, "2", [*rows(range(40, 44)), (600, "c", START, 1, "late again")])
     assert capture(spark, lake, stream).late == {"late": 1}
     assert put_back(spark, lake, "little").records == 1
@@ -102,7 +100,7 @@ def test_late_records_enter_at_the_frontier_once(
     assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
     # As of a commit before it, they had not been put back.
     tape = open_tape(lake, "little")
-    assert feed.count_late(tape, summary.find_cut(tape, 1)) == {"late": 2, "unknown-worker": 1}
+    assert feed.count_late(tape, index.find_cut(tape, 1)) == {"late": 2, "unknown-worker": 1}
 
 
 def test_a_replay_counts_no_late_record_that_is_on_tape(
@@ -139,16 +137,19 @@ def test_what_is_not_there_to_be_put_back_is_told_before_anything_is_on_tape(
 ) -> None:
     capture(spark, lake, little_stream(source))
     tape = open_tape(lake, "little")
-    known = newest_cut(tape), contents.rows(tape.paths.events)
+    known = newest_cut(tape), lake_contents.rows(tape.paths.events)
     path = tape.paths.records
 
     def lose(point: str, _: dict[str, object]) -> None:
         if point == "put-back.records":
             spark.sql(f"DELETE FROM delta.`{path}` WHERE data.id = 500")
 
-    with steps.listening(lose), pytest.raises(Broken, match="CAP-FEED.* 2 late .* and 1 are there"):
+    with (
+        instrumentation.subscribe(lose),
+        pytest.raises(SystemFailureError, match="CAP-FEED.* 2 late .* and 1 are there"),
+    ):
         put_back(spark, lake, "little")
-    assert (newest_cut(tape), contents.rows(tape.paths.events)) == known
+    assert (newest_cut(tape), lake_contents.rows(tape.paths.events)) == known
     # Once it is mended, the same command goes on.
     spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {delta.version_of(path) - 1}")
     assert put_back(spark, lake, "little").records == 2
@@ -161,14 +162,14 @@ def test_late_records_that_come_beside_a_put_back_are_put_back_with_it(
 ) -> None:
     stream = little_stream(source)
     capture(spark, lake, stream)
-    insert = inserting.insert
+    insert = synthetic_batch.insert
 
     def beside(*given: object) -> object:
         lay(source, "2", [*rows(range(40, 44)), (600, "c", START, 1, "late again")])
         assert capture(spark, lake, stream).late == {"late": 1}
         return insert(*given)
 
-    monkeypatch.setattr(inserting, "insert", beside)
+    monkeypatch.setattr(synthetic_batch, "insert", beside)
     done = put_back(spark, lake, "little")
 
     assert (done.batch, done.records, dict(done.left)) == (3, 3, {"unknown-worker": 1})
@@ -177,13 +178,13 @@ def test_late_records_that_come_beside_a_put_back_are_put_back_with_it(
 
     # Another one that was faster leaves none to it, and no batch of nothing.
     def faster(*given: object) -> object:
-        monkeypatch.setattr(inserting, "insert", insert)
+        monkeypatch.setattr(synthetic_batch, "insert", insert)
         assert put_back(spark, lake, "little").records == 1
         return insert(*given)
 
     lay(source, "3", [(601, "c", START, 1, "late again")])
     capture(spark, lake, stream)
-    monkeypatch.setattr(inserting, "insert", faster)
+    monkeypatch.setattr(synthetic_batch, "insert", faster)
     done = put_back(spark, lake, "little")
     assert (done.records, newest_cut(open_tape(lake, "little")).batch) == (1, done.batch)
     require_all_fed(lake, 49)
@@ -207,10 +208,10 @@ def test_bitemporal_late_records_get_the_number_of_their_batch(
 def test_a_closed_stream_takes_none_back(spark: SparkSession, lake: Lake, source: Path) -> None:
     capture(spark, lake, little_stream(source))
     close(spark, lake, "little")
-    before = contents.tape(lake), contents.feed(lake)
-    with pytest.raises(BadRequest, match="CAP-CLOSED"):
+    before = lake_contents.tape(lake), lake_contents.feed(lake)
+    with pytest.raises(InvalidRequestError, match="CAP-CLOSED"):
         put_back(spark, lake, "little")
-    assert (contents.tape(lake), contents.feed(lake)) == before
+    assert (lake_contents.tape(lake), lake_contents.feed(lake)) == before
 
 
 def test_workers_that_a_cut_off_batch_has_left_open_at_the_frontier(
@@ -220,7 +221,7 @@ def test_workers_that_a_cut_off_batch_has_left_open_at_the_frontier(
     capture(spark, lake, stream)
     stood = frontier(lake)
     lay(source, "2", [(700, "east", START + 20 * HOUR, 1, "another place")])
-    with steps.listening(cut_off), pytest.raises(StreamingQueryException):
+    with instrumentation.subscribe(cut_off), pytest.raises(StreamingQueryException):
         capture(spark, lake, stream)
     # The batch is lost with its checkpoint, and the source has nothing more to offer.
     for file in source.iterdir():
@@ -266,9 +267,9 @@ class TestIdle:
         tape = open_tape(lake, "little")
         now = datetime.now(UTC)
         # Something has come a moment ago, by the clock of the commits.
-        assert idle.detail_of(tape, stream, now) is None
+        assert idle_source.detail_of(tape, stream, now) is None
         later = now + self.IDLE + HOUR
-        detail = idle.detail_of(tape, stream, later)
+        detail = idle_source.detail_of(tape, stream, later)
         assert detail is not None
         assert detail["workers"] == [0, 1, 2]
 
@@ -279,11 +280,11 @@ class TestIdle:
         moved = (later - self.IDLE - 2 * HOUR).replace(minute=0, second=0, microsecond=0)
         assert frontier(lake) == moved
         # A second one in the same hour moves nothing; a clock that jumps back neither.
-        before = contents.tape(lake)
+        before = lake_contents.tape(lake)
         capture(spark, lake, stream)
         monkeypatch.setattr("capstan.capture.run.now", lambda: START)
         capture(spark, lake, stream)
-        assert contents.tape(lake) == before
+        assert lake_contents.tape(lake) == before
         # What comes then is judged by it, and is not taken for a record of a far future.
         lay(source, "2", [(700, "a", moved + HOUR, 1, "new"), (701, "b", START, 1, "too late")])
         done = capture(spark, lake, stream)
@@ -304,7 +305,7 @@ class TestIdle:
         tape = open_tape(lake, "little")
 
         def held() -> list[int]:
-            states = summary.worker_states(tape, newest_cut(tape))
+            states = index.worker_states(tape, newest_cut(tape))
             return [state.frontier.elements[0][0] for state in states]
 
         before = held()
@@ -325,11 +326,11 @@ class TestFormats:
         assert format_of(tape.paths.events) == 1
         assert verify(spark, old, tape, deep=True).valid
         capture(spark, lake, stream)
-        assert contents.tape(old) == contents.tape(lake)
+        assert lake_contents.tape(old) == lake_contents.tape(lake)
         found = replay(spark, old, declared(stream), Request("little", "all", partial=True))
         assert found.certificate["published"]
         replay(spark, lake, declared(stream), Request("little", "all", partial=True))
-        assert contents.rows(old.table("all")) == contents.rows(lake.table("all")) != []
+        assert lake_contents.rows(old.table("all")) == lake_contents.rows(lake.table("all")) != []
 
         # Who writes on it brings it up to this format, and goes on from the same checkpoint.
         moved_to(Path(tape.paths.checkpoint), source)
@@ -338,7 +339,7 @@ class TestFormats:
             assert capture(spark, each, stream).records == 4
             assert put_back(spark, each, "little").records == 2
         assert format_of(tape.paths.events) == schema.FORMAT
-        assert contents.tape(old) == contents.tape(lake)
+        assert lake_contents.tape(old) == lake_contents.tape(lake)
         assert verify(spark, old, tape, deep=True).valid
 
     def test_a_tape_of_format_1_is_read_as_it_is_and_upgraded_before_it_is_written(
@@ -354,7 +355,7 @@ class TestFormats:
         assert verify(spark, lake, tape, deep=True).valid
         assert feed.count_late(tape, newest_cut(tape)) == {"late": 2, "unknown-worker": 1}
 
-        with steps.listening(lambda point, facts: reached.append((point, facts))):
+        with instrumentation.subscribe(lambda point, facts: reached.append((point, facts))):
             reached: list[tuple[str, dict[str, object]]] = []
             assert put_back(spark, lake, "little").records == 2
             lay(source, "2", rows(range(40, 44)))
@@ -376,15 +377,17 @@ class TestFormats:
         paths = open_tape(lake, "little").paths
         newer = str(schema.FORMAT + 1)
         arrow_writer.set_properties(paths.events, {"capstan.format": newer})
-        before = contents.rows(paths.records)
+        before = lake_contents.rows(paths.records)
         for write in (
             lambda: capture(spark, lake, stream),
             lambda: put_back(spark, lake, "little"),
             lambda: close(spark, lake, "little"),
         ):
-            with pytest.raises(Broken, match=f"CAP-FORMAT.*format {newer}, this reads 1 to"):
+            with pytest.raises(
+                SystemFailureError, match=f"CAP-FORMAT.*format {newer}, this reads 1 to"
+            ):
                 write()
-        assert contents.rows(paths.records) == before
+        assert lake_contents.rows(paths.records) == before
 
 
 def test_a_table_with_a_time_of_its_own_cannot_place_them(
@@ -397,7 +400,9 @@ def test_a_table_with_a_time_of_its_own_cannot_place_them(
     known = declared(stream, targets={"own": own})
     early = {"since": "2024-05-01", "until": "2024-05-01T03:00:00Z"}
     for asked in ({}, early):
-        with pytest.raises(BadRequest, match="CAP-OWN-TIME: 2 records .* cannot place them"):
+        with pytest.raises(
+            InvalidRequestError, match="CAP-OWN-TIME: 2 records .* cannot place them"
+        ):
             replay(spark, lake, known, Request("little", "own", partial=True, **asked))  # type: ignore[arg-type]
         assert delta.version_of(lake.table("own")) is None
     # Where none of them lies the table is as good as any.

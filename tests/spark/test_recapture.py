@@ -11,11 +11,11 @@ import pytest
 from deltalake import DeltaTable
 
 from capstan.capture.run import capture, close
-from capstan.errors import BadRequest
-from capstan.instrumentation import listening
+from capstan.errors import InvalidRequestError
+from capstan.instrumentation import subscribe
 from capstan.interop.transfer.recapture import RecaptureRequest, recapture
 from capstan.storage import delta
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
 from tests.support.sample_streams import lay, little_stream, rows
@@ -97,9 +97,9 @@ def test_chosen_workers_and_a_declaration_that_stays(
         RecaptureRequest("little", "part", workers=("a", "c"), peers=3),
         RecaptureRequest("part", "little"),
     ):
-        with pytest.raises(BadRequest, match="CAP-DECLARED"):
+        with pytest.raises(InvalidRequestError, match="CAP-DECLARED"):
             recapture(spark, lake, changed)
-    with pytest.raises(BadRequest, match="CAP-INTO-STREAM"):
+    with pytest.raises(InvalidRequestError, match="CAP-INTO-STREAM"):
         RecaptureRequest("little", "little")
     assert newest_cut(open_tape(lake, "part")).commit == 0
 
@@ -116,12 +116,14 @@ def test_a_copy_is_never_taken_back(spark: SparkSession, lake: Lake, source: Pat
     known = [delta.version_of(path) for path in (paths.records, paths.events)]
     stands, older = "2024-05-02T03:00:00.000000Z", "2024-05-01T17:00:00.000000Z"
 
-    with pytest.raises(BadRequest, match=f"CAP-CUT: stream copy .*{stands}.*{older}") as refused:
+    with pytest.raises(
+        InvalidRequestError, match=f"CAP-CUT: stream copy .*{stands}.*{older}"
+    ) as refused:
         recapture(spark, lake, replace(asked, as_of=0))
 
     assert refused.value.hint.startswith("leave out --as-of")
     close(spark, lake, "copy")
-    with pytest.raises(BadRequest, match="CAP-CLOSED: stream copy is closed"):
+    with pytest.raises(InvalidRequestError, match="CAP-CLOSED: stream copy is closed"):
         recapture(spark, lake, asked)
     assert delta.version_of(paths.records) == known[0]
     assert delta.version_of(paths.events) == known[1] + 1
@@ -166,7 +168,7 @@ def test_what_was_cut_off_is_finished_at_the_cut_that_it_played(
     lay(source, "0", rows(NUMBERS))
     capture(spark, lake, stream)
     asked = RecaptureRequest("little", "copy", peers=2)
-    with pytest.raises(KilledError), listening(kill_at(point)):
+    with pytest.raises(KilledError), subscribe(kill_at(point)):
         recapture(spark, lake, asked)
     lay(source, "1", rows(range(40, 60)))
     capture(spark, lake, stream)
@@ -184,7 +186,7 @@ def test_what_was_cut_off_is_finished_at_the_cut_that_it_played(
     assert ids(lake, "copy") == list(range(54))
     played = open_tape(lake, "little")
     now, then = (
-        summary.frontier_of(tape, summary.worker_states(tape, newest_cut(tape)))
+        index.frontier_of(tape, index.worker_states(tape, newest_cut(tape)))
         for tape in (copy, played)
     )
     assert now == then
@@ -196,7 +198,7 @@ def test_what_was_cut_off_longer_ago_than_the_log_goes_back_is_not_guessed(
     lay(source, "0", rows(NUMBERS))
     capture(spark, lake, little_stream(source))
     asked = RecaptureRequest("little", "copy")
-    with pytest.raises(KilledError), listening(kill_at("recapture.records")):
+    with pytest.raises(KilledError), subscribe(kill_at("recapture.records")):
         recapture(spark, lake, asked)
     path = open_tape(lake, "copy").paths.records
     table = DeltaTable(path)
@@ -206,6 +208,6 @@ def test_what_was_cut_off_longer_ago_than_the_log_goes_back_is_not_guessed(
     for entry in old:
         entry.unlink()
     before = ids(lake, "copy")
-    with pytest.raises(BadRequest, match="^CAP-HALF-DONE: stream copy: "):
+    with pytest.raises(InvalidRequestError, match="^CAP-HALF-DONE: stream copy: "):
         recapture(spark, lake, asked)
     assert ids(lake, "copy") == before

@@ -17,11 +17,11 @@ from capstan.capture.run import capture
 from capstan.core.config import Mode, Target, Transform
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.error_translation import told
-from capstan.errors import AnswerIsNo, BadRequest, Held, NotComplete
-from capstan.instrumentation import listening
+from capstan.error_translation import to_capstan_error
+from capstan.errors import CheckFailedError, IncompleteError, InvalidRequestError, RangeLockedError
+from capstan.instrumentation import subscribe
 from capstan.replay.preview import preview
-from capstan.replay.run import Outcome, unlock
+from capstan.replay.run import ReplayResult, unlock
 from capstan.storage.lake import Lake, exists
 from capstan.storage.ledger import claims, coverage, runs, tables
 from capstan.storage.ledger.claims import Scope
@@ -92,7 +92,7 @@ def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
     return Play.of(spark, folder, ROWS, transforms, TARGETS)
 
 
-def run_of(outcome: Outcome) -> str:
+def run_of(outcome: ReplayResult) -> str:
     return str(outcome.certificate["run"])
 
 
@@ -186,7 +186,7 @@ def test_what_a_run_has_published_is_known_though_it_could_not_say_so(play: Play
         if point == "replay.publish":
             raise RuntimeError("cut off")
 
-    with listening(cut_off), pytest.raises(RuntimeError, match="cut off"):
+    with subscribe(cut_off), pytest.raises(RuntimeError, match="cut off"):
         play("unsaid", since=DAY2, until=DAY4)
     (unsaid,) = runs.read_histories(play.lake, target=play.lake.table("unsaid"))
     assert not runs.read_history(play.lake, unsaid).published
@@ -228,7 +228,7 @@ def test_rolling_back_what_a_later_run_wrote_over_is_refused(play: Play) -> None
     first = play("later", since=DAY2, until=DAY4)
     second = play("later", since="2024-05-03", until="2024-05-05", direct=True)
 
-    with pytest.raises(BadRequest, match=f"CAP-LATER.*{run_of(second)}"):
+    with pytest.raises(InvalidRequestError, match=f"CAP-LATER.*{run_of(second)}"):
         play.rollback(run_of(first))
 
     play.rollback(run_of(second))
@@ -255,7 +255,7 @@ def test_rows_of_unknown_origin_are_not_replaced_unless_adopted(play: Play) -> N
     play("foreign", workers=("a",), since=DAY2, until=DAY4)
     play.sql("INSERT INTO {table} SELECT 1, * EXCEPT (_worker) FROM {table} LIMIT 4", "foreign")
 
-    with pytest.raises(BadRequest, match=r"CAP-ADOPT.* 4 rows"):
+    with pytest.raises(InvalidRequestError, match=r"CAP-ADOPT.* 4 rows"):
         play("foreign", workers=("b",), since=DAY2, until=DAY4)
     done = play("foreign", workers=("b",), since=DAY2, until=DAY4, adopt=True)
 
@@ -294,7 +294,7 @@ def test_columns_of_others_are_emptied_only_when_that_is_asked_for(
     for act in (mapped, *acts):
         play.sql(act, name)
     before = play.version(name)
-    with pytest.raises(BadRequest, match=f"CAP-ADOPT: .*{said}"):
+    with pytest.raises(InvalidRequestError, match=f"CAP-ADOPT: .*{said}"):
         play(name, workers=("a",), since=DAY2, until=DAY4)
     assert play.version(name) == before
     play(name, workers=("a",), since=DAY2, until=DAY4, adopt=True)
@@ -313,7 +313,7 @@ def test_columns_of_others_are_emptied_only_when_that_is_asked_for(
     ],
 )
 def test_a_transform_that_fails_is_named(play: Play, name: str, said: str) -> None:
-    with pytest.raises(BadRequest, match=said) as refused:
+    with pytest.raises(InvalidRequestError, match=said) as refused:
         play(f"of_{name}", since=DAY2, until=DAY4, transform=name)
     assert play.version(f"of_{name}") in (None, 0)
     histories = runs.read_histories(play.lake, target=play.lake.table(f"of_{name}"))
@@ -340,7 +340,9 @@ def test_rows_that_delta_numbers_are_taken_back_where_none_are_put_back(play: Pl
     play.sql(OWN.format("STRING", ", n BIGINT GENERATED ALWAYS AS IDENTITY"), "numbered")
     play("numbered", since=DAY2, until=DAY4)
     second = run_of(play("numbered", since=DAY2, until=DAY4, workers=("a",), adopt=True))
-    with pytest.raises(BadRequest, match=f"CAP-IDENTITY: run {second} cannot be taken back: .* n "):
+    with pytest.raises(
+        InvalidRequestError, match=f"CAP-IDENTITY: run {second} cannot be taken back: .* n "
+    ):
         play.rollback(second)
     play.rollback(run_of(play("numbered", since=DAY4, until=DAY5)))
     assert play.column("numbered") == between(48, 144)
@@ -348,7 +350,9 @@ def test_rows_that_delta_numbers_are_taken_back_where_none_are_put_back(play: Pl
 
 def test_a_column_that_would_fill_texts_up_is_refused(play: Play) -> None:
     play.sql(OWN.format("CHAR(4)", ""), "padded")
-    with pytest.raises(BadRequest, match=r"CAP-TARGET-SCHEMA: .*place is char\(4\) there, and str"):
+    with pytest.raises(
+        InvalidRequestError, match=r"CAP-TARGET-SCHEMA: .*place is char\(4\) there, and str"
+    ):
         play("padded", since=DAY2, until=DAY4)
 
 
@@ -359,7 +363,7 @@ def test_a_place_where_other_files_are_is_no_target(play: Play, tmp_path: Path, 
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(Exception, match="folder with other files|file|File|directory") as refused:
         play(str(tmp_path / name), since=DAY2, until=DAY4)
-    found = told(refused.value)
+    found = to_capstan_error(refused.value)
     assert found.code == ("CAP-NAME" if name == "folder" else "CAP-NO-ACCESS")
     assert str(tmp_path / name.split("/", maxsplit=1)[0]) in found.message
 
@@ -371,13 +375,13 @@ def test_a_rule_of_the_target_is_named(play: Play, mode: Mode) -> None:
     play.sql("DELETE FROM {table}", name)
     play.sql("ALTER TABLE {table} ADD CONSTRAINT small CHECK (amount < 50)", name)
     before = play.version(name)
-    with pytest.raises(AnswerIsNo, match=r"CAP-CONSTRAINT: .* small \(amount < 50\)"):
+    with pytest.raises(CheckFailedError, match=r"CAP-CONSTRAINT: .* small \(amount < 50\)"):
         play(name, workers=("a",), since=DAY2, until=DAY4, mode=mode, keys=("id",))
     assert play.version(name) == before
 
 
 def test_only_complete_times(play: Play) -> None:
-    with pytest.raises(NotComplete, match="CAP-INCOMPLETE.*2024-05-05T21:00:00"):
+    with pytest.raises(IncompleteError, match="CAP-INCOMPLETE.*2024-05-05T21:00:00"):
         play("early", since="2024-05-05", until="2024-05-06")
     assert play.version("early") is None
     assert runs.read_histories(play.lake, target=play.lake.table("early")) == {}
@@ -391,11 +395,11 @@ def test_only_complete_times(play: Play) -> None:
 
 
 def test_a_declared_column_that_the_stream_does_not_have(play: Play) -> None:
-    with pytest.raises(BadRequest, match="CAP-TARGET-COLUMNS.*nosuch") as caught:
+    with pytest.raises(InvalidRequestError, match="CAP-TARGET-COLUMNS.*nosuch") as caught:
         play("strange", since=DAY2, until=DAY4)
     assert "id, place, at, amount, note" in caught.value.hint
     assert play.version("strange") is None
-    assert claims.alive(play.lake, play.lake.table("strange")) == []
+    assert claims.active(play.lake, play.lake.table("strange")) == []
 
 
 def test_held_then_published(play: Play) -> None:
@@ -403,7 +407,7 @@ def test_held_then_published(play: Play) -> None:
     assert held.certificate["published"] is False
     assert play.column("held") == []
     # It goes on holding its range.
-    with pytest.raises(Held, match=f"CAP-HELD.*{run_of(held)}"):
+    with pytest.raises(RangeLockedError, match=f"CAP-HELD.*{run_of(held)}"):
         play("held", workers=("a",), since=DAY2, until="2024-05-03")
 
     done = play.publish(run_of(held))
@@ -417,7 +421,7 @@ def test_unlock(play: Play) -> None:
     scope = Scope(play.lake.table("locked"), (0, 1), Region(Box((None,), (None,))))
     dead = RunId("f" * 32, 1, "locked")
     assert claims.claim(play.lake, dead, "little", scope) == 1
-    with pytest.raises(Held) as caught:
+    with pytest.raises(RangeLockedError) as caught:
         play("locked", workers=("b",), since=DAY2, until=DAY4)
     assert caught.value.exit_code == 4
     assert caught.value.fields["holder"] == dead.name
@@ -428,7 +432,7 @@ def test_unlock(play: Play) -> None:
 
     play("locked", workers=("b",), since=DAY2, until=DAY4)
     assert play.column("locked") == between(48, 144, "bc")
-    with pytest.raises(BadRequest, match="CAP-RUN"):
+    with pytest.raises(InvalidRequestError, match="CAP-RUN"):
         unlock(play.lake, "nosuch-1")
 
 
@@ -437,7 +441,7 @@ def test_append_and_its_rollback(play: Play) -> None:
     second = play("appended", workers=("b",), since=DAY2, until=DAY4, mode=Mode.APPEND)
     assert play.column("appended") == between(48, 144, "ab")
     assert play("appended", workers=("b",), since=DAY2, until=DAY4, mode=Mode.APPEND).stood
-    with pytest.raises(BadRequest, match="CAP-APPEND"):
+    with pytest.raises(InvalidRequestError, match="CAP-APPEND"):
         play("appended", workers=("a", "b"), since=DAY2, until=DAY4, mode=Mode.APPEND)
     assert play.column("appended") == between(48, 144, "ab")
 
@@ -472,7 +476,7 @@ def test_a_transform_by_whole_days(play: Play) -> None:
     got = play.rows("by_day").select(pl.col("day").dt.day() - 1, "_worker", "rows").rows()
     assert {(day, worker): n for day, worker, n in got} == counted
     assert done.certificate["audit"]["kind"] == "transform"  # type: ignore[index]
-    with pytest.raises(BadRequest, match="CAP-GRAIN") as caught:
+    with pytest.raises(InvalidRequestError, match="CAP-GRAIN") as caught:
         play("by_day", transform="sum_by_day", since="2024-05-02T07:00:00")
     assert "2024-05-02T00:00:00.000000Z and 2024-05-03T00:00:00.000000Z" in caught.value.hint
 
@@ -487,7 +491,7 @@ def test_a_transform_by_whole_days(play: Play) -> None:
 )
 def test_a_part_of_a_day_never_stands_as_the_day(play: Play, since: str, until: str | None) -> None:
     with pytest.raises(
-        BadRequest, match="CAP-GRAIN: transform coarse makes of records at"
+        InvalidRequestError, match="CAP-GRAIN: transform coarse makes of records at"
     ) as caught:
         play("coarse", transform="coarse", since=since, until=until)
     assert "or declare its grain" in caught.value.hint
@@ -501,9 +505,9 @@ def test_whole_days_need_no_grain(play: Play) -> None:
 
 
 def test_a_transform_without_time_replaces_all_or_nothing(play: Play) -> None:
-    with pytest.raises(BadRequest, match="CAP-TIMELESS"):
+    with pytest.raises(InvalidRequestError, match="CAP-TIMELESS"):
         play("by_place", transform="by_place", since=DAY2)
-    with pytest.raises(BadRequest, match="CAP-WORKERS"):
+    with pytest.raises(InvalidRequestError, match="CAP-WORKERS"):
         play("by_place", transform="by_place", workers=("a",))
     done = play("by_place", transform="by_place")
     assert sorted(play.rows("by_place").rows()) == [("a", 78), ("b", 78), ("c", 78)]
@@ -511,19 +515,21 @@ def test_a_transform_without_time_replaces_all_or_nothing(play: Play) -> None:
 
 
 def test_a_transform_that_reads_the_clock(play: Play) -> None:
-    with pytest.raises(BadRequest, match="CAP-TRANSFORM.*before_today takes the moment 'today'"):
+    with pytest.raises(
+        InvalidRequestError, match="CAP-TRANSFORM.*before_today takes the moment 'today'"
+    ):
         play("clocked", transform="before_today")
     assert play.version("clocked") is None
 
 
 def test_a_transform_that_writes_outside_its_range(play: Play) -> None:
-    with pytest.raises(AnswerIsNo, match="CAP-OUTSIDE"):
+    with pytest.raises(CheckFailedError, match="CAP-OUTSIDE"):
         play("outside", transform="outside", since=DAY2, until=DAY4)
     assert play.rows("outside").height == 0
 
 
 def test_a_transform_that_wrote_a_wrong_row_is_not_published(play: Play) -> None:
-    with pytest.raises(AnswerIsNo, match="CAP-AUDIT"):
+    with pytest.raises(CheckFailedError, match="CAP-AUDIT"):
         play("wrong", transform="wrong", since=DAY2, until=DAY4)
     assert play.rows("wrong").height == 0
     history = next(iter(runs.read_histories(play.lake, target=play.lake.table("wrong")).values()))
@@ -533,7 +539,7 @@ def test_a_transform_that_wrote_a_wrong_row_is_not_published(play: Play) -> None
 
 
 def test_direct_is_taken_back_when_its_audit_fails(play: Play) -> None:
-    with pytest.raises(AnswerIsNo, match="CAP-AUDIT"):
+    with pytest.raises(CheckFailedError, match="CAP-AUDIT"):
         play("direct", transform="wrong", since=DAY2, until=DAY4, direct=True)
 
     assert play.rows("direct").height == 0
@@ -574,7 +580,7 @@ def test_a_declared_target_has_its_own_columns(play: Play, into: str) -> None:
     ],
 )
 def test_bad_requests_change_nothing(play: Play, request_: dict[str, object], code: str) -> None:
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         play("refused", **request_)
     assert caught.value.code == code
     assert caught.value.exit_code == 2
@@ -584,7 +590,7 @@ def test_bad_requests_change_nothing(play: Play, request_: dict[str, object], co
 
 @pytest.mark.parametrize("into", ["../x", "a'b", "x; DROP TABLE y", "A", "", "/a/../b", "`"])
 def test_bad_targets(play: Play, into: str) -> None:
-    with pytest.raises(BadRequest, match="CAP-NAME"):
+    with pytest.raises(InvalidRequestError, match="CAP-NAME"):
         play(into)
 
 
@@ -593,13 +599,15 @@ def test_a_target_that_does_not_fit(play: Play) -> None:
         f"CREATE TABLE delta.`{play.lake.table('misfit')}` "
         "(_worker INT, _time STRUCT<event: TIMESTAMP>, id STRING) USING delta"
     )
-    with pytest.raises(BadRequest, match="CAP-TARGET-SCHEMA.*column id"):
+    with pytest.raises(InvalidRequestError, match="CAP-TARGET-SCHEMA.*column id"):
         play("misfit", since=DAY2, until=DAY4)
     assert play.rows("misfit").height == 0
     # A table that a transform has made, which keeps neither worker nor time.
     play("placed", transform="by_place")
     before = play.version("placed")
-    with pytest.raises(BadRequest, match="CAP-TARGET-SCHEMA.*column _(worker|time) is not there"):
+    with pytest.raises(
+        InvalidRequestError, match="CAP-TARGET-SCHEMA.*column _(worker|time) is not there"
+    ):
         play("placed", since=DAY2, until=DAY4)
     assert play.version("placed") == before
 
@@ -640,14 +648,14 @@ class TestFollow:
         assert (first.certificate["records"], second.certificate["records"]) == (54, 40)
         assert second.certificate["since"] == first.certificate["until"]
         assert play.column("followed") == between(0, 94)
-        with pytest.raises(BadRequest, match="CAP-LATER"):
+        with pytest.raises(InvalidRequestError, match="CAP-LATER"):
             play.rollback(run_of(first))
         play.rollback(run_of(second))
         assert play.column("followed") == between(0, 54)
         third = play("followed", follow="daily")
         assert third.certificate["generation"] == 3
         assert play.column("followed") == between(0, 94)
-        with pytest.raises(BadRequest, match="CAP-FOLLOW"):
+        with pytest.raises(InvalidRequestError, match="CAP-FOLLOW"):
             play("followed", follow="daily", workers=("a",))
 
     def test_what_others_have_changed_is_told_once(
@@ -663,7 +671,7 @@ class TestFollow:
             if point == "replay.changed":
                 told.append(facts["change"])
 
-        with listening(listen):
+        with subscribe(listen):
             play("changed", follow="daily")
             [first] = told
             feed(60, 100)

@@ -13,16 +13,16 @@ import pytest
 
 from capstan.capture.run import capture
 from capstan.cli import main
-from capstan.errors import AnswerIsNo, BadRequest
+from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.pipeline import definition
 from capstan.pipeline.graph.errors import OperatorFailed
 from capstan.replay.execution.approval import Decision
-from capstan.replay.run import Outcome
+from capstan.replay.run import ReplayResult
 from capstan.replay.standalone_audit import audit_run, require_auditable
 from capstan.storage.lake import exists
 from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.runs import Step
-from tests.support import two_sink_pipeline as split
+from tests.support import two_sink_pipeline
 from tests.support.pipeline_samples import REFERENCES
 from tests.support.replay_harness import Play
 from tests.support.sample_streams import NAME, START, lay, rows
@@ -43,7 +43,7 @@ HOUR = timedelta(hours=1)
 class Piped(Play):
     """A tape, and short ways to replay it through a pipeline."""
 
-    def __call__(self, into: str, pipeline: str = "places", **asked: object) -> Outcome:
+    def __call__(self, into: str, pipeline: str = "places", **asked: object) -> ReplayResult:
         return super().__call__(into, pipeline=pipeline, **asked)
 
     def multiset(self, into: str) -> Counter[tuple[object, ...]]:
@@ -86,7 +86,9 @@ def test_a_sink_goes_into_its_table(play: Piped, monkeypatch: pytest.MonkeyPatch
     assert isinstance(diff, dict)
     with monkeypatch.context() as patch:
         patch.setattr(definition, "_text", lambda pipeline, module: "other")
-        with pytest.raises(BadRequest, match="^CAP-CODE: pipeline places at hours is not what"):
+        with pytest.raises(
+            InvalidRequestError, match="^CAP-CODE: pipeline places at hours is not what"
+        ):
             play.publish(run, Decision("ann"))
     assert play.rows("hours").height == 0
     done = play.publish(run, Decision("ann")).certificate
@@ -131,7 +133,7 @@ def test_every_sink_goes_into_its_own_table_by_one_command(
     play: Piped, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     declared = tmp_path / "streams.yaml"
-    declared.write_text(f"pipelines: {{split: {split.REFERENCE!r}}}", encoding="utf-8")
+    declared.write_text(f"pipelines: {{split: {two_sink_pipeline.REFERENCE!r}}}", encoding="utf-8")
     words = ["--lake", play.lake.root, "--streams", str(declared), "--json", "replay", "little"]
     words += ["--pipeline", "split", "--all-sinks", "--until", DAY2, "--peers", "2"]
     told = []
@@ -145,8 +147,8 @@ def test_every_sink_goes_into_its_own_table_by_one_command(
     assert [run["run"] for run in again] == [run["run"] for run in first]
     amounts = [amount for _, _, _, amount, _ in ROWS[:48] if amount is not None]
     wanted = {
-        "dear_rows": sorted(each for each in amounts if each >= split.DEAR),
-        "cheap_rows": sorted(each for each in amounts if each < split.DEAR),
+        "dear_rows": sorted(each for each in amounts if each >= two_sink_pipeline.DEAR),
+        "cheap_rows": sorted(each for each in amounts if each < two_sink_pipeline.DEAR),
     }
     assert {name: sorted(play.rows(name)["amount"]) for name in wanted} == wanted
     assert all(wanted.values())
@@ -218,11 +220,13 @@ def test_an_operator_that_fails_publishes_nothing(play: Piped) -> None:
     assert play.rows("shaky").height == 0
     last = play.history("shaky").last
     assert (last.step, last.detail["node"]) == (Step.FAILED, "op")
-    assert [claim for claim in claims.alive(play.lake) if claim.run == last.run] == []
+    assert [claim for claim in claims.active(play.lake) if claim.run == last.run] == []
 
 
 def test_a_column_that_the_stream_lacks_is_refused_before_anything_is_claimed(play: Piped) -> None:
-    with pytest.raises(BadRequest, match="strange reads price, and the stream has") as refused:
+    with pytest.raises(
+        InvalidRequestError, match="strange reads price, and the stream has"
+    ) as refused:
         play("strange", "strange", since=DAY2, until=DAY4)
     assert refused.value.code == "CAP-PIPELINE"
     assert not exists(play.lake.table("strange"))
@@ -230,6 +234,6 @@ def test_a_column_that_the_stream_lacks_is_refused_before_anything_is_claimed(pl
 
 
 def test_what_depends_on_the_number_of_replay_workers_is_found_out(play: Piped) -> None:
-    with pytest.raises(AnswerIsNo, match=r"CAP-AUDIT.*\(pipeline audit\)"):
+    with pytest.raises(CheckFailedError, match=r"CAP-AUDIT.*\(pipeline audit\)"):
         play("unsteady", "unsteady", since=DAY2, until=DAY4, peers=3)
     assert play.rows("unsteady").height == 0

@@ -16,8 +16,8 @@ from capstan.capture.run import capture
 from capstan.cli import main
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.errors import AnswerIsNo
-from capstan.instrumentation import listening
+from capstan.errors import CheckFailedError
+from capstan.instrumentation import subscribe
 from capstan.maintenance.cleanup import clear_snapshots
 from capstan.maintenance.compaction import compact_index
 from capstan.maintenance.table_catalog import aside_tables
@@ -25,7 +25,7 @@ from capstan.pipeline import KeyedLogic, definition, stateful_map
 from capstan.pipeline.graph.errors import OperatorFailed, StateChanged
 from capstan.pipeline.operators import Deduplicate
 from capstan.pipeline.state.errors import NotWhole, SnapshotCorrupt
-from capstan.replay.output import snapshot_gc as outdated
+from capstan.replay.output import snapshot_gc
 from capstan.replay.output.state_resume import rescale_state
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.snapshot_catalog import Taken, list_taken
@@ -37,8 +37,7 @@ from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.run_identity import RunId, short_name
-from tests.support import lake_contents as contents
-from tests.support import pipeline_samples as piped
+from tests.support import lake_contents, pipeline_samples
 from tests.support.jvmless_lake import EVENT
 from tests.support.pipeline_samples import REFERENCES
 from tests.support.sample_streams import HOUR, declared, lay, little_stream, rows
@@ -78,7 +77,7 @@ class Followed:
         return Counter(json.dumps(row, default=str) for row in table.rows())
 
     def state(self, name: str) -> list[str]:
-        return contents.state(self.lake, "places", name)
+        return lake_contents.state(self.lake, "places", name)
 
     def newest(self, into: str) -> Taken:
         """The last snapshot of what is followed into a table."""
@@ -147,7 +146,7 @@ def test_a_rescaled_snapshot_is_what_the_next_run_goes_on_from(followed: Followe
             raise Killed
 
     scale = (followed.spark, followed.lake, followed.declarations)
-    with listening(kill), pytest.raises(Killed):
+    with subscribe(kill), pytest.raises(Killed):
         rescale_state(*scale, taken, 4)
     # Its rows are there, and count for nothing.
     assert f"{taken.name}@4" in parts_of(followed.lake, "places")
@@ -227,13 +226,13 @@ def test_a_state_that_cannot_be_written_stops_the_run(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     amounts = pa.schema([("amount", pa.int32())])
-    unkept = KeyedLogic(stateful_map(piped.unkept), ("place",), ("amount",), amounts)
-    graph = update_wrapper(partial(piped._one, unkept), piped.firsts)
-    monkeypatch.setitem(definition._registered, f"{piped.__name__}:firsts", graph)
+    unkept = KeyedLogic(stateful_map(pipeline_samples.unkept), ("place",), ("amount",), amounts)
+    graph = update_wrapper(partial(pipeline_samples._one, unkept), pipeline_samples.firsts)
+    monkeypatch.setitem(definition._registered, f"{pipeline_samples.__name__}:firsts", graph)
     with pytest.raises(OperatorFailed, match="StateLost"):
         followed.run("unkept", pipeline="firsts", sink=None)
     path = followed.lake.table("unkept")
-    assert contents.rows(path) == []
+    assert lake_contents.rows(path) == []
     assert list_taken(followed.lake, "firsts", target=path) == []
 
 
@@ -246,9 +245,9 @@ def test_no_run_goes_on_from_the_state_of_a_pipeline_that_was_changed(
     before = followed.rows("kept")
     (taken,) = list_taken(followed.lake, "firsts", target=followed.lake.table("kept"))
     with monkeypatch.context() as changed:
-        graph = partial(piped._one, Deduplicate(("place",), within=HOUR))
-        other = update_wrapper(graph, piped.firsts)
-        changed.setitem(definition._registered, f"{piped.__name__}:firsts", other)
+        graph = partial(pipeline_samples._one, Deduplicate(("place",), within=HOUR))
+        other = update_wrapper(graph, pipeline_samples.firsts)
+        changed.setitem(definition._registered, f"{pipeline_samples.__name__}:firsts", other)
         with pytest.raises(StateChanged, match="op is not as .* within was None, and is 36000000"):
             followed.run("kept", **asked)
         with pytest.raises(StateChanged, match="op is not as it was"):
@@ -284,8 +283,8 @@ def test_the_state_of_one_of_several_tables_is_rescaled_by_the_command(
 def test_snapshots_that_no_run_goes_on_from_are_cleared(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outdated, "KEEP", 1)
-    monkeypatch.setattr(outdated, "_SLACK", 1)
+    monkeypatch.setattr(snapshot_gc, "KEEP", 1)
+    monkeypatch.setattr(snapshot_gc, "_SLACK", 1)
     names = []
     for _ in range(3):
         followed.grow()
@@ -302,7 +301,7 @@ def test_snapshots_that_no_run_goes_on_from_are_cleared(
     assert done["pipeline"]["resumed"] is None  # type: ignore[index]
     followed.run("many_through", peers=2)
     assert followed.rows("many") == followed.rows("many_through")
-    others = contents.read_by_others(followed.lake)
+    others = lake_contents.read_by_others(followed.lake)
     assert others >= {"state/places", "ledger/snapshots", "aside/places", "ledger/metrics"}
 
 
@@ -316,7 +315,7 @@ def test_a_pipeline_with_no_end_reads_each_record_once(followed: Followed) -> No
 
 
 def test_what_an_audit_finds_out_leaves_no_state_that_counts(followed: Followed) -> None:
-    with pytest.raises(AnswerIsNo, match="CAP-AUDIT"):
+    with pytest.raises(CheckFailedError, match="CAP-AUDIT"):
         followed.run("wrong", pipeline="unsteady", sink=None, peers=3)
     assert [each for each in list_taken(followed.lake, "unsteady") if each.standing] == []
     assert parts_of(followed.lake, "unsteady")
@@ -324,11 +323,11 @@ def test_what_an_audit_finds_out_leaves_no_state_that_counts(followed: Followed)
 
 def test_rows_aside_become_few_files(followed: Followed) -> None:
     [aside] = [each for each in aside_tables(followed.lake) if each.name == "aside places"]
-    before = contents.rows(aside.path)
+    before = lake_contents.rows(aside.path)
     done = compact_index(followed.spark, replace(aside, sizes=replace(aside.sizes, many=2)))
     assert (done.table, done.files, done.commits) == ("aside places", 1, 1)
     assert (done.files_before or 0) > 2
-    assert contents.rows(aside.path) == before
+    assert lake_contents.rows(aside.path) == before
 
 
 def test_maintenance_clears_what_counts_for_nothing_and_spares_who_is_at_work(
@@ -376,7 +375,7 @@ def test_the_state_of_a_run_that_has_published_unsaid_is_kept(followed: Followed
                 raise error
 
         followed.grow()
-        with pytest.raises(error), listening(cut_off):
+        with pytest.raises(error), subscribe(cut_off):
             followed.run("unsaid")
         cleared = clear_snapshots(followed.spark, followed.lake, "places")
         assert [name for name in cleared if name.startswith("unsaid")] == []

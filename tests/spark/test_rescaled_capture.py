@@ -10,21 +10,20 @@ import polars as pl
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from capstan import instrumentation as steps
-from capstan.capture import batch_scan as survey
-from capstan.capture import classify as domain
+from capstan import instrumentation
+from capstan.capture import batch_scan, classify
 from capstan.capture.roster import number_of_next
 from capstan.capture.run import capture
 from capstan.core.config import ByColumn, ByKey
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
 from capstan.storage.lake import Lake
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.feed import Consumed
 from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
-from tests.support import lake_contents as contents
+from tests.support import lake_contents
 from tests.support.sample_streams import HOUR, START, declared, lay, little_stream, rows
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def rescaled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> t
 def test_old_workers_are_closed_and_new_ones_go_on(spark: SparkSession, rescaled) -> None:
     lake, _ = rescaled
     tape = open_tape(lake, "little")
-    states = summary.worker_states(tape, newest_cut(tape))
+    states = index.worker_states(tape, newest_cut(tape))
     assert [state.label for state in states] == [str(n) for n in range(12)]
     assert [state.worker for state in states if not state.closed] == [10, 11]
     found = verify(spark, lake, tape, deep=True)
@@ -76,8 +75,8 @@ def test_the_frontier_never_moves_back(rescaled) -> None:
     tape = open_tape(rescaled[0], "little")
     before: tuple[int, ...] = ()
     for commit in range(newest_cut(tape).commit + 1):
-        states = summary.worker_states(tape, summary.find_cut(tape, commit))
-        (now,) = summary.frontier_of(tape, states).elements
+        states = index.worker_states(tape, index.find_cut(tape, commit))
+        (now,) = index.frontier_of(tape, states).elements
         assert tuple(now) >= before
         before = tuple(now)
 
@@ -131,23 +130,23 @@ def test_a_number_that_nobody_asked_for_is_refused(
     source = tmp_path / "source"
     lay(source, "0", rows(range(12)))
     capture(spark, lake, by_key(source, 2))
-    before = contents.tape(lake)
+    before = lake_contents.tape(lake)
     for stream, rescale, said in (
         (by_key(source, 3), None, "has 2 workers, and is declared with 3"),
         (by_key(source, 3), 4, "to 4 workers, and is declared with 3 workers"),
         (little_stream(source), 3, "declared with workers that are not by key"),
     ):
-        with pytest.raises(BadRequest, match="CAP-RESCALE.*" + said):
+        with pytest.raises(InvalidRequestError, match="CAP-RESCALE.*" + said):
             capture(spark, lake, stream, rescale=rescale)
     # The key itself, and how workers are told apart, never change.
     other = replace(by_key(source, 3), workers=ByKey(by="key", columns=("id",), count=3))
     for stream in (other, little_stream(source, workers=ByColumn("place"))):
-        with pytest.raises(BadRequest, match="CAP-DECLARED"):
+        with pytest.raises(InvalidRequestError, match="CAP-DECLARED"):
             capture(spark, lake, stream)
-    assert contents.tape(lake) == before
+    assert lake_contents.tape(lake) == before
     # As many as there are is no change.
     assert capture(spark, lake, by_key(source, 2), rescale=2).batches == 0
-    assert contents.tape(lake) == before
+    assert lake_contents.tape(lake) == before
 
 
 def test_workers_that_a_cut_off_batch_has_left_are_closed_as_well(
@@ -160,7 +159,7 @@ def test_workers_that_a_cut_off_batch_has_left_are_closed_as_well(
         if point == "capture.workers":
             raise InterruptedError
 
-    with steps.listening(cut_off), pytest.raises(StreamingQueryException):
+    with instrumentation.subscribe(cut_off), pytest.raises(StreamingQueryException):
         capture(spark, lake, by_key(source, 2))
     # Its checkpoint is lost before any of its events is there.
     (source / "0.parquet").unlink()
@@ -170,9 +169,9 @@ def test_workers_that_a_cut_off_batch_has_left_are_closed_as_well(
     assert capture(spark, lake, by_key(source, 3), rescale=3).records == 40
 
     tape = open_tape(lake, "little")
-    states = summary.worker_states(tape, newest_cut(tape))
+    states = index.worker_states(tape, newest_cut(tape))
     assert [state.closed for state in states] == [True, True, False, False, False]
-    (frontier,) = summary.frontier_of(tape, states).elements
+    (frontier,) = index.frontier_of(tape, states).elements
     assert tuple(frontier) > tuple(tape.time_type.minimum)
     assert verify(spark, lake, tape, deep=True).valid
 
@@ -184,19 +183,21 @@ def test_more_workers_than_a_stream_can_have_are_refused_before_anything_is_writ
     lay(source, "0", rows(range(12)))
     stream = little_stream(source)
     monkeypatch.setattr("capstan.capture.roster.MOST_WORKERS", 4)
-    monkeypatch.setattr(survey, "MOST_WORKERS", 4)
+    monkeypatch.setattr(batch_scan, "MOST_WORKERS", 4)
     capture(spark, lake, stream)
-    before = contents.tape(lake), contents.feed(lake)
+    before = lake_contents.tape(lake), lake_contents.feed(lake)
     others = [(n, f"place {n}", START + 10 * HOUR, n, None) for n in range(50)]
     lay(source, "1", [*others, (51, None, START, 1, None)])
 
-    with pytest.raises(BadRequest, match="CAP-WORKERS.*column place has more than 4 values"):
+    with pytest.raises(
+        InvalidRequestError, match="CAP-WORKERS.*column place has more than 4 values"
+    ):
         capture(spark, lake, stream)
 
-    assert (contents.tape(lake), contents.feed(lake)) == before
+    assert (lake_contents.tape(lake), lake_contents.feed(lake)) == before
     assert number_of_next(open_tape(lake, "little")) == 3
-    prepared = domain.prepare(spark.read.parquet(str(source)), stream)
-    found = survey.survey(prepared, stream, [Consumed()], ())
+    prepared = classify.prepare(spark.read.parquet(str(source)), stream)
+    found = batch_scan.survey(prepared, stream, [Consumed()], ())
     assert found is not None
     assert len(found.labels) == 5
     # As the error says, those that may come can be named; the same batch ends by that.

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from capstan import instrumentation as steps
+from capstan import instrumentation
 from capstan.capture.source_reconciliation import compare
 from capstan.cli import main
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest, Held, NotComplete
+from capstan.errors import IncompleteError, InvalidRequestError, RangeLockedError
 from capstan.interop.kafka.export_topics import export_topics
 from capstan.interop.kafka.topic_layout import Topics
 from capstan.interop.transfer.export_files import export_recordings, form_of
@@ -34,7 +34,7 @@ from capstan.storage.ledger.runs import read_history
 from capstan.storage.tape.tape import newest_cut
 from capstan.verify import verify
 from tests.bench.counters import Watch, commits
-from tests.support import lake_contents as contents
+from tests.support import lake_contents
 from tests.support.sixteen_workers import NAME, ROWS, SIZES, Sixteen, make
 
 DAYS = 5
@@ -59,7 +59,7 @@ def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sixte
 @pytest.fixture(scope="module")
 def before(made: Sixteen) -> dict[str, list[str]]:
     """The tape before anything was retired."""
-    return contents.tape(made.lake, NAME)
+    return lake_contents.tape(made.lake, NAME)
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +78,8 @@ def retired(made: Sixteen, before: dict[str, list[str]]) -> Sixteen:
     return made
 
 
-def refused(work: object) -> BadRequest:
-    with pytest.raises(BadRequest) as error:
+def refused(work: object) -> InvalidRequestError:
+    with pytest.raises(InvalidRequestError) as error:
         work()  # type: ignore[operator]
     assert error.value.code == "CAP-RETIRED"
     assert "2020-01-03T12:00:00.000000Z" in error.value.message
@@ -89,7 +89,7 @@ def refused(work: object) -> BadRequest:
 def test_records_before_go_and_all_else_stays(
     retired: Sixteen, before: dict[str, list[str]]
 ) -> None:
-    after = contents.tape(retired.lake, NAME)
+    after = lake_contents.tape(retired.lake, NAME)
     assert {name: after[name] for name in ("events", "late", "workers")} == {
         name: before[name] for name in ("events", "late", "workers")
     }
@@ -108,7 +108,9 @@ def test_a_second_time_changes_nothing(retired: Sixteen) -> None:
 
 
 def test_other_readers_read_what_is_left(retired: Sixteen) -> None:
-    assert {"ledger/retired", "ledger/runs", "tables/copy"} <= contents.read_by_others(retired.lake)
+    assert {"ledger/retired", "ledger/runs", "tables/copy"} <= lake_contents.read_by_others(
+        retired.lake
+    )
 
 
 def test_what_remains_is_valid_from_where_it_was_and_from_the_beginning(
@@ -144,13 +146,13 @@ def test_a_replay_that_needs_them_is_refused_by_name(retired: Sixteen) -> None:
     refused(lambda: preview(retired.lake, retired.declared, request))
     assert not Path(retired.lake.table("again")).exists()
     # None of it was begun.
-    assert not any(claim.stream == NAME for claim in claims.alive(retired.lake))
+    assert not any(claim.stream == NAME for claim in claims.active(retired.lake))
 
 
 def test_a_replay_of_what_remains_gives_what_it_gave(retired: Sixteen) -> None:
     retired.replay("again_late", since=BEFORE)
-    again = contents.rows(retired.lake.table("again_late"))
-    assert again == contents.rows(retired.lake.table("late_copy"))
+    again = lake_contents.rows(retired.lake.table("again_late"))
+    assert again == lake_contents.rows(retired.lake.table("late_copy"))
     # What stands is no replay.
     assert retired.replay("copy").stood
     assert preview(retired.lake, retired.declared, Request(NAME, "copy", partial=True)).stands
@@ -209,7 +211,7 @@ def test_an_altered_copy_fails_its_audit_cell_by_cell(retired: Sixteen) -> None:
 def test_what_is_not_complete_is_not_retired(
     retired: Sixteen, capsys: pytest.CaptureFixture
 ) -> None:
-    with pytest.raises(NotComplete) as error:
+    with pytest.raises(IncompleteError) as error:
         plan_retire(retired.lake, NAME, "2020-02-01")
     assert (error.value.code, error.value.exit_code) == ("CAP-INCOMPLETE", 3)
     place = ["--lake", retired.lake.root]
@@ -229,8 +231,8 @@ def test_while_a_run_plays_nothing_is_retired(spark: SparkSession, tmp_path: Pat
     made = make(spark, tmp_path, 3)
     first, second = RunId("a" * 32, 1, "one"), RunId("b" * 32, 1, "two")
     held(made, first)
-    records = contents.rows(made.tape.paths.records)
-    with pytest.raises(Held) as error:
+    records = lake_contents.rows(made.tape.paths.records)
+    with pytest.raises(RangeLockedError) as error:
         retire(spark, made.lake, NAME, "2020-01-02")
     assert (error.value.exit_code, error.value.fields["holder"]) == (4, first.name)
     assert read_retired(made.lake, made.tape) == []
@@ -241,11 +243,11 @@ def test_while_a_run_plays_nothing_is_retired(spark: SparkSession, tmp_path: Pat
         if point == "retire.begun":
             held(made, second)
 
-    with steps.listening(claim), pytest.raises(Held):
+    with instrumentation.subscribe(claim), pytest.raises(RangeLockedError):
         retire(spark, made.lake, NAME, "2020-01-02")
-    assert contents.rows(made.tape.paths.records) == records
+    assert lake_contents.rows(made.tape.paths.records) == records
     # From now on nobody is answered with fewer rows, and the records are still there.
-    refused_now = pytest.raises(BadRequest)
+    refused_now = pytest.raises(InvalidRequestError)
     with refused_now as error:
         made.replay("copy")
     assert error.value.code == "CAP-RETIRED"
@@ -257,7 +259,7 @@ def test_while_a_run_plays_nothing_is_retired(spark: SparkSession, tmp_path: Pat
     # The next maintenance finishes it.
     done = maintain(spark, made.lake, [NAME], sizes=SIZES)
     assert done.retired == {NAME: ROWS}
-    assert len(contents.rows(made.tape.paths.records)) == len(records) - ROWS
+    assert len(lake_contents.rows(made.tape.paths.records)) == len(records) - ROWS
     assert verify(spark, made.lake, made.tape, deep=True).valid
 
 
@@ -275,9 +277,9 @@ def test_captures_and_maintenance_go_on_while_records_are_retired(
             # It takes the files that the retirement is about to take.
             maintain(replace(made).spark, made.lake, [NAME], sizes=SIZES)
 
-    with steps.listening(others):
+    with instrumentation.subscribe(others):
         retire(spark, made.lake, NAME, "2020-01-02")
     assert seen
-    assert len(contents.rows(made.tape.paths.records)) == 4 * ROWS
+    assert len(lake_contents.rows(made.tape.paths.records)) == 4 * ROWS
     assert verify(spark, made.lake, made.tape, deep=True).valid
     assert read_retired(made.lake, made.tape)[0].done

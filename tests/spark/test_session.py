@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from capstan.doctor import diagnose
-from capstan.errors import BadRequest
-from capstan.instrumentation import reached
+from capstan.errors import InvalidRequestError
+from capstan.instrumentation import emit
 from capstan.spark.jars import delta_jars, spark_jars
 from capstan.spark.session import build_session, is_local, marked
 
@@ -103,8 +103,8 @@ def test_spark_s_own_lines_are_of_the_run_that_is_told(spark: SparkSession) -> N
         )
 
     with marked(spark):
-        reached("replay.verify", stream="s")
-        reached("replay.claim", run="t-0a0a0a0a-1", attempt=2)
+        emit("replay.verify", stream="s")
+        emit("replay.claim", run="t-0a0a0a0a-1", attempt=2)
         about = '"run": "t-0a0a0a0a-1", "attempt": 2, "stream": "s"'
         assert marks() == ("[t-0a0a0a0a-1 2] ", about, "t-0a0a0a0a-1", "2", "s")
     nothing = '"run": null, "attempt": null, "stream": null'
@@ -156,7 +156,7 @@ def test_settings_that_mean_nothing_are_refused_before_a_jvm_starts(
 ) -> None:
     monkeypatch.setattr("capstan.spark.session.SparkContext._active_spark_context", None)
     monkeypatch.setenv(name, value)
-    with pytest.raises(BadRequest, match="CAP-SETTING") as caught:
+    with pytest.raises(InvalidRequestError, match="CAP-SETTING") as caught:
         build_session()
     assert caught.value.fields == {"field": name}
     assert value in caught.value.message

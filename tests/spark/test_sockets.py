@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from capstan import instrumentation as steps
-from capstan.core.protocol import Judge, Messages, Progress
-from capstan.errors import AnswerIsNo, BadRequest, Broken, Held
+from capstan import instrumentation
+from capstan.core.protocol import Messages, Progress, StreamChecker
+from capstan.errors import (
+    CheckFailedError,
+    InvalidRequestError,
+    RangeLockedError,
+    SystemFailureError,
+)
 from capstan.interop.transfer.listen import Listened, ListenRequest, listen
 from capstan.interop.transfer.recording_format import Form, Format
 from capstan.interop.transfer.serve import Address, interleaved, serve
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
 from tests.support.socket_receivers import adjacent, receivers
@@ -55,7 +60,7 @@ class Listening:
 
     def _run(self, spark: SparkSession, lake: Lake, request: ListenRequest) -> None:
         try:
-            with steps.listening(self._told):
+            with instrumentation.subscribe(self._told):
                 self._found = listen(spark, lake, request)
         except BaseException as error:
             self._found = error
@@ -107,7 +112,7 @@ def serve_files(
     cut = newest_cut(tape)
     with receivers(count) as (port, got):
         form = form_of(CASE)
-        workers = tuple(summary.worker_labels(tape, cut))
+        workers = tuple(index.worker_labels(tape, cut))
         found = serve(
             spark, lake, tape, form, Address("127.0.0.1", port), workers=workers, peers=peers
         )
@@ -137,7 +142,7 @@ def test_what_is_sent_is_on_tape_as_it_was(
     tape = open_tape(lake, "sent")
     assert verify(spark, lake, tape, deep=True).valid
     assert serve_files(spark, lake, "sent", 3, None) == data
-    with pytest.raises(BadRequest, match="CAP-CLOSED"):
+    with pytest.raises(InvalidRequestError, match="CAP-CLOSED"):
         listening("sent").start().result()
 
 
@@ -163,7 +168,7 @@ def test_who_is_silent_or_wrong_holds_up_nobody_else(
     assert found.refused == (1,)
     assert [state.closed for state in found.workers] == [False, False, True]
     assert found.workers[1].events > 0
-    with pytest.raises(AnswerIsNo, match="CAP-VIOLATION: stream mixed: worker 1"):
+    with pytest.raises(CheckFailedError, match="CAP-VIOLATION: stream mixed: worker 1"):
         found.require_sound()
     tape = open_tape(lake, "mixed")
     assert verify(spark, lake, tape, deep=True).valid
@@ -215,10 +220,10 @@ def test_a_stream_has_one_listener_and_keeps_its_declaration(
     listening: Callable[..., Listening],
 ) -> None:
     session = listening("one", idle=4.0).start()
-    with pytest.raises(Held, match="another process listens for stream one"):
+    with pytest.raises(RangeLockedError, match="another process listens for stream one"):
         listening("one").start().result()
     session.result()
-    with pytest.raises(BadRequest, match="CAP-DECLARED"):
+    with pytest.raises(InvalidRequestError, match="CAP-DECLARED"):
         listening("one", workers=2).start().result()
 
 
@@ -235,7 +240,7 @@ def test_workers_are_dealt_to_peers(
     got = serve_files(spark, lake, f"dealt_{peers}", peers, peers)
     records = []
     for peer, sent in enumerate(got):
-        judge = Judge(form.time_type.minimum)
+        judge = StreamChecker(form.time_type.minimum)
         decoder = form.encoding(0).decoder()
         decoder.feed(sent)
         decoder.finish()
@@ -264,7 +269,9 @@ def test_a_peer_that_is_not_there_is_told(
     with adjacent(1) as (taken,):
         port = taken.getsockname()[1]
     tape = open_tape(lake, "alone")
-    with pytest.raises(Broken, match=f"CAP-PEER: peer 0: nobody receives at 127.0.0.1:{port}"):
+    with pytest.raises(
+        SystemFailureError, match=f"CAP-PEER: peer 0: nobody receives at 127.0.0.1:{port}"
+    ):
         serve(
             spark,
             lake,
@@ -318,7 +325,7 @@ def test_addresses(text: str, address: Address | None) -> None:
     if address is not None:
         assert Address.of(text) == address
         return
-    with pytest.raises(BadRequest, match="CAP-PORT"):
+    with pytest.raises(InvalidRequestError, match="CAP-PORT"):
         Address.of(text)
 
 
@@ -331,8 +338,8 @@ def test_a_request_that_cannot_be_meant() -> None:
     form = form_of(CASE)
     for given in [{"workers": 0}, {"workers": 1001}, {"every": 0.0}, {"idle": -1.0}]:
         wanted = {"workers": 1, "port": 0, **given}
-        with pytest.raises(BadRequest, match=r"CAP-PEERS|CAP-USAGE"):
+        with pytest.raises(InvalidRequestError, match=r"CAP-PEERS|CAP-USAGE"):
             ListenRequest("x", form=form, **wanted)  # type: ignore[arg-type]
-    with pytest.raises(BadRequest, match="CAP-FILE: the types of frames are not known"):
+    with pytest.raises(InvalidRequestError, match="CAP-FILE: the types of frames are not known"):
         Form.given(Format.TIMELY)
     assert Form.given(Format.JSONL).minimum == 0

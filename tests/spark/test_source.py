@@ -20,20 +20,20 @@ from capstan.core.config import (
     ByColumn,
     ByKey,
     ByPartition,
-    Declarations,
     EpochTime,
     EventTime,
     Mode,
+    ProjectConfig,
     Source,
     Stream,
 )
-from capstan.errors import AnswerIsNo, BadRequest, Broken
+from capstan.errors import CheckFailedError, InvalidRequestError, SystemFailureError
 from capstan.interop.transfer.recapture import RecaptureRequest, recapture
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
 from capstan.storage import delta
 from capstan.storage.lake import Lake
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
 from tests.support.sample_streams import START, declared, lay, little_stream, rows
@@ -75,7 +75,9 @@ def test_all_that_was_consumed_is_there(spark: SparkSession, made: Made) -> None
         assert (found.batches, found.records, found.gone, found.unknown) == (13, 122, 0, 0)
     # What came since is no difference, and is not on tape.
     assert (found.agrees, found.unread) == (False, 1)
-    with pytest.raises(AnswerIsNo, match=r"CAP-SOURCE-DIFFERS.*1 files .* on tape: later\.parq"):
+    with pytest.raises(
+        CheckFailedError, match=r"CAP-SOURCE-DIFFERS.*1 files .* on tape: later\.parq"
+    ):
         found.require_agreement()
     # Spark writes its list of files anew now and then; each batch still names its own.
     files = pl.read_delta(tape.paths.feed).sort("batch")["files"].drop_nulls()
@@ -187,7 +189,9 @@ def test_text_without_declared_columns_and_text_that_says_itself_what_is_wrong(
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "a.json").write_text("nothing at all\n", encoding="utf-8")
     none = replace(inferred, source=replace(inferred.source, path=str(tmp_path / "none")))
-    with pytest.raises(BadRequest, match="CAP-MALFORMED: no record of the source's files parses"):
+    with pytest.raises(
+        InvalidRequestError, match="CAP-MALFORMED: no record of the source's files parses"
+    ):
         capture(spark, Lake.at(tmp_path / "other"), none)
     text = pl.read_delta(lake.stream("own").records)["data"].struct.field("_corrupt_record")
     assert sorted(text.drop_nulls()) == ['{"id":"b']
@@ -206,7 +210,7 @@ def test_names_of_any_kind_are_names(spark: SparkSession, tmp_path: Path) -> Non
     )
     lake = Lake.at(tmp_path / "lake")
     capture(spark, lake, stream)
-    known = Declarations(Path("x.yaml"), {"strange": stream}, {}, {}, {})
+    known = ProjectConfig(Path("x.yaml"), {"strange": stream}, {}, {}, {})
     done = replay(spark, lake, known, Request("strange", "copy", partial=True))
     assert (done.certificate["published"], done.certificate["records"]) == (True, 3)
     merged = Request("strange", "merged", partial=True, mode=Mode.MERGE, keys=("id",))
@@ -243,7 +247,9 @@ def test_files_that_were_changed_or_are_gone(
         Difference(2, None, "extra", 7, 10),
     )
     assert (found.batches, found.gone, found.differing) == (12, 1, 2)
-    with pytest.raises(AnswerIsNo, match="CAP-SOURCE-DIFFERS.*batch 1: missing, the source has 12"):
+    with pytest.raises(
+        CheckFailedError, match="CAP-SOURCE-DIFFERS.*batch 1: missing, the source has 12"
+    ):
         found.require_agreement()
 
     found = compare(spark, tape, stream, deep=True)
@@ -264,10 +270,10 @@ def test_a_source_that_does_not_count_is_refused_by_name(
     spark.read.parquet(str(source)).write.format("delta").save(table)
     stream = little_stream(source, source=Source(format="delta", path=table))
     capture(spark, lake, stream)
-    with pytest.raises(BadRequest, match="CAP-NO-FEED.*neither files nor offsets"):
+    with pytest.raises(InvalidRequestError, match="CAP-NO-FEED.*neither files nor offsets"):
         compare(spark, open_tape(lake, "little"), stream)
     recapture(spark, lake, RecaptureRequest("little", "copy"))
-    with pytest.raises(BadRequest, match="CAP-NO-FEED: stream copy does not say"):
+    with pytest.raises(InvalidRequestError, match="CAP-NO-FEED: stream copy does not say"):
         compare(spark, open_tape(lake, "copy"), stream)
     # It says itself where it stands, and the feed keeps that.
     assert "reservoirVersion" in pl.read_delta(lake.stream("little").feed)["detail"][0]
@@ -309,7 +315,7 @@ class TestListing:
         assert (found.fed, found.passed.files) == (0, {"changed": ["0.parquet"]})
         (source / "1.parquet").rename(source / "2.parquet")
         for _ in range(2):
-            with pytest.raises(BadRequest, match="CAP-RENAMED"):
+            with pytest.raises(InvalidRequestError, match="CAP-RENAMED"):
                 capture(spark, lake, stream)
         (source / "2.parquet").rename(source / "1.parquet")
         lay(source, "3", rows(range(20, 30)))
@@ -336,7 +342,7 @@ class TestListing:
         folder = tmp_path / "of [2024]"
         lay(folder, "0", rows(range(10)))
         stream = little_stream(folder)
-        with pytest.raises(BadRequest, match="CAP-SOURCE: .*takes for a pattern"):
+        with pytest.raises(InvalidRequestError, match="CAP-SOURCE: .*takes for a pattern"):
             capture(spark, lake, stream)
         named = replace(stream.source, path=f"{tmp_path}/of \\[2024\\]")
         assert capture(spark, lake, replace(stream, source=named)).fed == 10
@@ -357,11 +363,15 @@ class TestListing:
     ) -> None:
         lay(source, "0", rows(range(10)))
         stream = little_stream(source)
-        with pytest.raises(BadRequest, match=f"CAP-SOURCE: stream little: the source {said}"):
+        with pytest.raises(
+            InvalidRequestError, match=f"CAP-SOURCE: stream little: the source {said}"
+        ):
             capture(spark, lake, replace(stream, source=replace(stream.source, **given)))
         assert capture(spark, lake, stream).fed == 10
         shutil.rmtree(source)
-        with pytest.raises(BadRequest, match="CAP-SOURCE: the source at .* cannot be read"):
+        with pytest.raises(
+            InvalidRequestError, match="CAP-SOURCE: the source at .* cannot be read"
+        ):
             compare(spark, open_tape(lake, "little"), stream)
 
     def test_what_delta_refuses_of_a_declaration_or_a_log_is_told(
@@ -374,11 +384,11 @@ class TestListing:
             ({"startingTimestamp": "2999-01-01"}, "CAP-SOURCE: .* refuses its options"),
             ({"startingVersion": "9"}, "CAP-SOURCE-LOST: .* no such version"),
         ):
-            with pytest.raises(BadRequest, match=code):
+            with pytest.raises(InvalidRequestError, match=code):
                 capture(spark, lake, replace(stream, source=replace(stream.source, options=option)))
         assert capture(spark, lake, stream).fed == 1
         (table / "_delta_log" / f"{1:020}.json").write_text("{rubbish", encoding="utf-8")
-        with pytest.raises(Broken, match="CAP-DAMAGED: the log of a table is damaged"):
+        with pytest.raises(SystemFailureError, match="CAP-DAMAGED: the log of a table is damaged"):
             capture(spark, lake, stream)
 
     def test_names_of_folders_are_text(self, spark: SparkSession, lake: Lake, source: Path) -> None:
@@ -388,7 +398,7 @@ class TestListing:
         stream = little_stream(source, source=plain, workers=ByColumn(by="column", column="store"))
         assert capture(spark, lake, stream).passed == Passed({}, {})
         tape = open_tape(lake, "little")
-        assert set(summary.worker_labels(tape, newest_cut(tape)).values()) == {"007", "07", "7"}
+        assert set(index.worker_labels(tape, newest_cut(tape)).values()) == {"007", "07", "7"}
 
 
 COLUMNS = {"id": ["a", "b"], "at": [START, START], "net": [1, 2], "gross": [10, 20]}
@@ -469,7 +479,9 @@ class TestShapes:
         capture(spark, lake, stream)
         before = {path: delta.version_of(path) for path in vars_of(lake)}
         lay_columns(source, "1", changes, suffix)
-        with pytest.raises(BadRequest, match=rf"CAP-SCHEMA: .*the file 1\.{suffix} has {said}"):
+        with pytest.raises(
+            InvalidRequestError, match=rf"CAP-SCHEMA: .*the file 1\.{suffix} has {said}"
+        ):
             capture(spark, lake, stream)
         assert {path: delta.version_of(path) for path in vars_of(lake)} == before
         # Once it is mended, it is captured as any other.
@@ -492,7 +504,7 @@ class TestShapes:
     ) -> None:
         source.mkdir()
         parquet.write_table(pa.table({**COLUMNS, **more}), source / "1.parquet")
-        with pytest.raises(BadRequest, match=said):
+        with pytest.raises(InvalidRequestError, match=said):
             capture(spark, lake, self.stream(source, "parquet"))
         assert not Path(lake.root).exists()
 
@@ -504,7 +516,7 @@ class TestShapes:
         stream = replace(self.stream(source, "parquet"), workers=by)
         assert capture(spark, lake, stream).records == 2
         tape = open_tape(lake, "little")
-        assert set(summary.worker_labels(tape, newest_cut(tape)).values()) == {"x"}
+        assert set(index.worker_labels(tape, newest_cut(tape)).values()) == {"x"}
         assert compare(spark, tape, stream, deep=True).agrees
 
     def test_columns_in_another_order_are_read_by_name_or_refused(
@@ -520,7 +532,7 @@ class TestShapes:
                 swapped
             ).write_parquet(folder / "1.parquet")
             if suffix == "csv":
-                with pytest.raises(BadRequest, match="CAP-SCHEMA.*has gross where net is"):
+                with pytest.raises(InvalidRequestError, match="CAP-SCHEMA.*has gross where net is"):
                     capture(spark, its, stream)
                 continue
             assert capture(spark, its, stream).records == 2
@@ -533,7 +545,7 @@ class TestShapes:
     ) -> None:
         lay_columns(source, "0", {}, "parquet")
         schema = f"id STRING, at TIMESTAMP, net {kind}, gross BIGINT, more DOUBLE"
-        with pytest.raises(BadRequest, match=r"CAP-SCHEMA.*0\.parquet has net as bigint"):
+        with pytest.raises(InvalidRequestError, match=r"CAP-SCHEMA.*0\.parquet has net as bigint"):
             capture(spark, lake, self.stream(source, "parquet", schema=schema))
         assert lake.streams() == []
 
@@ -550,7 +562,9 @@ class TestConditions:
         stream = little_stream(source, source=Source(format="delta", path=table))
         assert capture(spark, lake, stream).records == 10
         spark.sql(f"UPDATE delta.`{table}` SET amount = 7 WHERE id = 3")
-        with pytest.raises(BadRequest, match="^CAP-SOURCE-CHANGED: .*IGNORE_CHANGES") as caught:
+        with pytest.raises(
+            InvalidRequestError, match="^CAP-SOURCE-CHANGED: .*IGNORE_CHANGES"
+        ) as caught:
             capture(spark, lake, stream)
         assert "skipChangeCommits" in caught.value.hint
         skipping = replace(stream.source, options={"skipChangeCommits": "true"})
@@ -559,7 +573,7 @@ class TestConditions:
         shutil.rmtree(table)
         lay(source, "1", rows(range(10, 20)))
         spark.read.parquet(str(source)).write.format("delta").save(table)
-        with pytest.raises(BadRequest, match="^CAP-SOURCE-OTHER") as caught:
+        with pytest.raises(InvalidRequestError, match="^CAP-SOURCE-OTHER") as caught:
             capture(spark, lake, stream)
         assert "capture little --reseat" in caught.value.hint
         assert capture(spark, lake, stream, reseat=True).fed == 20
@@ -573,7 +587,7 @@ class TestConditions:
         schema = "id BIGINT, place STRING, at TIMESTAMP"
         options = {"mode": "FAILFAST"}
         made = Source(format="json", path=str(source), schema=schema, options=options)
-        with pytest.raises(BadRequest, match="^CAP-MALFORMED: stream little: a record"):
+        with pytest.raises(InvalidRequestError, match="^CAP-MALFORMED: stream little: a record"):
             capture(spark, lake, little_stream(source, source=made))
 
 
@@ -638,7 +652,9 @@ class TestSchemaChange:
         stream = little_stream(source)
         before = {path: delta.version_of(path) for path in vars_of(lake)}
         changed = replace(stream, source=replace(stream.source, schema=columns))
-        with pytest.raises(BadRequest, match=f"CAP-SCHEMA: stream little: column {said}") as caught:
+        with pytest.raises(
+            InvalidRequestError, match=f"CAP-SCHEMA: stream little: column {said}"
+        ) as caught:
             capture(spark, lake, changed)
         assert "capture the new shape as a new stream" in caught.value.hint
         assert {path: delta.version_of(path) for path in vars_of(lake)} == before
@@ -650,7 +666,7 @@ class TestSchemaChange:
         stream = little_stream(source)
         columns = (stream.source.schema or "") + ", wait INTERVAL DAY TO SECOND"
         changed = replace(stream, source=replace(stream.source, schema=columns))
-        with pytest.raises(BadRequest, match="CAP-TYPE: column wait has type interval"):
+        with pytest.raises(InvalidRequestError, match="CAP-TYPE: column wait has type interval"):
             capture(spark, lake, changed)
         assert lake.streams() == []
 

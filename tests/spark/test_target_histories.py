@@ -19,10 +19,10 @@ import pyarrow as pa
 import pytest
 
 from capstan.capture.run import capture, close
-from capstan.core.config import Declarations, Mode, Target, Transform
-from capstan.errors import BadRequest
+from capstan.core.config import Mode, ProjectConfig, Target, Transform
+from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
-from capstan.replay.run import Outcome, replay, rollback
+from capstan.replay.run import ReplayResult, replay, rollback
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import open_tape
 from tests.support.pipeline_samples import REFERENCES
@@ -109,7 +109,7 @@ class History:
 
     spark: SparkSession
     lake: Lake
-    declarations: Declarations
+    declarations: ProjectConfig
     random: Random
     records: dict[str, list[tuple[Row, str]]]
     path: str = ""
@@ -151,8 +151,8 @@ class History:
         was = list(table.rows)
         foreign = [] if asked.request.adopt else table.foreign(asked)
         try:
-            done: Outcome = replay(self.spark, self.lake, self.declarations, asked.request)
-        except BadRequest as error:
+            done: ReplayResult = replay(self.spark, self.lake, self.declarations, asked.request)
+        except InvalidRequestError as error:
             assert error.code in REFUSED, error
             # Each is refused where it has to be, and a foreign row is never the reason of another.
             assert (error.code == "CAP-ADOPT") == bool(foreign) or asked.mode != Mode.REPLACE, error

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from capstan.capture import classify as domain
+from capstan.capture import classify
 from capstan.capture.run import capture
 from capstan.core.config import ByKey, EventTime, LatePolicy, Source
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.storage.tape.tape import open_tape
 from capstan.verify import verify
 from tests.support.sample_streams import HOUR, little_stream
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MAY = datetime(2024, 5, 1, 9, 30, tzinfo=UTC)
 DAY = timedelta(days=1)
-MICROS = domain.since_epoch(MAY)
+MICROS = classify.since_epoch(MAY)
 MOST, LEAST = 2**63 - 1, -(2**63)
 YEAR_10000 = 253_402_300_800_000_000
 UTC_US = pa.timestamp("us", "UTC")
@@ -119,13 +119,13 @@ def test_what_is_no_time_is_late(
     stream = little_stream(sources, time=timed(how))
     with compiling(spark, compiled):
         rows = spark.read.parquet(str(sources / name)).selectExpr("*", "'a' AS place")
-        prepared = domain.prepare(rows, stream)
+        prepared = classify.prepare(rows, stream)
         held = prepared.selectExpr("0 AS worker", f"{LEAST} AS frontier", "data", "raw", "at")
-        judged = domain.judge(held, stream, domain.Limits(0)).orderBy("data.n")
+        judged = classify.judge(held, stream, classify.BatchLimits(0)).orderBy("data.n")
         found = judged.selectExpr("reason", "unix_micros(time.event) AS event").collect()
-    own = MICROS - MICROS % domain.micros(HOUR)
+    own = MICROS - MICROS % classify.micros(HOUR)
     if "dated" in how:
-        own -= 9 * domain.micros(HOUR)
+        own -= 9 * classify.micros(HOUR)
     in_time = [(None, own)] * readable
     assert [tuple(row) for row in found] == [
         *in_time,
@@ -134,12 +134,12 @@ def test_what_is_no_time_is_late(
 
 
 def test_the_least_moment_is_below_every_minimum(spark: SparkSession, tmp_path: Path) -> None:
-    moments = pa.array([LEAST, LEAST + domain.micros(2 * HOUR)], UTC_US)
+    moments = pa.array([LEAST, LEAST + classify.micros(2 * HOUR)], UTC_US)
     pq.write_table(pa.table({"moment": moments, "place": ["a", "a"]}), tmp_path / "x.parquet")
     stream = little_stream(tmp_path, time=timed("moment"))
-    prepared = domain.prepare(spark.read.parquet(str(tmp_path)), stream)
+    prepared = classify.prepare(spark.read.parquet(str(tmp_path)), stream)
     held = prepared.selectExpr("0 AS worker", f"{LEAST} AS frontier", "data", "raw", "at")
-    judged = domain.judge(held, stream, domain.Limits(0)).orderBy("at")
+    judged = classify.judge(held, stream, classify.BatchLimits(0)).orderBy("at")
     # The hour in which the first one lies begins before all that a BIGINT can tell.
     assert judged.select("reason", "time.event").collect() == [
         ("no-time", None),
@@ -197,7 +197,7 @@ def test_an_expression_that_cannot_be_computed(
     source = Source(format="parquet", path=str(sources / "moment"))
     stream = little_stream(sources, source=source)
     time = replace(stream.time, column=None, expression=expression)
-    with pytest.raises(BadRequest, match=r"CAP-TIME-COLUMN: stream little: ") as refused:
+    with pytest.raises(InvalidRequestError, match=r"CAP-TIME-COLUMN: stream little: ") as refused:
         capture(spark, lake, replace(stream, time=time, workers=ByKey(columns=("n",), count=1)))
     assert said in refused.value.message
     assert "\n" not in refused.value.message
@@ -207,13 +207,13 @@ def test_an_expression_that_cannot_be_computed(
 
 def test_what_lies_behind_a_gap_and_in_the_future_is_ahead(spark: SparkSession) -> None:
     time = EventTime(domain="event", column="at", every=HOUR, max_ahead=5 * DAY)
-    day = domain.micros(DAY)
+    day = classify.micros(DAY)
 
     def ahead(days: list[int], seen: int | None, begun: int | None) -> int | None:
         """The first day that is ahead; all are counted from May."""
         rows = spark.createDataFrame([(MAY + each * DAY,) for each in days], "at TIMESTAMP")
         known = [None if each is None else MICROS + each * day for each in (seen, begun)]
-        found = domain.ahead_from(rows, time, *known)
+        found = classify.ahead_from(rows, time, *known)
         return None if found is None else round((found - MICROS) / day)
 
     # A backlog is not ahead of itself, whether the clock has come to it or not.

@@ -10,12 +10,12 @@ import polars as pl
 import pytest
 
 from capstan.capture.run import capture
-from capstan.errors import AnswerIsNo, BadRequest
+from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.interop.kafka import export_topics as topics
 from capstan.interop.kafka.export_topics import export_topics
 from capstan.interop.kafka.import_topics import import_topics
 from capstan.interop.kafka.topic_layout import Topics
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
 from tests.support.sample_streams import lay, little_stream, rows
@@ -58,7 +58,7 @@ def export(spark: SparkSession, lake: Lake, *workers: int, name: str = "little")
 
 def frontier(lake: Lake, name: str) -> list[object]:
     tape = open_tape(lake, name)
-    return list(summary.frontier_of(tape, summary.worker_states(tape, newest_cut(tape))))
+    return list(index.frontier_of(tape, index.worker_states(tape, newest_cut(tape))))
 
 
 def test_workers_that_are_exported_one_by_one_are_all_on_the_roster(
@@ -74,19 +74,23 @@ def test_workers_that_are_exported_one_by_one_are_all_on_the_roster(
 
     # What is complete of a stream of one worker would not be of one of three.
     before = frontier(lake, "one")
-    with pytest.raises(AnswerIsNo, match="CAP-BEHIND: stream one: worker 0, a, has records at"):
+    with pytest.raises(
+        CheckFailedError, match="CAP-BEHIND: stream one: worker 0, a, has records at"
+    ):
         import_topics(spark, lake, "one", PLACE)
     assert frontier(lake, "one") == before
     assert import_topics(spark, lake, "copy", PLACE).workers == 3
 
     copy = open_tape(lake, "copy")
     assert verify(spark, lake, copy, deep=True).valid
-    states = [summary.worker_states(each, newest_cut(each)) for each in (copy, tape)]
+    states = [index.worker_states(each, newest_cut(each)) for each in (copy, tape)]
     assert states[0] == states[1]
     # A topic of a worker that no export has named puts nothing on tape.
     sent.extend([("one.by-one-7", text) for name, text in sent if name == "one.by-one-0"])
     known = pl.read_delta(copy.paths.events).height
-    with pytest.raises(AnswerIsNo, match="CAP-TOPIC: topic one.by-one-7 has events, and topic one"):
+    with pytest.raises(
+        CheckFailedError, match="CAP-TOPIC: topic one.by-one-7 has events, and topic one"
+    ):
         import_topics(spark, lake, "copy", PLACE)
     assert pl.read_delta(copy.paths.events).height == known
 
@@ -119,11 +123,13 @@ def test_topics_of_another_recording_are_not_written_to(
         capture(spark, lake, replace(little_stream(tmp_path / "source"), name=name))
     export(spark, lake, 0, 1, 2)
     held = list(sent)
-    with pytest.raises(AnswerIsNo, match=r"CAP-TOPIC: .* another recording, of stream little"):
+    with pytest.raises(
+        CheckFailedError, match=r"CAP-TOPIC: .* another recording, of stream little"
+    ):
         export(spark, lake, 0, name="other")
     assert sent == held
     sent[:] = [("one.by-one", "no head")]
-    with pytest.raises(BadRequest, match="CAP-TOPIC: topic one.by-one does not say what"):
+    with pytest.raises(InvalidRequestError, match="CAP-TOPIC: topic one.by-one does not say what"):
         export(spark, lake, 0)
     assert len(sent) == 1
 
@@ -135,7 +141,9 @@ def test_what_cannot_come_back_from_a_topic_is_not_sent(
     stream = little_stream(tmp_path / "source")
     schema = f"{stream.source.schema}, tags STRUCT<of: ARRAY<MAP<INT, STRING>>>"
     capture(spark, lake, replace(stream, source=replace(stream.source, schema=schema)))
-    with pytest.raises(BadRequest, match=r"CAP-TYPE: column tags.of has type map<int,") as refused:
+    with pytest.raises(
+        InvalidRequestError, match=r"CAP-TYPE: column tags.of has type map<int,"
+    ) as refused:
         export(spark, lake, 0)
     assert sent == []
     # A replay into another stream takes no transform.

@@ -18,9 +18,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from pyspark.errors import PySparkException
 from pyspark.sql.types import LongType, StructField, StructType
 
-from capstan.storage import arrow_writer, delta
-from capstan.storage import file_rewrite as rewriting
-from capstan.storage import idempotent_write as transaction
+from capstan.storage import arrow_writer, delta, file_rewrite, idempotent_write
 from capstan.storage.commit_lock import committing
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import Lake
@@ -102,7 +100,7 @@ def test_a_commit_is_the_one_that_delta_s_own_writer_makes(
         create_table(spark, path, SCHEMA)
         one(spark, 2).write.format("delta").mode("append").save(path)
         if ours:
-            assert transaction.write_once(one(spark, 3), path, mode, options, Txn("a", 7))
+            assert idempotent_write.write_once(one(spark, 3), path, mode, options, Txn("a", 7))
         else:
             given = {**options, "txnAppId": "a", "txnVersion": "7"}
             one(spark, 3).write.format("delta").mode(mode).options(**given).save(path)
@@ -141,7 +139,7 @@ def test_a_checksum_that_others_have_left_is_held_against_nothing(
 def test_of_two_at_once_under_one_app_the_second_is_skipped(
     spark: SparkSession, table: str, monkeypatch: pytest.MonkeyPatch, other: str, stands: list[int]
 ) -> None:
-    look = transaction._is_done
+    look = idempotent_write._is_done
 
     def overtaken(path: str, txn: Txn) -> bool:
         found = look(path, txn)
@@ -151,7 +149,7 @@ def test_of_two_at_once_under_one_app_the_second_is_skipped(
         write_deltalake(path, rows, mode="append", commit_properties=properties)
         return found
 
-    monkeypatch.setattr(transaction, "_is_done", overtaken)
+    monkeypatch.setattr(idempotent_write, "_is_done", overtaken)
     commit = delta.append(one(spark, 1), table, txn=Txn("a", 3))
     assert (commit is None) == (other == "a")
     assert held(table) == stands
@@ -168,7 +166,7 @@ def test_a_new_column_is_taken_where_it_may_be(spark: SparkSession, table: str) 
 
 def exchanged(spark: SparkSession, path: str) -> None:
     (name,) = deltalake.DeltaTable(path).get_add_actions(flatten=True)["path"].to_pylist()
-    assert rewriting.exchange(spark, path, {name: 1}, None, leaves_out=1) is not None
+    assert file_rewrite.exchange(spark, path, {name: 1}, None, leaves_out=1) is not None
 
 
 COMMITS: dict[str, Callable[[SparkSession, str], object]] = {

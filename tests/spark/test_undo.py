@@ -12,10 +12,10 @@ import pytest
 
 from capstan.capture.run import capture, close
 from capstan.core.config import Mode, Target, Transform
-from capstan.errors import AnswerIsNo, BadRequest, NotComplete
-from capstan.instrumentation import listening
+from capstan.errors import CheckFailedError, IncompleteError, InvalidRequestError
+from capstan.instrumentation import subscribe
 from capstan.interop.transfer.recapture import RecaptureRequest, recapture
-from capstan.replay.output.row_restore import less
+from capstan.replay.output.row_restore import except_all
 from capstan.storage import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage, runs
@@ -64,11 +64,11 @@ def test_nothing_is_complete_while_there_is_no_worker(spark: SparkSession, tmp_p
     found = capture(spark, play.lake, stream)
     assert (found.batches, found.frontier) != (0, [])
 
-    with pytest.raises(NotComplete, match="CAP-INCOMPLETE"):
+    with pytest.raises(IncompleteError, match="CAP-INCOMPLETE"):
         play("ranged", since=DAY2, until=DAY3)
-    with pytest.raises(NotComplete, match="CAP-INCOMPLETE"):
+    with pytest.raises(IncompleteError, match="CAP-INCOMPLETE"):
         recapture(spark, play.lake, RecaptureRequest("little", "copy"))
-    with pytest.raises(NotComplete, match="CAP-INCOMPLETE"):
+    with pytest.raises(IncompleteError, match="CAP-INCOMPLETE"):
         close(spark, play.lake, "little")
     for into in ("followed", "dated"):  # Of which one has labels as workers.
         assert play(into, follow=into).certificate["records"] == 0
@@ -84,7 +84,7 @@ def test_a_range_from_within_a_step_is_refused_and_replaces_no_row(play: Play) -
     play("dated", since=DAY2, until=DAY4)
     before = play.column("dated")
     for since, until in (("06:30:00", "08:00:00"), ("06:00:00", "08:30:00")):
-        with pytest.raises(BadRequest, match="CAP-GRAIN"):
+        with pytest.raises(InvalidRequestError, match="CAP-GRAIN"):
             play("dated", since=f"2024-05-02T{since}", until=f"2024-05-03T{until}")
     assert play.column("dated") == before
 
@@ -97,13 +97,13 @@ class TestGone:
         shutil.rmtree(play.lake.table("lost"))
 
         assert standing(play, "lost") == []
-        with pytest.raises(BadRequest, match="CAP-GONE"):
+        with pytest.raises(InvalidRequestError, match="CAP-GONE"):
             play.rollback(first)
         again = play("lost", since=DAY2, until=DAY3)
         assert (again.stood, again.certificate["generation"]) == (False, 2)
         # The other's rows are not in the table that was made anew, whatever its versions are.
         assert standing(play, "lost") == [again.certificate["run"]]
-        with pytest.raises(BadRequest, match="CAP-GONE"):
+        with pytest.raises(InvalidRequestError, match="CAP-GONE"):
             play.rollback(second)
         assert not play("lost", since=DAY3).stood
         assert play.column("lost") == list(range(48, 234))
@@ -124,7 +124,7 @@ class TestGone:
         play("lost_followed", follow="lost")
         shutil.rmtree(play.lake.table("lost_followed"))
 
-        with pytest.raises(BadRequest, match="CAP-FOLLOW"):
+        with pytest.raises(InvalidRequestError, match="CAP-FOLLOW"):
             play("lost_followed", follow="lost")
 
         assert play("lost_followed", follow="found").certificate["records"] == 234
@@ -137,7 +137,7 @@ class TestMerge:
         second = play.run("merged", since=DAY3, until=DAY4, **BY_WORKER)
         assert play.column("merged", "amount") != sums
 
-        with pytest.raises(BadRequest, match="CAP-LATER") as caught:
+        with pytest.raises(InvalidRequestError, match="CAP-LATER") as caught:
             play.rollback(first)
         assert second in caught.value.hint
 
@@ -160,7 +160,9 @@ class TestMerge:
         first = play.run(into, since=DAY2, until=DAY3, **BY_WORKER)
         second = play.run(into, since=DAY3, until=DAY4, transform="sum_by_day", mode=mode)
         there = play.rows(into).rows()
-        with pytest.raises(BadRequest, match="CAP-LATER: .* others of their keys") as caught:
+        with pytest.raises(
+            InvalidRequestError, match="CAP-LATER: .* others of their keys"
+        ) as caught:
             play.rollback(first)
         assert second in caught.value.hint
         assert sorted(play.rows(into).rows()) == sorted(there)
@@ -171,7 +173,7 @@ class TestMerge:
         assert play.column(into, "amount") == []
 
     def test_two_rows_of_one_key_are_refused(self, play: Play) -> None:
-        with pytest.raises(AnswerIsNo, match="unique_place"):
+        with pytest.raises(CheckFailedError, match="unique_place"):
             play("doubled", since=DAY2, until=DAY3, mode=Mode.MERGE, keys=("place",))
         assert play.column("doubled") == []
 
@@ -180,7 +182,7 @@ class TestMerge:
 def test_rows_outside_of_the_range_are_neither_added_nor_merged(play: Play, mode: Mode) -> None:
     into, keys = f"outside_{mode}", () if mode is Mode.APPEND else ("id",)
     asked = {"transform": "outside", "mode": mode, "keys": keys}
-    with pytest.raises(AnswerIsNo, match="CAP-OUTSIDE"):
+    with pytest.raises(CheckFailedError, match="CAP-OUTSIDE"):
         play(into, since=DAY2, until=DAY3, **asked)
     assert play.column(into) == []
 
@@ -228,7 +230,7 @@ def test_so_is_one_that_was_killed_after_its_commit(play: Play, direct: bool) ->
         if point == "replay.publish":
             raise KeyboardInterrupt
 
-    with listening(kill), pytest.raises(KeyboardInterrupt):
+    with subscribe(kill), pytest.raises(KeyboardInterrupt):
         old(into, since=DAY2, until=DAY3, transform="sum_by_day", direct=direct)
     assert len(play.column(into, "amount")) == 3
     (run,) = runs.read_histories(play.lake, target=play.lake.table(into))
@@ -246,7 +248,7 @@ def test_a_table_that_was_put_in_the_place_of_another_is_not_appended_to(play: P
     shutil.rmtree(play.lake.table("swapped"))
     rows_.write.format("delta").save(play.lake.table("swapped"))
 
-    with pytest.raises(BadRequest, match="CAP-GONE: .* another table") as caught:
+    with pytest.raises(InvalidRequestError, match="CAP-GONE: .* another table") as caught:
         play("swapped", **asked)
     assert "--adopt" in caught.value.hint
     assert len(play.column("swapped")) == 48
@@ -293,7 +295,7 @@ def test_less_is_except_all_for_any_type(spark: SparkSession) -> None:
         [(1, {"a": 1}), (None, {}), (3, None)], "id INT, words MAP<STRING, INT>"
     )
 
-    left = less(found, taken)
+    left = except_all(found, taken)
 
     assert left.columns == ["id", "words", "late"]
     assert sorted(map(str, left.collect())) == sorted(

@@ -17,13 +17,12 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from capstan.core.protocol import Fault, Messages, Progress, Rule, check, read_transcript
 from capstan.core.protocol.transcript import transcript_minimum
 from capstan.core.times import Coordinate, Kind, Time, TimeType
-from capstan.errors import AnswerIsNo, BadRequest
-from capstan.instrumentation import listening
+from capstan.errors import CheckFailedError, InvalidRequestError
+from capstan.instrumentation import subscribe
 from capstan.storage import delta
 from capstan.storage.lake import Lake, delete_folder, is_table
 from capstan.storage.tape.tape import Cut, append_events, create_tape, newest_cut
-from capstan.verify import in_process_events as few
-from capstan.verify import run, verify
+from capstan.verify import in_process_events, run, verify
 from capstan.verify.violations_ledger import known_violations
 from tests.support.strategies import any_events, recordings
 
@@ -53,7 +52,7 @@ _ARROW = {
 @pytest.fixture(autouse=True)
 def on_spark(monkeypatch):
     """Few events would be judged in this process; all but one of these tests are of Spark's way."""
-    monkeypatch.setattr(few, "MOST", -1)
+    monkeypatch.setattr(in_process_events, "MOST", -1)
 
 
 @dataclass(frozen=True)
@@ -496,7 +495,7 @@ def test_the_answer_as_json(spark, lake):
         ],
         "retired": [],
     }
-    with pytest.raises(AnswerIsNo) as refused:
+    with pytest.raises(CheckFailedError) as refused:
         verification.require_valid(tape)
     error = refused.value
     assert error.code == "CAP-VIOLATION"
@@ -520,7 +519,7 @@ def test_only_known_workers_may_have_events(spark, lake):
     assert stranger.violation.rule is Rule.SHAPE
     assert (stranger.violation.seq, stranger.label, stranger.events) == (0, "", 0)
     assert not verify(spark, lake, tape, workers=[0, 9]).valid
-    with pytest.raises(BadRequest) as refused:
+    with pytest.raises(InvalidRequestError) as refused:
         verify(spark, lake, tape, workers=[0, 8])
     assert refused.value.code == "CAP-WORKER"
     assert refused.value.fields["worker"] == 8
@@ -557,7 +556,7 @@ def test_reads_no_columns_that_it_does_not_judge(spark, lake):
 def test_tells_how_far_it_has_come(spark, lake):
     tape = two_workers(spark, lake)
     points = []
-    with listening(lambda point, facts: points.append((point, facts.get("read")))):
+    with subscribe(lambda point, facts: points.append((point, facts.get("read")))):
         verify(spark, lake, tape, deep=True)
         verify(spark, lake, tape, remember=False)
     assert points == [
@@ -656,7 +655,7 @@ def test_only_newer_events_are_read(spark, lake, spy):
         moved = Progress.of([((held + commit - 1,), -1), ((held + commit,), 1)])
         append(spark, tape, commit, [(0, row_of(commit + 1, moved))])
     read = []
-    with listening(lambda point, facts: read.append(facts.get("read"))):
+    with subscribe(lambda point, facts: read.append(facts.get("read"))):
         verify(spark, lake, tape, cut=Cut(1, 0))
         verification = verify(spark, lake, tape)
     assert spy == [(None, -1, 1), (None, 0, 1), (None, 1, 2)]

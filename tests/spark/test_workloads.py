@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from capstan.core.config import load
+from capstan.core.config import load_config
 from capstan.demo import flights
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from tests.bench.workloads import nexmark
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -161,7 +161,7 @@ def test_the_shape_of_bids(spark: SparkSession) -> None:
 def test_numbers_out_of_range_are_refused(
     spark: SparkSession, rows: int, changed: dict[str, int]
 ) -> None:
-    with pytest.raises(BadRequest, match="CAP-NEXMARK"):
+    with pytest.raises(InvalidRequestError, match="CAP-NEXMARK"):
         nexmark.bids(spark, rows, **changed)
 
 
@@ -175,7 +175,9 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_feed_reads_as_declared(spark: SparkSession, fed: Path) -> None:
     source = (
-        load(PROJECT / "dags" / "streams.yaml", lake=str(fed.parents[1])).stream("flights").source
+        load_config(PROJECT / "dags" / "streams.yaml", lake=str(fed.parents[1]))
+        .stream("flights")
+        .source
     )
     assert source.schema is not None
     assert source.path == str(fed)
@@ -189,7 +191,9 @@ def test_the_stream_takes_the_files_in_order(
     spark: SparkSession, fed: Path, tmp_path: Path
 ) -> None:
     source = (
-        load(PROJECT / "dags" / "streams.yaml", lake=str(fed.parents[1])).stream("flights").source
+        load_config(PROJECT / "dags" / "streams.yaml", lake=str(fed.parents[1]))
+        .stream("flights")
+        .source
     )
     assert source.schema is not None
     seen: list[tuple[date, date, int]] = []
@@ -223,7 +227,9 @@ def test_flights_by_day_counts_as_polars_does(spark: SparkSession, fed: Path) ->
         "named_struct('event', date_trunc('HOUR', sched_dep)) AS _time",
         "origin AS _label",
     ).createOrReplaceTempView("records")
-    transform = load(PROJECT / "dags" / "streams.yaml", lake="/lake").transforms["flights_by_day"]
+    transform = load_config(PROJECT / "dags" / "streams.yaml", lake="/lake").transforms[
+        "flights_by_day"
+    ]
     assert transform.sql is not None
     result = spark.sql(transform.sql)
     kinds = {field.name: field.dataType.simpleString() for field in result.schema}

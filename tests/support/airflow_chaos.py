@@ -26,7 +26,7 @@ from capstan.airflow.local import processes
 from capstan.airflow.local.home import Home
 from capstan.airflow.local.processes import Process, find, runs, send
 from capstan.storage.lake import Lake, is_table
-from tests.support import small_stream as little
+from tests.support import small_stream
 from tests.support.airflow_api import Refused, Rest, until
 from tests.support.live_airflow import Launched, command_of, launch
 from tests.support.sample_streams import HOUR, START
@@ -45,7 +45,7 @@ _ENVIRONMENT = {
     # On a machine that others use as well no try is to be lost for a slow answer: 5 seconds else.
     "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
 }
-_CAPTURE = f"capstan_capture__{little.NAME}"
+_CAPTURE = f"capstan_capture__{small_stream.NAME}"
 _FILL, _COPY, _MAINTAIN = "capstan_backfill__filled", "capstan_replay", "capstan_maintain"
 # How many commits a task makes; by default those of a replay.
 _COMMITS = {_CAPTURE: 4, _MAINTAIN: 1}
@@ -165,8 +165,8 @@ class Scheduled:
 
     def _declare(self) -> None:
         """Write what `little.declarations` has as a file, with what has a DAG in it."""
-        declared = yaml.safe_load(little.declaration_text(self._source))
-        hourly = little.declarations(self._source).transforms["hourly"]
+        declared = yaml.safe_load(small_stream.declaration_text(self._source))
+        hourly = small_stream.declarations(self._source).transforms["hourly"]
         declared["transforms"] = {
             hourly.name: {"sql": hourly.sql, "time": hourly.time, "grain": "1 hour",
                           "worker": hourly.worker}
@@ -176,7 +176,7 @@ class Scheduled:
         declared["replays"]["filled"] |= {**bounds, "schedule": "0 */6 * * *"}
         for name, request in self._followed.items():
             fields = {key: value for key, value in request.items() if key != "into"}
-            declared["replays"][name] = {"stream": little.NAME, "target": name, **fields}
+            declared["replays"][name] = {"stream": small_stream.NAME, "target": name, **fields}
         self._declarations.write_text(yaml.safe_dump(declared), encoding="utf-8")
 
     def _go_on(self, rest: Rest) -> None:
@@ -187,7 +187,7 @@ class Scheduled:
 
     def _scenes(self, chance: random.Random) -> Iterator[Sequence[str]]:
         """DAGs that are begun together: a capture first, of which others play what is complete."""
-        there = is_table(self._lake.stream(little.NAME).events)
+        there = is_table(self._lake.stream(small_stream.NAME).events)
         early = chance.choice([dag for dag in self._dags if dag not in (_CAPTURE, _FILL, _COPY)])
         rest = [dag for dag in self._dags if dag != _CAPTURE and (dag != early or not there)]
         chance.shuffle(rest)
@@ -203,7 +203,7 @@ class Scheduled:
             _backfill(rest, dag, START.isoformat(), newest.isoformat())
         elif dag == _COPY:
             bounds = {"since": newest.isoformat(), "until": (newest + _INTERVAL).isoformat()}
-            rest.trigger(dag, {"stream": little.NAME, "into": "copied", **bounds})
+            rest.trigger(dag, {"stream": small_stream.NAME, "into": "copied", **bounds})
         else:
             rest.trigger(dag)
 

@@ -21,11 +21,11 @@ from pyarrow import fs, parquet
 
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.storage import arrow_scan as scan
+from capstan.storage import arrow_scan
 from capstan.storage.lake import Lake, folder, open_file
 from capstan.storage.ledger.region_json import region_text
 from capstan.storage.ledger.run_identity import short_name
-from capstan.storage.tape import index_totals as totals
+from capstan.storage.tape import index_totals
 from tests.support.jvmless_lake import EVENT, Books, lay_tape
 
 HOUR = 3_600_000_000
@@ -90,9 +90,9 @@ def counting() -> Iterator[Counter[str]]:
         return fs.PyFileSystem(_Counting(path, opened))
 
     with (
-        patch.object(scan, "open_file", open_counted),
-        patch.object(scan, "folder", counted_folder),
-        patch.object(totals, "open_file", open_counted),
+        patch.object(arrow_scan, "open_file", open_counted),
+        patch.object(arrow_scan, "folder", counted_folder),
+        patch.object(index_totals, "open_file", open_counted),
     ):
         yield opened
 

@@ -35,9 +35,7 @@ from capstan.replay.standalone_audit import audit_run, require_auditable
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger import coverage
 from capstan.storage.ledger.runs import read_histories, read_history
-from tests.support import child_drivers as children
-from tests.support import lake_contents as contents
-from tests.support import small_stream as little
+from tests.support import child_drivers, lake_contents, small_stream
 from tests.support.airflow_chaos import Scheduled
 from tests.support.driver_actions import act
 from tests.support.driver_under_test import Step
@@ -158,8 +156,8 @@ class Chaos:
         self._act(spark, number, "unlock", {})
         for name in ("capture", "follow", "pipe", "copy", "fill", "maintain"):
             self._act(spark, number, *_WORK[name][:2])
-        contents.require_whole(lake, self._fed(number), place)
-        contents.require_sound(spark, lake)
+        lake_contents.require_whole(lake, self._fed(number), place)
+        lake_contents.require_sound(spark, lake)
         self._require_same(spark, number, place)
         self._require_audits(spark, number)
 
@@ -187,7 +185,7 @@ class Chaos:
 
     def _kill_driver(self, log: Path, chance: random.Random, *, at_once: bool) -> int:
         """Kill a driver at a moment, or once all its work is at its point; how much was cut off."""
-        child = children.start(log, list(self._script(chance, at_once=at_once)))
+        child = child_drivers.start(log, list(self._script(chance, at_once=at_once)))
         try:
             if at_once:
                 child.wait_for(log / "script.json.begun")
@@ -204,7 +202,7 @@ class Chaos:
             # Whoever worked here before is dead, and somebody has seen that.
             yield Step("unlock", self._arguments(number, {}))
             # What is cut off at first of all leaves no tape that others could work on.
-            there = is_table(Lake.at(self._lake(number)).stream(little.NAME).events)
+            there = is_table(Lake.at(self._lake(number)).stream(small_stream.NAME).events)
             if at_once or "capture" not in chosen or not there:
                 yield Step("capture", self._arguments(number, {}))
             for name in chosen:
@@ -237,7 +235,9 @@ class Chaos:
         for asked in (_FOLLOWED, _PIPED):
             through = {**asked, "into": f"{asked['into']}_through", "follow": "through"}
             self._act(spark, number, "replay", {"request": through})
-            pieces, whole = (contents.rows(lake.table(str(r["into"]))) for r in (asked, through))
+            pieces, whole = (
+                lake_contents.rows(lake.table(str(r["into"]))) for r in (asked, through)
+            )
             assert pieces == whole != [], f"{place}: {asked['into']} is not what one run gives"
         straight = {"into": "filled_through", "follow": "through"}
         done = self._act(spark, number, "replay", {"request": straight})["certificate"]
@@ -251,7 +251,10 @@ class Chaos:
         assert sorted(found["id"]) == sorted(wanted["id"]) != [], f"{place}: filled"
 
     def _require_audits(self, spark: SparkSession, number: int) -> None:
-        lake, declared = Lake.at(self._lake(number)), little.declarations(self._source(number))
+        lake, declared = (
+            Lake.at(self._lake(number)),
+            small_stream.declarations(self._source(number)),
+        )
         for target in ("followed", "piped", "copied", "filled"):
             standing = {each.run for each in coverage.standing(lake, lake.table(target))}
             # One that was cut off once it had published has been overtaken: it has no certificate.
@@ -263,7 +266,7 @@ class Chaos:
                 assert found.passed, (run, found)
         for run, history in read_histories(lake).items():
             if history.published:
-                contents.require_published_once(lake, run)
+                lake_contents.require_published_once(lake, run)
 
     def _lake(self, number: int) -> str:
         return str(self.folder / f"lake-{number}" / "lake")

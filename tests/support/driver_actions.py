@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from capstan.backfill.planner import Backfill
 from capstan.backfill.run import backfill
 from capstan.capture.run import capture, close, put_back
-from capstan.core.config import ByKey, Declarations, EventTime, Stream
+from capstan.core.config import ByKey, EventTime, ProjectConfig, Stream
 from capstan.interop.kafka.export_topics import export_topics
 from capstan.interop.kafka.import_topics import import_topics
 from capstan.interop.kafka.topic_layout import Topics
@@ -26,15 +26,13 @@ from capstan.maintenance.retire import retire
 from capstan.maintenance.run import maintain
 from capstan.replay.execution.approval import Decision, reject
 from capstan.replay.planning.request import Request
-from capstan.replay.run import Outcome, publish, replay, rollback, unlock
+from capstan.replay.run import ReplayResult, publish, replay, rollback, unlock
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.runs import read_histories
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
-from tests.support import kafka_topics as clicks
-from tests.support import lake_contents as contents
-from tests.support import small_stream as little
+from tests.support import kafka_topics, lake_contents, small_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +67,9 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
         What came of it, as JSON.
     """
     source = Path(str(arguments["source"]))
-    work = _Work(spark, Lake.at(str(arguments["lake"])), little.declarations(source), arguments)
+    work = _Work(
+        spark, Lake.at(str(arguments["lake"])), small_stream.declarations(source), arguments
+    )
     return _ACTIONS[name](work)
 
 
@@ -79,7 +79,7 @@ class _Work:
 
     spark: SparkSession
     lake: Lake
-    declared: Declarations
+    declared: ProjectConfig
     arguments: Arguments
 
     def named(self, name: str) -> str:
@@ -93,7 +93,7 @@ class _Work:
 def _capture(work: _Work) -> dict[str, object]:
     reseat = bool(work.arguments.get("reseat", False))
     rescale = _number(work.arguments.get("rescale"))
-    stream = _stream(work.declared.stream(little.NAME), work.arguments)
+    stream = _stream(work.declared.stream(small_stream.NAME), work.arguments)
     found = capture(work.spark, work.lake, stream, reseat=reseat, rescale=rescale)
     return {"batches": found.batches, "fed": found.fed, "records": found.records}
 
@@ -113,15 +113,15 @@ def _number(value: object) -> int | None:
 
 
 def _put_back(work: _Work) -> dict[str, object]:
-    return {"records": put_back(work.spark, work.lake, little.NAME).records}
+    return {"records": put_back(work.spark, work.lake, small_stream.NAME).records}
 
 
 def _close(work: _Work) -> dict[str, object]:
-    return {"closed": close(work.spark, work.lake, little.NAME)[1]}
+    return {"closed": close(work.spark, work.lake, small_stream.NAME)[1]}
 
 
 def _recapture(work: _Work) -> dict[str, object]:
-    wanted = RecaptureRequest(little.NAME, work.named("into"), peers=int(work.named("peers")))
+    wanted = RecaptureRequest(small_stream.NAME, work.named("into"), peers=int(work.named("peers")))
     done = recapture(work.spark, work.lake, wanted)
     return {"commit": done.commit, "records": done.records, "stood": done.stood}
 
@@ -132,7 +132,7 @@ def _replay(work: _Work) -> dict[str, object]:
 
 
 def _backfill(work: _Work) -> dict[str, object]:
-    name = str(work.arguments.get("replay", little.BACKFILLED.name))
+    name = str(work.arguments.get("replay", small_stream.BACKFILLED.name))
     asked = Backfill(name, every=str(work.arguments.get("every", "2 hours")), chunk=1)
     found = backfill(work.spark, work.lake, work.declared, asked)
     if found.error is not None:
@@ -155,7 +155,7 @@ def _rollback(work: _Work) -> dict[str, object]:
 
 def _unlock(work: _Work) -> dict[str, object]:
     """Declare all that holds something dead."""
-    held = [each.run for each in claims.alive(work.lake)]
+    held = [each.run for each in claims.active(work.lake)]
     return {run: unlock(work.lake, run) for run in held}
 
 
@@ -179,33 +179,38 @@ def _fill(work: _Work) -> dict[str, object]:
 
 def _click(work: _Work) -> dict[str, object]:
     first, count = (int(work.named(name)) for name in ("first", "count"))
-    clicks.click(work.spark, work.named("broker"), clicks.NAME, range(first, first + count))
+    kafka_topics.click(
+        work.spark, work.named("broker"), kafka_topics.NAME, range(first, first + count)
+    )
     return {"sent": count}
 
 
 def _capture_clicks(work: _Work) -> dict[str, object]:
-    hasty = {**clicks.HASTY, "maxOffsetsPerTrigger": "10"}
-    stream = clicks.stream_of(work.named("broker"), clicks.NAME, **hasty)
+    hasty = {**kafka_topics.HASTY, "maxOffsetsPerTrigger": "10"}
+    stream = kafka_topics.stream_of(work.named("broker"), kafka_topics.NAME, **hasty)
     found = capture(work.spark, work.lake, stream)
     return {"batches": found.batches, "fed": found.fed, "records": found.records}
 
 
 def _contents(work: _Work) -> dict[str, object]:
-    contents.require_sound(work.spark, work.lake)
-    return {"tape": contents.tape(work.lake), **contents.table(work.lake, work.named("table"))}
+    lake_contents.require_sound(work.spark, work.lake)
+    return {
+        "tape": lake_contents.tape(work.lake),
+        **lake_contents.table(work.lake, work.named("table")),
+    }
 
 
 def _export_topics(work: _Work) -> dict[str, object]:
-    tape = open_tape(work.lake, little.NAME)
+    tape = open_tape(work.lake, small_stream.NAME)
     cut = newest_cut(tape)
-    workers = summary.worker_labels(tape, cut)
+    workers = index.worker_labels(tape, cut)
     topics = Topics.at(work.named("topics"))
     return asdict(export_topics(work.spark, work.lake, tape, topics, workers=workers, cut=cut))
 
 
 def _import_topics(work: _Work) -> dict[str, object]:
     topics = Topics.at(work.named("topics"))
-    return asdict(import_topics(work.spark, work.lake, little.NAME, topics))
+    return asdict(import_topics(work.spark, work.lake, small_stream.NAME, topics))
 
 
 def _import(work: _Work) -> dict[str, object]:
@@ -223,7 +228,7 @@ def _import(work: _Work) -> dict[str, object]:
 def _maintain(work: _Work) -> dict[str, object]:
     sizes = work.arguments["sizes"]
     assert isinstance(sizes, Mapping)
-    done = maintain(work.spark, work.lake, [little.NAME], sizes=Sizes(**sizes))
+    done = maintain(work.spark, work.lake, [small_stream.NAME], sizes=Sizes(**sizes))
     if done.failed and done.refusal is not None:
         # As whoever asks for it from outside ends.
         raise done.refusal
@@ -231,7 +236,7 @@ def _maintain(work: _Work) -> dict[str, object]:
 
 
 def _retire(work: _Work) -> dict[str, object]:
-    return retire(work.spark, work.lake, little.NAME, work.named("before")).as_json()
+    return retire(work.spark, work.lake, small_stream.NAME, work.named("before")).as_json()
 
 
 _ACTIONS: dict[str, Callable[[_Work], dict[str, object]]] = {
@@ -262,10 +267,10 @@ def request_of(arguments: Arguments) -> Request:
     """The request that the arguments of `replay` stand for; of the little stream by default."""
     fields = arguments["request"]
     assert isinstance(fields, Mapping)
-    return Request.from_json({**Request(little.NAME, "unnamed").as_json(), **fields})
+    return Request.from_json({**Request(small_stream.NAME, "unnamed").as_json(), **fields})
 
 
-def _outcome(outcome: Outcome) -> dict[str, object]:
+def _outcome(outcome: ReplayResult) -> dict[str, object]:
     return {
         "run": outcome.certificate.get("run"),
         "stood": outcome.stood,

@@ -28,8 +28,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capstan import instrumentation as steps
-from capstan.error_translation import told
+from capstan import instrumentation
+from capstan.error_translation import to_capstan_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -167,7 +167,7 @@ def _begin(spark: SparkSession, step: Step) -> threading.Thread:
 
     thread = threading.Thread(target=work, daemon=True)
     # No other action is at work now, but those that wait: whoever gets to the point is this one.
-    with steps.listening(stop.listen):
+    with instrumentation.subscribe(stop.listen):
         thread.start()
         if not stop.there.wait(PATIENCE):
             raise RuntimeError(f"{step} did not get there in time")
@@ -189,7 +189,7 @@ def _result(spark: SparkSession, step: Step) -> dict[str, object]:
         if step.until is None:
             raise
         traceback.print_exc()
-        found = told(error)
+        found = to_capstan_error(error)
         return {"exit": found.exit_code, **found.as_json()}
 
 

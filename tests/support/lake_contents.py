@@ -20,7 +20,7 @@ from capstan.storage.ledger.region_json import region_text
 from capstan.storage.ledger.runs import Step
 from capstan.storage.tape.tape import open_tape
 from capstan.verify import verify
-from tests.support import small_stream as little
+from tests.support import small_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +55,7 @@ def read_by_others(lake: Lake) -> set[str]:
     return names
 
 
-def tape(lake: Lake, name: str = little.NAME) -> dict[str, Rows]:
+def tape(lake: Lake, name: str = small_stream.NAME) -> dict[str, Rows]:
     """All four tables of a tape."""
     paths = lake.stream(name)
     return {
@@ -66,7 +66,7 @@ def tape(lake: Lake, name: str = little.NAME) -> dict[str, Rows]:
     }
 
 
-def feed(lake: Lake, name: str = little.NAME) -> Rows:
+def feed(lake: Lake, name: str = small_stream.NAME) -> Rows:
     """What a tape's batches are made of, whichever checkpoint gave them."""
     found = [json.loads(row) for row in rows(lake.stream(name).feed)]
     return [json.dumps({**row, "checkpoint": bool(row["checkpoint"])}) for row in found]
@@ -89,7 +89,7 @@ def table(lake: Lake, name: str) -> dict[str, object]:
     return {"rows": rows(path), "standing": standing}
 
 
-def require_sound(spark: SparkSession, lake: Lake, name: str = little.NAME) -> None:
+def require_sound(spark: SparkSession, lake: Lake, name: str = small_stream.NAME) -> None:
     """Check that a tape is valid, down to its records."""
     found = verify(spark, lake, open_tape(lake, name), deep=True, remember=False)
     assert found.valid, found
@@ -103,7 +103,7 @@ def require_whole(lake: Lake, fed: Counter[int], place: str) -> None:
         fed: How often each `id` of the little stream was fed.
         place: What the message begins with.
     """
-    tape = lake.stream(little.NAME)
+    tape = lake.stream(small_stream.NAME)
     kept: Counter[int] = Counter()
     for path in (tape.records, tape.late):
         kept.update(pl.read_delta(path)["data"].struct.field("id").to_list())
@@ -119,7 +119,7 @@ def require_published_once(lake: Lake, run: str) -> None:
     assert publishes(lake, history.last.target, run) == 1, steps
     version = (history.certificate or {})["target_version"]
     assert [c.target_version for c in _covered(lake, history.last.target, run)] == [version]
-    assert [claim for claim in claims.alive(lake) if claim.run == run] == []
+    assert [claim for claim in claims.active(lake) if claim.run == run] == []
 
 
 def publishes(lake: Lake, target: str, run: str) -> int:

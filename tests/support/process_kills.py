@@ -19,9 +19,7 @@ from capstan.capture.run import capture
 from capstan.capture.source_reconciliation import compare
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import open_tape
-from tests.support import child_drivers as children
-from tests.support import kafka_topics as clicks
-from tests.support import lake_contents as contents
+from tests.support import child_drivers, kafka_topics, lake_contents
 from tests.support.driver_under_test import Step
 from tests.support.kafka_broker import broker
 from tests.support.spark_cluster import cluster
@@ -54,7 +52,9 @@ def kill_executors(log: Path, script: Sequence[Step], chance: random.Random) -> 
     """
     killed = 0
     with cluster(log / "cluster") as at:
-        child = children.start(log / "driver", script, master=at.url, environment=at.environment())
+        child = child_drivers.start(
+            log / "driver", script, master=at.url, environment=at.environment()
+        )
         try:
             child.wait_for(log / "driver" / "script.json.begun")
             while child.process.poll() is None and killed < EXECUTORS:
@@ -93,7 +93,7 @@ class Topics:
         killed = 0
         with broker(self._folder / "broker", partitions=2) as kafka:
             script = list(self._script(log, kafka.address, first))
-            child = children.start(log / "driver", script)
+            child = child_drivers.start(log / "driver", script)
             try:
                 for sent, captured in zip(script[::2], script[1::2], strict=True):
                     child.wait_for(sent.ended)
@@ -117,10 +117,10 @@ class Topics:
         if not (self._folder / "broker").exists():
             return
         with broker(self._folder / "broker", partitions=2) as kafka:
-            stream = clicks.stream_of(kafka.address, clicks.NAME)
+            stream = kafka_topics.stream_of(kafka.address, kafka_topics.NAME)
             capture(spark, self._lake, stream)
-            contents.require_sound(spark, self._lake, clicks.NAME)
-            found = compare(spark, open_tape(self._lake, clicks.NAME), stream, deep=True)
+            lake_contents.require_sound(spark, self._lake, kafka_topics.NAME)
+            found = compare(spark, open_tape(self._lake, kafka_topics.NAME), stream, deep=True)
         assert found.agrees, found
         assert (found.gone, found.unknown) == (0, 0), found
         assert found.records >= _CLICKS, found

@@ -11,10 +11,10 @@ import polars as pl
 from pyspark.sql import SparkSession
 
 from capstan.capture.run import capture
-from capstan.core.config import Declarations, Target, Transform
+from capstan.core.config import ProjectConfig, Target, Transform
 from capstan.replay.execution.approval import Decision
 from capstan.replay.planning.request import Request
-from capstan.replay.run import Outcome, publish, replay, rollback
+from capstan.replay.run import ReplayResult, publish, replay, rollback
 from capstan.storage import delta
 from capstan.storage.lake import Lake
 from tests.support.sample_streams import NAME, SUM_BY_DAY, Row, declared, lay, little_stream
@@ -32,7 +32,7 @@ class Play:
 
     spark: SparkSession
     lake: Lake
-    declarations: Declarations
+    declarations: ProjectConfig
 
     @classmethod
     def of(
@@ -54,7 +54,7 @@ class Play:
         """A request to replay the stream into a table; `asked` has further fields of it."""
         return Request(NAME, into, **asked)  # type: ignore[arg-type]
 
-    def __call__(self, into: str, **asked: object) -> Outcome:
+    def __call__(self, into: str, **asked: object) -> ReplayResult:
         """Do what is requested."""
         return replay(self.spark, self.lake, self.declarations, self.request(into, **asked))
 
@@ -62,7 +62,7 @@ class Play:
         """The same; the run's name."""
         return str(self(into, **asked).certificate["run"])
 
-    def publish(self, run: str, decision: Decision | None = None) -> Outcome:
+    def publish(self, run: str, decision: Decision | None = None) -> ReplayResult:
         """Publish what a run has staged."""
         return publish(self.spark, self.lake, self.declarations, run, decision)
 

@@ -16,9 +16,9 @@ from pyspark.sql import functions as F
 
 from capstan.core.config import (
     ByColumn,
-    Declarations,
     EventTime,
     LatePolicy,
+    ProjectConfig,
     Source,
     Stream,
     Target,
@@ -111,9 +111,9 @@ def declared(
     stream: Stream,
     transforms: Iterable[Transform] = (SUM_BY_DAY,),
     targets: Mapping[str, Target] | None = None,
-) -> Declarations:
+) -> ProjectConfig:
     """Declarations with one stream."""
-    return Declarations(
+    return ProjectConfig(
         path=Path("streams.yaml"),
         streams={stream.name: stream},
         transforms={transform.name: transform for transform in transforms},

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from capstan.capture.run import capture
-from capstan.core.config import ByKey, Declarations, EventTime, Source, Stream, Transform
+from capstan.core.config import ByKey, EventTime, ProjectConfig, Source, Stream, Transform
 from capstan.maintenance.compaction_policy import Sizes
 from capstan.replay.planning.request import Request
-from capstan.replay.run import Outcome, replay
+from capstan.replay.run import ReplayResult, replay
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import Tape, open_tape
 
@@ -48,7 +48,7 @@ class Sixteen:
     spark: SparkSession
     lake: Lake
     stream: Stream
-    declared: Declarations
+    declared: ProjectConfig
 
     @property
     def tape(self) -> Tape:
@@ -74,7 +74,7 @@ class Sixteen:
         result = capture(self.spark, self.lake, self.stream)
         assert result.fed == result.records
 
-    def replay(self, into: str, **asked: object) -> Outcome:
+    def replay(self, into: str, **asked: object) -> ReplayResult:
         """Replay what is complete."""
         known = {"partial": "follow" not in asked, **asked}
         request = Request(NAME, into, **known)  # type: ignore[arg-type]
@@ -90,7 +90,7 @@ def make(spark: SparkSession, root: Path, days: int) -> Sixteen:
         time=EventTime(column="ts", every=timedelta(hours=1)),
     )
     transforms = {HOURLY.name: HOURLY}
-    declared = Declarations(root / "streams.yaml", {NAME: stream}, transforms, {}, {})
+    declared = ProjectConfig(root / "streams.yaml", {NAME: stream}, transforms, {}, {})
     made = Sixteen(spark, Lake.at(root / "lake"), stream, declared)
     for day in range(days):
         made.lay(day)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from capstan.core.config import Declarations, Replay, Transform
+from capstan.core.config import ProjectConfig, Replay, Transform
 from tests.support.pipeline_samples import REFERENCES
 from tests.support.sample_streams import HOUR, NAME, Row, declared, lay, little_stream
 
@@ -136,7 +136,7 @@ replays:
 """
 
 
-def declarations(folder: Path) -> Declarations:
+def declarations(folder: Path) -> ProjectConfig:
     """What may be captured and replayed: the stream, its pipelines and transforms, a replay of it.
 
     The transform `hourly` is sound, and `wrong` passes no audit; gaps of `filled` can be filled.

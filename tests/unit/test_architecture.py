@@ -209,7 +209,7 @@ TOLD = {
 
 def test_every_point_between_two_writes_is_one_that_a_test_cuts_off_at() -> None:
     sources = "\n".join(module.read_text(encoding="utf-8") for module in MODULES)
-    points = set(re.findall(r'\breached\(\s*f?"([a-z{}.-]+)"', sources))
+    points = set(re.findall(r'\bemit\(\s*f?"([a-z{}.-]+)"', sources))
     # The name of an inserted batch's claim has what it is inserted for.
     points = points - {"{origin}.claim"} | {"rescale.claim", "put-back.claim", "idle.claim"}
     assert points >= TOLD

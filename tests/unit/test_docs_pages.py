@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from capstan.cli.app import app
-from capstan.core.config import load
+from capstan.core.config import load_config
 from tests.support.docs import PAGES, ROOT, anchors, blocks, commands, page
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -112,4 +112,4 @@ def test_the_readme_shows_the_declarations_of_the_configuration(tmp_path: Path) 
     assert shown == blocks(page("configuration"), "yaml")[0]
     path = tmp_path / "streams.yaml"
     path.write_text(shown, encoding="utf-8")
-    assert load(path, lake="/lake").replay("revenue").transform == "revenue"
+    assert load_config(path, lake="/lake").replay("revenue").transform == "revenue"

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 import typer
 
-from capstan import errors
-from capstan import jobs as submit
+from capstan import errors, jobs
 from capstan.airflow.local.__main__ import main as launch
 from capstan.cli.app import _INTERRUPTED, app
-from capstan.core.config import load, models
+from capstan.core.config import load_config, models
 from capstan.interop.timely import codec_of
 from capstan.jobs.main import main as run_app
 from capstan.pipeline import operators
@@ -52,7 +51,7 @@ def test_every_option_of_a_command_is_named(command: str) -> None:
 
 @pytest.mark.parametrize(
     ("program", "run"),
-    [("`make airflow ARGS=...`", launch), ("`spark_apps/*.py`", partial(run_app, submit.verify))],
+    [("`make airflow ARGS=...`", launch), ("`spark_apps/*.py`", partial(run_app, jobs.verify))],
 )
 def test_options_of_a_program_are_those_that_it_has(
     program: str, run: Callable[[Sequence[str]], int], capsys: pytest.CaptureFixture[str]
@@ -163,11 +162,11 @@ def test_its_declarations_can_be_read(tmp_path: Path) -> None:
     example, kafka = blocks(page("configuration"), "yaml")
     path = tmp_path / "streams.yaml"
     path.write_text(example, encoding="utf-8")
-    declared = load(path, lake="/lake")
+    declared = load_config(path, lake="/lake")
     assert list(declared.streams) == ["orders"]
     assert declared.replay("revenue").transform == "revenue"
     path.write_text("streams:\n  clicks:\n" + indent(kafka, "    "), encoding="utf-8")
-    (clicks,) = load(path, lake="/lake").streams.values()
+    (clicks,) = load_config(path, lake="/lake").streams.values()
     assert (clicks.source.format, clicks.workers.by) == ("kafka", "partition")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from capstan import doctor
 from capstan.doctor import Finding, diagnose
-from capstan.errors import Broken
+from capstan.errors import SystemFailureError
 from capstan.spark.java import Java
 
 
@@ -29,7 +29,7 @@ def test_a_machine_that_is_set_up_has_nothing_wrong(tmp_path: Path) -> None:
 
 def test_no_java_is_said_with_how_to_mend_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(_say: object) -> Java:
-        raise Broken("CAP-JAVA", "there is none", "install one")
+        raise SystemFailureError("CAP-JAVA", "there is none", "install one")
 
     monkeypatch.setattr(doctor, "find_java", none)
     assert of(diagnose(None), "Java") == Finding("Java", False, "there is none", "install one")

@@ -6,8 +6,8 @@ import errno
 
 import pytest
 
-from capstan.error_translation import foreseen, reason, told
-from capstan.errors import BadRequest, Broken
+from capstan.error_translation import root_message, to_capstan_error, translate
+from capstan.errors import InvalidRequestError, SystemFailureError
 
 
 class Py4JJavaError(Exception):
@@ -63,7 +63,7 @@ HOLE = (
     ],
 )
 def test_it_has_a_code_and_its_place(error, code, path) -> None:
-    found = told(error, "unused")
+    found = to_capstan_error(error, "unused")
     assert (found.code, found.exit_code) == (f"CAP-{code}", 5)
     assert found.hint not in ("", "unused")
     place = found.fields.get("path")
@@ -78,33 +78,33 @@ def test_it_has_a_code_and_its_place(error, code, path) -> None:
 def test_a_damaged_log_is_told_apart_from_a_damaged_file() -> None:
     log = Py4JJavaError(READING.format("NO_HINT", "/l/_delta_log/04.json", ""))
     file = Py4JJavaError(READING.format("NO_HINT", "/l/p.parquet", ""))
-    assert told(log).message == "the log of a table is damaged: /l/_delta_log/04.json"
-    assert told(file).message == "a file cannot be read: /l/p.parquet"
-    assert "_delta_log" in told(log).hint
-    assert "--deep" in told(file).hint
+    assert to_capstan_error(log).message == "the log of a table is damaged: /l/_delta_log/04.json"
+    assert to_capstan_error(file).message == "a file cannot be read: /l/p.parquet"
+    assert "_delta_log" in to_capstan_error(log).hint
+    assert "--deep" in to_capstan_error(file).hint
 
 
 def test_errors_of_ours_stay_as_they_are() -> None:
-    ours = BadRequest("CAP-NAME", "No space left on device is no name", "choose another")
-    assert told(ours, "unused") is ours
-    assert foreseen(ours) is ours
+    ours = InvalidRequestError("CAP-NAME", "No space left on device is no name", "choose another")
+    assert to_capstan_error(ours, "unused") is ours
+    assert translate(ours) is ours
 
 
 def test_what_nobody_foresaw_is_told_by_its_cause() -> None:
-    assert foreseen(ValueError("what?")) is None
-    found = told(ValueError("\n  what?\nmore"), "ask somebody")
-    assert isinstance(found, Broken)
+    assert translate(ValueError("what?")) is None
+    found = to_capstan_error(ValueError("\n  what?\nmore"), "ask somebody")
+    assert isinstance(found, SystemFailureError)
     assert (found.code, found.message, found.hint) == (
         "CAP-BROKEN",
         "ValueError: what?",
         "ask somebody",
     )
-    assert told(KeyError()).message == "KeyError"
+    assert to_capstan_error(KeyError()).message == "KeyError"
 
 
 def test_frames_of_java_and_python_are_left_out() -> None:
     java = Py4JJavaError("An error occurred while calling o7.save.\n: java.lang.X: no\n\tat a.b(C)")
-    assert reason(java) == "java.lang.X: no"
+    assert root_message(java) == "java.lang.X: no"
     raised = "capstan.errors.Odd: first\n\nDuring handling\nValueError: the last one"
-    assert reason(Py4JJavaError(STREAMING.format(raised))) == "ValueError: the last one"
-    assert reason(ValueError("x" * 1000)) == "x" * 300 + "..."
+    assert root_message(Py4JJavaError(STREAMING.format(raised))) == "ValueError: the last one"
+    assert root_message(ValueError("x" * 1000)) == "x" * 300 + "..."

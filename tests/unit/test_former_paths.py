@@ -10,7 +10,7 @@ import warnings
 
 import pytest
 
-from capstan import former_paths, pipeline
+from capstan import errors, former_paths, pipeline
 from capstan.demo import pipelines as demo
 from capstan.pipeline.registry import Pipelines, registered
 
@@ -46,6 +46,8 @@ def test_what_was_there_is_found(path: str, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_pipeline_of_a_user_is_imported_as_before() -> None:
     made: dict[str, object] = {}
     exec(
+        "from capstan.declare import Declarations, load, transform\n"
+        "from capstan.errors import BadRequest, Held\n"
         "from capstan.dag import TIME, DagBuilder, OperatorSpec, MulticastBuffer\n"
         "from capstan.dag.operators import Window, sum_of\n"
         "from capstan.interop import EventReader\n"
@@ -57,6 +59,7 @@ def test_a_pipeline_of_a_user_is_imported_as_before() -> None:
     assert made["DagBuilder"] is pipeline.DagBuilder
     assert made["KeyedLogic"] is pipeline.KeyedLogic
     assert made["late_carriers"] is demo.late_carriers
+    assert made["BadRequest"] is errors.InvalidRequestError
 
 
 def test_what_was_never_there_is_not_found() -> None:

@@ -15,21 +15,18 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from capstan.capture import classify as domain
+from capstan.capture import classify
 from capstan.capture.source_reconciliation import Compared, Difference
 from capstan.core.protocol import Rule
 from capstan.core.times import Kind, TimeType
-from capstan.interop.kafka import export_topics as topics
+from capstan.interop.kafka import export_topics
 from capstan.interop.kafka.topic_layout import Head
 from capstan.maintenance import run
-from capstan.pipeline.spark import state_rows as keeping
+from capstan.pipeline.spark import state_rows
 from capstan.replay.execution.approval import Decision
-from capstan.replay.output import certificate
-from capstan.replay.output import diff as difference
+from capstan.replay.output import certificate, diff
 from capstan.storage import delta
-from capstan.storage.ledger import findings, tables
-from capstan.storage.ledger import retirements as retired
-from capstan.storage.ledger import side_outputs as aside
+from capstan.storage.ledger import findings, retirements, side_outputs, tables
 from capstan.storage.ledger.coverage import GONE, PUBLISHED, ROLLED_BACK
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import Step
@@ -54,8 +51,8 @@ COLUMNS = {
     "late": schema.late_schema(_TIMES, _PAYLOAD),
     **tables.SCHEMAS,
     "verified": VERIFIED,
-    "aside": aside.ASIDE,
-    "state": from_arrow_schema(pa.schema([("snapshot", pa.string()), *keeping.COLUMNS])),
+    "aside": side_outputs.ASIDE,
+    "state": from_arrow_schema(pa.schema([("snapshot", pa.string()), *state_rows.COLUMNS])),
 }
 
 
@@ -175,7 +172,7 @@ def test_settings_are_named() -> None:
 
 
 def test_late_reasons_are_those_of_the_code() -> None:
-    tree = ast.parse(Path(domain.__file__).read_text(encoding="utf-8"))
+    tree = ast.parse(Path(classify.__file__).read_text(encoding="utf-8"))
     judge = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "judge")
     coded = {
         call.args[1].value
@@ -253,7 +250,7 @@ def test_audit_keys_are_those_of_the_code() -> None:
 def test_difference_keys_are_those_of_the_code() -> None:
     coded = keys_of("replay/output/diff.py", "as_json")
     assert coded <= words(section("Difference"))
-    kinds = set(difference._KINDS.values())
+    kinds = set(diff._KINDS.values())
     assert kinds <= words(section("Difference"))
 
 
@@ -289,7 +286,7 @@ def test_keys_of_maintenance_and_retirement_are_those_of_the_code() -> None:
     coded = keys_of("maintenance/retire.py", "as_json") | {"retired"}
     assert set(names(rows(section("Retirement"), "key"))) == coded
     cells = {row[0].strip("`"): row[2] for row in rows(section("`retired`"), "column")}
-    assert words(cells["state"]) == {state.value for state in retired.State}
+    assert words(cells["state"]) == {state.value for state in retirements.State}
 
 
 def test_source_keys_are_those_of_the_code() -> None:
@@ -300,9 +297,9 @@ def test_source_keys_are_those_of_the_code() -> None:
 
 def test_messages_of_topics_have_the_fields_that_are_written() -> None:
     text = section("18. Recordings in Kafka")
-    columns = set(topics.message(_PAYLOAD).names)
+    columns = set(export_topics.message(_PAYLOAD).names)
     assert columns - {"diff"} <= words(text) | {"updates", "diff"}
-    assert set(names(rows(text, "`kind`"))) == {"progress", "messages", topics.RECORD}
+    assert set(names(rows(text, "`kind`"))) == {"progress", "messages", export_topics.RECORD}
     head = Head("s", "t", 0, _TIMES, "{}", {})
     assert set(json.loads(head.to_text())) <= words(text)
 

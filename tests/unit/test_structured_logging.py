@@ -7,17 +7,24 @@ from datetime import UTC, datetime
 
 import pytest
 
-from capstan.errors import BadRequest, Held
-from capstan.instrumentation import reached
-from capstan.structured_logging import About, Form, line, logging, owns_standard_error, read_form
+from capstan.errors import InvalidRequestError, RangeLockedError
+from capstan.instrumentation import emit
+from capstan.structured_logging import (
+    LogContext,
+    LogFormat,
+    line,
+    logging,
+    owns_standard_error,
+    read_form,
+)
 
 AT = datetime(2024, 6, 1, 12, 30, 5, 250, tzinfo=UTC)
 
 
 def test_a_line_of_json_has_what_it_belongs_to_and_its_facts():
-    about = About("t-0a0a0a0a-1", 2, "flights")
+    about = LogContext("t-0a0a0a0a-1", 2, "flights")
     facts = {"run": "t-0a0a0a0a-1", "cells": 5, "level": "x", "when": AT}
-    text = line(Form.JSON, AT, "info", "replay.audit", about, facts)
+    text = line(LogFormat.JSON, AT, "info", "replay.audit", about, facts)
     assert text.endswith("}\n")
     assert json.loads(text) == {
         "at": "2024-06-01T12:30:05.000250Z",
@@ -34,34 +41,39 @@ def test_a_line_of_json_has_what_it_belongs_to_and_its_facts():
 
 def test_a_line_for_people_leaves_out_what_is_not_known():
     text = line(
-        Form.PLAIN, AT, "info", "capture.events", About(stream="s"), {"fed": 7, "to": "a b"}
+        LogFormat.PLAIN,
+        AT,
+        "info",
+        "capture.events",
+        LogContext(stream="s"),
+        {"fed": 7, "to": "a b"},
     )
     assert text == '12:30:05 INFO capture.events stream=s fed=7 to="a b"\n'
 
 
 def test_whatever_a_fact_says_it_stays_one_line():
-    for form in Form:
-        text = line(form, AT, "error", "CAP-X", About(), {"message": "two\nlines", "hint": ""})
+    for form in LogFormat:
+        text = line(form, AT, "error", "CAP-X", LogContext(), {"message": "two\nlines", "hint": ""})
         assert text.count("\n") == 1
 
 
 def test_what_is_known_stays_until_another_run_begins():
-    about = About().after({"stream": "s", "workers": 3}).after({"run": "a", "attempt": 2})
-    assert about == About("a", 2, "s")
+    about = LogContext().after({"stream": "s", "workers": 3}).after({"run": "a", "attempt": 2})
+    assert about == LogContext("a", 2, "s")
     assert about.after({"run": "a"}) == about
     assert about.after({"cells": 1}) == about
-    assert about.after({"run": "b"}) == About("b", None, "s")
+    assert about.after({"run": "b"}) == LogContext("b", None, "s")
 
 
 def test_points_are_logged_with_the_run_that_was_told_before(tmp_path):
     file = tmp_path / "log"
     where = {"CAPSTAN_LOG": "json", "CAPSTAN_LOG_FILE": str(file)}
     with logging(environment=where) as log:
-        reached("replay.verify", stream="s", workers=2)
-        reached("replay.claim", run="r", attempt=1)
-        reached("replay.staging", run="r")
-        log.failed(Held("CAP-HELD", "another run holds it", "wait", holder="q"))
-    reached("replay.publish", run="r")
+        emit("replay.verify", stream="s", workers=2)
+        emit("replay.claim", run="r", attempt=1)
+        emit("replay.staging", run="r")
+        log.failed(RangeLockedError("CAP-HELD", "another run holds it", "wait", holder="q"))
+    emit("replay.publish", run="r")
     rows = [json.loads(text) for text in file.read_text(encoding="utf-8").splitlines()]
     assert [(r["event"], r["run"], r["attempt"], r["stream"]) for r in rows] == [
         ("replay.verify", None, None, "s"),
@@ -73,13 +85,13 @@ def test_points_are_logged_with_the_run_that_was_told_before(tmp_path):
     assert (rows[-1]["message"], rows[-1]["holder"]) == ("another run holds it", "q")
     # A file goes on where it was.
     with logging(environment=where):
-        reached("capture.events", stream="s")
+        emit("capture.events", stream="s")
     assert len(file.read_text(encoding="utf-8").splitlines()) == 5
 
 
 def test_standard_error_is_where_it_goes_otherwise(capsys):
     with logging(environment={"CAPSTAN_LOG": "plain"}):
-        reached("capture.events", stream="s", fed=1)
+        emit("capture.events", stream="s", fed=1)
     assert capsys.readouterr().err.endswith("INFO capture.events stream=s fed=1\n")
     assert owns_standard_error({"CAPSTAN_LOG": "json"})
     assert not owns_standard_error({"CAPSTAN_LOG": "json", "CAPSTAN_LOG_FILE": "log"})
@@ -88,21 +100,21 @@ def test_standard_error_is_where_it_goes_otherwise(capsys):
 
 def test_nothing_is_logged_unless_it_is_asked_for(capsys):
     with logging(environment={}) as log:
-        reached("capture.events", stream="s")
+        emit("capture.events", stream="s")
     assert log is None
-    with logging(Form.PLAIN, environment={}):
-        reached("capture.events", stream="s")
+    with logging(LogFormat.PLAIN, environment={}):
+        emit("capture.events", stream="s")
     assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_wrong_settings_are_refused(tmp_path):
-    with pytest.raises(BadRequest, match="CAP-SETTING: CAPSTAN_LOG is 'xml'"):
+    with pytest.raises(InvalidRequestError, match="CAP-SETTING: CAPSTAN_LOG is 'xml'"):
         read_form({"CAPSTAN_LOG": "xml"})
     where = {"CAPSTAN_LOG": "json", "CAPSTAN_LOG_FILE": str(tmp_path / "none" / "log")}
-    with pytest.raises(BadRequest, match="CAP-SETTING"), logging(environment=where):
+    with pytest.raises(InvalidRequestError, match="CAP-SETTING"), logging(environment=where):
         pass
 
 
 def test_a_log_that_cannot_be_written_stops_no_work():
     with logging(environment={"CAPSTAN_LOG": "json", "CAPSTAN_LOG_FILE": "/dev/full"}):
-        reached("capture.events", stream="s")
+        emit("capture.events", stream="s")

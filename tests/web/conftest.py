@@ -19,7 +19,7 @@ import pytest
 from capstan.airflow.local import processes
 from capstan.demo.flights import feed
 from capstan.storage.lake import Lake
-from tests.support import lake_contents as contents
+from tests.support import lake_contents
 from tests.support.airflow_api import Rest, until
 from tests.support.browser import browsing, find_browser
 from tests.support.live_airflow import Launched, launch
@@ -194,7 +194,7 @@ class World:
         return [line for line in said if line.strip() and not line.startswith("::")][-1]
 
     def rows(self, table: str) -> list[str]:
-        return contents.rows(self.lake.table(table))
+        return lake_contents.rows(self.lake.table(table))
 
     def versions(self) -> dict[str, int]:
         """The version of every Delta table of the lake."""

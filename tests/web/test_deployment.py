@@ -10,7 +10,7 @@ import pytest
 
 from capstan.demo.flights import feed
 from capstan.storage.ledger.runs import read_histories
-from tests.support import lake_contents as contents
+from tests.support import lake_contents
 from tests.support.airflow_api import until
 from tests.support.docker_deployment import Deployment, deployed
 
@@ -41,7 +41,7 @@ def test_the_main_job_runs_on_what_compose_would_start(tmp_path: Path, database:
         found = at.rest.xcom(REPLAY, run, "replay")
         assert isinstance(found, dict)
         assert (found["published"], found["audit"]["passed"]) == (True, True)
-        assert len(contents.rows(at.lake.table("daily"))) == 6
+        assert len(lake_contents.rows(at.lake.table("daily"))) == 6
         [name] = read_histories(at.lake)
         # Both workers took part in it all, and the form knows what a task has left behind.
         apps = dict(re.findall(r"Registered app capstan (\w+).* ID (\S+)", at.log("spark-master")))

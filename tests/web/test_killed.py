@@ -16,7 +16,7 @@ from pyarrow.dataset import dataset
 
 from capstan.demo.flights import feed
 from capstan.storage.arrow_scan import rows_of
-from tests.support import lake_contents as contents
+from tests.support import lake_contents
 from tests.support.airflow_api import until
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def test_a_replay_whose_app_was_killed_is_tried_again_by_itself(
     assert cut.rows == []
     assert captured.rest.task(REPLAY, cut.run, "replay")["try_number"] == 2
     assert (whole["published"], whole["attempt"]) == (True, 2)
-    contents.require_published_once(captured.lake, str(whole["run"]))
+    lake_contents.require_published_once(captured.lake, str(whole["run"]))
     found = rows_of(captured.lake.table("whole")).to_table().to_pylist()
     told = [
         (row["origin"], row["day"], row["departures"], row["cancelled"], row["delay_minutes"],
@@ -92,7 +92,7 @@ def test_a_replay_killed_once_it_is_published_is_published_once(
     # The first attempt has published, and the second has found that, and said so.
     assert (certificate["published"], certificate["attempt"]) == (True, 1)
     assert captured.rows("killed") == captured.rows("whole") != []
-    contents.require_published_once(captured.lake, str(certificate["run"]))
+    lake_contents.require_published_once(captured.lake, str(certificate["run"]))
     assert not list(Path(captured.lake.staging("")).glob("killed-*/**/*.parquet"))
 
 
@@ -108,7 +108,7 @@ def test_each_other_app_is_killed_in_the_middle_and_done_again(
     captured.approve(waits)
     killed(captured, REPLAY, waits, "publish", published)
     assert captured.rows("steps") == captured.rows("whole") != []
-    contents.require_published_once(captured.lake, name)
+    lake_contents.require_published_once(captured.lake, name)
 
     audited(captured, {name, str(whole["run"])})
     maintained(captured)

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from capstan.airflow.settings import Setting
-from capstan.capture import stall_check as stalled
+from capstan.airflow.settings import Settings
+from capstan.capture import stall_check
 from capstan.core.config import Replay
 from capstan.core.config.names import check_target, did_you_mean, one_of
 from capstan.core.config.validation import read_model
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.replay.planning.plan import Plan, make_plan, target_path
 from capstan.replay.planning.request import Request
 from capstan.replay.preview import Preview, preview
@@ -31,13 +31,13 @@ def read_request(fields: Mapping[str, object]) -> Request:
     """The request that a form or a schedule makes; empty text and empty lists are nothing.
 
     Raises:
-        BadRequest: `CAP-REQUEST` for a key that a request does not have, or a wrong value.
+        InvalidRequestError: `CAP-REQUEST` for a key that a request does not have, or a wrong value.
     """
     known = list(Request.__dataclass_fields__)
     for key in fields:
         if key not in (*known, *OWN_FIELDS):
             problem = f"a replay has no {key[:80]!r}{did_you_mean(key, known)}"
-            raise BadRequest("CAP-REQUEST", problem, f"it has {one_of(known)}", key=key)
+            raise InvalidRequestError("CAP-REQUEST", problem, f"it has {one_of(known)}", key=key)
     given = {
         key: value
         for key, value in fields.items()
@@ -46,7 +46,7 @@ def read_request(fields: Mapping[str, object]) -> Request:
     return read_model(Request, given, "CAP-REQUEST")
 
 
-def resolve(setting: Setting, fields: Mapping[str, object]) -> Request:
+def resolve(setting: Settings, fields: Mapping[str, object]) -> Request:
     """The request that a form or a schedule makes; of a declared replay, as that is declared.
 
     What a run of a declared replay leaves empty of workers, transform, pipeline, sink and keys is
@@ -55,7 +55,7 @@ def resolve(setting: Setting, fields: Mapping[str, object]) -> Request:
     whether it is one of that replay's or not.
 
     Raises:
-        BadRequest: As `read_request`; `CAP-REPLAY` for a replay that is not declared;
+        InvalidRequestError: As `read_request`; `CAP-REPLAY` for a replay that is not declared;
             `CAP-REQUEST` where the fields say otherwise than the declaration.
     """
     asked = read_request(fields)
@@ -82,7 +82,7 @@ def resolve(setting: Setting, fields: Mapping[str, object]) -> Request:
     for name, value in own.items():
         given = getattr(request, name)
         if given != value:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-REQUEST",
                 f"replay {declared.name} has {name} {_told(value)}, not {_told(given)}",
                 "leave it as declared, or choose no declared replay",
@@ -91,11 +91,11 @@ def resolve(setting: Setting, fields: Mapping[str, object]) -> Request:
     return request
 
 
-def approving(setting: Setting, into: str) -> Replay | None:
+def approving(setting: Settings, into: str) -> Replay | None:
     """The declared replay by which a person decides on what is put into a target, if any does.
 
     Raises:
-        BadRequest: `CAP-NAME` for what can be no target.
+        InvalidRequestError: `CAP-NAME` for what can be no target.
     """
     lake, declared = Lake.at(setting.lake), setting.declarations
     approved = [each for each in declared.replays.values() if each.approve]
@@ -122,11 +122,11 @@ def _told(value: object) -> str:
     return "none" if value is None else str(value)
 
 
-def look(setting: Setting, fields: Mapping[str, object]) -> Plan | None:
+def look(setting: Settings, fields: Mapping[str, object]) -> Plan | None:
     """The plan of a request, as far as the index tells it; None while nothing is on tape.
 
     Raises:
-        BadRequest: The request cannot be meant; see `make_plan`.
+        InvalidRequestError: The request cannot be meant; see `make_plan`.
     """
     lake, request = Lake.at(setting.lake), resolve(setting, fields)
     declared = request.stream in setting.declarations.streams
@@ -135,11 +135,11 @@ def look(setting: Setting, fields: Mapping[str, object]) -> Plan | None:
     return make_plan(lake, setting.declarations, request)
 
 
-def foresee(setting: Setting, request: Request) -> Preview:
+def foresee(setting: Settings, request: Request) -> Preview:
     """What a replay would do.
 
     Raises:
-        BadRequest: The request cannot be meant; see `preview`.
+        InvalidRequestError: The request cannot be meant; see `preview`.
     """
     lake = Lake.at(setting.lake)
     lake.require()
@@ -152,7 +152,7 @@ def pinned(found: Preview) -> Request:
     return request if request.follow else replace(request, as_of=found.plan.cut.commit)
 
 
-def begun(setting: Setting, request: Request, kept: object) -> Request | None:
+def begun(setting: Settings, request: Request, kept: object) -> Request | None:
     """What an earlier try had pinned (`kept`), if `request` is the same and that holds its range.
 
     An app that was killed keeps its claim. Only the next attempt of its own run may take that
@@ -166,29 +166,29 @@ def begun(setting: Setting, request: Request, kept: object) -> Request | None:
     lake = Lake.at(setting.lake)
     plan = make_plan(lake, setting.declarations, earlier)
     name = name_run(lake, plan.identity, 1, plan.target).name
-    holds = any(are_of_one(claim.run, name) for claim in claims.alive(lake, plan.target))
+    holds = any(are_of_one(claim.run, name) for claim in claims.active(lake, plan.target))
     return earlier if holds else None
 
 
-def require_moving(setting: Setting, stream: str) -> None:
+def require_moving(setting: Settings, stream: str) -> None:
     """Check that a stream's frontier moves, where it is declared how long it may stand.
 
     Raises:
-        AnswerIsNo: `CAP-STALLED`.
+        CheckFailedError: `CAP-STALLED`.
     """
     declared = setting.declarations.streams.get(stream)
     if declared is not None and declared.stalled_after is not None:
         tape = open_tape(Lake.at(setting.lake), stream)
-        stalled.require_moving(declared, tape, datetime.now(UTC))
+        stall_check.require_moving(declared, tape, datetime.now(UTC))
 
 
-def taped(setting: Setting, streams: Iterable[str]) -> list[str]:
+def taped(setting: Settings, streams: Iterable[str]) -> list[str]:
     """Those of the streams of which something is on tape, in their order."""
     lake = Lake.at(setting.lake)
     return [name for name in streams if is_table(lake.stream(name).events)]
 
 
-def labels_of(setting: Setting, stream: str) -> list[str]:
+def labels_of(setting: Settings, stream: str) -> list[str]:
     """The labels of a stream's workers, by number."""
     tape = open_tape(Lake.at(setting.lake), stream)
     return list(summary.worker_labels(tape, summary.find_cut(tape, None)).values())
@@ -208,7 +208,7 @@ class Auditable:
 
 
 def auditable(
-    setting: Setting, target: str | None, runs: list[str] | None, newest: int | None
+    setting: Settings, target: str | None, runs: list[str] | None, newest: int | None
 ) -> Auditable:
     """What stands in targets, as audits to make.
 
@@ -222,8 +222,8 @@ def auditable(
         newest: How many of each table, the newest; None for all.
 
     Raises:
-        BadRequest: `CAP-TARGET` for a target into which nothing was ever published, and that is
-            not declared; `CAP-RUN` for a run that does not stand.
+        InvalidRequestError: `CAP-TARGET` for a target into which nothing was ever published, and
+            that is not declared; `CAP-RUN` for a run that does not stand.
     """
     lake = Lake.at(setting.lake)
     paths = {str(row["target"]) for row in read_rows(lake, "coverage", ("target",))}
@@ -231,7 +231,7 @@ def auditable(
         path, declared = target_path(lake, setting.declarations, target)
         if declared is None and path not in paths:
             known = [*setting.declarations.targets, *map(short_name, paths)]
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-TARGET",
                 f"no replay has published into {target[:80]!r}{did_you_mean(target, known)}",
                 "see `capstan runs`, or the page's *Tables*",
@@ -242,7 +242,7 @@ def auditable(
     known = [run for each in found.values() for run in each]
     for run in runs or ():
         if run not in known:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-RUN",
                 f"run {run[:80]!r} has published nothing that stands{did_you_mean(run, known)}",
                 "see `capstan runs`",
@@ -257,24 +257,24 @@ def auditable(
     return Auditable(tuple(audits), tuple(left_out))
 
 
-def against(setting: Setting, params: Mapping[str, object]) -> dict[str, object]:
+def against(setting: Settings, params: Mapping[str, object]) -> dict[str, object]:
     """The request of an audit of a table against a stream, as a form asks for it.
 
     Raises:
-        BadRequest: `CAP-REQUEST` where the form asks for runs as well, or names no table; see
-            `plan_against`.
-        NotComplete: `CAP-INCOMPLETE`.
+        InvalidRequestError: `CAP-REQUEST` where the form asks for runs as well, or names no table;
+            see `plan_against`.
+        IncompleteError: `CAP-INCOMPLETE`.
     """
     # It loads Spark's packages, which nothing else here needs.
-    from capstan.replay.standalone_audit import Against, plan_against
+    from capstan.replay.standalone_audit import TableAudit, plan_against
 
     if params.get("runs") or not params.get("target"):
         problem = "a stream is held against one table, and not against runs"
-        raise BadRequest("CAP-REQUEST", problem, "name the table as target, and no runs")
+        raise InvalidRequestError("CAP-REQUEST", problem, "name the table as target, and no runs")
     named = ("stream", "worker_column", "time_column", "columns", "version")
     request = {name: params[name] for name in named if params.get(name) not in (None, "", [])}
     request["table"] = params["target"]
-    asked = read_model(Against, request, "CAP-REQUEST")
+    asked = read_model(TableAudit, request, "CAP-REQUEST")
     plan_against(Lake.at(setting.lake), setting.declarations, asked)
     return request
 

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from capstan.core.config import Declarations, load_sound
+from capstan.core.config import ProjectConfig, load_sound
 from capstan.core.config.yaml_document import read_document
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.spark.project_home import project_home
 
 KEEP = "30 days"
@@ -28,7 +28,7 @@ KEEP = "30 days"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class Settings:
     """Where Capstan works, and what is declared.
 
     Attributes:
@@ -44,7 +44,7 @@ class Setting:
 
     lake: str
     streams: Path
-    declarations: Declarations
+    declarations: ProjectConfig
     work: Path
     pool: str
     connection: str
@@ -56,12 +56,12 @@ class Setting:
         """The folder of the apps that are submitted."""
         return project_home() / "spark_apps"
 
-    def misdeclared(self, place: Sequence[str], problem: str) -> BadRequest:
+    def misdeclared(self, place: Sequence[str], problem: str) -> InvalidRequestError:
         """The error for a declaration that Airflow cannot carry out: file, line and key."""
         return read_document(self.streams).error(tuple(place), problem, "mend the declaration")
 
 
-def read_setting(dag_file: str | Path) -> Setting:
+def read_setting(dag_file: str | Path) -> Settings:
     """Read the environment and the declaration file; no lake is opened.
 
     Args:
@@ -76,7 +76,7 @@ def read_setting(dag_file: str | Path) -> Setting:
     lake = lake.rstrip("/") if "://" in lake else str(Path(lake).absolute())
     home = os.environ.get("AIRFLOW_HOME") or str(Path.home() / "airflow")
     work = Path(os.environ.get("CAPSTAN_WORK") or Path(home) / "capstan").absolute()
-    return Setting(
+    return Settings(
         lake,
         streams,
         load_sound(streams, lake=lake),

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from capstan.audit.row_view import place_of
 from capstan.audit.table_shape import Shape
 from capstan.core.times.region import Region
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import Cut, Tape
 
 MOST = 20_000
@@ -30,7 +30,7 @@ def promised(
     """The cells that the tape's index promises a table of this shape; None where it has many."""
     kept = like.times_for(tape.time_type)
     found: dict[Place, Content] = {}
-    events = summary.messages(tape, cut, workers, region)
+    events = index.messages(tape, cut, workers, region)
     for number, each in enumerate(events):
         if number == MOST:
             return None

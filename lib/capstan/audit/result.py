@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from capstan.core.times import TimeType
-from capstan.errors import AnswerIsNo
+from capstan.errors import CheckFailedError
 
 # Per coordinate its value; None where the table does not keep it, or has NULL there.
 CellTime = tuple[int | None, ...]
@@ -155,7 +155,7 @@ class Audit:
             where: What was audited, for the message.
 
         Raises:
-            AnswerIsNo: `CAP-AUDIT`, saying how many cells differ and where the first is;
+            CheckFailedError: `CAP-AUDIT`, saying how many cells differ and where the first is;
                 `CAP-CHECK` where nothing differs, and rows do not meet a declared check.
         """
         if self.passed:
@@ -163,7 +163,7 @@ class Audit:
         if not self.differing:
             self._require_checks(where)
         counts = ", ".join(f"{count} {kind}" for kind, count in self.totals.items() if count)
-        raise AnswerIsNo(
+        raise CheckFailedError(
             "CAP-AUDIT",
             f"{where}: {self.differing} of {self.cells} cells differ ({self.kind} audit), "
             f"first at {self.first}" + (f"; {counts}" if counts else ""),
@@ -178,7 +178,7 @@ class Audit:
     def _require_checks(self, where: str) -> None:
         first, *others = self.failed_checks
         more = f"; so do {', '.join(check.name for check in others)}" if others else ""
-        raise AnswerIsNo(
+        raise CheckFailedError(
             "CAP-CHECK",
             f"{where}: check {first.name} ({first.rule}) fails for {first.failing} of "
             f"{self.records} rows{more}",

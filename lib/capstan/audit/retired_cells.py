@@ -49,19 +49,21 @@ def lost_differences(bad: DataFrame, expected: str, actual: str, limit: int) -> 
     ).first()
     assert totals is not None
     findings = tuple(
-        Finding(cell.worker, cell.time, cell.kind, told(cell.expected), told(cell.actual))
+        Finding(
+            cell.worker, cell.time, cell.kind, to_finding(cell.expected), to_finding(cell.actual)
+        )
         for cell in sample_cells(bad, expected, actual, limit)
     )
     return RowDifferences({name: n or 0 for name, n in totals.asDict().items()}, findings)
 
 
-def told(side: tuple[int, ...]) -> dict[str, object]:
+def to_finding(side: tuple[int, ...]) -> dict[str, object]:
     """What a finding says of one side of a cell."""
     records, h1, h2 = side
     return {"records": records, "fingerprint": [h1, h2]}
 
 
-def together(one: RowDifferences, other: RowDifferences) -> RowDifferences:
+def merge(one: RowDifferences, other: RowDifferences) -> RowDifferences:
     """The differences of both."""
     totals = {name: one.totals[name] + other.totals[name] for name in one.totals}
     return RowDifferences(totals, (*one.findings, *other.findings))

@@ -33,7 +33,7 @@ from capstan.audit.row_diff import row_text
 from capstan.audit.row_view import View, place_of, time_of
 from capstan.core.config.row_checks import Check, Limit, Range
 from capstan.core.config.sql_rules import moment_problem
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.spark.clock_literals import moment_in
 from capstan.storage.tape.fingerprint import row_hashes
 from capstan.storage.tape.region_sql import quoted
@@ -77,7 +77,8 @@ def prepare(checks: Sequence[Check], frame: DataFrame) -> tuple[Prepared, ...]:
     """Put checks in terms of a frame's columns; no job runs.
 
     Raises:
-        BadRequest: `CAP-CHECK-COLUMN` for a check that does not fit the columns, naming it.
+        InvalidRequestError: `CAP-CHECK-COLUMN` for a check that does not fit the columns, naming
+            it.
     """
     return tuple(_prepared(check, f"c{i}", frame) for i, check in enumerate(checks))
 
@@ -134,9 +135,11 @@ def _literal(check: Check, limit: Limit, kind: DataType) -> Column:
     raise _misfit(check, f"column {name} is {kind.simpleString()}, and its bound {of}")
 
 
-def _misfit(check: Check, what: str, hint: str = "mend the check in streams.yaml") -> BadRequest:
+def _misfit(
+    check: Check, what: str, hint: str = "mend the check in streams.yaml"
+) -> InvalidRequestError:
     problem = f"check {check.title} does not fit what is put out: {what}"
-    return BadRequest("CAP-CHECK-COLUMN", problem, hint, check=check.title)
+    return InvalidRequestError("CAP-CHECK-COLUMN", problem, hint, check=check.title)
 
 
 def tallied(

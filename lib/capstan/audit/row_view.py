@@ -70,7 +70,7 @@ def table_view(
         workers: Labels by worker number, needed where the worker's column is a label.
 
     Raises:
-        BadRequest: `CAP-AUDIT-COLUMNS` for a time column that cannot hold its coordinate.
+        InvalidRequestError: `CAP-AUDIT-COLUMNS` for a time column that cannot hold its coordinate.
     """
     times: list[Column] = []
     for column, coordinate in zip(shape.times_for(time_type), time_type.coordinates, strict=True):

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from capstan.audit import cells
-from capstan.audit import in_process_cells as few
+from capstan.audit import cells, in_process_cells
 from capstan.audit.float_tolerance import Close, beyond
 from capstan.audit.result import Audit, Near
-from capstan.audit.retired_cells import is_lost, lost_differences, together
+from capstan.audit.retired_cells import is_lost, lost_differences, merge
 from capstan.audit.row_checks import Prepared
 from capstan.audit.row_diff import RowDifferences, Side, row_differences, within
 from capstan.audit.scope import NO_ROWS, AuditScope, Found, OnTape, measures, results_in
@@ -61,7 +60,7 @@ def audit_copy(
             as well; only which of its rows differ cannot be told.
 
     Raises:
-        BadRequest: `CAP-RETIRED` when records that were deleted are needed;
+        InvalidRequestError: `CAP-RETIRED` when records that were deleted are needed;
             `CAP-AUDIT-COLUMNS` when the table has no column of the stream, or one of
             another type, or a time column that cannot hold the stream's times;
             `CAP-CHECK-COLUMN` for a check that does not fit the table.
@@ -96,8 +95,10 @@ class _CopySides:
     def copy(self) -> Audit:
         """The table's cells against the index; the records are read only where they differ."""
         scope, stored, counted = self.scope, self._stored(), measures(self.checks)
-        promised = few.promised(scope.tape, scope.cut, scope.workers, scope.region, self.shape)
-        equal = few.totals_if_equal(promised, stored, tuple(counted))
+        promised = in_process_cells.promised(
+            scope.tape, scope.cut, scope.workers, scope.region, self.shape
+        )
+        equal = in_process_cells.totals_if_equal(promised, stored, tuple(counted))
         if equal is not None:
             met = results_in(self.checks, self._table.view, equal)
             return scope.passed("copy", equal["cells"], equal["table"], met)
@@ -114,7 +115,7 @@ class _CopySides:
             rows = self._rows_in(kept)
             if self.retired:
                 told = lost_differences(bad.where(lost), "events", "table", self.scope.limit)
-                rows = together(rows, told)
+                rows = merge(rows, told)
             found = Found(
                 cells=totals["cells"],
                 differing=totals["bad"],
@@ -219,9 +220,9 @@ def audit_computed(
         close: Columns that are compared within a tolerance, in cells whose fingerprints differ.
 
     Raises:
-        BadRequest: `CAP-AUDIT-COLUMNS` when stored and computed output have no column in common,
-            or one of different types, or a key is not a data column; `CAP-CHECK-COLUMN` for a
-            check that does not fit the output.
+        InvalidRequestError: `CAP-AUDIT-COLUMNS` when stored and computed output have no column in
+            common, or one of different types, or a key is not a data column; `CAP-CHECK-COLUMN` for
+            a check that does not fit the output.
     """
     scope = AuditScope(spark, tape, cut, workers, region, limit, checks)
     prepared = scope.prepared(frame)

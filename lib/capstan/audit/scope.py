@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from capstan.audit import cells
-from capstan.audit import result as report
+from capstan.audit import cells, result
 from capstan.audit.cells import CellDifference
 from capstan.audit.result import TAPE, Audit, CheckResult, Finding
-from capstan.audit.retired_cells import told
+from capstan.audit.retired_cells import to_finding
 from capstan.audit.row_checks import Prepared, prepare, results
 from capstan.audit.row_diff import RowDifferences
 from capstan.audit.row_view import View, table_view, tape_view
@@ -96,7 +95,14 @@ class AuditScope:
     def failed(self, kind: str, found: Found) -> Audit:
         """The answer where cells differ."""
         on_tape = [
-            Finding(cell.worker, cell.time, cell.kind, told(cell.expected), told(cell.actual), TAPE)
+            Finding(
+                cell.worker,
+                cell.time,
+                cell.kind,
+                to_finding(cell.expected),
+                to_finding(cell.actual),
+                TAPE,
+            )
             for cell in found.tape.sample
         ]
         first = next(iter((*found.tape.sample, *found.table)))
@@ -108,7 +114,7 @@ class AuditScope:
             findings=(*on_tape, *found.rows.findings)[: self.limit],
             records=found.records,
             totals={**found.rows.totals, TAPE: found.tape.differing},
-            first=report.place(self.tape.time_type, first.worker, first.time),
+            first=result.place(self.tape.time_type, first.worker, first.time),
             checks=found.checks,
         )
 

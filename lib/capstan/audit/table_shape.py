@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from capstan.core.times import Kind, TimeType
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.storage.tape.region_sql import quoted
 
 WORKER = "_worker"
@@ -59,7 +59,7 @@ class Shape:
         """One expression or None per coordinate of `time_type`.
 
         Raises:
-            BadRequest: `CAP-AUDIT-COLUMNS` for another number of expressions.
+            InvalidRequestError: `CAP-AUDIT-COLUMNS` for another number of expressions.
         """
         times = self.times or (None,) * len(time_type.coordinates)
         if len(times) != len(time_type.coordinates):
@@ -91,8 +91,8 @@ def shape_of(
         payload: The stream's own columns.
 
     Raises:
-        BadRequest: `CAP-AUDIT-COLUMNS` when a named column is not there, or a time column cannot
-            hold the stream's times.
+        InvalidRequestError: `CAP-AUDIT-COLUMNS` when a named column is not there, or a time column
+            cannot hold the stream's times.
     """
     for name in (worker, time, *(columns or ())):
         if name is not None and name not in schema.names:
@@ -130,7 +130,7 @@ def check_time(place: str, kind: DataType, wanted: Kind) -> None:
     """Check that a column holds a coordinate's values without loss.
 
     Raises:
-        BadRequest: `CAP-AUDIT-COLUMNS`, naming the column `place`.
+        InvalidRequestError: `CAP-AUDIT-COLUMNS`, naming the column `place`.
     """
     if not isinstance(kind, _HOLDS[wanted]):
         raise columns_error(
@@ -144,8 +144,9 @@ def common_fields(
     """The fields of `promised` that `names` picks, each of which `stored` has as well.
 
     Raises:
-        BadRequest: `CAP-AUDIT-COLUMNS` when no column is named, one is missing on a side, or has
-            another type there; integers and floats may differ in width, decimals in precision.
+        InvalidRequestError: `CAP-AUDIT-COLUMNS` when no column is named, one is missing on a side,
+            or has another type there; integers and floats may differ in width, decimals in
+            precision.
     """
     if not names:
         raise columns_error("the table has no column in common with what it should hold")
@@ -169,9 +170,9 @@ def stored_fields(fields: Iterable[StructField], stored: StructType) -> list[Str
     return [stored[field.name] for field in fields]
 
 
-def columns_error(what: str) -> BadRequest:
+def columns_error(what: str) -> InvalidRequestError:
     """The error for a table whose columns do not fit what is asked of it."""
-    return BadRequest(
+    return InvalidRequestError(
         "CAP-AUDIT-COLUMNS",
         what,
         "name the table's columns with --worker-column, --time-column and --columns",

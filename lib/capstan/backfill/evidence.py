@@ -29,7 +29,7 @@ from capstan.storage.ledger.region_json import parse_region
 from capstan.storage.ledger.retirements import boxes_of
 from capstan.storage.ledger.runs import History, Step, read_histories
 from capstan.storage.ledger.tables import read_rows
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ def extent(plan: Plan) -> tuple[int, int] | None:
             ends = pc.min_max(values)
             pair = pa.array([ends["min"].as_py(), ends["max"].as_py()], values.type)
             struct = pa.StructArray.from_arrays([pair], [coordinate.name])
-            found += [time[0] for time in summary.arrow_times(struct, own)]
+            found += [time[0] for time in index.arrow_times(struct, own)]
     return (min(found), max(found)) if found else None
 
 
@@ -188,7 +188,7 @@ def beginnings(plan: Plan) -> dict[int, Antichain]:
         updates = batch.column("updates")
         flat = pc.list_flatten(updates)
         owners = pc.take(batch.column("worker"), pc.list_parent_indices(updates)).to_pylist()
-        times = summary.arrow_times(pc.struct_field(flat, "time"), time_type)
+        times = index.arrow_times(pc.struct_field(flat, "time"), time_type)
         diffs = pc.struct_field(flat, "diff").to_pylist()
         for worker, time, diff in zip(owners, times, diffs, strict=True):
             held[worker].update(time, diff)

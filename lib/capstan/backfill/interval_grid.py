@@ -11,7 +11,7 @@ from croniter import CroniterError, croniter
 
 from capstan.core.config import format_duration, parse_duration
 from capstan.core.times import Kind
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 Every = timedelta | int
 """The length of an interval: a number where times are BIGINT, elsewhere a length of time."""
@@ -67,7 +67,7 @@ class Scheduled:
         schedule: `@daily`, or a cron of five fields.
 
     Raises:
-        BadRequest: `CAP-SCHEDULE` when it names no moment.
+        InvalidRequestError: `CAP-SCHEDULE` when it names no moment.
     """
 
     schedule: str
@@ -76,7 +76,7 @@ class Scheduled:
         try:
             self.after(0)
         except (CroniterError, OverflowError) as error:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-SCHEDULE",
                 f"{self.schedule!r} cuts no range into intervals: {error}",
                 "say how long an interval is with --every",
@@ -99,7 +99,7 @@ def parse_every(text: str, kind: Kind) -> Every:
     """The length of an interval as a person writes it: `6 hours`, or `100` where times are BIGINT.
 
     Raises:
-        BadRequest: `CAP-EVERY` when it is none.
+        InvalidRequestError: `CAP-EVERY` when it is none.
     """
     try:
         return int(text) if kind is Kind.BIGINT else parse_duration(text)
@@ -129,8 +129,8 @@ def grids(
         anchor: Where an interval begins.
 
     Raises:
-        BadRequest: `CAP-EVERY` for a length that is none of this kind, or no multiple of the grain;
-            `CAP-SCHEDULE` for a schedule that names no moment.
+        InvalidRequestError: `CAP-EVERY` for a length that is none of this kind, or no multiple of
+            the grain; `CAP-SCHEDULE` for a schedule that names no moment.
     """
     if every is not None:
         return [Even(_length(kind, every, grain), anchor)]
@@ -156,8 +156,8 @@ def _length(kind: Kind, every: Every, grain: timedelta | None) -> int:
     return every // unit
 
 
-def _not_a_length(said: str) -> BadRequest:
-    return BadRequest(
+def _not_a_length(said: str) -> InvalidRequestError:
+    return InvalidRequestError(
         "CAP-EVERY",
         f"an interval cannot be that long: {said}",
         "such as '1 day' or '6 hours'; 100 where times are numbers",
@@ -168,13 +168,13 @@ def cut(grid: Grid, since: int, until: int) -> list[tuple[int, int]]:
     """The intervals of a range, in order: the first and the last may be cut short by its ends.
 
     Raises:
-        BadRequest: `CAP-INTERVALS` when there are more than `MOST`.
+        InvalidRequestError: `CAP-INTERVALS` when there are more than `MOST`.
     """
     ends = []
     for end in _beginnings(grid, since, until):
         ends.append(end)
         if len(ends) > MOST:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-INTERVALS",
                 f"the range has more than {MOST:,} intervals",
                 "ask for less with --since and --until, or for longer ones with --every",

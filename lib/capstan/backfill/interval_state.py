@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from capstan.backfill.evidence import Evidence, extent
 from capstan.backfill.interval import Interval, State
-from capstan.backfill.region_owner import Verdict, Written, judge
+from capstan.backfill.region_owner import RegionOwner, Written, judge
 from capstan.core.times import Antichain, Box
 from capstan.core.times.region import Region
 from capstan.replay.planning.plan import Plan
@@ -16,7 +16,7 @@ from capstan.storage.ledger.claims import Scope
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class IntervalClassifier:
     """What it takes to tell the state of an interval.
 
     Attributes:
@@ -77,14 +77,14 @@ class Judge:
             tuple(dict.fromkeys(said for v in missing.values() for said in v.changes)),
         )
 
-    def _verdicts(self, region: Region, near: Sequence[Written]) -> dict[int, Verdict]:
+    def _verdicts(self, region: Region, near: Sequence[Written]) -> dict[int, RegionOwner]:
         """By worker that can have records in the region, what stands there of it."""
         minimum, last = self.plan.time_type.minimum, region.box.until[-1]
         reach = Box.everything(self.plan.tape.time_type)
         reach = Box(reach.since, (*reach.until[:-1], last)) if self.plan.piped else region.box
-        found: dict[int, Verdict] = {}
+        found: dict[int, RegionOwner] = {}
         # Most often all workers were written by the same runs.
-        known: dict[tuple[int, ...], Verdict] = {}
+        known: dict[tuple[int, ...], RegionOwner] = {}
         for worker in self.plan.workers:
             if reach.is_complete(self.beginnings[worker]):
                 continue
@@ -109,7 +109,7 @@ class Judge:
         return tuple(self.plan.workers[worker] for worker in workers)
 
 
-def judged(judging: Judge, cuts: Sequence[tuple[int, int]]) -> tuple[Interval, ...]:
+def judged(judging: IntervalClassifier, cuts: Sequence[tuple[int, int]]) -> tuple[Interval, ...]:
     """The intervals with these bounds, which are adjacent and in order."""
     starts, ends = [since for since, _ in cuts], [until for _, until in cuts]
     near: list[list[Written]] = [[] for _ in cuts]
@@ -123,7 +123,7 @@ def judged(judging: Judge, cuts: Sequence[tuple[int, int]]) -> tuple[Interval, .
     return tuple(judging.interval(*one, wrote) for one, wrote in zip(cuts, near, strict=True))
 
 
-def whole_target(judging: Judge) -> tuple[Interval, ...]:
+def whole_target(judging: IntervalClassifier) -> tuple[Interval, ...]:
     """The one interval of a target that keeps no time: all that is complete."""
     plan = judging.plan
     recorded = extent(plan)

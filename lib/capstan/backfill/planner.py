@@ -9,14 +9,14 @@ from enum import StrEnum
 from capstan.backfill.interval import Interval, State
 from capstan.backfill.interval_grid import parse_every
 from capstan.backfill.survey import Survey, bound_text, survey
-from capstan.core.config import Declarations, Mode, check_name
-from capstan.errors import BadRequest
+from capstan.core.config import Mode, ProjectConfig, check_name
+from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import open_tape
 
 
-class What(StrEnum):
+class BackfillMode(StrEnum):
     """Which intervals are replayed: only complete ones, and none that waits for a decision."""
 
     GAPS = "gaps"
@@ -37,10 +37,10 @@ class Order(StrEnum):
 
 
 _STATES = {
-    What.GAPS: frozenset({State.GAP, State.CHANGED, State.FAILED}),
-    What.STALE: frozenset({State.STALE}),
-    What.FAILED: frozenset({State.FAILED}),
-    What.ALL: frozenset(State) - {State.INCOMPLETE, State.RETIRED, State.WAITING},
+    BackfillMode.GAPS: frozenset({State.GAP, State.CHANGED, State.FAILED}),
+    BackfillMode.STALE: frozenset({State.STALE}),
+    BackfillMode.FAILED: frozenset({State.FAILED}),
+    BackfillMode.ALL: frozenset(State) - {State.INCOMPLETE, State.RETIRED, State.WAITING},
 }
 
 
@@ -68,7 +68,7 @@ class Backfill:
     since: str | None = None
     until: str | None = None
     every: str | None = None
-    what: What = What.GAPS
+    what: BackfillMode = BackfillMode.GAPS
     order: Order = Order.OLDEST
     chunk: int | None = None
     as_of: int | None = None
@@ -80,18 +80,18 @@ class Backfill:
     def __post_init__(self) -> None:
         check_name("replay", self.replay)
         if self.chunk is not None and self.chunk < 1:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-CHUNK",
                 f"a run cannot have {self.chunk} intervals",
                 "give 1 or more, or leave it out for one run over each stretch",
             )
 
 
-def surveyed(lake: Lake, declarations: Declarations, asked: Backfill) -> Survey:
+def surveyed(lake: Lake, declarations: ProjectConfig, asked: Backfill) -> Survey:
     """The survey of a backfill's range, without a JVM.
 
     Raises:
-        BadRequest: As `survey`.
+        InvalidRequestError: As `survey`.
     """
     every = None
     if asked.every is not None:
@@ -118,7 +118,7 @@ def propose(found: Survey, asked: Backfill) -> list[Request]:
     first run is the one that was cut off.
 
     Raises:
-        BadRequest: `CAP-APPEND` when rows would be appended that may stand there already;
+        InvalidRequestError: `CAP-APPEND` when rows would be appended that may stand there already;
             `CAP-ORDER` when older rows would be merged over newer ones.
     """
     chosen = [each for each in found.intervals if each.state in _STATES[asked.what]]
@@ -131,7 +131,7 @@ def propose(found: Survey, asked: Backfill) -> list[Request]:
     if asked.order is Order.OLDEST or len(requests) < 2:
         return requests
     if found.plan.request.mode is Mode.MERGE:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-ORDER",
             f"replay {asked.replay} merges, and newest first an older row would win over a newer "
             "one of its key",
@@ -144,10 +144,10 @@ def propose(found: Survey, asked: Backfill) -> list[Request]:
 def _check_append(found: Survey, asked: Backfill, chosen: Sequence[Interval]) -> None:
     if found.plan.request.mode is not Mode.APPEND:
         return
-    standing = asked.what in (What.STALE, What.ALL)
+    standing = asked.what in (BackfillMode.STALE, BackfillMode.ALL)
     for each in chosen:
         if standing or each.partly:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-APPEND",
                 f"replay {asked.replay} appends, and rows from {each.since} to before {each.until} "
                 f"stand already: {', '.join(each.runs) or 'see its runs'}",
@@ -177,9 +177,9 @@ def _stretches(
 def _workers(found: Survey, asked: Backfill, each: Interval) -> tuple[str, ...] | None:
     """Whom to play: those who lack something, where the target can tell workers apart."""
     labels = list(found.plan.workers.values())
-    lacking = each.stale if asked.what is What.STALE else each.missing
+    lacking = each.stale if asked.what is BackfillMode.STALE else each.missing
     apart = found.plan.layout.worker is not None and len(set(labels)) == len(labels)
-    if asked.what is What.ALL or not apart or lacking == each.workers:
+    if asked.what is BackfillMode.ALL or not apart or lacking == each.workers:
         return found.declared.workers
     return lacking
 

@@ -39,7 +39,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RegionOwner:
     """What stands in a region.
 
     Attributes:
@@ -57,7 +57,7 @@ class Verdict:
     changes: tuple[str, ...] = ()
 
 
-def judge(region: Region, minimum: Time, written: Sequence[Written]) -> Verdict:
+def judge(region: Region, minimum: Time, written: Sequence[Written]) -> RegionOwner:
     """Tell what of a region was written; where writers overlap, the later one counts.
 
     Args:
@@ -81,7 +81,7 @@ def judge(region: Region, minimum: Time, written: Sequence[Written]) -> Verdict:
     runs = tuple(dict.fromkeys(each.run for each in winners))
     changes = tuple(dict.fromkeys(written[i].changed for i in sorted(changed)))
     stale = any(not each.current for each in winners)
-    return Verdict(covered and not changed, bool(winners), stale, runs, changes)
+    return RegionOwner(covered and not changed, bool(winners), stale, runs, changes)
 
 
 def _last(time: Time, written: Sequence[Written]) -> tuple[int | None, set[int]]:

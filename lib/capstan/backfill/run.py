@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capstan import error_translation as breakage
+from capstan import error_translation
 from capstan.backfill.planner import Backfill, propose, surveyed
 from capstan.backfill.survey import Survey
-from capstan.core.config import Declarations
+from capstan.core.config import ProjectConfig
 from capstan.errors import CapstanError
-from capstan.instrumentation import reached
+from capstan.instrumentation import emit
 from capstan.replay.planning.request import Request
-from capstan.replay.run import Outcome, replay
+from capstan.replay.run import ReplayResult, replay
 from capstan.storage.lake import Lake
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _OF_OUTCOME = ("run", "records", "target_version", "published", "stood")
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class RunResult:
     """What became of one replay of a backfill.
 
     Attributes:
@@ -32,7 +32,7 @@ class Ran:
     """
 
     request: Request
-    outcome: Outcome | None = None
+    outcome: ReplayResult | None = None
     error: CapstanError | None = None
 
     def as_json(self) -> dict[str, object]:
@@ -61,7 +61,7 @@ class Backfilled:
     asked: Backfill
     survey: Survey
     proposed: tuple[Request, ...]
-    ran: tuple[Ran, ...] = ()
+    ran: tuple[RunResult, ...] = ()
 
     @property
     def error(self) -> CapstanError | None:
@@ -70,7 +70,7 @@ class Backfilled:
 
     def as_json(self) -> dict[str, object]:
         """The backfill as `--json` prints it; `counts` are of the intervals as they were before."""
-        told = [*self.ran, *map(Ran, self.proposed[len(self.ran) :])]
+        told = [*self.ran, *map(RunResult, self.proposed[len(self.ran) :])]
         outcomes = [each.outcome for each in self.ran if each.outcome is not None]
         about = {key: value for key, value in self.survey.as_json().items() if key != "intervals"}
         return {
@@ -87,18 +87,18 @@ class Backfilled:
         }
 
 
-def prepare(lake: Lake, declarations: Declarations, asked: Backfill) -> Backfilled:
+def prepare(lake: Lake, declarations: ProjectConfig, asked: Backfill) -> Backfilled:
     """What a backfill would do, without a JVM and without changing anything.
 
     Raises:
-        BadRequest: As `survey` and `propose`.
+        InvalidRequestError: As `survey` and `propose`.
     """
     found = surveyed(lake, declarations, asked)
     return Backfilled(asked, found, tuple(propose(found, asked)))
 
 
 def backfill(
-    spark: SparkSession, lake: Lake, declarations: Declarations, asked: Backfill
+    spark: SparkSession, lake: Lake, declarations: ProjectConfig, asked: Backfill
 ) -> Backfilled:
     """Carry out a backfill; what stands already is not done again.
 
@@ -107,19 +107,19 @@ def backfill(
     runs that were done before.
 
     Raises:
-        BadRequest: As `survey` and `propose`, before anything is changed.
+        InvalidRequestError: As `survey` and `propose`, before anything is changed.
     """
     return carry_out(spark, lake, declarations, prepare(lake, declarations, asked))
 
 
 def carry_out(
-    spark: SparkSession, lake: Lake, declarations: Declarations, prepared: Backfilled
+    spark: SparkSession, lake: Lake, declarations: ProjectConfig, prepared: Backfilled
 ) -> Backfilled:
     """Run what `prepare` has proposed; nothing of a dry run."""
-    asked, ran = prepared.asked, list[Ran]()
+    asked, ran = prepared.asked, list[RunResult]()
     for request in () if asked.dry_run else prepared.proposed:
         ran.append(_run(spark, lake, declarations, request))
-        reached(
+        emit(
             "backfill.run",
             replay=asked.replay,
             number=len(ran),
@@ -131,9 +131,13 @@ def carry_out(
     return Backfilled(asked, prepared.survey, prepared.proposed, tuple(ran))
 
 
-def _run(spark: SparkSession, lake: Lake, declarations: Declarations, request: Request) -> Ran:
+def _run(
+    spark: SparkSession, lake: Lake, declarations: ProjectConfig, request: Request
+) -> RunResult:
     try:
-        return Ran(request, replay(spark, lake, declarations, request))
+        return RunResult(request, replay(spark, lake, declarations, request))
     except Exception as error:
         # What is already done has to be told also when Spark itself gives up.
-        return Ran(request, error=breakage.told(error, "give the same command again"))
+        return RunResult(
+            request, error=error_translation.to_capstan_error(error, "give the same command again")
+        )

@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from capstan.backfill.evidence import beginnings, extent, gather
 from capstan.backfill.interval import Interval, State
 from capstan.backfill.interval_grid import Every, Grid, cut, grids
-from capstan.backfill.interval_state import Judge, judged, whole_target
-from capstan.core.config import Declarations, Mode, Replay
+from capstan.backfill.interval_state import IntervalClassifier, judged, whole_target
+from capstan.core.config import Mode, ProjectConfig, Replay
 from capstan.core.times import Box, Coordinate, Kind, TimeType
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.replay.planning.plan import Plan, make_plan
 from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake
@@ -67,7 +67,7 @@ class Survey:
 
 def intervals(
     lake: Lake,
-    declarations: Declarations,
+    declarations: ProjectConfig,
     replay: str,
     *,
     every: Every | None = None,
@@ -81,7 +81,7 @@ def intervals(
 
 def survey(
     lake: Lake,
-    declarations: Declarations,
+    declarations: ProjectConfig,
     replay: str,
     *,
     every: Every | None = None,
@@ -109,8 +109,8 @@ def survey(
         as_of: The cut; None for the newest.
 
     Raises:
-        BadRequest: `CAP-REPLAY` for a replay that is not declared; `CAP-EVERY` for a length that
-            does not fit; `CAP-INTERVALS` when there are too many; and as `make_plan`.
+        InvalidRequestError: `CAP-REPLAY` for a replay that is not declared; `CAP-EVERY` for a
+            length that does not fit; `CAP-INTERVALS` when there are too many; and as `make_plan`.
     """
     declared = declarations.replay(replay)
     tape = open_tape(lake, declared.stream)
@@ -133,13 +133,13 @@ def survey(
     )
     plan = make_plan(lake, declarations, request)
     if plan.axes[-1] != len(tape.time_type.coordinates) - 1:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-INTERVALS",
             f"intervals are cut in {coordinate.name}, and pipeline {request.pipeline} has another "
             "coordinate for its time",
             "replay its ranges with `capstan replay`",
         )
-    judging = Judge(plan, gather(lake, plan), beginnings(plan))
+    judging = IntervalClassifier(plan, gather(lake, plan), beginnings(plan))
     found = whole_target(judging) if _whole(plan) else judged(judging, _cut(plan, declared, every))
     return Survey(declared, plan, found)
 
@@ -165,7 +165,7 @@ def _declared(coordinate: Coordinate, bound: datetime | int | None) -> int | Non
 def _given(time_type: TimeType, text: str | None) -> int | None:
     *outer, last = Box.bound_of_text(time_type, text)
     if any(value is not None for value in outer):
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-TIME",
             f"intervals are cut in {time_type.names[-1]} alone, and {str(text)[:80]!r} bounds more",
             f"give a bound of {time_type.names[-1]}",

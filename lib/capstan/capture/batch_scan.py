@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from capstan.capture import classify as domain
+from capstan.capture import classify
 from capstan.core.config import MOST_WORKERS, ByColumn, ByKey, ByPartition, EventTime, Stream
 from capstan.storage.tape.feed import Consumed
 
@@ -45,11 +45,11 @@ class Survey:
         most = max(known, default=None)
         if self.greatest is None:
             return True
-        return most is not None and self.greatest <= most + domain.micros(time.max_ahead)
+        return most is not None and self.greatest <= most + classify.micros(time.max_ahead)
 
     def has_none_late(self, frontiers: Collection[int]) -> bool:
         """Whether no record of a worker can be before any of the event times that workers hold."""
-        return self.least is None or self.least >= max(frontiers, default=domain.NEVER)
+        return self.least is None or self.least >= max(frontiers, default=classify.NEVER)
 
 
 def survey(
@@ -72,7 +72,7 @@ def survey(
     by_label = prepared.where("label IS NOT NULL AND raw IS NULL").groupBy("label")
     own = F.lit(None).cast("bigint")
     if isinstance(stream.time, EventTime):
-        own = domain.truncated(F.col("at"), stream.time)
+        own = classify.truncated(F.col("at"), stream.time)
     found = by_label.agg(F.min(own).alias("least"), F.max(own).alias("greatest"))
     # One more than there can be is too many, however many there are.
     rows = found.limit(max(MOST_WORKERS, len(known)) + 1).collect()

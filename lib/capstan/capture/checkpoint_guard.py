@@ -12,7 +12,7 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.storage import arrow_writer, delta
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import (
@@ -53,11 +53,11 @@ class Checkpoint:
         return self.base + self.shift + batch
 
 
-def reserve(tape: Tape) -> Checkpoint:
+def validate(tape: Tape) -> Checkpoint:
     """Check the tape's checkpoint and return it; a new tape gets one.
 
     Raises:
-        BadRequest: `CAP-CHECKPOINT` when it is gone, is another one, or is an older copy.
+        InvalidRequestError: `CAP-CHECKPOINT` when it is gone, is another one, or is an older copy.
     """
     known = _known(tape)
     identity = _identity(tape)
@@ -122,11 +122,11 @@ def transaction(tape: Tape, identity: str, batch: int) -> Txn:
     return Txn(f"capture:{tape.name}:{identity}", batch)
 
 
-def require_whole(tape: Tape, what: str) -> None:
+def require_no_partial_batch(tape: Tape, what: str) -> None:
     """Check that no micro-batch is half done.
 
     Raises:
-        BadRequest: `CAP-HALF-DONE`, saying that `what` has to wait.
+        InvalidRequestError: `CAP-HALF-DONE`, saying that `what` has to wait.
     """
     known = _known(tape)
     # Its late rows come before its events, and do not make it whole.
@@ -140,9 +140,9 @@ def require_whole(tape: Tape, what: str) -> None:
         raise half_done(tape, what)
 
 
-def half_done(tape: Tape, what: str) -> BadRequest:
+def half_done(tape: Tape, what: str) -> InvalidRequestError:
     """The error of work that has to wait until a micro-batch has ended as it began."""
-    return BadRequest(
+    return InvalidRequestError(
         "CAP-HALF-DONE",
         f"stream {tape.name}: {what} has to wait, its last micro-batch is half done",
         f"finish it with `capstan capture {tape.name}` as it was declared before",
@@ -188,8 +188,8 @@ def _last(tape: Tape, log: str) -> int:
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
-def _refused(tape: Tape, what: str) -> BadRequest:
-    return BadRequest(
+def _refused(tape: Tape, what: str) -> InvalidRequestError:
+    return InvalidRequestError(
         "CAP-CHECKPOINT",
         f"stream {tape.name}: the checkpoint at {tape.paths.checkpoint} {what}",
         "put the right one back from a copy; or, if the source now offers only what is not on "

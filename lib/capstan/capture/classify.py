@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from capstan import error_translation as breakage
+from capstan import error_translation
 from capstan.capture import raw_text
 from capstan.capture.column_names import require_names
 from capstan.capture.source import file_path
@@ -28,7 +28,7 @@ from capstan.core.config import (
 )
 from capstan.core.config.sql_rules import moment_problem
 from capstan.core.times import Coordinate, Kind, TimeType
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.spark.clock_literals import moment_in
 from capstan.storage.tape.fingerprint import row_hashes
 from capstan.storage.tape.region_sql import quoted
@@ -50,7 +50,7 @@ _MINUTES_ALONE = r"^(\s*[+-]?\d{4,6}-\d{1,2}-\d{1,2}[T ]\d{1,2}:\d{1,2})(?![:\d]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """What a micro-batch is judged by.
 
     Attributes:
@@ -111,10 +111,10 @@ def prepare(frame: DataFrame, stream: Stream) -> DataFrame:
     try:
         return whole.select(*columns)
     except AnalysisException as error:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-SOURCE",
             f"stream {stream.name}: Spark does not take the source's columns as they are: "
-            f"{breakage.reason(error)}",
+            f"{error_translation.root_message(error)}",
             "give them other types or names where they come from",
             stream=stream.name,
         ) from error
@@ -126,7 +126,7 @@ def event_time(stream: Stream, rows: DataFrame) -> Column:
     Null in the epoch domain, and where the declared column or expression gives no time for a row.
 
     Raises:
-        BadRequest: `CAP-TIME-COLUMN` when the column is not there or is not a time, or the
+        InvalidRequestError: `CAP-TIME-COLUMN` when the column is not there or is not a time, or the
             expression cannot be computed from these columns.
     """
     if isinstance(stream.time, EpochTime):
@@ -152,7 +152,7 @@ def _declared_time(stream: Stream, time: EventTime, rows: DataFrame) -> tuple[Co
         name = time.column or ""
         kinds = {field.name: field.dataType.typeName() for field in rows.schema.fields}
         if kinds.get(name) not in _TIMES:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-TIME-COLUMN",
                 f"stream {stream.name}: time.column {name} is "
                 f"{kinds.get(name, 'not in the source')}",
@@ -166,15 +166,16 @@ def _declared_time(stream: Stream, time: EventTime, rows: DataFrame) -> tuple[Co
         found = rows.select("*", own.alias("_at"), own.try_cast("timestamp"))
         kind = found.schema["_at"].dataType.typeName()
     except PySparkException as error:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-TIME-COLUMN",
-            f"stream {stream.name}: time.expression cannot be computed: {breakage.reason(error)}",
+            f"stream {stream.name}: time.expression cannot be computed: "
+            f"{error_translation.root_message(error)}",
             "give SQL over the source's columns that is a TIMESTAMP, a DATE or a STRING",
             stream=stream.name,
         ) from error
     moment = moment_in(time.expression, found)
     if moment is not None:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-TIME-COLUMN",
             f"stream {stream.name}: time.expression {moment_problem(moment)}",
             "write the time itself, as TIMESTAMP '2024-01-01 00:00:00'",
@@ -212,7 +213,7 @@ def _key_worker(frame: DataFrame, stream: Stream) -> Column:
 
 def _column(frame: DataFrame, stream: Stream, name: str) -> Column:
     if name not in frame.columns:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-COLUMN",
             f"stream {stream.name}: workers are taken from column {name}, which the source lacks",
             f"its columns: {', '.join(frame.columns)}",
@@ -221,7 +222,7 @@ def _column(frame: DataFrame, stream: Stream, name: str) -> Column:
     return F.col(quoted(name))
 
 
-def judge(frame: DataFrame, stream: Stream, limits: Limits) -> DataFrame:
+def judge(frame: DataFrame, stream: Stream, limits: BatchLimits) -> DataFrame:
     """Give each prepared row its time, and a reason where it may not go on tape.
 
     Args:

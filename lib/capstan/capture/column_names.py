@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from capstan.core.config import Stream
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 # What Delta keeps out of names, of fields within fields too.
 _REFUSED = frozenset(" ,;{}()\n\t=")
@@ -20,13 +20,13 @@ def require_names(stream: Stream, payload: StructType) -> None:
     """Check that a tape can have columns of these names; in any case, as names differ for Spark.
 
     Raises:
-        BadRequest: `CAP-COLUMN`, naming the column, and what is in the way.
+        InvalidRequestError: `CAP-COLUMN`, naming the column, and what is in the way.
     """
     own = [(name, "Capstan uses that name itself") for name in payload.names if _is_reserved(name)]
     problems = [*own, *problems_of(payload)]
     if problems:
         column, problem = problems[0]
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-COLUMN",
             f"stream {stream.name}: the source has a column {column!r}: {problem}",
             "rename it in the source; or capture a table or files that give it another name",

@@ -20,10 +20,9 @@ from urllib.parse import unquote
 
 from pyarrow import fs
 
-from capstan.capture import consumed_offsets as consumed
-from capstan.capture import path_patterns as globs
+from capstan.capture import consumed_offsets, path_patterns
 from capstan.core.config import Source
-from capstan.errors import BadRequest, CapstanError
+from capstan.errors import CapstanError, InvalidRequestError
 from capstan.storage.arrow_scan import read_columns
 from capstan.storage.lake import is_table, list_files
 from capstan.storage.tape.tape import Tape
@@ -102,14 +101,19 @@ class Listing:
         That is so for a source that is none of files, and for a place that Arrow does not reach.
 
         Raises:
-            BadRequest: `CAP-SOURCE` for a folder that a symbolic link leads back to from within.
+            InvalidRequestError: `CAP-SOURCE` for a folder that a symbolic link leads back to from
+                within.
         """
         if source.path is None or source.format.lower() not in FILES:
             return None
-        folder = globs.fixed_part(source.path) if globs.is_glob(source.path) else source.path
+        folder = (
+            path_patterns.fixed_part(source.path)
+            if path_patterns.is_glob(source.path)
+            else source.path
+        )
         root, rule = path_of(folder if ":/" in folder else str(Path(folder).absolute())), None
         if folder != source.path:
-            rule = globs.rule_of(
+            rule = path_patterns.rule_of(
                 f"{root.rstrip('/')}/{source.path.removeprefix(folder).lstrip('/')}"
             )
         if Path(root).is_absolute() and Path(root).is_dir():
@@ -207,7 +211,7 @@ def seen_files(tape: Tape) -> Read:
 
     How large they were it does not say.
     """
-    found = consumed.logged_files(tape.paths.checkpoint)
+    found = consumed_offsets.logged_files(tape.paths.checkpoint)
     return {path_of(path): File(None, modified) for path, modified in found}
 
 
@@ -235,7 +239,7 @@ def require_none_renamed(listing: Listing, seen: Read, tape: Tape) -> None:
         tape: The tape, which is asked only where a file may be one of those that are gone.
 
     Raises:
-        BadRequest: `CAP-RENAMED`, naming both.
+        InvalidRequestError: `CAP-RENAMED`, naming both.
     """
     fresh = {path: file for path, file in listing.files.items() if path not in seen}
     gone = {path for path in seen if path not in listing.files}
@@ -248,7 +252,7 @@ def require_none_renamed(listing: Listing, seen: Read, tape: Tape) -> None:
     for path, file in fresh.items():
         before = before_by_file.get(file)
         if before is not None:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-RENAMED",
                 f"stream {tape.name}: {listing.inside(path)} is {listing.inside(before)} under "
                 "another name, of the same size and time of change, and that was captured already",
@@ -272,7 +276,7 @@ def _passed(
     options = {name.lower(): value for name, value in source.options.items()}
     # Said of a folder with partitions it would be without effect.
     flat = options.get("recursivefilelookup", "").lower() == "false" and not listing.partitioned
-    named = globs.rule_of(options.get("pathglobfilter", "*"))
+    named = path_patterns.rule_of(options.get("pathglobfilter", "*"))
     for path, file in listing.files.items():
         names = listing.below(path)
         if _FOLDERS_OF_WRITERS.intersection(names) or _MARKS.fullmatch(names[-1]):
@@ -299,7 +303,7 @@ def _require_no_loop(folder: str, above: frozenset[str] = frozenset()) -> None:
     """Check that no folder leads back to itself: it would be read again and again, without end."""
     here = realpath(folder)
     if here in above:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-SOURCE",
             f"{folder} is a link to a folder that it lies in: its files would be read again and "
             "again",

@@ -19,10 +19,10 @@ from pyarrow import orc, parquet
 from pyspark.errors import AnalysisException
 from pyspark.sql.types import StringType, StructField, StructType
 
-from capstan import error_translation as breakage
+from capstan import error_translation
 from capstan.capture.file_listing import Listing
 from capstan.core.config import Stream
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.storage.lake import open_file, read_head
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ def columns_of(
         known: The columns that are on tape; None before the first capture.
 
     Raises:
-        BadRequest: `CAP-SCHEMA`, naming the file, the column, and both types.
-        Broken: `CAP-NO-ACCESS` for a file that may not be read.
+        InvalidRequestError: `CAP-SCHEMA`, naming the file, the column, and both types.
+        SystemFailureError: `CAP-NO-ACCESS` for a file that may not be read.
     """
     schema = stream.source.schema
     declared = None if schema is None else StructType.fromDDL(schema)
@@ -134,7 +134,11 @@ class _Files:
             except AnalysisException as error:
                 # Of all types of Parquet it is those of nanoseconds that Spark does not know.
                 fine = next((each for each in footer if "[ns" in str(each.type)), None)
-                said = breakage.reason(error) if fine is None else f"{fine.name} as {fine.type}"
+                said = (
+                    error_translation.root_message(error)
+                    if fine is None
+                    else f"{fine.name} as {fine.type}"
+                )
                 what = f"has columns that Spark does not take: {said}"
                 self._refuse(path, what, "" if fine is None else fine.name, _NOT_TAKEN)
 
@@ -187,7 +191,7 @@ class _Files:
 
     def _refuse(self, path: str, what: str, column: str, hint: str = _WRITE_ANEW) -> NoReturn:
         file = self.listing.inside(path)
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-SCHEMA",
             f"stream {self.stream.name}: the file {file} {what}",
             hint,
@@ -203,7 +207,7 @@ def _footer(read: Callable[[pa.NativeFile], pa.Schema], place: str) -> pa.Schema
         with open_file(place) as opened:
             return read(opened).remove_metadata()
     except (OSError, pa.ArrowException) as error:
-        known = breakage.foreseen(error)
+        known = error_translation.translate(error)
         if known is not None and known.code != "CAP-DAMAGED":
             raise known from error
         return None

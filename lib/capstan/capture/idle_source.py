@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 from pyarrow import dataset
 
-from capstan.capture import classify as domain
+from capstan.capture import classify
 from capstan.capture.in_process_events import numbered
 from capstan.capture.progress_events import CLOSING, Statement, moved
 from capstan.capture.roster import OpenWorker, Roster
 from capstan.capture.stall_check import moments
 from capstan.core.config import EventTime, Stream
 from capstan.core.times import Time
-from capstan.instrumentation import reached
+from capstan.instrumentation import emit
 from capstan.storage import delta
 from capstan.storage.arrow_scan import read_columns
 from capstan.storage.data_files import files_between
-from capstan.storage.tape.feed import Claim
+from capstan.storage.tape.feed import BatchEntry
 from capstan.storage.tape.tape import Tape, append_few_events, newest_cut
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def detail_of(tape: Tape, stream: Stream, now: datetime) -> dict[str, object] | 
     time = stream.time
     if not isinstance(time, EventTime) or time.idle_after is None or time.lateness is None:
         return None
-    bound = domain.watermark(time, domain.since_epoch(now - time.idle_after), domain.NEVER)
+    bound = classify.watermark(time, classify.since_epoch(now - time.idle_after), classify.NEVER)
     roster = Roster.load(tape, newest_cut(tape))
     behind = [worker for worker in roster.workers if worker.held[-1] < bound]
     if not behind:
@@ -54,7 +54,7 @@ def detail_of(tape: Tape, stream: Stream, now: datetime) -> dict[str, object] | 
     return {"workers": idle, "event": bound} if idle else None
 
 
-def carry_out(_: SparkSession, tape: Tape, claim: Claim) -> None:
+def carry_out(_: SparkSession, tape: Tape, claim: BatchEntry) -> None:
     """Move idle workers on, in one commit: the batch of this claim."""
     cut = newest_cut(tape)
     roster = Roster.load(tape, cut)
@@ -82,7 +82,7 @@ def carry_out(_: SparkSession, tape: Tape, claim: Claim) -> None:
     )
     note = {"stream": tape.name, "batch": claim.batch, "idle": len(numbers)}
     append_few_events(tape, events, cut.commit + 1, note)
-    reached("idle.events", stream=tape.name, workers=len(numbers))
+    emit("idle.events", stream=tape.name, workers=len(numbers))
 
 
 def _busy_since(tape: Tape, moment: datetime) -> set[int]:

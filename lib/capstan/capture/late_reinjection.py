@@ -16,12 +16,12 @@ from pyspark.sql import functions as F
 
 from capstan.capture.progress_events import numbered_events
 from capstan.capture.roster import Roster
-from capstan.errors import Broken
-from capstan.instrumentation import reached
+from capstan.errors import SystemFailureError
+from capstan.instrumentation import emit
 from capstan.storage import delta
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.tape import feed
-from capstan.storage.tape.feed import Claim
+from capstan.storage.tape.feed import BatchEntry
 from capstan.storage.tape.fingerprint import record_hashes, row_hashes
 from capstan.storage.tape.schema import payload_of
 from capstan.storage.tape.tape import Tape, append_events, newest_cut, stored_payload
@@ -51,22 +51,23 @@ class PutBack:
     left: Mapping[str, int]
 
 
-def carry_out(spark: SparkSession, tape: Tape, claim: Claim) -> None:
+def carry_out(spark: SparkSession, tape: Tape, claim: BatchEntry) -> None:
     """Put the late records of earlier batches on tape, in one commit: the batch of this claim.
 
     Raises:
-        Broken: `CAP-FEED` where not as many are stored as the claim says; none is on tape then.
+        SystemFailureError: `CAP-FEED` where not as many are stored as the claim says; none is on
+            tape then.
     """
     cut = newest_cut(tape)
     roster = Roster.load(tape, cut)
     rows = _rows(spark, tape, roster, feed.put_back_before(tape, cut), claim.batch)
     delta.append(rows, tape.paths.records, txn=Txn(f"late:{tape.name}", claim.batch))
-    reached("put-back.records", stream=tape.name, batch=claim.batch)
+    emit("put-back.records", stream=tape.name, batch=claim.batch)
     stored = spark.read.format("delta").load(tape.paths.records).where(f"batch = {claim.batch}")
     # The commit of events cannot be taken back: it waits until all of them are there.
     records = stored.count()
     if records != claim.detail["records"]:
-        raise Broken(
+        raise SystemFailureError(
             "CAP-FEED",
             f"stream {tape.name}: {claim.detail['records']} late records are to be put back, and "
             f"{records} are there to be",
@@ -91,7 +92,7 @@ def carry_out(spark: SparkSession, tape: Tape, claim: Claim) -> None:
     )
     note = {"stream": tape.name, "batch": claim.batch, "put-back": True}
     append_events(tape, events, cut.commit + 1, note)
-    reached("put-back.events", stream=tape.name, batch=claim.batch, records=records)
+    emit("put-back.events", stream=tape.name, batch=claim.batch, records=records)
 
 
 def _rows(spark: SparkSession, tape: Tape, roster: Roster, since: int, batch: int) -> DataFrame:

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from capstan.core.config import Stream
 from capstan.core.times import TimeType
-from capstan.errors import AnswerIsNo
+from capstan.errors import CheckFailedError
 from capstan.storage import delta
 from capstan.storage.arrow_scan import read_columns
 from capstan.storage.data_files import files_between
@@ -58,11 +58,11 @@ def refuse_any(stream: Stream, judged: DataFrame) -> None:
     """Check that nothing came late, for a stream whose policy is `fail`.
 
     Raises:
-        AnswerIsNo: `CAP-LATE`, before anything of the micro-batch is written.
+        CheckFailedError: `CAP-LATE`, before anything of the micro-batch is written.
     """
     found = judged.where("reason = 'late'").count()
     if found:
-        raise AnswerIsNo(
+        raise CheckFailedError(
             "CAP-LATE",
             f"stream {stream.name}: {found} records came after their time was complete",
             "its declaration says `late: fail`; nothing of this micro-batch was captured. Allow "

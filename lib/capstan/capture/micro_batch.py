@@ -14,24 +14,20 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from capstan.capture import checkpoint_guard as checkpoint
-from capstan.capture import classify as domain
-from capstan.capture import late_rows as lateness
-from capstan.capture import raw_text
+from capstan.capture import checkpoint_guard, classify, late_rows, raw_text
 from capstan.capture.batch_scan import Survey, survey
 from capstan.capture.consumed_offsets import begun_at, most_rows
 from capstan.capture.in_process_events import Cells
 from capstan.capture.progress_events import CLOSING, numbered_events
 from capstan.capture.roster import Roster
 from capstan.core.config import EventTime, Stream
-from capstan.errors import Broken
-from capstan.instrumentation import reached
+from capstan.errors import SystemFailureError
+from capstan.instrumentation import emit
 from capstan.spark.session import FEW_ROWS, interpreting
 from capstan.storage import delta
 from capstan.storage.idempotent_write import Txn
-from capstan.storage.tape import feed
-from capstan.storage.tape import index as summary
-from capstan.storage.tape.feed import Claim
+from capstan.storage.tape import feed, index
+from capstan.storage.tape.feed import BatchEntry
 from capstan.storage.tape.fingerprint import row_hashes
 from capstan.storage.tape.schema import payload_of, records_schema
 from capstan.storage.tape.tape import Tape, append_events, append_few_events
@@ -49,7 +45,7 @@ class BatchResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class WriteStats:
     """What was seen while records were written.
 
     Attributes:
@@ -80,7 +76,7 @@ class MicroBatch:
 
     stream: Stream
     tape: Tape
-    claim: Claim
+    claim: BatchEntry
 
     @property
     def number(self) -> int:
@@ -107,15 +103,15 @@ class MicroBatch:
         judged = self._judged(prepared, roster, found)
         held = [worker.held[-1] for worker in roster.workers]
         if self.stream.late == "fail" and not (found and found.has_none_late(held)):
-            lateness.refuse_any(self.stream, judged)
-        feed.claim(self.tape, self.claim)
-        reached("capture.claim", batch=self.number)
+            late_rows.refuse_any(self.stream, judged)
+        feed.register_batch(self.tape, self.claim)
+        emit("capture.claim", batch=self.number)
         roster.write_down(self.tape, fresh)
-        reached("capture.workers", batch=self.number)
+        emit("capture.workers", batch=self.number)
         seen = self._write_records(judged)
-        reached("capture.records", batch=self.number)
+        emit("capture.records", batch=self.number)
         late = {} if seen is not None and seen.refused == 0 else self._write_late(judged)
-        reached("capture.late", batch=self.number)
+        emit("capture.late", batch=self.number)
         if seen is not None and seen.fed != seen.written + sum(late.values()):
             raise self._uneven(seen.fed, seen.written + sum(late.values()))
         stored = self._stored(prepared.sparkSession, payload_of(prepared.schema), seen)
@@ -127,11 +123,11 @@ class MicroBatch:
             assert self.claim.number is not None
             begun = begun_at(self.tape.paths.checkpoint, self.claim.number)
             if not (found and found.has_none_ahead(time, roster.seen, begun)):
-                ahead = domain.ahead_from(prepared, time, roster.seen, begun)
-        limits = domain.Limits(self.number, ahead)
-        return domain.judge(roster.assign(prepared, self.stream), self.stream, limits)
+                ahead = classify.ahead_from(prepared, time, roster.seen, begun)
+        limits = classify.BatchLimits(self.number, ahead)
+        return classify.judge(roster.assign(prepared, self.stream), self.stream, limits)
 
-    def _write_records(self, judged: DataFrame) -> Seen | None:
+    def _write_records(self, judged: DataFrame) -> WriteStats | None:
         """Write what goes on tape; None where an earlier try of the micro-batch has written it."""
         metrics = Observation()
         figures = (
@@ -153,19 +149,23 @@ class MicroBatch:
         written = int(commit.metrics["numOutputRows"])
         # Where Spark can tell that no row goes on tape, it reads none, and observes nothing.
         found = metrics.get if written else judged.agg(*figures).collect()[0].asDict()
-        return Seen(commit.version, found["fed"], found["refused"], written, found["greatest"])
+        return WriteStats(
+            commit.version, found["fed"], found["refused"], written, found["greatest"]
+        )
 
     def _write_late(self, judged: DataFrame) -> dict[str, int]:
         text = self.stream.source.format.lower() in raw_text.FORMATS
-        rows = lateness.rows(judged, self.number, self.tape.time_type, text=text)
+        rows = late_rows.rows(judged, self.number, self.tape.time_type, text=text)
         delta.append(rows, self.tape.paths.late, txn=self._txn, merge_schema=True)
-        return lateness.count(self.tape, self.number)
+        return late_rows.count(self.tape, self.number)
 
     @property
     def _txn(self) -> Txn:
-        return checkpoint.transaction(self.tape, str(self.claim.checkpoint), self.number)
+        return checkpoint_guard.transaction(self.tape, str(self.claim.checkpoint), self.number)
 
-    def _stored(self, spark: SparkSession, payload: StructType, seen: Seen | None) -> DataFrame:
+    def _stored(
+        self, spark: SparkSession, payload: StructType, seen: WriteStats | None
+    ) -> DataFrame:
         """What is stored of this batch: `_worker`, `_time`, `_at` and two content hashes a row."""
         path, schema = self.tape.paths.records, records_schema(self.tape.time_type, payload)
         files = [] if seen is None else delta.added_files(path, seen.version)
@@ -182,11 +182,11 @@ class MicroBatch:
         # An earlier try may have written them before the source gained a column: null, it is not in
         # the hash of a row, and with the next batch it is in the table.
         h1, h2 = row_hashes(payload_of(stored.schema).fields)
-        at = F.unix_micros(domain.event_time(self.stream, rows)).alias("_at")
+        at = F.unix_micros(classify.event_time(self.stream, rows)).alias("_at")
         return rows.select("_worker", "_time", at, h1.alias("_h1"), h2.alias("_h2"))
 
     def _greatest(
-        self, stored: DataFrame, roster: Roster, seen: Seen | None, few: Cells | None
+        self, stored: DataFrame, roster: Roster, seen: WriteStats | None, few: Cells | None
     ) -> dict[int, int | None]:
         """Per worker the event time in microseconds that its watermark may count from."""
         time = self.stream.time
@@ -200,7 +200,7 @@ class MicroBatch:
         return {row["_worker"]: row["at"] for row in found}
 
     def _commit(
-        self, stored: DataFrame, roster: Roster, seen: Seen | None, late: Mapping[str, int]
+        self, stored: DataFrame, roster: Roster, seen: WriteStats | None, late: Mapping[str, int]
     ) -> BatchResult:
         if not roster.workers:
             return BatchResult(self.number, sum(late.values()), 0, late, roster)
@@ -222,15 +222,15 @@ class MicroBatch:
         else:
             frame = numbered_events(stored, self.tape, statements, positions, **numbers)
             version = append_events(self.tape, frame, commit, note)
-            events, records = summary.added_counts(self.tape, version)
+            events, records = index.added_counts(self.tape, version)
         if seen is not None and records != seen.written:
             raise self._uneven(seen.written, records)
         fed = records + sum(late.values())
-        reached("capture.events", batch=self.number, fed=fed, records=records, late=dict(late))
+        emit("capture.events", batch=self.number, fed=fed, records=records, late=dict(late))
         return BatchResult(self.number, fed, records, late, after.written(commit, events))
 
-    def _uneven(self, given: int, stored: int) -> Broken:
-        return Broken(
+    def _uneven(self, given: int, stored: int) -> SystemFailureError:
+        return SystemFailureError(
             "CAP-FEED",
             f"stream {self.tape.name}: of batch {self.number} {given} rows were fed, and {stored} "
             "are stored",

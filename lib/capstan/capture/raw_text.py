@@ -16,7 +16,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from capstan.capture.file_listing import Listing
 from capstan.core.config import Source
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.storage.tape.region_sql import quoted
 
 COLUMN = "capstan's raw text"
@@ -37,13 +37,13 @@ def of_others(inferred: StructType, known: StructType | None) -> StructType:
         known: The columns on tape: one that has been captured as a column stays one.
 
     Raises:
-        BadRequest: `CAP-MALFORMED` when there is no other column.
+        InvalidRequestError: `CAP-MALFORMED` when there is no other column.
     """
     if known is not None and _SPARKS in known.names:
         return inferred
     rest = StructType([field for field in inferred.fields if field.name != _SPARKS])
     if inferred.fields and not rest.fields:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-MALFORMED",
             "no record of the source's files parses, so that it has no columns",
             "see whether source.format is theirs; or give source.schema in streams.yaml",

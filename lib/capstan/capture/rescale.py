@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from capstan.capture.in_process_events import numbered
 from capstan.capture.progress_events import CLOSING, OPENING, Statement, moved
 from capstan.capture.roster import Roster, number_of_next
-from capstan.errors import BadRequest
-from capstan.instrumentation import reached
-from capstan.storage.tape.feed import Claim
+from capstan.errors import InvalidRequestError
+from capstan.instrumentation import emit
+from capstan.storage.tape.feed import BatchEntry
 from capstan.storage.tape.tape import Tape, append_few_events, change_settings, newest_cut
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ def require_declared(name: str, settings: Mapping[str, object], rescale: int | N
         rescale: The number that was asked for; None to change none.
 
     Raises:
-        BadRequest: `CAP-RESCALE`.
+        InvalidRequestError: `CAP-RESCALE`.
     """
     now = _count(settings)
     if rescale is not None and now != rescale:
         declared = "workers that are not by key" if now is None else f"{now} workers"
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-RESCALE",
             f"stream {name} is to be rescaled to {rescale} workers, and is declared with "
             f"{declared}",
@@ -50,13 +50,14 @@ def wanted_count(tape: Tape, settings: Mapping[str, object], rescale: int | None
     """The number of workers to rescale to; None where there is nothing to rescale.
 
     Raises:
-        BadRequest: `CAP-RESCALE` when the declaration changes the number, and nobody asked for it.
+        InvalidRequestError: `CAP-RESCALE` when the declaration changes the number, and nobody asked
+            for it.
     """
     was, now = _count(tape.settings), _count(settings)
     if was is None or now is None or was == now or with_count(settings, was) != _fixed(tape):
         return None
     if rescale is None:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-RESCALE",
             f"stream {tape.name} has {was} workers, and is declared with {now}",
             f"`capstan capture {tape.name} --rescale {now}` closes the old workers and opens "
@@ -68,11 +69,11 @@ def wanted_count(tape: Tape, settings: Mapping[str, object], rescale: int | None
     return now
 
 
-def carry_out(_: SparkSession, tape: Tape, claim: Claim) -> None:
+def carry_out(_: SparkSession, tape: Tape, claim: BatchEntry) -> None:
     """Close the open workers and open new ones, in one commit: the batch of this claim."""
     count, cut = int(str(claim.detail["count"])), newest_cut(tape)
     change_settings(tape, with_all(tape.settings, count))
-    reached("rescale.settings", stream=tape.name, workers=count)
+    emit("rescale.settings", stream=tape.name, workers=count)
     first = int(str(claim.detail["first"]))
     # Also those that a batch which was cut off has left to open; not the new ones of this rescale.
     old = Roster.load(tape, cut).before(first)
@@ -80,7 +81,7 @@ def carry_out(_: SparkSession, tape: Tape, claim: Claim) -> None:
     new = Roster(cut.commit, old.minimum, (), first, old.seen).opened_at(old.frontier, fresh)
     if number_of_next(tape) == first:
         new.write_down(tape, fresh)
-    reached("rescale.workers", stream=tape.name)
+    emit("rescale.workers", stream=tape.name)
     statements: list[Statement] = [
         (worker.number, CLOSING, [(worker.on_tape, -1)]) for worker in old.workers
     ]
@@ -97,7 +98,7 @@ def carry_out(_: SparkSession, tape: Tape, claim: Claim) -> None:
     )
     note = {"stream": tape.name, "batch": claim.batch, "rescale": count}
     append_few_events(tape, events, cut.commit + 1, note)
-    reached("rescale.events", stream=tape.name, workers=count)
+    emit("rescale.events", stream=tape.name, workers=count)
 
 
 def detail_of(tape: Tape, count: int) -> dict[str, object]:

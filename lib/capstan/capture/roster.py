@@ -9,14 +9,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from capstan.capture import classify as domain
+from capstan.capture import classify
 from capstan.capture.progress_events import CLOSING, OPENING, Statement, moved
 from capstan.core.config import MOST_WORKERS, ByColumn, ByKey, ByPartition, EventTime, Stream
 from capstan.core.times import Time
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.storage import delta
 from capstan.storage.arrow_scan import read_columns
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.index import TapeState
 from capstan.storage.tape.tape import Cut, Tape, append_workers, fenced
 
@@ -68,15 +68,16 @@ class Roster:
         whatever it is, or they would hold the stream back from then on.
 
         Raises:
-            BadRequest: `CAP-CLOSED` when the stream is closed.
-            Fenced: `CAP-FENCED` when another process has written down workers of a later commit.
+            InvalidRequestError: `CAP-CLOSED` when the stream is closed.
+            FencedError: `CAP-FENCED` when another process has written down workers of a later
+                commit.
         """
         # Before all else: a number that is taken from now on is in the way of who takes this one.
         free = number_of_next(tape)
-        found = summary.tape_state(tape, cut)
+        found = index.tape_state(tape, cut)
         states = found.workers
         if states and all(state.closed for state in states):
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-CLOSED",
                 f"stream {tape.name} is closed: no record can come any more",
                 "capture what follows as a new stream",
@@ -90,7 +91,7 @@ class Roster:
                 workers.append(OpenWorker(state.worker, state.label, state.events, held, held))
         roster = cls(cut.commit, minimum, tuple(workers), free, _seen(tape, found, workers))
         there = {state.worker for state in states}
-        written = summary.worker_labels(tape, Cut(cut.commit + 1, cut.batch))
+        written = index.worker_labels(tape, Cut(cut.commit + 1, cut.batch))
         if free > max(written, default=-1) + 1:
             raise fenced(tape, cut.commit + 1)
         fresh = {n: label for n, label in written.items() if n not in there}
@@ -130,7 +131,7 @@ class Roster:
             what was complete stays complete, and have yet to be written down.
 
         Raises:
-            BadRequest: `CAP-WORKERS` when they are too many.
+            InvalidRequestError: `CAP-WORKERS` when they are too many.
         """
         known = self.labels
         labels = [label for label in self._labels(stream, found) if label not in known]
@@ -145,7 +146,7 @@ class Roster:
         """Write down new workers, before the events that name them.
 
         Raises:
-            Fenced: `CAP-FENCED` when another process has taken their numbers.
+            FencedError: `CAP-FENCED` when another process has taken their numbers.
         """
         if not fresh:
             return
@@ -215,13 +216,13 @@ class Roster:
         def held(worker: OpenWorker) -> Time:
             event = worker.held[-1]
             if worker.number in present:
-                event = domain.watermark(time, present[worker.number], event)
+                event = classify.watermark(time, present[worker.number], event)
             return Time((batch + 1, event) if time.bitemporal else (event,))
 
         after = self._moved(held)
         if everywhere is None:
             return after
-        last = everywhere - everywhere % domain.micros(time.every)
+        last = everywhere - everywhere % classify.micros(time.every)
         return replace(after, seen=last if self.seen is None else max(last, self.seen))
 
     def past(self, batch: int) -> Roster:
@@ -260,13 +261,13 @@ class Roster:
         return replace(self, workers=moved, commit=commit)
 
 
-def _too_many(stream: Stream) -> BadRequest:
+def _too_many(stream: Stream) -> InvalidRequestError:
     by = stream.workers
     column = by.column if isinstance(by, ByColumn | ByPartition) else None
     source = "the source" if column is None else f"column {column}"
     values = "partitions" if column is None else "values"
     named = "in workers.labels name those that may come; or " if isinstance(by, ByColumn) else ""
-    return BadRequest(
+    return InvalidRequestError(
         "CAP-WORKERS",
         f"stream {stream.name}: {source} has more than {MOST_WORKERS} {values}, and each would "
         "have a worker",

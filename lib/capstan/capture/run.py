@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import StructType
 
-from capstan.capture import checkpoint_guard as checkpoint
-from capstan.capture import classify as domain
-from capstan.capture import idle_source as idle
+from capstan.capture import checkpoint_guard, classify, idle_source, synthetic_batch
 from capstan.capture import rescale as rescaling
-from capstan.capture import synthetic_batch as inserting
 from capstan.capture.consumed_offsets import consumed
 from capstan.capture.file_listing import (
     Listing,
@@ -37,12 +34,11 @@ from capstan.capture.source_errors import source_error
 from capstan.capture.tape_settings import keep_moments, keep_settings, settings_of
 from capstan.capture.topic_ids import require_same_topics
 from capstan.core.config import Stream
-from capstan.errors import CapstanError, NotComplete
-from capstan.instrumentation import reached
+from capstan.errors import CapstanError, IncompleteError
+from capstan.instrumentation import emit
 from capstan.storage.lake import Lake, is_table
-from capstan.storage.tape import feed
-from capstan.storage.tape import index as summary
-from capstan.storage.tape.feed import Claim, Origin
+from capstan.storage.tape import feed, index
+from capstan.storage.tape.feed import BatchEntry, Origin
 from capstan.storage.tape.fingerprint import row_hashes
 from capstan.storage.tape.index_totals import EVERY, keep_totals
 from capstan.storage.tape.schema import check_payload, payload_of
@@ -63,7 +59,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
+class CaptureResult:
     """What one capture did: fed = records + late, always.
 
     Attributes:
@@ -104,7 +100,7 @@ def capture(
     *,
     reseat: bool = False,
     rescale: int | None = None,
-) -> Captured:
+) -> CaptureResult:
     """Capture what has arrived, then end.
 
     An inserted batch that was cut off is carried out first.
@@ -117,15 +113,15 @@ def capture(
         rescale: First have as many workers as this, which is also the declared number.
 
     Raises:
-        BadRequest: `CAP-SOURCE`, `CAP-COLUMN`, `CAP-TIME-COLUMN`, `CAP-SCHEMA`, `CAP-TYPE`,
-            `CAP-DECLARED`, `CAP-RESCALE`, `CAP-RENAMED`, `CAP-CHECKPOINT`, `CAP-CLOSED`,
-            `CAP-SOURCE-OTHER`: nothing was written. `CAP-SOURCE-CHANGED`, `CAP-SOURCE-LOST`,
-            `CAP-MALFORMED`: earlier micro-batches stand.
+        InvalidRequestError: `CAP-SOURCE`, `CAP-COLUMN`, `CAP-TIME-COLUMN`, `CAP-SCHEMA`,
+            `CAP-TYPE`, `CAP-DECLARED`, `CAP-RESCALE`, `CAP-RENAMED`, `CAP-CHECKPOINT`,
+            `CAP-CLOSED`, `CAP-SOURCE-OTHER`: nothing was written. `CAP-SOURCE-CHANGED`,
+            `CAP-SOURCE-LOST`, `CAP-MALFORMED`: earlier micro-batches stand.
             `CAP-WORKERS` when they would be too many; earlier micro-batches stand.
-        AnswerIsNo: `CAP-LATE` where the policy is `fail`; earlier micro-batches stand.
-        Fenced: `CAP-FENCED` when another process captures the same stream.
+        CheckFailedError: `CAP-LATE` where the policy is `fail`; earlier micro-batches stand.
+        FencedError: `CAP-FENCED` when another process captures the same stream.
     """
-    reached("capture.begin", stream=stream.name)
+    emit("capture.begin", stream=stream.name)
     listing = Listing.of(stream.source)
     columns = known = None
     seen: Read = {}
@@ -134,25 +130,25 @@ def capture(
         fresh = fresh_files(stream.source, listing, seen)
         columns = columns_of(spark, stream, listing, fresh, known)
     source = read_source(spark, stream, listing, columns, known)
-    prepared = domain.prepare(source, stream)
+    prepared = classify.prepare(source, stream)
     tape = _tape(spark, lake, stream, payload_of(prepared.schema), rescale)
     keep_moments(tape, stream)
     if listing is not None:
         require_none_renamed(listing, seen, tape)
     keep_totals(tape, newest_cut(tape).commit, EVERY)
     roster = Roster.load(tape, newest_cut(tape))
-    seat = checkpoint.reseat(spark, tape) if reseat else checkpoint.reserve(tape)
+    seat = checkpoint_guard.reseat(spark, tape) if reseat else checkpoint_guard.validate(tape)
     if stream.source.format == "kafka":
         require_same_topics(spark, stream, tape.paths.checkpoint)
     progress = _Progress(roster)
     _run(prepared, stream, tape, seat, progress)
     _move_idle(spark, tape, stream)
     cut = newest_cut(tape)
-    frontier = summary.frontier_of(tape, summary.worker_states(tape, cut))
+    frontier = index.frontier_of(tape, index.worker_states(tape, cut))
     late: Counter[str] = Counter()
     for result in progress.results:
         late.update(result.late)
-    return Captured(
+    return CaptureResult(
         stream.name,
         len(progress.results),
         sum(result.fed for result in progress.results),
@@ -179,17 +175,17 @@ def _tape(
     rescaling.require_declared(stream.name, settings, rescale)
     row_hashes(payload.fields)  # Types without a content hash are refused before anything is made.
     if not is_table(lake.stream(stream.name).events):
-        time_type = domain.time_type_of(stream)
+        time_type = classify.time_type_of(stream)
         return create_tape(spark, lake, stream.name, time_type, payload, settings)
     tape = open_tape(lake, stream.name)
     check_payload(stream.name, stored_payload(tape), payload)
     tape = upgrade(tape)
-    if inserting.finish(spark, tape):
+    if synthetic_batch.finish(spark, tape):
         tape = open_tape(lake, stream.name)
     count = rescaling.wanted_count(tape, settings, rescale)
     if count is not None:
         detail = rescaling.detail_of(tape, count)
-        inserting.insert(spark, tape, Origin.RESCALE, lambda _: detail, "rescaling it")
+        synthetic_batch.insert(spark, tape, Origin.RESCALE, lambda _: detail, "rescaling it")
         tape = open_tape(lake, stream.name)
     return keep_settings(tape, settings)
 
@@ -201,13 +197,17 @@ def now() -> datetime:
 
 def _move_idle(spark: SparkSession, tape: Tape, stream: Stream) -> None:
     """Move workers of an idle source on, where the declaration says so."""
-    detail = idle.detail_of(tape, stream, now())
+    detail = idle_source.detail_of(tape, stream, now())
     if detail is not None:
-        inserting.insert(spark, tape, Origin.IDLE, lambda _: detail, "an idle source")
+        synthetic_batch.insert(spark, tape, Origin.IDLE, lambda _: detail, "an idle source")
 
 
 def _run(
-    prepared: DataFrame, stream: Stream, tape: Tape, seat: checkpoint.Checkpoint, state: _Progress
+    prepared: DataFrame,
+    stream: Stream,
+    tape: Tape,
+    seat: checkpoint_guard.Checkpoint,
+    state: _Progress,
 ) -> None:
     on_tape = newest_cut(tape).batch
 
@@ -216,7 +216,7 @@ def _run(
         if number <= on_tape:
             return  # Killed after its events commit: all of it is on the tape.
         parts = consumed(tape.paths.checkpoint, stream.source, batch)
-        claim = Claim(number, Origin.CAPTURE, seat.identity, batch, parts)
+        claim = BatchEntry(number, Origin.CAPTURE, seat.identity, batch, parts)
         try:
             micro = MicroBatch(stream, tape, claim)
             result = micro.capture(frame, state.roster)
@@ -257,12 +257,13 @@ def put_back(spark: SparkSession, lake: Lake, name: str) -> PutBack:
     """Put the records of a stream that came late on its tape, at the frontier, once each.
 
     Raises:
-        BadRequest: `CAP-STREAM`; `CAP-CLOSED`; `CAP-HALF-DONE` while a micro-batch is half done.
-        Fenced: `CAP-FENCED` when another process captures the same stream.
+        InvalidRequestError: `CAP-STREAM`; `CAP-CLOSED`; `CAP-HALF-DONE` while a micro-batch is half
+            done.
+        FencedError: `CAP-FENCED` when another process captures the same stream.
     """
     tape = upgrade(open_tape(lake, name))
     begun = newest_cut(tape)
-    inserting.finish(spark, tape)
+    synthetic_batch.finish(spark, tape)
 
     def detail(batch: int) -> dict[str, object] | None:
         # All of batches before it: also what a capture has brought since they were first counted.
@@ -270,7 +271,7 @@ def put_back(spark: SparkSession, lake: Lake, name: str) -> PutBack:
         return {"records": waiting} if waiting else None
 
     if feed.count_late(tape, newest_cut(tape)).get("late", 0):
-        inserting.insert(spark, tape, Origin.PUT_BACK, detail, "putting late records back")
+        synthetic_batch.insert(spark, tape, Origin.PUT_BACK, detail, "putting late records back")
     done = [
         claim
         for claim in feed.inserted(tape)
@@ -292,16 +293,16 @@ def close(spark: SparkSession, lake: Lake, name: str) -> tuple[Tape, int]:
         The tape, and how many workers were closed; 0 when it was closed already.
 
     Raises:
-        BadRequest: `CAP-HALF-DONE` while a micro-batch is half done.
-        NotComplete: `CAP-INCOMPLETE` while it has no worker that could be closed.
+        InvalidRequestError: `CAP-HALF-DONE` while a micro-batch is half done.
+        IncompleteError: `CAP-INCOMPLETE` while it has no worker that could be closed.
     """
     tape = upgrade(open_tape(lake, name))
-    inserting.finish(spark, tape)
+    synthetic_batch.finish(spark, tape)
     cut = newest_cut(tape)
     # Also workers that are written down to open with the next commit, which this one will be.
-    states = summary.worker_states(tape, Cut(cut.commit + 1, cut.batch))
+    states = index.worker_states(tape, Cut(cut.commit + 1, cut.batch))
     if not states:
-        raise NotComplete(
+        raise IncompleteError(
             "CAP-INCOMPLETE",
             f"stream {name} has no worker yet, so there is nothing to close",
             "capture it first: its first records open its workers",
@@ -310,7 +311,7 @@ def close(spark: SparkSession, lake: Lake, name: str) -> tuple[Tape, int]:
     states = [state for state in states if not state.closed]
     if not states:
         return tape, 0
-    checkpoint.require_whole(tape, "closing it")
+    checkpoint_guard.require_no_partial_batch(tape, "closing it")
     statements: list[Statement] = [
         (state.worker, CLOSING, [(time, -count) for time, count in state.holdings])
         for state in states
@@ -318,5 +319,5 @@ def close(spark: SparkSession, lake: Lake, name: str) -> tuple[Tape, int]:
     positions = {state.worker: state.events for state in states}
     events = numbered(tape.time_type, statements, positions, batch=cut.batch, commit=cut.commit + 1)
     append_few_events(tape, events, cut.commit + 1, {"stream": name, "close": True})
-    reached("capture.close", stream=name)
+    emit("capture.close", stream=name)
     return tape, len(states)

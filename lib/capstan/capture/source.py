@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException, IllegalArgumentException, StreamingQueryException
 from pyspark.sql.types import StructType
 
-from capstan import error_translation as breakage
+from capstan import error_translation
 from capstan.capture import raw_text
 from capstan.capture.file_listing import FILES, Listing
 from capstan.capture.path_patterns import is_glob
 from capstan.core.config import Source, Stream
-from capstan.errors import BadRequest, Broken, CapstanError
+from capstan.errors import CapstanError, InvalidRequestError, SystemFailureError
 from capstan.spark.jars import kafka_jars, s3_jars
 from capstan.storage.lake import exists
 
@@ -48,8 +48,9 @@ def read_source(
         known: Those that are on tape; None before the first capture.
 
     Raises:
-        BadRequest: `CAP-SOURCE` when it is not there or Spark cannot read it.
-        Broken: `CAP-DAMAGED`, `CAP-NO-ACCESS` where a file of it, or of its log, cannot be read.
+        InvalidRequestError: `CAP-SOURCE` when it is not there or Spark cannot read it.
+        SystemFailureError: `CAP-DAMAGED`, `CAP-NO-ACCESS` where a file of it, or of its log, cannot
+            be read.
     """
     source = stream.source
     try:
@@ -77,12 +78,13 @@ def read_source(
     except CapstanError:
         raise
     except Exception as error:
-        foreseen = breakage.foreseen(error)
+        foreseen = error_translation.translate(error)
         if foreseen is not None:
             raise foreseen from error
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-SOURCE",
-            f"stream {stream.name}: the source cannot be read: {breakage.reason(error)}",
+            f"stream {stream.name}: the source cannot be read: "
+            f"{error_translation.root_message(error)}",
             _missing(source) or "check source in streams.yaml",
             stream=stream.name,
         ) from error
@@ -100,7 +102,9 @@ def _require_place(stream: Stream, listing: Listing | None) -> None:
         hint = "write a backslash before each of *?[]{} in source.path that is meant as it stands"
     else:
         return
-    raise BadRequest("CAP-SOURCE", f"stream {stream.name}: {what}", hint, stream=stream.name)
+    raise InvalidRequestError(
+        "CAP-SOURCE", f"stream {stream.name}: {what}", hint, stream=stream.name
+    )
 
 
 def after(known: StructType, inferred: StructType) -> StructType:
@@ -141,13 +145,13 @@ def _missing(source: Source) -> str:
     return "run `make s3` first" if on_s3 and not s3_jars() else ""
 
 
-def broker_gone(stream: str, error: Exception) -> Broken | None:
+def broker_gone(stream: str, error: Exception) -> SystemFailureError | None:
     """The error for a broker that does not answer; None for an error of another kind."""
     text = str(error)
     if not any(sign in text for sign in _GONE):
         return None
     reason = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return Broken(
+    return SystemFailureError(
         "CAP-BROKER",
         f"stream {stream}: the broker does not answer: {reason}",
         "see whether it runs, and source.options in streams.yaml; then run the same again",
@@ -155,21 +159,21 @@ def broker_gone(stream: str, error: Exception) -> Broken | None:
     )
 
 
-def options_refused(stream: str, error: StreamingQueryException) -> BadRequest | None:
+def options_refused(stream: str, error: StreamingQueryException) -> InvalidRequestError | None:
     """The error for options that a source does not know or take; None for any other error."""
     # What a batch does with the rows is raised in Python, and so has another cause.
     cause = getattr(error, "_cause", None)
     if not isinstance(cause, IllegalArgumentException | AnalysisException):
         return None
-    return BadRequest(
+    return InvalidRequestError(
         "CAP-SOURCE",
-        f"stream {stream}: the source refuses its options: {breakage.reason(cause)}",
+        f"stream {stream}: the source refuses its options: {error_translation.root_message(cause)}",
         "check source.options in streams.yaml",
         stream=stream,
     )
 
 
-def file_damaged(stream: str, tape: str, error: Exception) -> Broken | None:
+def file_damaged(stream: str, tape: str, error: Exception) -> SystemFailureError | None:
     """The error for a file of the source that is gone or cut short; None for any other error.
 
     Args:
@@ -177,11 +181,11 @@ def file_damaged(stream: str, tape: str, error: Exception) -> Broken | None:
         tape: The folder of its tape, whose own files are no source.
         error: What the query ended with.
     """
-    found = breakage.foreseen(error)
+    found = error_translation.translate(error)
     path = str(found.fields.get("path", "")) if found is not None else ""
     if found is None or found.code != "CAP-DAMAGED" or not path or path.startswith(tape):
         return None
-    return Broken(
+    return SystemFailureError(
         found.code,
         f"stream {stream}: a file of the source cannot be read: {path}",
         "put it back whole, under the same name; or take it away, if it is none of the stream's "

@@ -12,13 +12,13 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from capstan import error_translation as breakage
+from capstan import error_translation
 from capstan.capture.file_listing import Listing
 from capstan.capture.source import file_path, options_of
 from capstan.core.config import Source
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.storage.data_files import read_all
 from capstan.storage.tape.fingerprint import record_hashes, row_hashes, sum_mod64
 from capstan.storage.tape.region_sql import region_sql
@@ -215,7 +215,7 @@ def at_rest(
         listing: The files of the source, where they could be listed.
 
     Raises:
-        BadRequest: `CAP-SOURCE` when Spark cannot read it.
+        InvalidRequestError: `CAP-SOURCE` when Spark cannot read it.
     """
     asked = options_of(source, listing)
     options = {k: v for k, v in asked.items() if k.lower() not in _STREAMING}
@@ -225,8 +225,8 @@ def at_rest(
     try:
         return reader.schema(payload).load(source.path)
     except AnalysisException as error:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-SOURCE",
-            f"the source at {source.path} cannot be read: {breakage.reason(error)}",
+            f"the source at {source.path} cannot be read: {error_translation.root_message(error)}",
             "check source.path in streams.yaml; what was captured is on tape",
         ) from error

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]{5,}(?:\.[A-Z0-9_]+)?)\]\s*")
 # Kafka's connector leaves its own condition out of what it says.
@@ -84,7 +84,7 @@ _TABLE = (
 _BY_CONDITION = {condition: told for told in _TABLE for condition in told.conditions}
 
 
-def source_error(stream: str, error: BaseException) -> BadRequest | None:
+def source_error(stream: str, error: BaseException) -> InvalidRequestError | None:
     """The error that stands for a condition of a stream's source; None for one that is not known.
 
     Args:
@@ -94,7 +94,7 @@ def source_error(stream: str, error: BaseException) -> BadRequest | None:
     for name, said in _conditions(str(error)):
         told = _BY_CONDITION.get(name) or _BY_CONDITION.get(name.partition(".")[0])
         if told is not None:
-            return BadRequest(
+            return InvalidRequestError(
                 told.code,
                 f"stream {stream}: {told.what} ({name}: {said})",
                 told.hint.format(stream=stream),

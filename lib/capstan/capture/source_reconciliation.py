@@ -16,13 +16,13 @@ from pyarrow import dataset
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from capstan.capture import source_counts as counting
+from capstan.capture import source_counts
 from capstan.capture.file_listing import Listing, Passed, Reason, passed_over, read_files
 from capstan.capture.source import broker_gone
 from capstan.core.config import Source, Stream
 from capstan.core.times import Box
-from capstan.errors import AnswerIsNo, BadRequest
-from capstan.instrumentation import reached
+from capstan.errors import CheckFailedError, InvalidRequestError
+from capstan.instrumentation import emit
 from capstan.storage.arrow_scan import rows_of
 from capstan.storage.lake import is_table
 from capstan.storage.tape.feed import Origin
@@ -106,13 +106,13 @@ class Compared:
         """Check that nothing differs.
 
         Raises:
-            AnswerIsNo: `CAP-SOURCE-DIFFERS`, with the first difference.
+            CheckFailedError: `CAP-SOURCE-DIFFERS`, with the first difference.
         """
         if self.agrees:
             return
         if not self.findings:
             assert self.passed is not None
-            raise AnswerIsNo(
+            raise CheckFailedError(
                 "CAP-SOURCE-DIFFERS",
                 f"stream {self.stream}: {self.unread:,} files of the source are not on tape: "
                 + ", ".join(self.passed.files[str(Reason.UNREAD)]),
@@ -121,7 +121,7 @@ class Compared:
             )
         first = self.findings[0]
         part = f" of {first.part}" if first.part else ""
-        raise AnswerIsNo(
+        raise CheckFailedError(
             "CAP-SOURCE-DIFFERS",
             f"stream {self.stream}, batch {first.batch}{part}: {first.kind}, the source has "
             f"{first.source:,} records and {first.stored:,} are stored; {self.differing} such",
@@ -149,8 +149,9 @@ def compare(
         retired: Times whose records were deleted; batches that had some are left out.
 
     Raises:
-        BadRequest: `CAP-NO-FEED`, no batch says what it consumed, or the source does not count.
-        Broken: `CAP-BROKER`, the broker has to be asked, and does not answer.
+        InvalidRequestError: `CAP-NO-FEED`, no batch says what it consumed, or the source does not
+            count.
+        SystemFailureError: `CAP-BROKER`, the broker has to be asked, and does not answer.
     """
     cut = newest_cut(tape)
     kind, first = _kind(tape, cut)
@@ -176,7 +177,7 @@ def compare(
         sample = judged.where("differs").orderBy("batch", "part").limit(_SAMPLE).collect()
     finally:
         judged.unpersist()
-    reached("source.compared", stream=tape.name, batches=totals["batches"])
+    emit("source.compared", stream=tape.name, batches=totals["batches"])
     findings = sorted([*gaps, *map(_difference, sample)], key=lambda each: each.batch)
     return Compared(
         tape.name,
@@ -186,7 +187,7 @@ def compare(
         deep,
         totals["gone"],
         first,
-        counting.lost(spark, tape, cut, retired).count() if retired else 0,
+        source_counts.lost(spark, tape, cut, retired).count() if retired else 0,
         len(gaps) + totals["differing"],
         tuple(findings[:_SAMPLE]),
         _passed(tape, stream.source, listing),
@@ -212,7 +213,7 @@ def _kind(tape: Tape, cut: Cut) -> tuple[str, int]:
             if pc.any(said[kind]).as_py():
                 return kind, pc.min(said["batch"]).as_py()
         what = "has a source that counts neither files nor offsets"
-    raise BadRequest(
+    raise InvalidRequestError(
         "CAP-NO-FEED",
         f"stream {tape.name} {what}",
         "only captures of files and of Kafka can be compared to their source",
@@ -230,9 +231,9 @@ def _files(
     *,
     deep: bool,
 ) -> DataFrame:
-    theirs = counting.in_files(spark, tape, source, listing, cut, deep=deep, retired=retired)
+    theirs = source_counts.in_files(spark, tape, source, listing, cut, deep=deep, retired=retired)
     nowhere = F.lit(None).cast("string")
-    ours = counting.stored(spark, tape, cut, nowhere, deep=deep, retired=retired)
+    ours = source_counts.stored(spark, tape, cut, nowhere, deep=deep, retired=retired)
     joined = _both(theirs, ours)
     # A file without a row is not told from one that is gone; both leave less than is stored.
     gone = (F.size("gone") > 0) & (F.col("source") < F.col("stored"))
@@ -249,10 +250,10 @@ def _kafka(
     deep: bool,
 ) -> DataFrame:
     part = F.concat_ws("/", "data.topic", "data.partition")
-    ours = counting.stored(spark, tape, cut, part, deep=deep, retired=retired)
+    ours = source_counts.stored(spark, tape, cut, part, deep=deep, retired=retired)
     nothing = F.lit(None).cast("bigint")
     promised = (
-        counting.fed(spark, tape, cut, retired)
+        source_counts.fed(spark, tape, cut, retired)
         .where("part IS NOT NULL")
         .select(
             "batch",
@@ -266,7 +267,7 @@ def _kafka(
     if not deep and counted.where("source <> stored").isEmpty():
         return counted
     try:
-        theirs = counting.in_partitions(
+        theirs = source_counts.in_partitions(
             spark, tape, source, cut, deep=deep, retired=retired
         ).cache()
         theirs.count()
@@ -300,7 +301,7 @@ def _or_zero(value: Column) -> Column:
 
 def _gaps(spark: SparkSession, tape: Tape, cut: Cut) -> list[Difference]:
     """Offsets that lie between what two batches of a partition consumed."""
-    rows = counting.fed(spark, tape, cut).where("part IS NOT NULL")
+    rows = source_counts.fed(spark, tape, cut).where("part IS NOT NULL")
     before = F.expr("lag(until) OVER (PARTITION BY part ORDER BY batch)")
     found = (
         rows.withColumn("before", before)

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 
 from capstan.core.config import Stream, format_duration
 from capstan.core.times import Antichain, ChangeBatch, Time
-from capstan.errors import AnswerIsNo
+from capstan.errors import CheckFailedError
 from capstan.storage import delta
 from capstan.storage.arrow_scan import iter_columns, read_columns
 from capstan.storage.data_files import files_between
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import Tape, newest_cut
 
 _INSTANT = timedelta(microseconds=1)
@@ -34,7 +34,8 @@ def require_moving(stream: Stream, tape: Tape, now: datetime) -> None:
         now: The present moment.
 
     Raises:
-        AnswerIsNo: `CAP-STALLED`, with the frontier, since when it stands, and who holds it back.
+        CheckFailedError: `CAP-STALLED`, with the frontier, since when it stands, and who holds it
+            back.
     """
     bound = stream.stalled_after
     if bound is None:
@@ -42,11 +43,11 @@ def require_moving(stream: Stream, tape: Tape, now: datetime) -> None:
     since = stood_since(tape, now - bound)
     if since is None or now - since <= bound:
         return
-    states = summary.worker_states(tape, newest_cut(tape))
-    frontier = summary.frontier_of(tape, states)
+    states = index.worker_states(tape, newest_cut(tape))
+    frontier = index.frontier_of(tape, states)
     holding = [s.label for s in states if set(s.frontier.elements) & set(frontier.elements)]
     times = [tape.time_type.render(time) for time in frontier.elements]
-    raise AnswerIsNo(
+    raise CheckFailedError(
         "CAP-STALLED",
         f"stream {stream.name}: the frontier stands at {', '.join(map(str, times))} since "
         f"{since:%Y-%m-%d %H:%M:%S} UTC, longer than {format_duration(bound)}"
@@ -71,8 +72,8 @@ def stood_since(tape: Tape, enough: datetime) -> datetime | None:
         is closed.
     """
     cut = newest_cut(tape)
-    states = summary.worker_states(tape, cut)
-    frontier = summary.frontier_of(tape, states)
+    states = index.worker_states(tape, cut)
+    frontier = index.frontier_of(tape, states)
     if cut.commit < 0:
         return _begun(tape, None, enough)
     if frontier.is_empty:
@@ -121,7 +122,7 @@ def _take_back(tape: Tape, commit: int, held: ChangeBatch) -> None:
     for rows in iter_columns(path, ["updates", "commit"], table, files):
         batch = rows.filter(pc.equal(rows["commit"], commit))
         flat = pc.list_flatten(batch.column("updates"))
-        times = summary.arrow_times(pc.struct_field(flat, "time"), tape.time_type)
+        times = index.arrow_times(pc.struct_field(flat, "time"), tape.time_type)
         for time, diff in zip(times, pc.struct_field(flat, "diff").to_pylist(), strict=True):
             held.update(time, -diff)
     # A worker that was opened here held nothing before, and since then the minimum.

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from capstan.capture import checkpoint_guard as checkpoint
+from capstan.capture import checkpoint_guard
 from capstan.core.config import ByColumn, ByKey, EventTime, Stream
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.storage.retention import reach_back
 from capstan.storage.tape.tape import Tape, change_settings
 
@@ -52,20 +52,20 @@ def keep_settings(tape: Tape, settings: Mapping[str, object]) -> Tape:
     """Check a declaration against the tape's, and write down what may change and did.
 
     Raises:
-        BadRequest: `CAP-DECLARED`, naming what may not change; `CAP-HALF-DONE` while a
+        InvalidRequestError: `CAP-DECLARED`, naming what may not change; `CAP-HALF-DONE` while a
             micro-batch is half done, which must end as it began.
     """
     if settings == tape.settings:
         return tape
     was, now = tape.settings.get("fixed"), settings["fixed"]
     if was != now:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-DECLARED",
             f"stream {tape.name} was captured with {_difference(was, now)}",
             "workers and times of a tape cannot change; declare a new stream",
             stream=tape.name,
         )
-    checkpoint.require_whole(tape, "a changed declaration")
+    checkpoint_guard.require_no_partial_batch(tape, "a changed declaration")
     return change_settings(tape, settings)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JJavaError
 
 from capstan.capture.source import broker_gone
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.storage.lake import exists, read_text, write_text
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def require_same_topics(spark: SparkSession, stream: Stream, checkpoint: str) ->
         checkpoint: The folder of its checkpoint.
 
     Raises:
-        BadRequest: `CAP-SOURCE-OTHER`, naming the topic.
-        Broken: `CAP-BROKER` when the broker does not answer.
+        InvalidRequestError: `CAP-SOURCE-OTHER`, naming the topic.
+        SystemFailureError: `CAP-BROKER` when the broker does not answer.
     """
     try:
         now = _ids(spark, stream.source)
@@ -48,7 +48,7 @@ def require_same_topics(spark: SparkSession, stream: Stream, checkpoint: str) ->
     then = json.loads(read_text(path)) if exists(path) else {}
     for topic, identity in now.items():
         if then.get(topic, identity) != identity:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-SOURCE-OTHER",
                 f"stream {stream.name}: topic {topic} was deleted and made again since the last "
                 "capture: its offsets are those of other records",

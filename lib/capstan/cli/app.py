@@ -10,21 +10,27 @@ from typing import Annotated
 
 import typer
 
-from capstan import error_translation as breakage
-from capstan.cli.commands import audit as audits
-from capstan.cli.commands import backfill as backfills
-from capstan.cli.commands import capture as tapes
-from capstan.cli.commands import check, explain, sockets, staging, state
-from capstan.cli.commands import import_export as exchange
-from capstan.cli.commands import maintain as upkeep
-from capstan.cli.commands import metrics as monitoring
-from capstan.cli.commands import replay as replays
-from capstan.cli.commands import report as reports
-from capstan.cli.commands import setup as house
-from capstan.cli.commands import show as listing
+from capstan import error_translation
+from capstan.cli.commands import (
+    audit,
+    backfill,
+    capture,
+    check,
+    explain,
+    import_export,
+    maintain,
+    metrics,
+    replay,
+    report,
+    setup,
+    show,
+    sockets,
+    staging,
+    state,
+)
 from capstan.cli.context import DEFAULT_LAKE, Shell, shell_of
 from capstan.cli.output import Output
-from capstan.errors import BadRequest, Broken, CapstanError
+from capstan.errors import CapstanError, InvalidRequestError, SystemFailureError
 from capstan.structured_logging import Log, logging, owns_standard_error
 
 # What Typer makes of an interrupt.
@@ -41,39 +47,39 @@ Ends with 0 done; 1 the answer is no; 2 the request is wrong; 3 not complete yet
 _MARCH = "--since 2013-03-01 --until 2013-04-01"
 # By name: the function, and the arguments of an example.
 _COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
-    "demo": (house.demo, ""),
-    "doctor": (house.doctor, "--deep"),
-    "streams": (listing.streams, ""),
-    "show": (listing.show, "flights --as-of 12"),
-    "capture": (tapes.capture, "flights"),
-    "late": (tapes.late, "flights --put-back"),
-    "close": (tapes.close, "flights"),
-    "import": (exchange.import_, "clicks recordings/ --format timely"),
-    "export": (exchange.export, "flights recordings/ --format jsonl"),
+    "demo": (setup.demo, ""),
+    "doctor": (setup.doctor, "--deep"),
+    "streams": (show.streams, ""),
+    "show": (show.show, "flights --as-of 12"),
+    "capture": (capture.capture, "flights"),
+    "late": (capture.late, "flights --put-back"),
+    "close": (capture.close, "flights"),
+    "import": (import_export.import_, "clicks recordings/ --format timely"),
+    "export": (import_export.export, "flights recordings/ --format jsonl"),
     "listen": (sockets.listen, "clicks --port 8000 --workers 5 --time-type u64 --record-type u64"),
     "serve": (sockets.serve, "clicks --to 127.0.0.1:8000 --peers 3"),
     "check": (check.check, "recording/worker-0.jsonl --minimum 0"),
     "explain": (explain.explain, "late_carriers --mermaid"),
-    "verify": (tapes.verify, "flights --workers EWR,2 --deep"),
-    "plan": (replays.plan, f"flights --into march {_MARCH}"),
-    "replay": (replays.replay, f"flights --into march --workers EWR,LGA {_MARCH}"),
+    "verify": (capture.verify, "flights --workers EWR,2 --deep"),
+    "plan": (replay.plan, f"flights --into march {_MARCH}"),
+    "replay": (replay.replay, f"flights --into march --workers EWR,LGA {_MARCH}"),
     "audit": (
-        audits.audit,
+        audit.audit,
         "flights --against /data/departures --worker-column origin --time-column sched_dep",
     ),
-    "publish": (replays.publish, "march-3f2a9c1b-1"),
-    "reject": (replays.reject, "march-3f2a9c1b-1 --reason 'the wrong month'"),
-    "rollback": (replays.rollback, "march-3f2a9c1b-1"),
-    "unlock": (replays.unlock, "march-3f2a9c1b-1"),
+    "publish": (replay.publish, "march-3f2a9c1b-1"),
+    "reject": (replay.reject, "march-3f2a9c1b-1 --reason 'the wrong month'"),
+    "rollback": (replay.rollback, "march-3f2a9c1b-1"),
+    "unlock": (replay.unlock, "march-3f2a9c1b-1"),
     "staging": (staging.staging, "--clean --keep '7 days'"),
     "state": (state.state, "late_carriers rescale 4"),
-    "maintain": (upkeep.maintain, "--all"),
-    "retire": (upkeep.retire, "flights --before 2013-02-01 --plan"),
-    "runs": (listing.runs, "--target march --limit 5"),
-    "metrics": (monitoring.metrics, "-o /var/lib/node_exporter/capstan.prom"),
-    "report": (reports.report, "march-3f2a9c1b-1 -o march.html"),
-    "gaps": (backfills.gaps, "flights_by_day --every '7 days'"),
-    "backfill": (backfills.backfill, "flights_by_day --since 2013-03-01 --chunk 7"),
+    "maintain": (maintain.maintain, "--all"),
+    "retire": (maintain.retire, "flights --before 2013-02-01 --plan"),
+    "runs": (show.runs, "--target march --limit 5"),
+    "metrics": (metrics.metrics, "-o /var/lib/node_exporter/capstan.prom"),
+    "report": (report.report, "march-3f2a9c1b-1 -o march.html"),
+    "gaps": (backfill.gaps, "flights_by_day --every '7 days'"),
+    "backfill": (backfill.backfill, "flights_by_day --since 2013-03-01 --chunk 7"),
 }
 
 app = typer.Typer(
@@ -124,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with logging() as log:
             return _run(words, shell, log)
-    except BadRequest as error:
+    except InvalidRequestError as error:
         # Of the log's own settings; all else has been reported inside.
         return _failed(shell, error)
 
@@ -176,11 +182,13 @@ def _failed(shell: Shell, error: Exception, log: Log | None = None) -> int:
 def _wrapped(error: Exception) -> CapstanError:
     if isinstance(error, typer.TyperException):
         place = getattr(getattr(error, "ctx", None), "command_path", "capstan")
-        return BadRequest("CAP-USAGE", error.format_message(), f"see `{place} --help`")
-    return breakage.told(error, "--debug shows where; `capstan doctor` looks for what is missing")
+        return InvalidRequestError("CAP-USAGE", error.format_message(), f"see `{place} --help`")
+    return error_translation.to_capstan_error(
+        error, "--debug shows where; `capstan doctor` looks for what is missing"
+    )
 
 
 def _interrupted() -> CapstanError:
-    return Broken(
+    return SystemFailureError(
         "CAP-INTERRUPTED", "interrupted", "the same command again goes on where this one stopped"
     )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 
 def write_file(output: Path, text: str) -> int:
     """Write a file, whole or not at all; its size in bytes.
 
     Raises:
-        BadRequest: `CAP-OUTPUT` when it cannot be written there.
+        InvalidRequestError: `CAP-OUTPUT` when it cannot be written there.
     """
     content = text.encode("utf-8")
     unfinished = output.with_name(f".{output.name}.part")
@@ -20,7 +20,7 @@ def write_file(output: Path, text: str) -> int:
         unfinished.replace(output)
     except (OSError, ValueError) as error:
         unfinished.unlink(missing_ok=True)
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-OUTPUT",
             f"cannot write {output}: {error}",
             "name a file in a folder that is there",

@@ -14,7 +14,7 @@ import typer
 
 from capstan.cli.output import Output
 from capstan.cli.progress import Watch, Work, watching
-from capstan.core.config import Declarations, default_path, load_sound
+from capstan.core.config import ProjectConfig, default_path, load_sound
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +48,7 @@ class Shell:
 
         return Lake.at(self.place)
 
-    def declarations(self, *, required: bool = False) -> Declarations:
+    def declarations(self, *, required: bool = False) -> ProjectConfig:
         """What is declared; nothing when no file was named and there is none.
 
         What is wrong in the file is left out and told on standard error; whoever asks for it is
@@ -58,11 +58,11 @@ class Shell:
             required: Whether a file has to be there.
 
         Raises:
-            BadRequest: `CAP-DECLARE` when the file cannot be read.
+            InvalidRequestError: `CAP-DECLARE` when the file cannot be read.
         """
         path = Path(self.streams) if self.streams else default_path()
         if not required and not self.streams and not path.exists():
-            return Declarations(path, {}, {}, {}, {})
+            return ProjectConfig(path, {}, {}, {}, {})
         declared = load_sound(path, lake=self.lake.root)
         declared.require_read()
         for mistake in () if self.output.as_json else declared.mistakes:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 Stream = Annotated[str, typer.Argument(help="The stream's name.", metavar="STREAM")]
 Run = Annotated[str, typer.Argument(help="The run, as `capstan runs` names it.", metavar="RUN")]
@@ -44,13 +44,13 @@ def names(text: str | None, option: str) -> tuple[str, ...] | None:
     """The names of a list by commas; None when the option was not given.
 
     Raises:
-        BadRequest: `CAP-LIST` when no name is in it.
+        InvalidRequestError: `CAP-LIST` when no name is in it.
     """
     if text is None:
         return None
     found = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not found:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-LIST",
             f"{option} names nothing: {text[:80]!r}",
             "give names separated by commas, or leave the option out",

@@ -17,7 +17,7 @@ from rich.progress import (
 )
 
 from capstan.cli.output import Output
-from capstan.instrumentation import listening
+from capstan.instrumentation import subscribe
 from capstan.structured_logging import owns_standard_error
 
 Facts = Mapping[str, object]
@@ -215,7 +215,7 @@ def watching(output: Output, work: Work) -> Iterator[Watch]:
         return
     bar = _bar(output, work) if output.notes.is_terminal else None
     watch = Watch(work, output, bar)
-    with listening(watch.listen):
+    with subscribe(watch.listen):
         if bar is None:
             yield watch
             return

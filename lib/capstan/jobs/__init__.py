@@ -14,13 +14,13 @@ from capstan.jobs.handlers import (
     verify,
 )
 from capstan.jobs.main import main
-from capstan.jobs.types import Answer, Fields, Place, Prepare, Work
+from capstan.jobs.types import Handler, JobResult, JsonObject, Place, Work
 
 __all__ = [
-    "Answer",
-    "Fields",
+    "Handler",
+    "JobResult",
+    "JsonObject",
     "Place",
-    "Prepare",
     "Work",
     "audit",
     "backfill",

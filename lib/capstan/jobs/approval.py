@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capstan.jobs.types import Answer, Place
+from capstan.jobs.types import JobResult, Place
 from capstan.replay.execution.approval import Decision, reject, rejected, require_waiting
 from capstan.replay.run import publish
 from capstan.storage.ledger.runs import Step, read_history
@@ -37,7 +37,7 @@ class PublishRequest:
         """Who has decided; None where nobody is named.
 
         Raises:
-            BadRequest: `CAP-DECISION` where it is rejected by nobody.
+            InvalidRequestError: `CAP-DECISION` where it is rejected by nobody.
         """
         if self.by is None and self.approved:
             return None
@@ -48,8 +48,8 @@ def require_decidable(place: Place, asked: PublishRequest) -> None:
     """Check without a JVM that there is something to decide.
 
     Raises:
-        BadRequest: `CAP-LAKE`, `CAP-RUN`, `CAP-NOT-AUDITED`, `CAP-DECISION`.
-        AnswerIsNo: `CAP-REJECTED` for a run that was rejected before, and is to be published.
+        InvalidRequestError: `CAP-LAKE`, `CAP-RUN`, `CAP-NOT-AUDITED`, `CAP-DECISION`.
+        CheckFailedError: `CAP-REJECTED` for a run that was rejected before, and is to be published.
     """
     place.lake.require()
     history = read_history(place.lake, asked.run)
@@ -62,7 +62,7 @@ def require_decidable(place: Place, asked: PublishRequest) -> None:
         Decision(asked.by or "")
 
 
-def decide(spark: SparkSession, place: Place, asked: PublishRequest) -> Answer:
+def decide(spark: SparkSession, place: Place, asked: PublishRequest) -> JobResult:
     """Publish a run, or mark it as rejected.
 
     Returns:
@@ -71,9 +71,9 @@ def decide(spark: SparkSession, place: Place, asked: PublishRequest) -> Answer:
     if asked.approved:
         declarations = place.declarations()
         outcome = publish(spark, place.lake, declarations, asked.run, asked.decision)
-        return Answer(outcome.as_json())
+        return JobResult(outcome.as_json())
     decision = asked.decision
     assert decision is not None
     row = reject(place.lake, asked.run, decision)
     value = {"run": row.run, "stream": row.stream, "target_path": row.target, "published": False}
-    return Answer({**value, "rejected": dict(row.detail)}, rejected(row))
+    return JobResult({**value, "rejected": dict(row.detail)}, rejected(row))

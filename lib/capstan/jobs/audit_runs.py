@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 
-from capstan.core.config import Declarations
-from capstan.errors import AnswerIsNo, BadRequest, CapstanError
-from capstan.jobs.types import Answer
+from capstan.core.config import ProjectConfig
+from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
+from capstan.jobs.types import JobResult
 from capstan.replay.standalone_audit import audit_run, require_auditable
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.runs import History
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 def audit_all(
     spark: SparkSession,
     lake: Lake,
-    declarations: Declarations,
+    declarations: ProjectConfig,
     asked: Sequence[tuple[History, int | None]],
     *,
     strict: bool = False,
-) -> Answer:
+) -> JobResult:
     """Audit what runs have published, each at a version of its target, or as it is now.
 
     A run that was taken back, whose table is gone, whose transform or pipeline has changed since,
@@ -52,13 +52,13 @@ def audit_all(
         except CapstanError as error:
             audits.append({**about, **error.told()})
             # A table that a person has removed is none that is broken.
-            if not isinstance(error, BadRequest) and is_table(history.last.target):
+            if not isinstance(error, InvalidRequestError) and is_table(history.last.target):
                 broken.append(error)
     wrong = [str(each["run"]) for each in audits if each.get("passed") is False]
     missing = [each["run"] for each in audits if "error" in each]
     refusal: CapstanError | None = None
     if wrong:
-        refusal = AnswerIsNo(
+        refusal = CheckFailedError(
             "CAP-AUDIT",
             f"{len(wrong)} of {len(audits)} runs are not what the tape promises: "
             + ", ".join(wrong),
@@ -68,14 +68,14 @@ def audit_all(
     elif broken:
         refusal = broken[0]
     elif missing and strict:
-        refusal = AnswerIsNo(
+        refusal = CheckFailedError(
             "CAP-AUDIT",
             f"{len(missing)} of {len(audits)} runs cannot be audited any more: "
             + ", ".join(map(str, missing)),
             "replay them, or leave out `strict`",
             runs=missing,
         )
-    return Answer({"audits": audits, "passed": not wrong, "not_audited": missing}, refusal)
+    return JobResult({"audits": audits, "passed": not wrong, "not_audited": missing}, refusal)
 
 
 def _about(history: History, version: int | None) -> dict[str, object]:
@@ -91,14 +91,15 @@ def _about(history: History, version: int | None) -> dict[str, object]:
 def _audit(
     spark: SparkSession,
     lake: Lake,
-    declarations: Declarations,
+    declarations: ProjectConfig,
     history: History,
     version: int | None,
 ) -> dict[str, object]:
     """An audit, as its entry has it.
 
     Raises:
-        BadRequest: As `require_auditable` and `audit_run`; `CAP-GONE` for what Spark cannot read.
+        InvalidRequestError: As `require_auditable` and `audit_run`; `CAP-GONE` for what Spark
+            cannot read.
     """
     try:
         # Those before it took their time: it may have been taken back meanwhile.
@@ -107,5 +108,7 @@ def _audit(
     except PySparkException as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         hint = "replay it again, or audit what stands there now with --against"
-        raise BadRequest("CAP-GONE", f"it cannot be read any more: {reason}", hint) from error
+        raise InvalidRequestError(
+            "CAP-GONE", f"it cannot be read any more: {reason}", hint
+        ) from error
     return {"cut": plan.cut.commit, **found.as_json(plan.tape.time_type)}

@@ -7,24 +7,26 @@ from typing import TYPE_CHECKING
 
 from capstan.backfill.planner import Backfill
 from capstan.backfill.run import backfill
-from capstan.core.config import Declarations
+from capstan.core.config import ProjectConfig
 from capstan.errors import CapstanError
-from capstan.jobs.types import Answer
+from capstan.jobs.types import JobResult
 from capstan.storage.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def fill(spark: SparkSession, lake: Lake, declarations: Declarations, asked: Backfill) -> Answer:
+def fill(
+    spark: SparkSession, lake: Lake, declarations: ProjectConfig, asked: Backfill
+) -> JobResult:
     """Carry out one backfill; with a refusal if a run of it has failed."""
     found = backfill(spark, lake, declarations, asked)
-    return Answer(found.as_json(), found.error)
+    return JobResult(found.as_json(), found.error)
 
 
 def fill_all(
-    spark: SparkSession, lake: Lake, declarations: Declarations, asked: Sequence[Backfill]
-) -> Answer:
+    spark: SparkSession, lake: Lake, declarations: ProjectConfig, asked: Sequence[Backfill]
+) -> JobResult:
     """Carry out several backfills; each looks at what is missing when its turn comes.
 
     Returns:
@@ -41,4 +43,4 @@ def fill_all(
             value, error = {"replay": each.replay, "what": str(each.what)}, refused
         told.append(value if error is None else {**value, **error.told()})
         errors += [] if error is None else [error]
-    return Answer({"backfills": told}, errors[0] if errors else None)
+    return JobResult({"backfills": told}, errors[0] if errors else None)

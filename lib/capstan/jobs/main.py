@@ -21,12 +21,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from capstan import error_translation as breakage
-from capstan.errors import BadRequest, CapstanError
-from capstan.jobs.types import Answer, Fields, Place, Prepare, Work
+from capstan import error_translation
+from capstan.errors import CapstanError, InvalidRequestError
+from capstan.jobs.types import Handler, JobResult, JsonObject, Place, Work
 from capstan.spark.owner_watch import watch_owner
 from capstan.storage.lake import Lake
-from capstan.structured_logging import Form, Log, logging
+from capstan.structured_logging import Log, LogFormat, logging
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise BadRequest("CAP-USAGE", message, f"see `{self.prog} --help`")
+        raise InvalidRequestError("CAP-USAGE", message, f"see `{self.prog} --help`")
 
 
 def main(
-    prepare: Prepare,
+    prepare: Handler,
     arguments: Sequence[str] | None = None,
     start: Callable[[str], SparkSession] | None = None,
 ) -> int:
@@ -51,14 +51,14 @@ def main(
     """
     watch_owner()
     try:
-        with logging(Form.PLAIN) as log:
+        with logging(LogFormat.PLAIN) as log:
             return _run(prepare, arguments, start, log)
-    except BadRequest as error:
+    except InvalidRequestError as error:
         return _ended(error)
 
 
 def _run(
-    prepare: Prepare,
+    prepare: Handler,
     arguments: Sequence[str] | None,
     start: Callable[[str], SparkSession] | None,
     log: Log | None,
@@ -84,7 +84,7 @@ def _run(
     return 0
 
 
-def _options(prepare: Prepare, arguments: Sequence[str] | None) -> argparse.Namespace:
+def _options(prepare: Handler, arguments: Sequence[str] | None) -> argparse.Namespace:
     summary = (prepare.__doc__ or "").splitlines()[0]
     parser = _Parser(prog=f"{prepare.__name__}.py", description=summary, allow_abbrev=False)
     parser.add_argument("file", nargs="?", type=Path, help="the request: a file of JSON")
@@ -99,25 +99,27 @@ def _options(prepare: Prepare, arguments: Sequence[str] | None) -> argparse.Name
     return options
 
 
-def _request(options: argparse.Namespace) -> Fields:
+def _request(options: argparse.Namespace) -> JsonObject:
     where = "--request" if options.file is None else str(options.file)
     try:
         text = options.request if options.file is None else options.file.read_text("utf-8")
         value = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-REQUEST",
             f"{where} is not a file of JSON: {error}",
             "give one JSON object",
         ) from error
     if not isinstance(value, dict):
-        raise BadRequest("CAP-REQUEST", f"{where} is not a JSON object", "give one JSON object")
+        raise InvalidRequestError(
+            "CAP-REQUEST", f"{where} is not a JSON object", "give one JSON object"
+        )
     return value
 
 
 def _carried_out(
     work: Work, name: str, place: Place, start: Callable[[str], SparkSession] | None
-) -> Answer:
+) -> JobResult:
     from capstan.spark.session import build_session, marked, require_one_winner
 
     spark = (start or build_session)(name)
@@ -133,7 +135,7 @@ def _failed(error: Exception, result: Path | None, log: Log | None) -> int:
     """Report an error, in the result file too if it can be written; the exit code."""
     if not isinstance(error, CapstanError):
         traceback.print_exception(error, file=sys.stderr)
-    found = breakage.told(error)
+    found = error_translation.to_capstan_error(error)
     if result is not None:
         try:
             _write(result, found.as_json())
@@ -153,7 +155,7 @@ def _ended(error: CapstanError, log: Log | None = None) -> int:
     return error.exit_code
 
 
-def _write(path: Path, value: Fields) -> None:
+def _write(path: Path, value: JsonObject) -> None:
     """Write the result file: whole, or not at all."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:

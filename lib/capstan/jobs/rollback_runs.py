@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capstan.errors import BadRequest
-from capstan.jobs.types import Answer, Place
+from capstan.errors import InvalidRequestError
+from capstan.jobs.types import JobResult, Place
 from capstan.replay.execution.job import draft_of, require_intent
-from capstan.replay.output import target_table as target
+from capstan.replay.output import target_table
 from capstan.replay.run import rollback
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage
@@ -35,8 +35,8 @@ def require_reversible(lake: Lake, run: str) -> History:
         The run's history.
 
     Raises:
-        BadRequest: `CAP-LAKE`; `CAP-RUN` for an unknown run; `CAP-NOT-PUBLISHED` for one that has
-            published nothing; `CAP-LATER` when a later run wrote over part of it.
+        InvalidRequestError: `CAP-LAKE`; `CAP-RUN` for an unknown run; `CAP-NOT-PUBLISHED` for one
+            that has published nothing; `CAP-LATER` when a later run wrote over part of it.
     """
     lake.require()
     history = read_history(lake, run)
@@ -45,7 +45,7 @@ def require_reversible(lake: Lake, run: str) -> History:
     over = history.last.step in (Step.FAILED, Step.REJECTED, Step.AUDITED, Step.APPROVED)
     over = over and not history.published and not _landed(history)
     if history.intended is None or over:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-NOT-PUBLISHED",
             f"run {run} has published nothing that stands: its last step was {history.last.step}",
             "see `capstan runs`",
@@ -64,15 +64,15 @@ def _landed(history: History) -> bool:
         return False
     run = history.run_id
     # Mostly enough, and without a look at the target's log.
-    if target.newest_change(first.target, run) < run.change(first.attempt).version:
+    if target_table.latest_txn_version(first.target, run) < run.change(first.attempt).version:
         return False
     since = int(str(first.detail["target_version"]))
-    return target.find_publish(first.target, first.run, since) is not None
+    return target_table.find_publish(first.target, first.run, since) is not None
 
 
 def _require_last(lake: Lake, own: coverage.Covered) -> None:
     for later in coverage.later_than(lake, own):
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-LATER",
             f"run {later.run} wrote over part of what {own.run} published",
             f"roll back {later.run} first",
@@ -81,7 +81,7 @@ def _require_last(lake: Lake, own: coverage.Covered) -> None:
         )
 
 
-def take_back(spark: SparkSession, place: Place, asked: RollbackRequest) -> Answer:
+def take_back(spark: SparkSession, place: Place, asked: RollbackRequest) -> JobResult:
     """Take a run back.
 
     Returns:
@@ -94,7 +94,7 @@ def take_back(spark: SparkSession, place: Place, asked: RollbackRequest) -> Answ
     history = read_history(place.lake, asked.run)
     draft = draft_of(require_intent(history))
     told = {name: draft.get(name) for name in ("stream", "target", "workers", "since", "until")}
-    return Answer(
+    return JobResult(
         {
             "run": asked.run,
             **told,

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capstan.core.config import Declarations, default_path, load_sound
+from capstan.core.config import ProjectConfig, default_path, load_sound
 from capstan.errors import CapstanError
 from capstan.storage.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Fields = Mapping[str, object]
+JsonObject = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,30 +24,30 @@ class Place:
     lake: Lake
     streams: str | None = None
 
-    def declarations(self, *, required: bool = False) -> Declarations:
+    def declarations(self, *, required: bool = False) -> ProjectConfig:
         """What is declared; nothing when no file was named and there is none.
 
         What is wrong in the file is told of whoever asks for it, and holds up nobody else.
 
         Raises:
-            BadRequest: `CAP-DECLARE` when the file cannot be read, or when one is `required` and
-                there is none.
+            InvalidRequestError: `CAP-DECLARE` when the file cannot be read, or when one is
+                `required` and there is none.
         """
         path = Path(self.streams) if self.streams else default_path()
         if not required and not self.streams and not path.exists():
-            return Declarations(path, {}, {}, {}, {})
+            return ProjectConfig(path, {}, {}, {}, {})
         declared = load_sound(path, lake=self.lake.root)
         declared.require_read()
         return declared
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class JobResult:
     """What an app found: its result, and the error to end with where the answer is no."""
 
-    value: Fields
+    value: JsonObject
     refusal: CapstanError | None = None
 
 
-Work = Callable[["SparkSession"], Answer]
-Prepare = Callable[[Fields, Place], Work]
+Work = Callable[["SparkSession"], JobResult]
+Handler = Callable[[JsonObject, Place], Work]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from capstan.capture.run import capture
-from capstan.core.config import ByColumn, Declarations, EventTime, Source, Stream, Transform
+from capstan.core.config import ByColumn, EventTime, ProjectConfig, Source, Stream, Transform
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
 from capstan.spark.session import build_session
@@ -39,7 +39,7 @@ def _lay_down(folder: Path) -> None:
         pq.write_table(pa.table(columns), folder / f"part-{part}.parquet")
 
 
-def _declared(folder: Path) -> Declarations:
+def _declared(folder: Path) -> ProjectConfig:
     stream = Stream(
         name="training",
         source=Source(
@@ -59,7 +59,7 @@ def _declared(folder: Path) -> Declarations:
         grain=timedelta(days=1),
         worker="_worker",
     )
-    return Declarations(folder / "none.yaml", {stream.name: stream}, {"by_day": by_day}, {}, {})
+    return ProjectConfig(folder / "none.yaml", {stream.name: stream}, {"by_day": by_day}, {}, {})
 
 
 def main(folder: Path) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from capstan.instrumentation import reached
+from capstan.instrumentation import emit
 from capstan.replay.execution.staging import KEEP, clear_staged, list_staged
 from capstan.replay.output.snapshot_gc import clear_old
 from capstan.replay.planning.snapshot_ledger import parts_of
@@ -23,7 +23,7 @@ def clear_staging(lake: Lake, now: datetime, keep: timedelta = KEEP) -> list[str
     """
     over = clear_staged(lake, list_staged(lake, now), now, keep)
     if over:
-        reached("maintain.staging", cleared=len(over))
+        emit("maintain.staging", cleared=len(over))
     return over
 
 

@@ -15,16 +15,16 @@ from pyspark.sql import functions as F
 
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.errors import AnswerIsNo
+from capstan.errors import CheckFailedError
 from capstan.maintenance.compaction import Compacted, put, until_settled
 from capstan.maintenance.compaction_policy import File, Run, Sizes, runs_of, worth_writing
 from capstan.maintenance.expected_content import (
-    Promised,
+    ExpectedContent,
     promised,
     promised_by_batch,
     settled_batch,
 )
-from capstan.maintenance.file_layout import Cells, Seats, deal, row_bytes
+from capstan.maintenance.file_layout import Cells, FileAssignment, assign, row_bytes
 from capstan.maintenance.table_catalog import files_of
 from capstan.storage.file_rewrite import rows_of_files
 from capstan.storage.lake import Lake
@@ -44,7 +44,7 @@ def compact_records(spark: SparkSession, lake: Lake, tape: Tape, sizes: Sizes) -
     """Compact the records of a tape, as far as they have settled, by worker and time.
 
     Raises:
-        Held: `CAP-CONFLICT` when other writers took its files again and again.
+        RangeLockedError: `CAP-CONFLICT` when other writers took its files again and again.
     """
     done, bad = Compacted("records"), set[int]()
 
@@ -59,7 +59,7 @@ def compact_records(spark: SparkSession, lake: Lake, tape: Tape, sizes: Sizes) -
             try:
                 if not _cluster(spark, tape, group, retired, sizes, done):
                     return False
-            except AnswerIsNo:
+            except CheckFailedError:
                 bad.update(_damaged(spark, tape, group, retired))
         return True if groups else None
 
@@ -104,13 +104,13 @@ def _cluster(
     """Write records anew, by worker and time; False where others have taken some of the files.
 
     Raises:
-        AnswerIsNo: `CAP-TAPE` when they are not those that the index promises.
+        CheckFailedError: `CAP-TAPE` when they are not those that the index promises.
     """
     path, low, high = tape.paths.records, *_bounds(group)
     expected = promised(tape, low, high, retired)
     rows = rows_of_files(spark, path, [file.path for file in group])
     size = row_bytes(group, expected.records)
-    seats = deal(_cells(expected, size, sizes), size, sizes)
+    seats = assign(_cells(expected, size, sizes), size, sizes)
     seen, figures = Observation(), _figures(rows, tape, retired)
     laid = (
         rows.observe(seen, *figures)
@@ -123,7 +123,7 @@ def _cluster(
     def check() -> None:
         found = seen.get
         if _content(found["records"], found["h1"], found["h2"]) != expected.content:
-            raise AnswerIsNo(
+            raise CheckFailedError(
                 "CAP-TAPE",
                 f"stream {tape.name}: records of batches {low} to {high} are not those captured",
                 f"see `capstan verify {tape.name} --deep`",
@@ -170,7 +170,7 @@ def _ranges(batches: Collection[int]) -> list[tuple[int, int]]:
     return found
 
 
-def _cells(expected: Promised, size: Mapping[int, float], sizes: Sizes) -> dict[int, Cells]:
+def _cells(expected: ExpectedContent, size: Mapping[int, float], sizes: Sizes) -> dict[int, Cells]:
     """The cells that are to be dealt: one a worker, but of those who need several files."""
     return {
         worker: expected.times_of(worker) if count * size[worker] > sizes.file else [((), count)]
@@ -190,7 +190,7 @@ def _figures(rows: DataFrame, tape: Tape, retired: Sequence[Box]) -> list[Column
     ]
 
 
-def _seat(seats: Seats, tape: Tape) -> Column:
+def _seat(seats: FileAssignment, tape: Tape) -> Column:
     """The file that a record goes into; one of a worker that is not known goes into the first."""
     pairs = [F.lit(part) for pair in seats.first.items() for part in pair]
     if not pairs:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from capstan.errors import Held
-from capstan.instrumentation import reached
+from capstan.errors import RangeLockedError
+from capstan.instrumentation import emit
 from capstan.maintenance.compaction_policy import File, runs_of, worth_writing
 from capstan.maintenance.table_catalog import Kept, files_of
 from capstan.storage.file_rewrite import exchange, rows_of_files
@@ -61,7 +61,7 @@ def compact_index(spark: SparkSession, table: Kept, *, ended: bool = False) -> C
         ended: Whether nothing will come any more, so that nothing is worth waiting for.
 
     Raises:
-        Held: `CAP-CONFLICT` when other writers took its files again and again.
+        RangeLockedError: `CAP-CONFLICT` when other writers took its files again and again.
     """
     done = Compacted(table.name)
 
@@ -100,7 +100,7 @@ def until_settled(path: str, turn: Callable[[], bool | None]) -> None:
             taken files of the table meanwhile.
 
     Raises:
-        Held: `CAP-CONFLICT` when others took files in each of many turns.
+        RangeLockedError: `CAP-CONFLICT` when others took files in each of many turns.
     """
     went = None
     for _ in range(TRIES):
@@ -108,7 +108,7 @@ def until_settled(path: str, turn: Callable[[], bool | None]) -> None:
         if went is None:
             return
     if went is False:
-        raise Held(
+        raise RangeLockedError(
             "CAP-CONFLICT",
             f"other writers took files of {path} {TRIES} times in a row",
             "run the same command again: it goes on where this one stopped",
@@ -138,7 +138,7 @@ def put(
     def written() -> None:
         if check is not None:
             check()
-        reached("maintain.written", table=done.table)
+        emit("maintain.written", table=done.table)
 
     gone = {file.path: file.rows for file in group}
     note = {"maintain": "compact"}
@@ -147,5 +147,5 @@ def put(
         return False
     done.commits += 1
     done.rewritten += sum(file.bytes for file in group)
-    reached("maintain.compacted", table=done.table, files=found.files, of=len(group))
+    emit("maintain.compacted", table=done.table, files=found.files, of=len(group))
     return True

@@ -21,7 +21,7 @@ _ALL = 2**64
 
 
 @dataclass(frozen=True, slots=True)
-class Promised:
+class ExpectedContent:
     """What the records of some batches should be.
 
     Attributes:
@@ -49,7 +49,7 @@ class Promised:
         return list(zip(times, ordered["records_sum"].to_pylist(), strict=True))
 
 
-def promised(tape: Tape, low: int, high: int, retired: Sequence[Box] = ()) -> Promised:
+def promised(tape: Tape, low: int, high: int, retired: Sequence[Box] = ()) -> ExpectedContent:
     """What the index says of the batches `low` to `high`, but for what was retired."""
     records: Counter[int] = Counter()
     h1, h2 = 0, 0
@@ -68,7 +68,7 @@ def promised(tape: Tape, low: int, high: int, retired: Sequence[Box] = ()) -> Pr
         for row in by_worker.to_pylist():
             records[row["worker"]] += row["records_sum"]
     found = pa.concat_tables(parts) if parts else _no_cells(tape.time_type)
-    return Promised(dict(records), (h1 % _ALL, h2 % _ALL), found)
+    return ExpectedContent(dict(records), (h1 % _ALL, h2 % _ALL), found)
 
 
 def promised_by_batch(

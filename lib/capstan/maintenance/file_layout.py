@@ -14,7 +14,7 @@ Cells = Sequence[tuple[tuple[int, ...], int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Seats:
+class FileAssignment:
     """Files of a run, numbered from 0.
 
     Attributes:
@@ -47,7 +47,9 @@ def row_bytes(files: Sequence[File], workers: Iterable[int]) -> dict[int, float]
     return {worker: of / max(1, count) for worker, of, count in pairs}
 
 
-def deal(cells: Mapping[int, Cells], row_bytes: Mapping[int, float], sizes: Sizes) -> Seats:
+def assign(
+    cells: Mapping[int, Cells], row_bytes: Mapping[int, float], sizes: Sizes
+) -> FileAssignment:
     """Deal the records of a run to files.
 
     Args:
@@ -70,7 +72,7 @@ def deal(cells: Mapping[int, Cells], row_bytes: Mapping[int, float], sizes: Size
         if cuts:
             steps[worker] = cuts
         seat, shared = seat + 1 + len(cuts), 0.0
-    return Seats(first, steps, seat + 1 if shared else max(seat, 1))
+    return FileAssignment(first, steps, seat + 1 if shared else max(seat, 1))
 
 
 def _cuts(cells: Cells, row_bytes: float, most: int) -> tuple[tuple[int, ...], ...]:

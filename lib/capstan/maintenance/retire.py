@@ -18,9 +18,9 @@ from pyspark.sql import functions as F
 
 from capstan.core.times import Box, Kind
 from capstan.core.times.region import Region
-from capstan.error_translation import at
-from capstan.errors import BadRequest, Held, NotComplete
-from capstan.instrumentation import reached
+from capstan.error_translation import with_path
+from capstan.errors import IncompleteError, InvalidRequestError, RangeLockedError
+from capstan.instrumentation import emit
 from capstan.maintenance.compaction import until_settled
 from capstan.maintenance.expected_content import records_in
 from capstan.storage import delta
@@ -29,7 +29,7 @@ from capstan.storage.file_rewrite import exchange, rows_of_files
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.retirements import State, read_retired, write_retired
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.grains import require_whole_steps
 from capstan.storage.tape.region_sql import region_sql
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
@@ -91,20 +91,22 @@ def plan_retire(lake: Lake, stream: str, before: str) -> Plan:
         before: The first time whose records stay, as the command line writes a bound.
 
     Raises:
-        BadRequest: `CAP-STREAM`, `CAP-TIME`; `CAP-RANGE` when nothing is bounded.
-        NotComplete: `CAP-INCOMPLETE` when records can still come before that time.
+        InvalidRequestError: `CAP-STREAM`, `CAP-TIME`; `CAP-RANGE` when nothing is bounded.
+        IncompleteError: `CAP-INCOMPLETE` when records can still come before that time.
     """
     tape = open_tape(lake, stream)
     cut = newest_cut(tape)
     until = Box.bound_of_text(tape.time_type, before)
     if all(bound is None for bound in until):
-        raise BadRequest("CAP-RANGE", f"{before} bounds no time", "give a time: 2024-01-01")
+        raise InvalidRequestError(
+            "CAP-RANGE", f"{before} bounds no time", "give a time: 2024-01-01"
+        )
     require_whole_steps(tape, until)
     box = Box((None,) * len(until), until)
-    frontier = summary.frontier_of(tape, summary.worker_states(tape, cut))
+    frontier = index.frontier_of(tape, index.worker_states(tape, cut))
     if not box.is_complete(frontier):
         times = [tape.time_type.render(time) for time in frontier.elements]
-        raise NotComplete(
+        raise IncompleteError(
             "CAP-INCOMPLETE",
             f"stream {stream}: records can still come before {before}, the frontier is at "
             + ", ".join(map(str, times)),
@@ -125,21 +127,21 @@ def retire(spark: SparkSession, lake: Lake, stream: str, before: str) -> Plan:
         What was done, as it was planned.
 
     Raises:
-        BadRequest: As `plan_retire`.
-        NotComplete: `CAP-INCOMPLETE`.
-        Held: `CAP-HELD` while a run of the stream is at work, which may need the records;
-            `CAP-CONFLICT` when other writers took files of the tape again and again.
-        Broken: `CAP-DISK-FULL`, `CAP-NO-ACCESS` when the lake cannot be written.
+        InvalidRequestError: As `plan_retire`.
+        IncompleteError: `CAP-INCOMPLETE`.
+        RangeLockedError: `CAP-HELD` while a run of the stream is at work, which may need the
+            records; `CAP-CONFLICT` when other writers took files of the tape again and again.
+        SystemFailureError: `CAP-DISK-FULL`, `CAP-NO-ACCESS` when the lake cannot be written.
     """
     plan = plan_retire(lake, stream, before)
     if plan.stands:
         return plan
     tape, box = plan.tape, plan.box
-    with at(tape.paths.root):
+    with with_path(tape.paths.root):
         _require_idle(lake, tape)
         if all(each.box != box for each in read_retired(lake, tape)):
             write_retired(lake, tape, box, plan.cut, plan.records, State.BEGUN)
-        reached("retire.begun", stream=stream, records=plan.records)
+        emit("retire.begun", stream=stream, records=plan.records)
         finish(spark, lake, tape)
     return plan
 
@@ -148,7 +150,7 @@ def finish(spark: SparkSession, lake: Lake, tape: Tape) -> int:
     """Delete the records whose retirement was begun; how many that were, by the index.
 
     Raises:
-        Held: As `retire`.
+        RangeLockedError: As `retire`.
     """
     # Whoever has claimed after a retirement was written down has seen it, and needs none of it.
     begun = [each for each in read_retired(lake, tape) if not each.done]
@@ -157,10 +159,10 @@ def finish(spark: SparkSession, lake: Lake, tape: Tape) -> int:
     _require_idle(lake, tape)
     for each in begun:
         _delete(spark, tape, each.box)
-        reached("retire.deleted", stream=tape.name, records=each.records)
+        emit("retire.deleted", stream=tape.name, records=each.records)
         cut = Cut(each.cut, -1)
         write_retired(lake, tape, each.box, cut, each.records, State.DONE)
-        reached("retire.done", stream=tape.name, records=each.records)
+        emit("retire.done", stream=tape.name, records=each.records)
     return sum(each.records for each in begun)
 
 
@@ -181,7 +183,7 @@ def _delete(spark: SparkSession, tape: Tape, box: Box) -> None:
             rows,
             leaves_out=None,
             note={"maintain": "retire"},
-            before_commit=lambda: reached("retire.written", stream=tape.name),
+            before_commit=lambda: emit("retire.written", stream=tape.name),
         )
         return False if done is None else None
 
@@ -207,11 +209,11 @@ def _require_idle(lake: Lake, tape: Tape) -> None:
     """Check that no run plays the stream: it may have been told that its records are all there.
 
     Raises:
-        Held: `CAP-HELD`, naming the run.
+        RangeLockedError: `CAP-HELD`, naming the run.
     """
-    for claim in claims.alive(lake):
+    for claim in claims.active(lake):
         if claim.stream == tape.name:
-            raise Held(
+            raise RangeLockedError(
                 "CAP-HELD",
                 f"run {claim.run} plays stream {tape.name}, and may need what is to be retired",
                 f"wait for it; if it is dead: `capstan unlock {claim.run}`",

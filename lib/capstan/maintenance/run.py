@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from capstan.error_translation import at, foreseen, told
-from capstan.errors import AnswerIsNo, CapstanError, Held
+from capstan.error_translation import to_capstan_error, translate, with_path
+from capstan.errors import CapstanError, CheckFailedError, RangeLockedError
 from capstan.maintenance.cleanup import clear_snapshots, clear_staging
 from capstan.maintenance.compact_records import compact_records
 from capstan.maintenance.compaction import Compacted, compact_index
@@ -69,7 +69,7 @@ class Table:
 
 
 @dataclass(slots=True)
-class Maintained:
+class MaintenanceResult:
     """What maintenance did.
 
     Attributes:
@@ -128,7 +128,7 @@ class Maintained:
         ]
         if damaged:
             stream, (first, last) = damaged[0]
-            return AnswerIsNo(
+            return CheckFailedError(
                 "CAP-TAPE",
                 f"stream {stream}: records of batches {first} to {last} are not what its index "
                 "says; they are as they were",
@@ -137,7 +137,7 @@ class Maintained:
             )
         if len(self.violations) > 1:
             names = [str(each.fields["stream"]) for each in self.violations]
-            return AnswerIsNo(
+            return CheckFailedError(
                 "CAP-VIOLATION",
                 f"recordings of {len(names)} streams break a rule: {', '.join(names)}",
                 "`capstan verify` says of each which worker and event",
@@ -168,7 +168,7 @@ def maintain(
     sizes: Sizes | None = None,
     now: datetime | None = None,
     keep: timedelta = KEEP,
-) -> Maintained:
+) -> MaintenanceResult:
     """Keep up the tapes of streams, and what all streams of the lake share; idempotent.
 
     Args:
@@ -180,14 +180,15 @@ def maintain(
         keep: How long what nobody can publish any more stays in staging.
 
     Raises:
-        BadRequest: `CAP-STREAM` for a stream that is not on tape. Of one whose tape cannot be read
-            the error is among what was done.
-        Broken: `CAP-REWRITE`; `CAP-DISK-FULL` and `CAP-NO-ACCESS` when the lake cannot be written.
+        InvalidRequestError: `CAP-STREAM` for a stream that is not on tape. Of one whose tape cannot
+            be read the error is among what was done.
+        SystemFailureError: `CAP-REWRITE`; `CAP-DISK-FULL` and `CAP-NO-ACCESS` when the lake cannot
+            be written.
     """
     names = list(streams)
     require_streams(lake, names)
-    done = Maintained()
-    with at(lake.root):
+    done = MaintenanceResult()
+    with with_path(lake.root):
         for name in names:
             try:
                 tape = open_tape(lake, name)
@@ -205,14 +206,14 @@ def maintain(
 
 def _own(lake: Lake, name: str, error: Exception) -> CapstanError | None:
     """What keeps the tape of this stream from being kept up; None for what keeps all of them."""
-    found = told(error)
+    found = to_capstan_error(error)
     if found.code in _OF_ALL:
         # Spark leaves out the scheme of a place.
         root = lake.stream(name).root.rpartition("://")[2]
         inside = f"{root}/" in f"{found.fields.get('path', '')}/"
         if found.code == "CAP-DISK-FULL" or not inside:
             return None
-    if foreseen(error) is None:
+    if translate(error) is None:
         traceback.print_exception(error)
     said = found.message
     if not said.startswith(f"stream {name}"):
@@ -221,7 +222,7 @@ def _own(lake: Lake, name: str, error: Exception) -> CapstanError | None:
 
 
 def _tape(
-    spark: SparkSession, lake: Lake, tape: Tape, sizes: Sizes, done: Maintained
+    spark: SparkSession, lake: Lake, tape: Tape, sizes: Sizes, done: MaintenanceResult
 ) -> list[Table]:
     finished = _unless_held(lambda: finish(spark, lake, tape), 0, done)
     if finished:
@@ -246,7 +247,7 @@ def _tape(
     if not _is_import(tape):
         try:
             verify(spark, lake, tape).require_valid(tape)
-        except AnswerIsNo as violation:
+        except CheckFailedError as violation:
             done.violations.append(violation)
     return found
 
@@ -257,7 +258,7 @@ def _is_import(tape: Tape) -> bool:
     return isinstance(fixed, Mapping) and fixed.get("domain") == "import"
 
 
-def _shared(spark: SparkSession, lake: Lake, done: Maintained) -> list[Table]:
+def _shared(spark: SparkSession, lake: Lake, done: MaintenanceResult) -> list[Table]:
     found = []
     for pipeline in lake.states():
         done.snapshots += clear_snapshots(spark, lake, pipeline)
@@ -273,7 +274,7 @@ def _shared(spark: SparkSession, lake: Lake, done: Maintained) -> list[Table]:
     return found
 
 
-def _note_changes(lake: Lake, done: Maintained) -> None:
+def _note_changes(lake: Lake, done: MaintenanceResult) -> None:
     """Note what others have done to targets, before the logs of those lose it."""
     first: dict[str, int] = {}
     for row in read_rows(lake, "coverage", ("target", "target_version")):
@@ -281,10 +282,10 @@ def _note_changes(lake: Lake, done: Maintained) -> None:
         first[target] = min(version, first.get(target, version))
     for target, version in first.items():
         try:
-            with at(target):
+            with with_path(target):
                 note_touched(lake, target, version)
         except Exception as error:
-            found = told(error)
+            found = to_capstan_error(error)
             if found.code == "CAP-DISK-FULL":
                 raise
             # A target is its owner's: one that is away holds up nothing.
@@ -300,10 +301,10 @@ def _kept_up(spark: SparkSession, compacted: Compacted, path: str) -> Table:
     return Table(**known)
 
 
-def _unless_held(work: Callable[[], T], otherwise: T, done: Maintained) -> T:
+def _unless_held(work: Callable[[], T], otherwise: T, done: MaintenanceResult) -> T:
     """What some work comes to; where other writers keep it from being done, that is noted."""
     try:
         return work()
-    except Held as held:
+    except RangeLockedError as held:
         done.busy.append(held)
         return otherwise

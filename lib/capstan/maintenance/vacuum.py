@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from capstan.instrumentation import reached
+from capstan.instrumentation import emit
 from capstan.storage import delta
 from capstan.storage.lake import exists, read_text
 from capstan.storage.ledger.claims import LEASE
@@ -28,7 +28,7 @@ def vacuum(spark: SparkSession, name: str, path: str) -> int:
     if not over:
         return 0
     spark.sql(f"VACUUM delta.`{path}`")
-    reached("maintain.vacuumed", table=name, files=len(over))
+    emit("maintain.vacuumed", table=name, files=len(over))
     return len(over)
 
 
@@ -44,7 +44,7 @@ def checkpoint(spark: SparkSession, name: str, path: str) -> bool:
     none = jvm.scala.Option.empty()
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, path)
     log.checkpoint(log.update(False, none, none), none)
-    reached("maintain.checkpoint", table=name)
+    emit("maintain.checkpoint", table=name)
     return True
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from capstan.core.config import check_name
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.pipeline.graph.builder import DagBuilder
 from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.graph.graph import Dag
@@ -90,7 +90,8 @@ class Pipeline:
         modules: Further modules whose source text is part of the pipeline's identity.
 
     Raises:
-        BadRequest: `CAP-NAME` for the name; `CAP-PIPELINE` for lengths that cannot be meant.
+        InvalidRequestError: `CAP-NAME` for the name; `CAP-PIPELINE` for lengths that cannot be
+            meant.
     """
 
     name: str
@@ -117,8 +118,9 @@ class Pipeline:
         """The graph, checked against what is said of its sources and sinks.
 
         Raises:
-            BadRequest: `CAP-PIPELINE` when the function cannot be found, gives no graph, or one
-                with other sources, sinks or columns; `CAP-DAG-...` when the graph cannot be meant.
+            InvalidRequestError: `CAP-PIPELINE` when the function cannot be found, gives no graph,
+                or one with other sources, sinks or columns; `CAP-DAG-...` when the graph cannot be
+                meant.
         """
         made = resolve(self, self.function)()
         dag = made.build() if isinstance(made, DagBuilder) else made
@@ -145,7 +147,7 @@ class Pipeline:
         """The stages of the graph, or of the part of it that some sinks depend on.
 
         Raises:
-            BadRequest: As `dag`; `CAP-PIPELINE` when a sink is not one of its own.
+            InvalidRequestError: As `dag`; `CAP-PIPELINE` when a sink is not one of its own.
         """
         chosen = None if sinks is None else [self.sink(node).node for node in sinks]
         return plan_stages(self.dag(), chosen)
@@ -154,7 +156,7 @@ class Pipeline:
         """What the states depend on of the operators before a sink, and which tables these read.
 
         Raises:
-            BadRequest: As `plan`.
+            InvalidRequestError: As `plan`.
         """
         dag = self.plan([sink]).dag
         read = {dag.nodes[number].name for number in dag.sources}
@@ -173,7 +175,7 @@ class Pipeline:
         """What is declared of a sink.
 
         Raises:
-            BadRequest: `CAP-PIPELINE` when there is none of that name.
+            InvalidRequestError: `CAP-PIPELINE` when there is none of that name.
         """
         for sink in self.sinks:
             if sink.node == node:
@@ -197,7 +199,7 @@ class Pipeline:
         tables, and the modules that are named besides; what they import does not count.
 
         Raises:
-            BadRequest: `CAP-PIPELINE` when a function or a source text cannot be found.
+            InvalidRequestError: `CAP-PIPELINE` when a function or a source text cannot be found.
         """
         functions = [self.function, *(table.function for table in self.tables)]
         modules = {inspect.unwrap(resolve(self, each)).__module__ for each in functions}
@@ -214,9 +216,9 @@ class Pipeline:
         found = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
         return stored_hash(found)
 
-    def refusal(self, what: str) -> BadRequest:
+    def refusal(self, what: str) -> InvalidRequestError:
         """The error of a pipeline that cannot be meant; `what` follows its name."""
-        return BadRequest(
+        return InvalidRequestError(
             "CAP-PIPELINE",
             f"pipeline {self.name} {what}",
             "mend its declaration; `capstan explain` shows its graph",
@@ -233,7 +235,7 @@ def resolve(pipeline: Pipeline, reference: str) -> Callable[..., object]:
     """The function that a registered pipeline names as `package.module:function`.
 
     Raises:
-        BadRequest: `CAP-PIPELINE` when it cannot be imported, or is not a function.
+        InvalidRequestError: `CAP-PIPELINE` when it cannot be imported, or is not a function.
     """
     if reference in _registered:
         return _registered[reference]

@@ -49,8 +49,8 @@ def coordinate_of(pipeline: Pipeline, time_type: TimeType) -> int:
     """The position of the coordinate that a pipeline takes as its time.
 
     Raises:
-        BadRequest: `CAP-PIPELINE` when it names none and there are several, `CAP-TIME` when there
-            is none of that name.
+        InvalidRequestError: `CAP-PIPELINE` when it names none and there are several, `CAP-TIME`
+            when there is none of that name.
     """
     if pipeline.coordinate is not None:
         return time_type.index(pipeline.coordinate)
@@ -71,7 +71,7 @@ def reach_of(pipeline: Pipeline, time_type: TimeType, box: Box, frontier: Antich
         frontier: Of the chosen workers together; empty where they are all closed.
 
     Raises:
-        BadRequest: `CAP-PIPELINE` or `CAP-TIME`, as `coordinate_of`.
+        InvalidRequestError: `CAP-PIPELINE` or `CAP-TIME`, as `coordinate_of`.
     """
     at = coordinate_of(pipeline, time_type)
     since, until = box.since[at], box.until[at]

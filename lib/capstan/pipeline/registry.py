@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from capstan.core.config.registry import ByName
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.pipeline.definition import DagFunction, Pipeline, SideTable, Sink, register
 from capstan.pipeline.operators.time_buffer import Length
 from capstan.pipeline.stored_names import importable
@@ -45,9 +45,9 @@ class Pipelines(ByName[Pipeline]):
         """The pipeline that `name` names.
 
         Raises:
-            BadRequest: `CAP-PIPELINE` when there is none, where the hint lists the known names;
-                when there is nothing where it is said to be registered; or when another one is
-                registered under its name.
+            InvalidRequestError: `CAP-PIPELINE` when there is none, where the hint lists the known
+                names; when there is nothing where it is said to be registered; or when another one
+                is registered under its name.
         """
         if name in self._references:
             self.add(_imported(name, self._references[name]))
@@ -71,7 +71,8 @@ class Pipelines(ByName[Pipeline]):
         The arguments are the fields of `Pipeline`. The graph is built when it is asked for.
 
         Raises:
-            BadRequest: `CAP-NAME`, `CAP-PIPELINE` when a setting is wrong or another has the name.
+            InvalidRequestError: `CAP-NAME`, `CAP-PIPELINE` when a setting is wrong or another has
+                the name.
         """
 
         def decorate(function: Function) -> Function:
@@ -112,7 +113,7 @@ def pipelines(
     The arguments are those of `Pipelines`.
 
     Raises:
-        BadRequest: `CAP-PIPELINE` when one name stands for two.
+        InvalidRequestError: `CAP-PIPELINE` when one name stands for two.
     """
     registry = Pipelines(declared, references)
     for name in registered.names:
@@ -135,8 +136,8 @@ def _imported(name: str, reference: str) -> Pipeline:
     raise _unregistered(name, reference, "is not registered as a pipeline")
 
 
-def _unregistered(name: str, reference: str, what: str) -> BadRequest:
-    return BadRequest(
+def _unregistered(name: str, reference: str, what: str) -> InvalidRequestError:
+    return InvalidRequestError(
         "CAP-PIPELINE",
         f"pipeline {name}: {reference} {what}",
         "name a function that has the decorator capstan.pipeline.pipeline",

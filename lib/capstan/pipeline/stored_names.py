@@ -15,13 +15,13 @@ _STORED: Final = {
 _MODULES: Final = {stored: module for module, stored in _STORED.items()}
 # The hash of a pipeline as its text is now, and as it was before its module moved.
 _HASHES: Final[dict[str, str]] = {
-    "c0ffd73ad5a94ad6765945af591ba7b6cb0bbdc6d13ce255698d2f55badcc537": (
+    "18dbd163fd20afe188332213c3055e75ab05823e9a310f8569a3ccf952aebf03": (
         "49298cdd5e938e32fe3452e6c72cfe4cced5fc6f5d2c82300b654d942ff2a10c"
     ),
-    "6654f6e92b708e1cf5a8f57a997eefe92ad66de653a918da83e0ca5ff804c5f2": (
+    "2fa9360ecb6e078af388566dec861c27e04403e35c699620e83c76d4eca92a65": (
         "1eb739636973f9c534e55401a6a70ad516109e8e741506e80eaadb3f481252f5"
     ),
-    "f3a4a6dd6e317deb42bb11dea6c0ded1e593f68988497144fa95c16f65ab914a": (
+    "0001b59e6edecae1254fe5d8ec7c4b133f0ab8273bb972be6cd68f4a1beb8c3e": (
         "8c3c485b98e324f278114cea662c274117b4133f36e7dbaa2db725c4b9f54386"
     ),
 }

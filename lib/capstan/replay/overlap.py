@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 from pyarrow import dataset
 
-from capstan.core.config import ByColumn, ByKey, Declarations
+from capstan.core.config import ByColumn, ByKey, ProjectConfig
 from capstan.core.times import Time
 from capstan.replay.planning.plan import Plan
 from capstan.storage.arrow_scan import rows_of
@@ -19,7 +19,7 @@ from capstan.storage.tape.region_mask import Mask, Numbers, in_box, inside, numb
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PublishedOverlap:
     """Of the records that a replay would play, how many stand in its target already.
 
     Attributes:
@@ -41,7 +41,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Absent:
+class WorkerGaps:
     """Workers that a plan's reader should know of, by label.
 
     Attributes:
@@ -62,7 +62,7 @@ def is_stale(plan: Plan, covered: Covered) -> bool:
     return (covered.transform, covered.code) != (plan.name, plan.code)
 
 
-def standing_in(plan: Plan, covered: Sequence[Covered]) -> Standing:
+def standing_in(plan: Plan, covered: Sequence[Covered]) -> PublishedOverlap:
     """Count what stands already, from the tape's index and the coverage ledger.
 
     Args:
@@ -90,7 +90,7 @@ def standing_in(plan: Plan, covered: Sequence[Covered]) -> Standing:
         stale += count if is_stale(plan, each) else 0
         open_ &= ~mine
     missing = int(records[open_].sum())
-    return Standing(int(records.sum()) - stale - missing, stale, missing, by_run)
+    return PublishedOverlap(int(records.sum()) - stale - missing, stale, missing, by_run)
 
 
 def _cells(plan: Plan) -> tuple[Numbers, Numbers, Numbers]:
@@ -115,10 +115,10 @@ def _cells(plan: Plan) -> tuple[Numbers, Numbers, Numbers]:
 
 def absent_from(
     plan: Plan,
-    declarations: Declarations,
+    declarations: ProjectConfig,
     states: Collection[WorkerState],
     by_worker: Mapping[int, int],
-) -> Absent:
+) -> WorkerGaps:
     """Tell which workers are missing, and in which way.
 
     Args:
@@ -133,7 +133,7 @@ def absent_from(
         if state.worker in plan.workers and not _completes(plan, state)
     }
     labels = {state.label for state in states}
-    return Absent(
+    return WorkerGaps(
         tuple(state.label for state in states if state.worker not in plan.workers),
         behind,
         tuple(label for worker, label in plan.workers.items() if not by_worker.get(worker)),
@@ -145,7 +145,7 @@ def _completes(plan: Plan, state: WorkerState) -> bool:
     return plan.is_complete(state.frontier)
 
 
-def _declared(plan: Plan, declarations: Declarations) -> tuple[str, ...]:
+def _declared(plan: Plan, declarations: ProjectConfig) -> tuple[str, ...]:
     stream = declarations.streams.get(plan.tape.name)
     by = None if stream is None else stream.workers
     if isinstance(by, ByKey):

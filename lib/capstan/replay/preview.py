@@ -9,13 +9,13 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.core.config import Declarations
+from capstan.core.config import ProjectConfig
 from capstan.core.times import Kind
-from capstan.replay.output.already_published import stood_before
+from capstan.replay.output.already_published import find_equivalent_run
 from capstan.replay.output.certificate import late_in, piped_json
 from capstan.replay.output.conflicting_rows import require_no_clash
 from capstan.replay.output.foreign_changes import Change, changes_since
-from capstan.replay.overlap import Absent, Standing, absent_from, is_stale, standing_in
+from capstan.replay.overlap import PublishedOverlap, WorkerGaps, absent_from, is_stale, standing_in
 from capstan.replay.planning.cursor import find_cursor, follow_identity
 from capstan.replay.planning.plan import Plan, make_plan, target_path
 from capstan.replay.planning.request import Request
@@ -26,7 +26,7 @@ from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.region_json import render_bounds
 from capstan.storage.ledger.run_identity import are_of_one
 from capstan.storage.tape import index as summary
-from capstan.storage.tape.index import Played
+from capstan.storage.tape.index import ContentSummary
 from capstan.storage.tape.tape import open_tape
 
 # The bounds of timestamps are cut to milliseconds: what was cut may reach this far.
@@ -54,14 +54,14 @@ class Preview:
     """
 
     plan: Plan
-    played: Played
+    played: ContentSummary
     files: int
     files_all: int
     bytes: int
     covered: tuple[Covered, ...]
     changes: tuple[Change, ...]
-    standing: Standing
-    absent: Absent
+    standing: PublishedOverlap
+    absent: WorkerGaps
     late: Mapping[str, int]
     stands: str | None
     held_by: tuple[str, ...]
@@ -113,11 +113,11 @@ class Preview:
         }
 
 
-def preview(lake: Lake, declarations: Declarations, request: Request) -> Preview:
+def preview(lake: Lake, declarations: ProjectConfig, request: Request) -> Preview:
     """Look at what a replay would do, without a JVM and without changing anything.
 
     Raises:
-        BadRequest: As `make_plan`; `CAP-FOLLOW` when it was followed otherwise before;
+        InvalidRequestError: As `make_plan`; `CAP-FOLLOW` when it was followed otherwise before;
             `CAP-RETIRED` when records that it needs were deleted; `CAP-APPEND` when it would put
             rows into the target twice; `CAP-ORDER` when it would merge rows over newer ones.
     """
@@ -134,7 +134,7 @@ def preview(lake: Lake, declarations: Declarations, request: Request) -> Preview
         plan.require_kept()
         require_no_clash(lake, plan, _own_runs(lake, plan))
     files, files_all, size = _to_read(plan)
-    played = summary.played(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
+    played = summary.content_summary(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
     standing_there = coverage.standing(lake, plan.target)
     covered = tuple(each for each in standing_there if each.scope.meets(plan.scope))
     return Preview(
@@ -156,16 +156,16 @@ def preview(lake: Lake, declarations: Declarations, request: Request) -> Preview
 
 def _holders(lake: Lake, plan: Plan) -> tuple[str, ...]:
     own = runs.name_run(lake, plan.identity, 1, plan.target).name
-    held = [each for each in claims.alive(lake, plan.target) if each.scope.meets(plan.scope)]
+    held = [each for each in claims.active(lake, plan.target) if each.scope.meets(plan.scope)]
     return tuple(each.run for each in held if not are_of_one(each.run, own))
 
 
-def _standing_run(lake: Lake, declarations: Declarations, plan: Plan) -> str | None:
+def _standing_run(lake: Lake, declarations: ProjectConfig, plan: Plan) -> str | None:
     if plan.request.follow is not None:
         return None
     last = runs.read_last(lake, plan.identity)
     if last is None or not last.published:
-        last = stood_before(lake, declarations, plan)
+        last = find_equivalent_run(lake, declarations, plan)
     return None if last is None else last.last.run
 
 

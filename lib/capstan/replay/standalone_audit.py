@@ -10,12 +10,12 @@ from pyspark.sql.types import DateType, StructType
 
 from capstan.audit import Audit, Shape, audit_copy, shape_of
 from capstan.audit.table_shape import columns_error
-from capstan.core.config import Declarations
+from capstan.core.config import ProjectConfig
 from capstan.core.times import Kind, TimeType
-from capstan.errors import BadRequest
-from capstan.replay.execution import recovery as settle
+from capstan.errors import InvalidRequestError
+from capstan.replay.execution import recovery
 from capstan.replay.execution.job import restore
-from capstan.replay.output import target_table as target
+from capstan.replay.output import target_table
 from capstan.replay.output.audit_findings import note_findings
 from capstan.replay.planning.plan import Plan, make_plan
 from capstan.replay.planning.request import Request
@@ -34,7 +34,7 @@ _DAY_US = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Against:
+class TableAudit:
     """A stream, and a table that should hold its rows.
 
     Attributes:
@@ -64,14 +64,14 @@ class Against:
     version: int | None = None
 
 
-def plan_against(lake: Lake, declarations: Declarations, asked: Against) -> Plan:
+def plan_against(lake: Lake, declarations: ProjectConfig, asked: TableAudit) -> Plan:
     """What of the stream the table should hold, resolved without a JVM.
 
     Raises:
-        BadRequest: As `make_plan`; `CAP-TABLE` when there is no such table, `CAP-VERSION` when it
-            has no such version, `CAP-AUDIT-COLUMNS` when its columns of worker and time are not
-            known.
-        NotComplete: `CAP-INCOMPLETE` when times of the range can still receive records.
+        InvalidRequestError: As `make_plan`; `CAP-TABLE` when there is no such table, `CAP-VERSION`
+            when it has no such version, `CAP-AUDIT-COLUMNS` when its columns of worker and time are
+            not known.
+        IncompleteError: `CAP-INCOMPLETE` when times of the range can still receive records.
     """
     request = Request(
         asked.stream,
@@ -84,7 +84,7 @@ def plan_against(lake: Lake, declarations: Declarations, asked: Against) -> Plan
     plan = make_plan(lake, declarations, request)
     plan.require_complete()
     if not is_table(plan.target):
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-TABLE",
             f"there is no Delta table at {plan.target}",
             "give --against the name of a table of the lake, or a path",
@@ -105,7 +105,7 @@ def _column(there: list[str], named: str | None, usual: str | None, what: str) -
     if name in there:
         return name
     said = f"no column {name}" if named else f"no column {name} to tell the {what} by"
-    raise BadRequest(
+    raise InvalidRequestError(
         "CAP-AUDIT-COLUMNS",
         f"the table has {said}",
         f"name its column of the {what} with --{what}-column; it has: {', '.join(there)}",
@@ -116,7 +116,7 @@ def _column(there: list[str], named: str | None, usual: str | None, what: str) -
 def _require_version(path: str, version: int | None) -> None:
     newest = delta.open_table(path).version()
     if version is not None and not 0 <= version <= newest:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-VERSION",
             f"the table at {path} has no version {version}: the newest is {newest}",
             "leave out --version to audit the newest",
@@ -124,7 +124,7 @@ def _require_version(path: str, version: int | None) -> None:
         )
 
 
-def audit_against(spark: SparkSession, lake: Lake, plan: Plan, asked: Against) -> Audit:
+def audit_against(spark: SparkSession, lake: Lake, plan: Plan, asked: TableAudit) -> Audit:
     """Audit a table against what the stream said; what is found goes into the findings ledger.
 
     Where no workers were named, rows of workers that the stream does not have are `extra`; where
@@ -137,8 +137,8 @@ def audit_against(spark: SparkSession, lake: Lake, plan: Plan, asked: Against) -
         asked: The table and its columns.
 
     Raises:
-        BadRequest: `CAP-AUDIT-COLUMNS` when a column is missing or of a type that cannot hold
-            what the stream says.
+        InvalidRequestError: `CAP-AUDIT-COLUMNS` when a column is missing or of a type that cannot
+            hold what the stream says.
     """
     rows = delta.load(spark, plan.target, asked.version)
     tape, layout, time_type = plan.tape, plan.layout, plan.tape.time_type
@@ -181,7 +181,7 @@ def _require_times(schema: StructType, layout: Layout, shape: Shape, time_type: 
         raise columns_error(f"column {layout.time} has days, the stream's times are finer")
 
 
-def _restricted(rows: DataFrame, plan: Plan, asked: Against) -> DataFrame:
+def _restricted(rows: DataFrame, plan: Plan, asked: TableAudit) -> DataFrame:
     """The table's rows of the audited workers and times."""
     layout, time_type = plan.layout, plan.tape.time_type
     region = plan.region
@@ -200,16 +200,16 @@ def require_auditable(lake: Lake, run: str, version: int | None) -> History:
     """The history of a run that has rows to audit, without a JVM.
 
     Raises:
-        BadRequest: `CAP-LAKE`, `CAP-RUN`; `CAP-NOT-PUBLISHED` when nothing of it stands or waits;
-            `CAP-VERSION`.
+        InvalidRequestError: `CAP-LAKE`, `CAP-RUN`; `CAP-NOT-PUBLISHED` when nothing of it stands or
+            waits; `CAP-VERSION`.
     """
     lake.require()
     history = read_history(lake, run)
-    waits = settle.audited(history) is not None
+    waits = recovery.audited(history) is not None
     if version is not None and not waits:
         _require_version(history.last.target, version)
     elif not history.published and not waits:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-NOT-PUBLISHED",
             f"run {run} has published nothing that stands: its last step was {history.last.step}",
             "see `capstan runs`; a version of its target can be audited with --version",
@@ -221,7 +221,7 @@ def require_auditable(lake: Lake, run: str, version: int | None) -> History:
 def audit_run(
     spark: SparkSession,
     lake: Lake,
-    declarations: Declarations,
+    declarations: ProjectConfig,
     history: History,
     version: int | None = None,
 ) -> tuple[Plan, Audit]:
@@ -231,15 +231,15 @@ def audit_run(
     findings ledger.
 
     Raises:
-        BadRequest: `CAP-CODE` when its transform has changed since.
+        InvalidRequestError: `CAP-CODE` when its transform has changed since.
     """
     job = restore(spark, lake, declarations, history)
-    plan, waiting = job.plan, settle.audited(history)
+    plan, waiting = job.plan, recovery.audited(history)
     if waiting is not None and version is None:
         staged = delta.load(spark, waiting[1])
-        found = target.audit(spark, plan, staged)
+        found = target_table.audit(spark, plan, staged)
     else:
-        found = target.audit_target(spark, plan, version)
+        found = target_table.audit_target(spark, plan, version)
     note_findings(
         lake,
         plan,

@@ -20,7 +20,7 @@ from capstan.core.times import Coordinate
 from capstan.reporting.stream_view import StreamView, greatest_times
 from capstan.storage import delta
 from capstan.storage.lake import Lake, newest_entry
-from capstan.storage.table_cache import Kept
+from capstan.storage.table_cache import VersionedCache
 from capstan.storage.tape.tape import Tape, open_tape
 
 _OLDEST = 4096
@@ -30,7 +30,7 @@ _Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class CommitTimes:
     """The commits that a view has sampled, one by one.
 
     Attributes:
@@ -43,10 +43,10 @@ class Course:
     greatest: tuple[int | None, ...]
 
 
-_KEPT: Kept[Course] = Kept()
+_KEPT: VersionedCache[CommitTimes] = VersionedCache()
 
 
-def view_course(lake: Lake, view: StreamView) -> Course:
+def view_course(lake: Lake, view: StreamView) -> CommitTimes:
     """When the commits of a stream's view were made, and how far its records had come.
 
     Raises:
@@ -57,13 +57,13 @@ def view_course(lake: Lake, view: StreamView) -> Course:
     return _KEPT.get((lake.root, view.name), state, lambda: _read(lake, view))
 
 
-def _read(lake: Lake, view: StreamView) -> Course:
+def _read(lake: Lake, view: StreamView) -> CommitTimes:
     table = delta.open_table(lake.stream(view.name).events)
     tape = open_tape(lake, view.name, table)
     files = pa.table(table.get_add_actions(flatten=True))
     commits = view.progress.commits
     if not files.num_rows or not {"min.commit", "max.commit"} <= set(files.column_names):
-        return Course((None,) * len(commits), (None,) * len(commits))
+        return CommitTimes((None,) * len(commits), (None,) * len(commits))
     first, last = _ints(files["min.commit"]), _ints(files["max.commit"])
     whole = first == last
     written = dict(zip(last[whole].tolist(), _ints(files["modification_time"])[whole].tolist(),
@@ -79,7 +79,7 @@ def _read(lake: Lake, view: StreamView) -> Course:
         # A clock may have been put back.
         newest = newest if at is None else max(newest, at)
         found.append(None if at is None else newest)
-    return Course(tuple(found), _reached(files, first, last, view.coordinate, commits))
+    return CommitTimes(tuple(found), _reached(files, first, last, view.coordinate, commits))
 
 
 def _logged(tape: Tape, newest: int, oldest: int) -> dict[int, datetime]:

@@ -14,13 +14,13 @@ from itertools import groupby, takewhile
 
 from capstan.backfill.interval import Interval, State
 from capstan.backfill.survey import Survey, bound_text, survey
-from capstan.core.config import Declarations, Mode, Replay
+from capstan.core.config import Mode, ProjectConfig, Replay
 from capstan.core.times import Kind, TimeType
-from capstan.errors import BadRequest, CapstanError
+from capstan.errors import CapstanError, InvalidRequestError
 from capstan.replay.planning.plan import target_path
 from capstan.reporting.formatting import short_bound
 from capstan.storage.lake import Lake, newest_entry
-from capstan.storage.table_cache import Kept
+from capstan.storage.table_cache import VersionedCache
 
 WORST = ("failed", "gap", "changed", "stale", "waiting", "retired", "incomplete", "covered")
 """States by what has to be shown of a day that has intervals of several."""
@@ -167,11 +167,11 @@ class NoCoverage:
     error: CapstanError
 
 
-_KEPT: Kept[Survey] = Kept()
+_KEPT: VersionedCache[Survey] = VersionedCache()
 
 
 def view_coverage(
-    lake: Lake, declarations: Declarations, replay: str, *, year: int | None = None
+    lake: Lake, declarations: ProjectConfig, replay: str, *, year: int | None = None
 ) -> Coverage | NoCoverage:
     """What a page shows of the coverage of a declared replay.
 
@@ -183,7 +183,7 @@ def view_coverage(
             the newest, where it is not among them.
 
     Raises:
-        BadRequest: `CAP-REPLAY` for a replay that is not declared.
+        InvalidRequestError: `CAP-REPLAY` for a replay that is not declared.
     """
     declared = declarations.replay(replay)
     try:
@@ -216,7 +216,7 @@ def view_coverage(
 
 
 def view_coverages(
-    lake: Lake, declarations: Declarations, replays: Sequence[str]
+    lake: Lake, declarations: ProjectConfig, replays: Sequence[str]
 ) -> list[Coverage | NoCoverage]:
     """What a page shows of several declared replays, in their order; several are told at a time."""
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
@@ -227,13 +227,15 @@ def require_tape(lake: Lake, stream: str) -> None:
     """Check that a stream is on tape, without a word of other streams.
 
     Raises:
-        BadRequest: `CAP-STREAM`.
+        InvalidRequestError: `CAP-STREAM`.
     """
     if not newest_entry(lake.stream(stream).events):
-        raise BadRequest("CAP-STREAM", f"stream {stream} is not on tape yet", "capture it first")
+        raise InvalidRequestError(
+            "CAP-STREAM", f"stream {stream} is not on tape yet", "capture it first"
+        )
 
 
-def _survey(lake: Lake, declarations: Declarations, replay: Replay) -> Survey:
+def _survey(lake: Lake, declarations: ProjectConfig, replay: Replay) -> Survey:
     """The state of a replay's intervals, told again when its tape or a ledger has grown."""
     ledgers = [lake.ledger(name) for name in ("coverage", "runs", "claims", "retired")]
     target = target_path(lake, declarations, replay.target)[0]

@@ -16,9 +16,8 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from capstan.reporting import formatting as shown
-from capstan.reporting import summaries as facts
-from capstan.reporting.commit_history import Course
+from capstan.reporting import formatting, summaries
+from capstan.reporting.commit_history import CommitTimes
 from capstan.reporting.coverage_view import Cell, Coverage, Stretch
 from capstan.reporting.frontier_history import Line
 from capstan.reporting.run_view import UNCOVERED
@@ -69,45 +68,45 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        moment=shown.moment,
-        time=shown.time_text,
-        number=shown.number,
-        size=shown.size,
-        value=shown.value_text,
-        row=shown.row_text,
-        brief=shown.brief_text,
+        moment=formatting.moment,
+        time=formatting.time_text,
+        number=formatting.number,
+        size=formatting.size,
+        value=formatting.value_text,
+        row=formatting.row_text,
+        brief=formatting.brief_text,
     )
     made.globals.update(
-        states=shown.STATES,
-        range_text=shown.range_text,
-        pipeline_text=shown.pipeline_text,
-        workers_text=shown.workers_text,
-        length=shown.length_text,
-        coordinate=shown.coordinate_text,
-        short_target=shown.short_target,
+        states=formatting.STATES,
+        range_text=formatting.range_text,
+        pipeline_text=formatting.pipeline_text,
+        workers_text=formatting.workers_text,
+        length=formatting.length_text,
+        coordinate=formatting.coordinate_text,
+        short_target=formatting.short_target,
         frontier_plot=frontier_plot,
         lag_plot=lag_plot,
         frontier_spark=frontier_spark,
         late_plot=late_plot,
         coverage_plot=coverage_plot,
-        approval_text=shown.approval_text,
+        approval_text=formatting.approval_text,
         uncovered=UNCOVERED,
         plan_facts=_plan_facts,
-        audit_text=lambda audit: facts.audit_text(audit, shown.value_text),
-        check_facts=lambda audit: facts.check_facts(audit, shown.value_text),
-        checks_text=lambda audit: facts.checks_text(audit, shown.value_text),
+        audit_text=lambda audit: summaries.audit_text(audit, formatting.value_text),
+        check_facts=lambda audit: summaries.check_facts(audit, formatting.value_text),
+        checks_text=lambda audit: summaries.checks_text(audit, formatting.value_text),
         fill_query=fill_query,
         query=lambda **fields: urlencode(fields),
     )
     return made
 
 
-def _plan_facts(plan: Mapping[str, object]) -> list[facts.Fact]:
-    told = facts.plan_facts(plan, shown.value_text)
+def _plan_facts(plan: Mapping[str, object]) -> list[summaries.Fact]:
+    told = summaries.plan_facts(plan, formatting.value_text)
     return [(name.capitalize(), value) for name, value in told]
 
 
-def frontier_plot(view: StreamView, course: Course) -> Markup:
+def frontier_plot(view: StreamView, course: CommitTimes) -> Markup:
     """The frontier of each worker over time; of many, those furthest behind.
 
     Over the commits of the tape where it is not known when these were made. Of one commit there is
@@ -118,7 +117,7 @@ def frontier_plot(view: StreamView, course: Course) -> Markup:
         _Row(
             line.label,
             _drawable(view, line),
-            [shown.coordinate_text(view.coordinate, value) for value in line.frontier],
+            [formatting.coordinate_text(view.coordinate, value) for value in line.frontier],
         )
         for line in drawn
     ]
@@ -127,7 +126,7 @@ def frontier_plot(view: StreamView, course: Course) -> Markup:
     return _plot(view, course, title, rows, coordinate_axis(view.coordinate, low, high))
 
 
-def lag_plot(view: StreamView, course: Course) -> Markup:
+def lag_plot(view: StreamView, course: CommitTimes) -> Markup:
     """How far the frontier of each worker was behind the greatest time on tape, over time."""
     drawn, rows = furthest_behind(view), []
     for line in drawn:
@@ -135,7 +134,7 @@ def lag_plot(view: StreamView, course: Course) -> Markup:
             None if held is None or most is None else max(0, most - held)
             for held, most in zip(_drawable(view, line), course.greatest, strict=True)
         ]
-        texts = [shown.length_text(view.coordinate, lag) or "not known" for lag in lags]
+        texts = [formatting.length_text(view.coordinate, lag) or "not known" for lag in lags]
         rows.append(_Row(line.label, lags, texts))
     title = f"Lag of {len(drawn)} of {len(view.progress.lines)} workers of {view.name}"
     up = length_axis("behind the last record", view.coordinate, _span(rows)[1])
@@ -150,7 +149,9 @@ class _Row(NamedTuple):
     texts: Sequence[str]
 
 
-def _plot(view: StreamView, course: Course, title: str, rows: Sequence[_Row], up: Axis) -> Markup:
+def _plot(
+    view: StreamView, course: CommitTimes, title: str, rows: Sequence[_Row], up: Axis
+) -> Markup:
     """Lines over the moments of commits; over the commits where these are not known."""
     commits = view.progress.commits
     timed = [i for i, at in enumerate(course.moments) if at is not None]
@@ -189,7 +190,7 @@ def _micros(at: datetime | None) -> int:
 
 
 def _mark(at: datetime | None, commit: int) -> str:
-    return f"commit {commit:,}" + (f", {shown.moment(at)}" if at else "")
+    return f"commit {commit:,}" + (f", {formatting.moment(at)}" if at else "")
 
 
 def furthest_behind(view: StreamView) -> list[Line]:

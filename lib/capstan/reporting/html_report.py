@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup
 
-from capstan.core.config import Declarations
+from capstan.core.config import ProjectConfig
 from capstan.reporting.commit_history import view_course
 from capstan.reporting.html import render, static
 from capstan.reporting.run_view import RunView, view_run
@@ -22,14 +22,14 @@ from capstan.reporting.svg_plots import bar_plot
 from capstan.storage.lake import Lake
 
 
-def run_report(lake: Lake, declarations: Declarations, run: str) -> str:
+def run_report(lake: Lake, declarations: ProjectConfig, run: str) -> str:
     """The report of a run as HTML.
 
     The late rows of its range are those that its certificate counts, at its cut; the plots of the
     stream are of the present tape, which may be longer, or gone.
 
     Raises:
-        BadRequest: `CAP-RUN` when there is no such run; `CAP-LAKE` when there is no lake.
+        InvalidRequestError: `CAP-RUN` when there is no such run; `CAP-LAKE` when there is no lake.
     """
     lake.require()
     view = view_run(lake, run)

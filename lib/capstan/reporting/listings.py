@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from datetime import datetime
 
-from capstan.core.config import Declarations, check_name, check_target
+from capstan.core.config import ProjectConfig, check_name, check_target
 from capstan.errors import CapstanError
 from capstan.replay.planning.plan import target_path
 from capstan.storage import delta
@@ -16,17 +16,17 @@ from capstan.storage.ledger.claims import Claim
 from capstan.storage.ledger.retirements import boxes_of
 from capstan.storage.ledger.runs import History, Step, read_histories
 from capstan.storage.ledger.tables import read_rows
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.feed import count_late, count_put_back, late_by_reason
 from capstan.storage.tape.index import WorkerState
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
 
 
-def stream_rows(lake: Lake, declarations: Declarations) -> list[dict[str, object]]:
+def stream_rows(lake: Lake, declarations: ProjectConfig) -> list[dict[str, object]]:
     """One row per stream, by name: those with a tape, and those that are only declared.
 
     Raises:
-        BadRequest: `CAP-LAKE` when there is no lake.
+        InvalidRequestError: `CAP-LAKE` when there is no lake.
     """
     lake.require()
     captured = set(lake.streams())
@@ -47,7 +47,7 @@ def _stream_facts(lake: Lake, name: str) -> dict[str, object]:
     try:
         tape = open_tape(lake, name)
         cut = newest_cut(tape)
-        states = summary.worker_states(tape, cut)
+        states = index.worker_states(tape, cut)
         late = sum(count_late(tape, cut).values())
     except CapstanError as error:
         # One tape that cannot be read does not hide the others.
@@ -63,7 +63,7 @@ def _stream_facts(lake: Lake, name: str) -> dict[str, object]:
 
 
 def _frontier(tape: Tape, states: list[WorkerState]) -> dict[str, object]:
-    frontier = summary.frontier_of(tape, states)
+    frontier = index.frontier_of(tape, states)
     return {
         "frontier": [tape.time_type.render(time) for time in frontier.elements],
         "closed": bool(states) and all(state.closed for state in states),
@@ -74,11 +74,11 @@ def tape_facts(lake: Lake, name: str, as_of: int | None) -> dict[str, object]:
     """What is on a tape at a cut.
 
     Raises:
-        BadRequest: `CAP-STREAM`, `CAP-CUT`.
+        InvalidRequestError: `CAP-STREAM`, `CAP-CUT`.
     """
     tape = open_tape(lake, name)
-    cut = summary.find_cut(tape, as_of)
-    states = summary.worker_states(tape, cut)
+    cut = index.find_cut(tape, as_of)
+    states = index.worker_states(tape, cut)
     verified, at = _verified(lake, tape, cut)
     render = tape.time_type.render
     commits = [verified.get(state.worker) for state in states]
@@ -113,11 +113,11 @@ def late_facts(lake: Lake, name: str) -> dict[str, object]:
     """What was fed and is not on tape, by reason; and how much was put back.
 
     Raises:
-        BadRequest: `CAP-STREAM`.
+        InvalidRequestError: `CAP-STREAM`.
     """
     tape = open_tape(lake, name)
     cut = newest_cut(tape)
-    labels = summary.worker_labels(tape, cut)
+    labels = index.worker_labels(tape, cut)
     rows = late_by_reason(tape, cut)
     return {
         "stream": name,
@@ -177,12 +177,12 @@ def _type(kind: object) -> str:
 
 
 def run_rows(
-    lake: Lake, declarations: Declarations, target: str | None, stream: str | None
+    lake: Lake, declarations: ProjectConfig, target: str | None, stream: str | None
 ) -> list[dict[str, object]]:
     """One row per run, the newest first; also runs of which there is but a claim.
 
     Raises:
-        BadRequest: `CAP-LAKE`; `CAP-NAME` for what cannot name a target or a stream.
+        InvalidRequestError: `CAP-LAKE`; `CAP-NAME` for what cannot name a target or a stream.
     """
     lake.require()
     path = None
@@ -190,7 +190,7 @@ def run_rows(
         path = target_path(lake, declarations, check_target(target))[0]
     if stream is not None:
         check_name("stream", stream)
-    held = {claim.run: claim for claim in claims.alive(lake)}
+    held = {claim.run: claim for claim in claims.active(lake)}
     histories = read_histories(lake)
     rows = [_run_row(history, history.last.run in held) for history in histories.values()]
     if stream is None:

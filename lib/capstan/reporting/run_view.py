@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
 
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.findings import read_findings
@@ -113,7 +113,7 @@ def list_runs(lake: Lake, **equal: object) -> list[RunView]:
     histories = read_histories(lake, **equal)
     # Claims only tell whether one that has begun is at work still.
     begun = any(each.state(holds=True) == "begun" for each in histories.values())
-    holding = {claim.run for claim in claims.alive(lake)} if begun else set()
+    holding = {claim.run for claim in claims.active(lake)} if begun else set()
     found = [_view(each, holds=run in holding) for run, each in histories.items()]
     return sorted(found, key=lambda each: each.at, reverse=True)
 
@@ -122,11 +122,13 @@ def view_run(lake: Lake, run: str) -> RunView:
     """One run.
 
     Raises:
-        BadRequest: `CAP-RUN` when the text names none, or there is none.
+        InvalidRequestError: `CAP-RUN` when the text names none, or there is none.
     """
     found = list_runs(lake, run=run) if _RUN.fullmatch(run) else []
     if not found:
-        raise BadRequest("CAP-RUN", f"there is no run {run[:80]!r}", "see `capstan runs`", run=run)
+        raise InvalidRequestError(
+            "CAP-RUN", f"there is no run {run[:80]!r}", "see `capstan runs`", run=run
+        )
     return replace(found[0], found=_found(lake, run))
 
 

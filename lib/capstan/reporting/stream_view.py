@@ -11,21 +11,21 @@ import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.core.config import Declarations
+from capstan.core.config import ProjectConfig
 from capstan.core.times import Coordinate, Kind
 from capstan.errors import CapstanError
 from capstan.reporting.frontier_history import Line, Progress, read_progress
 from capstan.storage import delta
 from capstan.storage.arrow_scan import read_columns
 from capstan.storage.lake import Lake, newest_entry
-from capstan.storage.table_cache import Kept
+from capstan.storage.table_cache import VersionedCache
 from capstan.storage.tape.feed import count_late
 from capstan.storage.tape.tape import Cut, Tape, open_tape
-from capstan.verify.violations_ledger import Known, known_violations
+from capstan.verify.violations_ledger import KnownViolation, known_violations
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class VerifiedState:
     """What was last found sound of a stream.
 
     Attributes:
@@ -63,8 +63,8 @@ class StreamView:
     progress: Progress
     greatest: int | None
     late: Mapping[str, int]
-    checked: Checked | None
-    violations: tuple[Known, ...]
+    checked: VerifiedState | None
+    violations: tuple[KnownViolation, ...]
     written: datetime | None
 
     @property
@@ -138,25 +138,25 @@ class NoView:
 
 
 _AT_ONCE = 8
-_KEPT: Kept[StreamView] = Kept()
+_KEPT: VersionedCache[StreamView] = VersionedCache()
 _Sound = dict[tuple[str, str], dict[int, tuple[int, datetime]]]
 """By stream and tape, of each worker up to which commit it was found sound, and when."""
-_SOUND: Kept[_Sound] = Kept()
-_Broken = dict[tuple[str, str], tuple[Known, ...]]
+_SOUND: VersionedCache[_Sound] = VersionedCache()
+_Broken = dict[tuple[str, str], tuple[KnownViolation, ...]]
 """By stream and tape the violations that stand."""
-_BROKEN: Kept[_Broken] = Kept()
+_BROKEN: VersionedCache[_Broken] = VersionedCache()
 
 
-def stream_names(lake: Lake, declarations: Declarations) -> list[str]:
+def stream_names(lake: Lake, declarations: ProjectConfig) -> list[str]:
     """The streams on tape and the declared ones, sorted."""
     return sorted({*lake.streams(), *declarations.streams})
 
 
-def view_stream(lake: Lake, declarations: Declarations, name: str) -> StreamView | NoView:
+def view_stream(lake: Lake, declarations: ProjectConfig, name: str) -> StreamView | NoView:
     """What a page shows of a stream; one that cannot be read does not hide the others.
 
     Raises:
-        BadRequest: `CAP-NAME` for what cannot name a stream.
+        InvalidRequestError: `CAP-NAME` for what cannot name a stream.
     """
     paths = lake.stream(name)
     declared = declarations.streams.get(name)
@@ -173,7 +173,7 @@ def view_stream(lake: Lake, declarations: Declarations, name: str) -> StreamView
 
 
 def view_streams(
-    lake: Lake, declarations: Declarations, names: Sequence[str]
+    lake: Lake, declarations: ProjectConfig, names: Sequence[str]
 ) -> list[StreamView | NoView]:
     """What a page shows of several streams, in their order; several are read at a time."""
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
@@ -239,14 +239,14 @@ def _written(files: pa.Table) -> datetime | None:
 
 def _checked(
     lake: Lake, tape: Tape, table: deltalake.DeltaTable, progress: Progress
-) -> Checked | None:
+) -> VerifiedState | None:
     if not progress.lines:
         return None
     known = _sound(lake).get((tape.name, str(table.metadata().id)), {})
     if any(line.worker not in known for line in progress.lines):
         return None
     workers = {worker: commit for worker, (commit, _) in known.items()}
-    return Checked(min(workers.values()), max(at for _, at in known.values()), workers)
+    return VerifiedState(min(workers.values()), max(at for _, at in known.values()), workers)
 
 
 def _sound(lake: Lake) -> _Sound:

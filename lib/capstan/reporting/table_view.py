@@ -13,7 +13,7 @@ from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.coverage import standing_rows
 from capstan.storage.ledger.region_json import parse_region
 from capstan.storage.ledger.tables import read_rows
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
 
 
@@ -105,7 +105,7 @@ class _Labels:
     def _read(self, stream: str) -> Mapping[int, str]:
         try:
             tape = open_tape(self._lake, stream)
-            return summary.worker_labels(tape, newest_cut(tape))
+            return index.worker_labels(tape, newest_cut(tape))
         except CapstanError:
             return {}
 

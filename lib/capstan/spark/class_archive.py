@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from capstan.errors import Broken, CapstanError
+from capstan.errors import CapstanError, SystemFailureError
 from capstan.spark import jvm
 from capstan.spark.jars import spark_jars
 from capstan.spark.java import Java, find_java, spark_home
@@ -61,11 +61,11 @@ def pyspark_home() -> Path:
     """The folder of the installed PySpark, found without importing it.
 
     Raises:
-        Broken: `CAP-SPARK` when it is not installed.
+        SystemFailureError: `CAP-SPARK` when it is not installed.
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise Broken("CAP-SPARK", "PySpark is not installed", "run `make setup`")
+        raise SystemFailureError("CAP-SPARK", "PySpark is not installed", "run `make setup`")
     return Path(spec.origin).parent
 
 
@@ -79,7 +79,8 @@ def make_archive(say: Callable[[str], None] = print) -> Path:
         say: Called with one line before the work begins.
 
     Raises:
-        Broken: `CAP-ARCHIVE` when the job fails; everything works without an archive, slower.
+        SystemFailureError: `CAP-ARCHIVE` when the job fails; everything works without an archive,
+            slower.
     """
     java = find_java()
     path = archive_path(java)
@@ -136,9 +137,9 @@ def _train(java: Java, archive: Path) -> None:
         raise _not_made(lines[-1] if lines else f"spark-submit ended with {done.returncode}")
 
 
-def _not_made(reason: str) -> Broken:
+def _not_made(reason: str) -> SystemFailureError:
     hint = "run `capstan doctor --deep`; Spark works without the archive, it starts slower"
-    return Broken("CAP-ARCHIVE", f"the class archive was not made: {reason}", hint)
+    return SystemFailureError("CAP-ARCHIVE", f"the class archive was not made: {reason}", hint)
 
 
 def main() -> int:

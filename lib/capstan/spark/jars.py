@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from capstan.errors import Broken, CapstanError
-from capstan.spark import s3_jar_hashes as s3_files
+from capstan.errors import CapstanError, SystemFailureError
+from capstan.spark import s3_jar_hashes
 from capstan.spark.java import find_java, spark_home
 from capstan.spark.project_home import cache_folder
 
@@ -59,13 +59,13 @@ class Jars:
         """The jars, as set-up left them.
 
         Raises:
-            Broken: `CAP-JARS` when one is missing or cut short.
+            SystemFailureError: `CAP-JARS` when one is missing or cut short.
         """
         jars = tuple(self.folder / name for name in self.files)
         # A zip's directory is at its end: this reads little, and sees a file that was cut short.
         bad = [jar.name for jar in jars if not zipfile.is_zipfile(jar)]
         if bad:
-            raise Broken(
+            raise SystemFailureError(
                 "CAP-JARS",
                 f"missing or not whole in {self.folder}: {', '.join(bad)}",
                 f"run `make {self.make}`",
@@ -77,7 +77,7 @@ class Jars:
         """The jars of what not everybody needs; none where they were not fetched.
 
         Raises:
-            Broken: `CAP-JARS` when some of them are missing or cut short.
+            SystemFailureError: `CAP-JARS` when some of them are missing or cut short.
         """
         return self.there() if self.folder.is_dir() else ()
 
@@ -161,7 +161,7 @@ S3 = Jars(
         "org.slf4j:*",
         "software.amazon.awssdk:bundle",
     ),
-    s3_files.FILES,
+    s3_jar_hashes.FILES,
 )
 _FETCH_SECONDS = 900.0
 
@@ -170,7 +170,7 @@ def delta_jars() -> tuple[Path, ...]:
     """The jars that Spark needs for Delta, as set-up left them.
 
     Raises:
-        Broken: `CAP-JARS` when one is missing or cut short.
+        SystemFailureError: `CAP-JARS` when one is missing or cut short.
     """
     return DELTA.there()
 
@@ -179,7 +179,7 @@ def kafka_jars() -> tuple[Path, ...]:
     """The jars that Spark needs for Kafka; none where they were not fetched.
 
     Raises:
-        Broken: `CAP-JARS` when some of them are missing or cut short.
+        SystemFailureError: `CAP-JARS` when some of them are missing or cut short.
     """
     return KAFKA.fetched()
 
@@ -188,7 +188,7 @@ def s3_jars() -> tuple[Path, ...]:
     """The jars that Spark needs for S3; none where they were not fetched.
 
     Raises:
-        Broken: `CAP-JARS` when some of them are missing or cut short.
+        SystemFailureError: `CAP-JARS` when some of them are missing or cut short.
     """
     return S3.fetched()
 
@@ -197,7 +197,7 @@ def spark_jars() -> tuple[Path, ...]:
     """All jars that a session gets besides Spark's own.
 
     Raises:
-        Broken: `CAP-JARS` when one is missing or cut short.
+        SystemFailureError: `CAP-JARS` when one is missing or cut short.
     """
     return (*delta_jars(), *kafka_jars(), *s3_jars())
 
@@ -206,7 +206,8 @@ def fetch(jars: Jars = DELTA) -> tuple[Path, ...]:
     """Fetch the jars that are missing, and leave exactly those in their folder.
 
     Raises:
-        Broken: `CAP-JARS` when the resolver fails, or what it brings is not what was published.
+        SystemFailureError: `CAP-JARS` when the resolver fails, or what it brings is not what was
+            published.
     """
     folder = jars.folder
     # The resolver leaves all it has ever brought in one folder; each kind has a cache of its own.
@@ -220,7 +221,7 @@ def fetch(jars: Jars = DELTA) -> tuple[Path, ...]:
         _resolve(jars, ivy)
     wrong = _wrong(jars, ivy / "jars")
     if wrong:
-        raise Broken(
+        raise SystemFailureError(
             "CAP-JARS",
             f"what Spark's resolver brought is not what was published: {', '.join(wrong)}",
             f"check the repository that Spark fetches from, then run `make {jars.make}`",
@@ -302,8 +303,8 @@ def _reason(said: str) -> str:
     return (telling or lines or ["no output"])[0]
 
 
-def _cannot_fetch(jars: Jars, reason: str) -> Broken:
-    return Broken(
+def _cannot_fetch(jars: Jars, reason: str) -> SystemFailureError:
+    return SystemFailureError(
         "CAP-JARS",
         f"Spark's resolver could not fetch {', '.join(jars.packages)}: {reason}",
         "check the way to Maven Central (DEFAULT_ARTIFACT_REPOSITORY names another repository), "

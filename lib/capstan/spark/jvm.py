@@ -9,8 +9,8 @@ import os
 import re
 from pathlib import Path
 
-from capstan.errors import BadRequest
-from capstan.structured_logging import Form, read_form
+from capstan.errors import InvalidRequestError
+from capstan.structured_logging import LogFormat, read_form
 
 OPTIONS = "spark.driver.extraJavaOptions"
 """The setting that carries JVM options of the driver."""
@@ -23,8 +23,8 @@ _LOG_LEVELS = ("OFF", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "ALL")
 _MEMORY = re.compile(r"[1-9][0-9]*[kmgt]b?", re.IGNORECASE)
 _LOCAL = re.compile(r"local(?:\[(\*|[0-9]+)(?:,[0-9]+)?\])?")
 _LOG4J = {
-    Form.PLAIN: Path(__file__).parent / "log4j2.properties",
-    Form.JSON: Path(__file__).parent / "log4j2-json.properties",
+    LogFormat.PLAIN: Path(__file__).parent / "log4j2.properties",
+    LogFormat.JSON: Path(__file__).parent / "log4j2-json.properties",
 }
 
 # Every query is new code, most of it gone before the second compiler is done with it: with the
@@ -58,8 +58,8 @@ def driver_options(*more: str, level: str = "ERROR") -> str:
         level: What is logged where `CAPSTAN_LOG_LEVEL` does not say.
 
     Raises:
-        BadRequest: `CAP-SETTING` when `CAPSTAN_LOG_LEVEL` is not a level, or `CAPSTAN_LOG` is not
-            a form.
+        InvalidRequestError: `CAP-SETTING` when `CAPSTAN_LOG_LEVEL` is not a level, or `CAPSTAN_LOG`
+            is not a form.
     """
     collector = "" if any(map(_ANY_COLLECTOR.search, more)) else _COLLECTOR
     options = [_quiet_logs(level), _COMPILER, _CODE_CACHE, collector, _SPAWN, *more]
@@ -70,11 +70,11 @@ def driver_memory() -> str:
     """The driver's memory: `CAPSTAN_DRIVER_MEMORY`, or half of the machine's, 1 to 4 GiB.
 
     Raises:
-        BadRequest: `CAP-SETTING` when `CAPSTAN_DRIVER_MEMORY` is not a size.
+        InvalidRequestError: `CAP-SETTING` when `CAPSTAN_DRIVER_MEMORY` is not a size.
     """
     memory = os.environ.get("CAPSTAN_DRIVER_MEMORY") or _default_memory()
     if not _MEMORY.fullmatch(memory):
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-SETTING",
             f"CAPSTAN_DRIVER_MEMORY is {memory!r}, not a size of memory",
             "give a number and a unit, such as 4g or 800m",
@@ -113,11 +113,11 @@ def _quiet_logs(usual: str) -> str:
     """The options that send logs to standard error, and little unless asked for more."""
     level = os.environ.get("CAPSTAN_LOG_LEVEL", usual).upper()
     if level not in _LOG_LEVELS:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-SETTING",
             f"CAPSTAN_LOG_LEVEL is {level!r}, not a level",
             f"give one of {', '.join(_LOG_LEVELS)}",
             field="CAPSTAN_LOG_LEVEL",
         )
-    settings = _LOG4J[read_form() or Form.PLAIN].as_uri()
+    settings = _LOG4J[read_form() or LogFormat.PLAIN].as_uri()
     return f"-Dlog4j2.configurationFile={settings} -Dcapstan.log.level={level}"

@@ -19,15 +19,15 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from capstan.errors import BadRequest, Broken
-from capstan.instrumentation import listening
+from capstan.errors import InvalidRequestError, SystemFailureError
+from capstan.instrumentation import subscribe
 from capstan.spark import jvm
 from capstan.spark.class_archive import archive_options, local_settings
 from capstan.spark.code_archive import code_archive
 from capstan.spark.jars import delta_jars, spark_jars
 from capstan.spark.java import find_java, spark_home
 from capstan.spark.jvm import is_local
-from capstan.structured_logging import About
+from capstan.structured_logging import LogContext
 
 _SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -110,9 +110,10 @@ def build_session(
             already there, as far as Spark lets them change. JVM options are added, not replaced.
 
     Raises:
-        Broken: `CAP-JAVA` or `CAP-JARS` when set-up is not done, `CAP-SPARK` when Spark does not
-            start.
-        BadRequest: `CAP-SETTING` when `CAPSTAN_LOG_LEVEL` or `CAPSTAN_DRIVER_MEMORY` is not valid.
+        SystemFailureError: `CAP-JAVA` or `CAP-JARS` when set-up is not done, `CAP-SPARK` when Spark
+            does not start.
+        InvalidRequestError: `CAP-SETTING` when `CAPSTAN_LOG_LEVEL` or `CAPSTAN_DRIVER_MEMORY` is
+            not valid.
     """
     wanted = dict(extra or {})
     if SparkContext._active_spark_context is not None:
@@ -161,7 +162,7 @@ def require_one_winner(session: SparkSession, place: str) -> None:
         place: The table, or the lake that it lies in.
 
     Raises:
-        BadRequest: `CAP-LAKE` for a place on S3 without a `LogStore` that lets one win.
+        InvalidRequestError: `CAP-LAKE` for a place on S3 without a `LogStore` that lets one win.
     """
     scheme = place.partition("://")[0] if "://" in place else ""
     if scheme not in _BOTH_WIN:
@@ -170,7 +171,7 @@ def require_one_winner(session: SparkSession, place: str) -> None:
     store = session.sparkContext.getConf().get(key)
     if store and (store == _ONE_WINS or not store.startswith(_DELTAS)):
         return
-    raise BadRequest(
+    raise InvalidRequestError(
         "CAP-LAKE",
         f"two drivers that commit to {place} at once would both win, and one commit be lost"
         + (f": {store} does not see to it on S3" if store else ""),
@@ -212,7 +213,7 @@ def marked(session: SparkSession) -> Iterator[None]:
     Those of this driver, as soon as `capstan.instrumentation` tells the run; and those of its
     tasks, where the log of an executor has what Spark calls MDC.
     """
-    about = About()
+    about = LogContext()
 
     def mark(_point: str, facts: Mapping[str, object]) -> None:
         nonlocal about
@@ -222,16 +223,16 @@ def marked(session: SparkSession) -> Iterator[None]:
             _mark(session, about)
 
     try:
-        with listening(mark):
+        with subscribe(mark):
             yield
     finally:
-        if about != About():
+        if about != LogContext():
             # A session that goes on is of no run now; one whose JVM has died says nothing more.
             with suppress(Exception):
-                _mark(session, About())
+                _mark(session, LogContext())
 
 
-def _mark(session: SparkSession, about: About) -> None:
+def _mark(session: SparkSession, about: LogContext) -> None:
     jvm = SparkContext._jvm
     assert jvm is not None
     told = {name: "" if value is None else str(value) for name, value in about.as_json().items()}
@@ -259,7 +260,7 @@ def _require_delta() -> None:
     try:
         jvm.java.lang.Class.forName(_SETTINGS["spark.sql.extensions"], False, loader)
     except Py4JJavaError as error:
-        raise Broken(
+        raise SystemFailureError(
             "CAP-JARS",
             "Spark was submitted without Delta's jars",
             f"give spark-submit --jars {','.join(str(jar) for jar in delta_jars())}",
@@ -276,7 +277,7 @@ def _start(conf: SparkConf, settings: Mapping[str, str]) -> SparkSession:
             session.sparkContext.addPyFile(str(code_archive()))
         return session
     except Exception as error:
-        raise Broken(
+        raise SystemFailureError(
             "CAP-SPARK",
             f"Spark did not start: {(str(error) or type(error).__name__).splitlines()[0]}",
             "run `capstan doctor`; CAPSTAN_LOG_LEVEL=INFO shows what Spark does",

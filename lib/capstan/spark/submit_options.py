@@ -42,8 +42,8 @@ def submission(master: str, *, short: bool = False) -> Submission:
         short: Whether the app ends within a minute or two; see `capstan.spark.jvm.SHORT`.
 
     Raises:
-        Broken: `CAP-JAVA` or `CAP-JARS` when set-up is not done.
-        BadRequest: `CAP-SETTING` when a variable of Capstan has a wrong value.
+        SystemFailureError: `CAP-JAVA` or `CAP-JARS` when set-up is not done.
+        InvalidRequestError: `CAP-SETTING` when a variable of Capstan has a wrong value.
     """
     java, jars = find_java(), ",".join(str(jar) for jar in spark_jars())
     local = jvm.is_local(master)

@@ -13,8 +13,8 @@ import deltalake
 import pyarrow as pa
 from pyarrow import dataset, parquet
 
-from capstan import error_translation as breakage
-from capstan.errors import Broken
+from capstan import error_translation
+from capstan.errors import SystemFailureError
 from capstan.storage import delta
 from capstan.storage.lake import folder, open_file
 
@@ -33,7 +33,8 @@ def rows_of(path: str, table: deltalake.DeltaTable | None = None) -> dataset.Fil
         table: The table, where it is open already.
 
     Raises:
-        Broken: `CAP-TABLE`, `CAP-DAMAGED`, `CAP-NO-ACCESS` where the table cannot be opened.
+        SystemFailureError: `CAP-TABLE`, `CAP-DAMAGED`, `CAP-NO-ACCESS` where the table cannot be
+            opened.
     """
     return (table or delta.open_table(path)).to_pyarrow_dataset(filesystem=folder(path))
 
@@ -69,7 +70,8 @@ def iter_columns(
         files: Places of those of its files that are read; None for all.
 
     Raises:
-        Broken: `CAP-DAMAGED` for a file that is gone or cannot be read; `CAP-NO-ACCESS`.
+        SystemFailureError: `CAP-DAMAGED` for a file that is gone or cannot be read;
+            `CAP-NO-ACCESS`.
     """
     table = table or delta.open_table(path)
     schema = _schema(table, columns)
@@ -125,13 +127,13 @@ def _batches(place: str, columns: Sequence[str], schema: pa.Schema) -> Iterator[
                 group = file.read_row_group(number, there, use_threads=False)
                 yield from _as(group, schema).to_batches(_PORTION)
     except (OSError, pa.ArrowException) as error:
-        known = breakage.foreseen(error)
+        known = error_translation.translate(error)
         # Of a damaged file Arrow does not say which one it is.
         if known is not None and known.code != "CAP-DAMAGED":
             raise known from error
-        raise Broken(
+        raise SystemFailureError(
             "CAP-DAMAGED",
-            f"a file cannot be read: {place}: {breakage.reason(error)}",
+            f"a file cannot be read: {place}: {error_translation.root_message(error)}",
             "put it back from a copy; `capstan verify STREAM --deep` names all that a tape lacks",
             path=place,
         ) from error

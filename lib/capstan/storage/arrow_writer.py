@@ -17,7 +17,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from capstan.errors import Held
+from capstan.errors import RangeLockedError
 from capstan.storage import delta
 from capstan.storage.commit_lock import committing, making
 from capstan.storage.idempotent_write import Txn
@@ -89,7 +89,7 @@ def append(
         False when the table has this transaction or a later one of its app: nothing was appended.
 
     Raises:
-        Held: `CAP-CONFLICT` when other writers committed first again and again.
+        RangeLockedError: `CAP-CONFLICT` when other writers committed first again and again.
     """
     transactions = None if txn is None else [Transaction(txn.app, txn.version)]
     properties = CommitProperties(
@@ -110,7 +110,7 @@ def append(
             except CommitFailedError:
                 continue
             return True
-    raise Held(
+    raise RangeLockedError(
         "CAP-CONFLICT",
         f"other writers have committed to {path} before this one, {_ATTEMPTS} times",
         "run the same command again",

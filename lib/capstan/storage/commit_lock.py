@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from capstan.errors import Held
+from capstan.errors import RangeLockedError
 
 LOCK = ".commit.lock"
 """In a table's folder. Hidden: Delta neither reads nor deletes it. It stays, and is empty."""
@@ -41,7 +41,7 @@ def committing(path: str, patience: float = PATIENCE) -> Iterator[None]:
         patience: How long to wait for another process, in seconds.
 
     Raises:
-        Held: `CAP-CONFLICT` when another process has held the lock all that time.
+        RangeLockedError: `CAP-CONFLICT` when another process has held the lock all that time.
         OSError: The folder cannot be written to.
     """
     folder = _folder(path)
@@ -71,7 +71,7 @@ def making(path: str, patience: float = PATIENCE) -> Iterator[None]:
         patience: How long to wait for another process, in seconds.
 
     Raises:
-        Held: `CAP-CONFLICT` when another process has held the lock all that time.
+        RangeLockedError: `CAP-CONFLICT` when another process has held the lock all that time.
         OSError: The folder cannot be made.
     """
     folder = _folder(path)
@@ -111,7 +111,7 @@ def _take(descriptor: int, lock: Path, path: str, patience: float) -> None:
             time.sleep(0.01)
         else:
             return
-    raise Held(
+    raise RangeLockedError(
         "CAP-CONFLICT",
         f"another process has been committing to {path} for {patience:.0f} s",
         f"look which one has {lock} open, such as by `fuser`; end it if it hangs, and run the same "

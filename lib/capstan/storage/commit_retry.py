@@ -9,7 +9,7 @@ from typing import TypeVar
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from capstan.errors import Held
+from capstan.errors import RangeLockedError
 from capstan.storage.constraint_errors import refusal
 
 _CONFLICTS = (
@@ -39,8 +39,8 @@ def retrying(write: Callable[[], T], path: str, attempts: int = 12) -> T:
     """Repeat `write` while it loses Delta's conflict check, with growing pauses.
 
     Raises:
-        Held: `CAP-CONFLICT` when every attempt lost.
-        AnswerIsNo: `CAP-CONSTRAINT` when rows break a rule of the table.
+        RangeLockedError: `CAP-CONFLICT` when every attempt lost.
+        CheckFailedError: `CAP-CONSTRAINT` when rows break a rule of the table.
     """
     for attempt in range(attempts):
         try:
@@ -52,7 +52,7 @@ def retrying(write: Callable[[], T], path: str, attempts: int = 12) -> T:
                     raise
                 raise refused from error
             time.sleep(min(0.1 * 2**attempt, 3.0))
-    raise Held(
+    raise RangeLockedError(
         "CAP-CONFLICT",
         f"{attempts} commits in a row to {path} lost to other writers",
         "run the same command again",

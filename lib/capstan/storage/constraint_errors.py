@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from capstan.errors import AnswerIsNo
+from capstan.errors import CheckFailedError
 
 _RULES = {
     "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES": "",
@@ -21,7 +21,7 @@ _OF_RANGE = "CHECK constraint EXPRESSION("
 _LONGEST = 300
 
 
-def refusal(error: BaseException, path: str) -> AnswerIsNo | None:
+def refusal(error: BaseException, path: str) -> CheckFailedError | None:
     """The error of rows that break a rule of the table that they are written to, if it is one.
 
     Args:
@@ -36,7 +36,7 @@ def refusal(error: BaseException, path: str) -> AnswerIsNo | None:
     if said is None or said["what"].startswith(_OF_RANGE):
         return None
     what = " ".join((_RULES[said["condition"]] or said["what"]).split()).rstrip(".")
-    return AnswerIsNo(
+    return CheckFailedError(
         "CAP-CONSTRAINT",
         f"the table at {path} refuses the rows: {what[:_LONGEST]}; nothing was written",
         "mend the rows where they come from, or by a transform; or change the rules of the table",

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from capstan.core.times import TimeType
 from capstan.core.times.region import Region
-from capstan.errors import Broken
+from capstan.errors import SystemFailureError
 from capstan.storage import delta
 from capstan.storage.lake import sizes_of
 from capstan.storage.tape.region_sql import quoted
@@ -152,7 +152,7 @@ def read_few(
         files: Paths of files, as the log has them.
 
     Raises:
-        Broken: `CAP-DAMAGED` where one of them is gone.
+        SystemFailureError: `CAP-DAMAGED` where one of them is gone.
     """
     schema = columns_of(table)
     if not files:
@@ -160,7 +160,7 @@ def read_few(
     places = [delta.place_of(path, file) for file in files]
     gone = [place for place, size in sizes_of(places).items() if size is None]
     if gone:
-        raise Broken(
+        raise SystemFailureError(
             "CAP-DAMAGED",
             f"a file cannot be read: {gone[0]} is gone",
             "put it back from a copy; `capstan verify STREAM --deep` names all that a tape lacks",

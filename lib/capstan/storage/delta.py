@@ -21,13 +21,13 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from capstan import error_translation as breakage
-from capstan.errors import AnswerIsNo, Broken
+from capstan import error_translation
+from capstan.errors import CheckFailedError, SystemFailureError
 from capstan.storage.commit_lock import committing
 from capstan.storage.commit_retry import SAME_TXN, is_any, retrying
 from capstan.storage.idempotent_write import Txn, write_once
 from capstan.storage.lake import is_table, read_text
-from capstan.storage.table_cache import kept
+from capstan.storage.table_cache import cached
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -61,38 +61,38 @@ def open_table(path: str, version: int | None = None) -> deltalake.DeltaTable:
     """Open a Delta table without a JVM.
 
     Raises:
-        Broken: `CAP-TABLE` when there is no Delta table at `path`, or it cannot be read;
-            `CAP-DAMAGED` or `CAP-NO-ACCESS` where the reason is known.
+        SystemFailureError: `CAP-TABLE` when there is no Delta table at `path`, or it cannot be
+            read; `CAP-DAMAGED` or `CAP-NO-ACCESS` where the reason is known.
     """
     try:
         if version is None:
-            return kept("table", path, lambda: deltalake.DeltaTable(path))
+            return cached("table", path, lambda: deltalake.DeltaTable(path))
         return deltalake.DeltaTable(path, version=version)
     except TableNotFoundError as error:
-        raise Broken(
+        raise SystemFailureError(
             "CAP-TABLE",
             f"there is no Delta table at {path}",
             "check the lake and the name; `capstan streams` tells what is on tape",
             path=path,
         ) from error
     except (DeltaError, OSError) as error:
-        known = breakage.foreseen(error)
+        known = error_translation.translate(error)
         lacking = "see whether its _delta_log is there and whole; put back from a copy what is not"
         code, hint = ("CAP-TABLE", lacking) if known is None else (known.code, known.hint)
-        said = f"cannot read the Delta table at {path}: {breakage.reason(error)}"
-        raise Broken(code, said, hint, path=path) from error
+        said = f"cannot read the Delta table at {path}: {error_translation.root_message(error)}"
+        raise SystemFailureError(code, said, hint, path=path) from error
 
 
 def load(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
     """The rows of the table at `path`, at a version or at the newest: its columns, no order.
 
     Raises:
-        Broken: `CAP-DAMAGED`, `CAP-NO-ACCESS` where its log cannot be read.
+        SystemFailureError: `CAP-DAMAGED`, `CAP-NO-ACCESS` where its log cannot be read.
     """
     reader = spark.read.format("delta")
     if version is not None:
         reader = reader.option("versionAsOf", version)
-    with breakage.at(path):
+    with error_translation.with_path(path):
         return reader.load(path)
 
 
@@ -174,7 +174,7 @@ def append(
         The commit, or None if the table already has this transaction or a later one of its app.
 
     Raises:
-        Held: `CAP-CONFLICT` when other writers changed its columns again and again.
+        RangeLockedError: `CAP-CONFLICT` when other writers changed its columns again and again.
     """
     options = {"mergeSchema": "true"} if merge_schema else {}
     return retrying(lambda: _write(frame, path, "Append", options, txn, note, partitions), path)
@@ -196,8 +196,8 @@ def replace(
     holds the range, so what the other writer changed is not this writer's.
 
     Raises:
-        AnswerIsNo: `CAP-OUTSIDE` when rows of `frame` do not match `predicate`.
-        Held: `CAP-CONFLICT` when every attempt lost.
+        CheckFailedError: `CAP-OUTSIDE` when rows of `frame` do not match `predicate`.
+        RangeLockedError: `CAP-CONFLICT` when every attempt lost.
     """
     options = {"replaceWhere": predicate} | ({"mergeSchema": "true"} if merge_schema else {})
     try:
@@ -210,9 +210,9 @@ def replace(
         raise outside(path, predicate) from error
 
 
-def outside(path: str, predicate: str) -> AnswerIsNo:
+def outside(path: str, predicate: str) -> CheckFailedError:
     """The error of rows that are to go into a table, and do not meet a condition."""
-    return AnswerIsNo(
+    return CheckFailedError(
         "CAP-OUTSIDE",
         f"there are rows outside of the range that is written in {path}, nothing was written",
         "a transform must keep to the range that it is given; the condition: " + predicate,
@@ -224,7 +224,7 @@ def delete_rows(spark: SparkSession, path: str, condition: str) -> None:
     """Delete the rows that meet a condition, in one commit; again while it loses to other writers.
 
     Raises:
-        Held: `CAP-CONFLICT` when every attempt lost.
+        RangeLockedError: `CAP-CONFLICT` when every attempt lost.
     """
 
     def delete() -> None:

@@ -18,7 +18,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from capstan.errors import Broken
+from capstan.errors import SystemFailureError
 from capstan.storage import delta
 from capstan.storage.commit_lock import committing
 from capstan.storage.commit_retry import is_conflict
@@ -82,7 +82,8 @@ def exchange(
         None when another writer has taken some of the files: nothing was committed.
 
     Raises:
-        Broken: `CAP-REWRITE` when what was written has another number of rows than it should.
+        SystemFailureError: `CAP-REWRITE` when what was written has another number of rows than it
+            should.
     """
     jvm, session = spark._jvm, spark._jsparkSession
     assert jvm is not None
@@ -136,11 +137,11 @@ def require_rows(path: str, expected: int, written: Iterable[int]) -> None:
     """Check that the files that were written anew have as many rows as they should.
 
     Raises:
-        Broken: `CAP-REWRITE` when they have not.
+        SystemFailureError: `CAP-REWRITE` when they have not.
     """
     found = sum(written)
     if found != expected:
-        raise Broken(
+        raise SystemFailureError(
             "CAP-REWRITE",
             f"{expected} rows of {path} were to be written anew, and {found} were: nothing was "
             "committed",

@@ -16,7 +16,7 @@ from uuid import uuid4
 from pyarrow import NativeFile, fs
 
 from capstan.core.config import READ_OTHERWISE, check_name, is_name
-from capstan.errors import BadRequest, Broken
+from capstan.errors import InvalidRequestError, SystemFailureError
 
 LEDGERS = (
     "runs", "coverage", "claims", "verified", "findings", "metrics", "snapshots", "retired",
@@ -84,10 +84,12 @@ class Lake:
         """A lake at a local folder (made absolute) or at a URI such as `s3a://bucket/lake`."""
         text = os.fspath(place)
         if not text:
-            raise BadRequest("CAP-LAKE", "the lake's place is empty", "give --lake or CAPSTAN_LAKE")
+            raise InvalidRequestError(
+                "CAP-LAKE", "the lake's place is empty", "give --lake or CAPSTAN_LAKE"
+            )
         root = text.rstrip("/") if "://" in text else str(Path(text).absolute())
         if READ_OTHERWISE.search(root):
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-LAKE",
                 f"a lake cannot be at {root!r}: Delta's readers take a backslash, and a '%' with "
                 "two digits, for another character",
@@ -109,9 +111,9 @@ class Lake:
         """The path of a table that replays may write: like `table`, but nothing of the lake's own.
 
         Raises:
-            BadRequest: `CAP-NAME` for a place that tapes, ledgers or what is staged have, for one
-                within another table, and for one that the lake lies in: what is tidied up there
-                would be the lake's.
+            InvalidRequestError: `CAP-NAME` for a place that tapes, ledgers or what is staged have,
+                for one within another table, and for one that the lake lies in: what is tidied up
+                there would be the lake's.
         """
         path = self.table(target)
         around = f"{self.root}/".startswith(f"{path}/")
@@ -120,7 +122,7 @@ class Lake:
             inside[0] in _OWN or (inside[0] == "tables" and len(inside) != 2)
         )
         if around or own:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-NAME",
                 f"{target[:80]!r} cannot be a target: "
                 + ("the lake lies in it" if around else "it is a part of the lake"),
@@ -168,10 +170,10 @@ class Lake:
         """Check that the lake is there.
 
         Raises:
-            BadRequest: `CAP-LAKE` when there is no such folder.
+            InvalidRequestError: `CAP-LAKE` when there is no such folder.
         """
         if not exists(self.root):
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-LAKE",
                 f"there is no lake at {self.root}",
                 "give --lake or CAPSTAN_LAKE, or make one with `capstan demo` or `capstan capture`",
@@ -194,7 +196,9 @@ def _open(path: str) -> tuple[fs.FileSystem, str]:
         path = f"{scheme}://{quote(inside, safe=punctuation)}" if there else path
         filesystem, inside = fs.FileSystem.from_uri(path)
     except (OSError, ValueError) as error:
-        raise Broken("CAP-LAKE", f"cannot reach {path}: {error}", "check the URI") from error
+        raise SystemFailureError(
+            "CAP-LAKE", f"cannot reach {path}: {error}", "check the URI"
+        ) from error
     return filesystem, inside
 
 

@@ -20,7 +20,7 @@ Found = TypeVar("Found")
 
 
 @dataclass(slots=True)
-class Kept(Generic[Found]):
+class VersionedCache(Generic[Found]):
     """The newest value for each key, with the state of what it was read from.
 
     Threads may use it at once: of several that miss the same one reads, and the others wait for it.
@@ -72,16 +72,16 @@ class Kept(Generic[Found]):
 
 
 _MOST = 1024
-_kept: Kept[object] | None = None
+_kept: VersionedCache[object] | None = None
 
 
-def keep() -> None:
+def enable() -> None:
     """From now on keep what is read of tables: the last 1,024."""
     global _kept  # noqa: PLW0603  (of the process, as the tables are)
-    _kept = _kept or Kept(_MOST)
+    _kept = _kept or VersionedCache(_MOST)
 
 
-def let_go() -> None:
+def disable() -> None:
     """Keep nothing any more."""
     global _kept  # noqa: PLW0603
     _kept = None
@@ -92,7 +92,7 @@ def keeping() -> bool:
     return _kept is not None
 
 
-def kept(what: str, table: str, read: Callable[[], Found]) -> Found:
+def cached(what: str, table: str, read: Callable[[], Found]) -> Found:
     """What is read of a table, or was, while its log has had no other newest entry.
 
     Args:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from capstan.core.times import Box, Time
 from capstan.core.times.region import Region
-from capstan.errors import AnswerIsNo
+from capstan.errors import CheckFailedError
 from capstan.storage.tape.fingerprint import record_hashes, sum_mod64
 from capstan.storage.tape.region_sql import region_sql
 from capstan.storage.tape.tape import Cut, Tape, read_events, read_records
@@ -106,7 +106,7 @@ def require_counted(
         region: Only events at its times; None for all.
 
     Raises:
-        AnswerIsNo: `CAP-TAPE`, as `miscounted` tells it, of the first event of a worker.
+        CheckFailedError: `CAP-TAPE`, as `miscounted` tells it, of the first event of a worker.
     """
     cells = cells_of(spark, tape, cut, workers).where("stored <> promised")
     if region is not None:
@@ -122,7 +122,7 @@ def require_counted(
 
 def miscounted(
     tape: Tape, worker: int, seq: int | None, time: Time | None, stored: int, promised: int
-) -> AnswerIsNo:
+) -> CheckFailedError:
     """The error of an event that has not the records that it says.
 
     Args:
@@ -136,7 +136,7 @@ def miscounted(
     shown = None if time is None else tape.time_type.render(time)
     where = "" if seq is None else f", event {seq} at {shown}"
     said = f"{stored} records are there, {promised} were recorded"
-    return AnswerIsNo(
+    return CheckFailedError(
         "CAP-TAPE",
         f"stream {tape.name}, worker {worker}{where}: "
         + ("records are there without an event" if seq is None else said),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from capstan.core.protocol import Judge, Rule, Violation
+from capstan.core.protocol import Rule, StreamChecker, Violation
 from capstan.core.times import Time
 from capstan.verify.event_columns import EventColumns
 
@@ -22,7 +22,7 @@ _ARROW = pa.schema([("worker", pa.int32()), ("outcome", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ResumePoint:
     """Where the judging of one worker's recording begins, and where it stops.
 
     Attributes:
@@ -39,13 +39,13 @@ class Start:
     holdings: tuple[tuple[Time, int], ...] | None = None
     stop: int | None = None
 
-    def judge(self, minimum: Time) -> Judge:
+    def judge(self, minimum: Time) -> StreamChecker:
         """The judge that goes on from here."""
-        return Judge(minimum, self.holdings, seq=self.seq, records=self.records)
+        return StreamChecker(minimum, self.holdings, seq=self.seq, records=self.records)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class FoldResult:
     """How far a recording is sound, and what is held there.
 
     Attributes:
@@ -61,7 +61,7 @@ class Outcome:
     violation: Violation | None = None
 
     @classmethod
-    def of(cls, judge: Judge, violation: Violation | None = None) -> Outcome:
+    def of(cls, judge: StreamChecker, violation: Violation | None = None) -> FoldResult:
         """Where `judge` stands."""
         return cls(judge.events, judge.records, judge.holdings, violation)
 
@@ -78,7 +78,7 @@ class Outcome:
         )
 
     @classmethod
-    def from_text(cls, text: str) -> Outcome:
+    def from_text(cls, text: str) -> FoldResult:
         """The outcome that `to_text` wrote."""
         found = json.loads(text)
         holdings = tuple((Time(time), count) for time, count in found["holdings"])
@@ -98,7 +98,7 @@ class Outcome:
 
 
 def fold(
-    batches: Iterable[pa.RecordBatch], minimum: Time, starts: Mapping[int, Start]
+    batches: Iterable[pa.RecordBatch], minimum: Time, starts: Mapping[int, ResumePoint]
 ) -> Iterator[pa.RecordBatch]:
     """Judge recordings that come one after another, sorted by worker and seq.
 
@@ -130,9 +130,9 @@ class _Recording:
 
     __slots__ = ("_judge", "_over", "_start", "_violation", "worker")
 
-    def __init__(self, worker: int, minimum: Time, start: Start | None) -> None:
+    def __init__(self, worker: int, minimum: Time, start: ResumePoint | None) -> None:
         self.worker = worker
-        self._start = start or Start()
+        self._start = start or ResumePoint()
         self._judge = self._start.judge(minimum)
         self._violation: Violation | None = None
         self._over = False
@@ -163,7 +163,7 @@ class _Recording:
 
     def result(self) -> pa.RecordBatch:
         """The row that says what came of it."""
-        outcome = Outcome.of(self._judge, self._violation).to_text()
+        outcome = FoldResult.of(self._judge, self._violation).to_text()
         return pa.record_batch([[self.worker], [outcome]], schema=_ARROW)
 
     def _end(self, violation: Violation | None) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from capstan.errors import Broken
+from capstan.errors import SystemFailureError
 from capstan.storage import delta
 from capstan.storage.lake import is_table, sizes_of
 from capstan.storage.tape.tape import Tape
@@ -42,7 +42,7 @@ def damage_of(tape: Tape) -> list[Damage]:
     No JVM, and no file is opened. By table, then by path.
 
     Raises:
-        Broken: `CAP-DAMAGED` where the log of a table cannot be read itself.
+        SystemFailureError: `CAP-DAMAGED` where the log of a table cannot be read itself.
     """
     found = []
     paths = tape.paths
@@ -66,13 +66,13 @@ def require_whole(tape: Tape) -> None:
     """Check that every file of a tape is there, and as long as it was written.
 
     Raises:
-        Broken: `CAP-DAMAGED`, with all such files as `files`.
+        SystemFailureError: `CAP-DAMAGED`, with all such files as `files`.
     """
     damaged = damage_of(tape)
     if not damaged:
         return
     others = f"; so are {len(damaged) - 1} more files" if len(damaged) > 1 else ""
-    raise Broken(
+    raise SystemFailureError(
         "CAP-DAMAGED",
         f"stream {tape.name} is damaged: {damaged[0]}{others}",
         "put these files back from a copy, then verify again; --json lists all of them",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from capstan.core.protocol import Violation
 from capstan.core.protocol.rules import holdings_json
 from capstan.core.times import Antichain, Box, Time, TimeType
-from capstan.errors import AnswerIsNo
+from capstan.errors import CheckFailedError
 from capstan.storage.tape.tape import Cut, Tape
 
 
@@ -100,7 +100,7 @@ class Verification:
         """Check that every worker's recording is valid.
 
         Raises:
-            AnswerIsNo: `CAP-VIOLATION`, with the first violation of the first worker that has
+            CheckFailedError: `CAP-VIOLATION`, with the first violation of the first worker that has
                 one: worker, seq, rule, time, and what was held.
         """
         broken = [verdict for verdict in self.workers if not verdict.valid]
@@ -111,7 +111,7 @@ class Verification:
         assert violation is not None
         facts = violation.as_json(tape.time_type)
         others = f"; so have {len(broken) - 1} more workers" if len(broken) > 1 else ""
-        raise AnswerIsNo(
+        raise CheckFailedError(
             "CAP-VIOLATION",
             f"stream {self.stream}, worker {first.name} breaks {violation.rule.value}: "
             f"{violation.describe(tape.time_type)}{others}",

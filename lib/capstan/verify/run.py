@@ -11,18 +11,17 @@ from pyspark.sql import functions as F
 
 from capstan.core.protocol import Rule, Violation
 from capstan.core.times import Antichain, Box, TimeType
-from capstan.errors import BadRequest
-from capstan.instrumentation import reached
+from capstan.errors import InvalidRequestError
+from capstan.instrumentation import emit
 from capstan.spark.session import Later, session_of
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.retirements import boxes_of
 from capstan.storage.tape.index import worker_labels
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, read_events
-from capstan.verify import in_process_events as few
-from capstan.verify import verified_ledger as remembered
+from capstan.verify import in_process_events, verified_ledger
 from capstan.verify.content_check import findings
 from capstan.verify.event_columns import NO_WORKER, Fingerprint
-from capstan.verify.event_fold import OUTCOME_SCHEMA, Outcome, Start, fold
+from capstan.verify.event_fold import OUTCOME_SCHEMA, FoldResult, ResumePoint, fold
 from capstan.verify.file_integrity import require_whole
 from capstan.verify.result import Verification, WorkerVerdict
 from capstan.verify.violations_ledger import note_violations
@@ -44,7 +43,7 @@ class _Plan:
     """
 
     labels: Mapping[int, str]
-    starts: Mapping[int, Start]
+    starts: Mapping[int, ResumePoint]
     only: frozenset[int] | None
     after: int
     checks_known: bool
@@ -75,8 +74,9 @@ def verify(
         remember: Whether to write to the ledgers what was found sound, and what was not.
 
     Raises:
-        BadRequest: `CAP-WORKER` for a chosen worker that the stream does not have.
-        Broken: `CAP-DAMAGED` where `deep` asks for the payload and files of it are gone or short.
+        InvalidRequestError: `CAP-WORKER` for a chosen worker that the stream does not have.
+        SystemFailureError: `CAP-DAMAGED` where `deep` asks for the payload and files of it are gone
+            or short.
     """
     if deep:
         require_whole(tape)
@@ -85,13 +85,13 @@ def verify(
     retired = boxes_of(lake, tape)
     outcomes = _outcomes(spark, tape, cut, plan)
     _require_there(tape, workers, outcomes)
-    reached("verify.events", stream=tape.name, cut=cut.commit, read=_read(plan, outcomes))
+    emit("verify.events", stream=tape.name, cut=cut.commit, read=_read(plan, outcomes))
     if remember:
         _remember(lake, tape, cut, plan, outcomes)
-        reached("verify.ledger", stream=tape.name, cut=cut.commit)
+        emit("verify.ledger", stream=tape.name, cut=cut.commit)
     if deep:
         outcomes = _with_content(spark, tape, cut, workers, outcomes, retired)
-        reached("verify.deep", stream=tape.name, cut=cut.commit)
+        emit("verify.deep", stream=tape.name, cut=cut.commit)
     verdicts = [
         _verdict(worker, plan.labels.get(worker, ""), outcome)
         for worker, outcome in sorted(outcomes.items())
@@ -133,8 +133,8 @@ def events_to_judge(
 
 
 def judge_events(
-    events: DataFrame, time_type: TimeType, starts: Mapping[int, Start]
-) -> dict[int, Outcome]:
+    events: DataFrame, time_type: TimeType, starts: Mapping[int, ResumePoint]
+) -> dict[int, FoldResult]:
     """Judge events that are on no tape yet.
 
     Args:
@@ -144,18 +144,19 @@ def judge_events(
     """
     folded = partial(fold, minimum=time_type.minimum, starts=dict(starts))
     rows = events.mapInArrow(folded, OUTCOME_SCHEMA).collect()
-    return {row["worker"]: Outcome.from_text(row["outcome"]) for row in rows}
+    return {row["worker"]: FoldResult.from_text(row["outcome"]) for row in rows}
 
 
 def _plan(lake: Lake, tape: Tape, cut: Cut, workers: Collection[int] | None) -> _Plan:
     labels = worker_labels(tape, cut)
-    before = remembered.recall(lake, tape, cut)
+    before = verified_ledger.recall(lake, tape, cut)
     # A worker that was opened later has no events that were looked through already.
     old = worker_labels(tape, Cut(before.known, -1)) if before.known >= 0 else labels
-    fresh = Start(commit=before.known)
+    fresh = ResumePoint(commit=before.known)
     chosen = {w: labels[w] for w in (labels if workers is None else workers) if w in labels}
     starts = {
-        worker: before.starts.get(worker, Start() if worker in old else fresh) for worker in chosen
+        worker: before.starts.get(worker, ResumePoint() if worker in old else fresh)
+        for worker in chosen
     }
     behind = {worker for worker, start in starts.items() if start.commit < cut.commit}
     strangers = set(workers or ()) - set(chosen)
@@ -168,10 +169,14 @@ def _plan(lake: Lake, tape: Tape, cut: Cut, workers: Collection[int] | None) -> 
     return _Plan(chosen, starts, only, after, everything)
 
 
-def _outcomes(spark: SparkSession | Later, tape: Tape, cut: Cut, plan: _Plan) -> dict[int, Outcome]:
+def _outcomes(
+    spark: SparkSession | Later, tape: Tape, cut: Cut, plan: _Plan
+) -> dict[int, FoldResult]:
     """What comes of judging each worker; of workers without newer events, where they stand."""
     minimum = tape.time_type.minimum
-    outcomes = {worker: Outcome.of(start.judge(minimum)) for worker, start in plan.starts.items()}
+    outcomes = {
+        worker: FoldResult.of(start.judge(minimum)) for worker, start in plan.starts.items()
+    }
     if plan.only is None or plan.only:
         outcomes |= _judged(spark, tape, cut, plan.starts, plan.only, plan.after)
     # A repeat of an event that an earlier run has judged sorts before all that is new. It is found
@@ -181,10 +186,10 @@ def _outcomes(spark: SparkSession | Later, tape: Tape, cut: Cut, plan: _Plan) ->
         for worker, outcome in outcomes.items()
         if outcome.violation is not None
         and outcome.violation.rule in (Rule.SEQ, Rule.SHAPE)
-        and outcome.events == plan.starts.get(worker, Start()).seq > 0
+        and outcome.events == plan.starts.get(worker, ResumePoint()).seq > 0
     )
     if repeated:
-        again = {worker: Start() for worker in repeated}
+        again = {worker: ResumePoint() for worker in repeated}
         outcomes |= _judged(spark, tape, cut, again, repeated, -1)
     return outcomes
 
@@ -193,17 +198,21 @@ def _judged(
     spark: SparkSession | Later,
     tape: Tape,
     cut: Cut,
-    starts: Mapping[int, Start],
+    starts: Mapping[int, ResumePoint],
     only: frozenset[int] | None,
     after: int,
-) -> dict[int, Outcome]:
+) -> dict[int, FoldResult]:
     if after >= cut.commit:
         return {}
-    batches = few.events(tape, cut, only, after) if few.are_few(tape, after) else None
+    batches = (
+        in_process_events.events(tape, cut, only, after)
+        if in_process_events.are_few(tape, after)
+        else None
+    )
     if batches is not None:
         judged = fold(batches, tape.time_type.minimum, starts)
         return {
-            row["worker"]: Outcome.from_text(row["outcome"])
+            row["worker"]: FoldResult.from_text(row["outcome"])
             for batch in judged
             for row in batch.to_pylist()
         }
@@ -212,11 +221,11 @@ def _judged(
 
 
 def _require_there(
-    tape: Tape, workers: Collection[int] | None, outcomes: Mapping[int, Outcome]
+    tape: Tape, workers: Collection[int] | None, outcomes: Mapping[int, FoldResult]
 ) -> None:
     missing = sorted(set(workers or ()) - set(outcomes))
     if missing:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-WORKER",
             f"stream {tape.name} has no worker {missing[0]} at this cut",
             "see `capstan show` for its workers",
@@ -225,7 +234,7 @@ def _require_there(
         )
 
 
-def _read(plan: _Plan, outcomes: Mapping[int, Outcome]) -> int:
+def _read(plan: _Plan, outcomes: Mapping[int, FoldResult]) -> int:
     """How many events were judged now."""
     before = sum(start.seq for start in plan.starts.values())
     return sum(outcome.events for outcome in outcomes.values()) - before
@@ -236,7 +245,7 @@ def _remember(
     tape: Tape,
     cut: Cut,
     plan: _Plan,
-    outcomes: Mapping[int, Outcome],
+    outcomes: Mapping[int, FoldResult],
 ) -> None:
     sound = {
         worker: outcomes[worker]
@@ -244,7 +253,7 @@ def _remember(
         if start.commit < cut.commit and outcomes[worker].violation is None
     }
     known = plan.checks_known and set(outcomes) == set(plan.labels)
-    remembered.remember(lake, tape, cut, sound, known=known)
+    verified_ledger.remember(lake, tape, cut, sound, known=known)
 
 
 def _with_content(
@@ -252,11 +261,11 @@ def _with_content(
     tape: Tape,
     cut: Cut,
     workers: Collection[int] | None,
-    outcomes: Mapping[int, Outcome],
+    outcomes: Mapping[int, FoldResult],
     retired: Sequence[Box],
-) -> dict[int, Outcome]:
+) -> dict[int, FoldResult]:
     """The outcomes, ended where the records of a recording that obeys the rules are not its own."""
-    unknown = Outcome.of(Start().judge(tape.time_type.minimum))
+    unknown = FoldResult.of(ResumePoint().judge(tape.time_type.minimum))
     after = dict(outcomes)
     found = {
         worker: finding
@@ -265,7 +274,7 @@ def _with_content(
     }
     # What was held before an event in the midst has to be found out again.
     stops = {
-        worker: Start(stop=finding.seq)
+        worker: ResumePoint(stop=finding.seq)
         for worker, finding in found.items()
         if finding.seq is not None
     }
@@ -280,7 +289,7 @@ def _with_content(
     return after
 
 
-def _verdict(worker: int, label: str, outcome: Outcome) -> WorkerVerdict:
+def _verdict(worker: int, label: str, outcome: FoldResult) -> WorkerVerdict:
     return WorkerVerdict(
         worker=worker,
         label=label,

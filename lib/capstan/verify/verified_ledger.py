@@ -30,7 +30,7 @@ from capstan.storage.arrow_scan import rows_of
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.tables import PROPERTIES
 from capstan.storage.tape.tape import Cut, Tape
-from capstan.verify.event_fold import Outcome, Start
+from capstan.verify.event_fold import FoldResult, ResumePoint
 
 VERIFIED = StructType(
     [
@@ -48,7 +48,7 @@ VERIFIED = StructType(
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class VerifiedUpTo:
     """What earlier runs found sound.
 
     Attributes:
@@ -56,15 +56,15 @@ class Remembered:
         known: Up to this commit all events are of workers that were open then; -1 if not known.
     """
 
-    starts: Mapping[int, Start] = field(default_factory=dict)
+    starts: Mapping[int, ResumePoint] = field(default_factory=dict)
     known: int = -1
 
 
-def recall(lake: Lake, tape: Tape, cut: Cut) -> Remembered:
+def recall(lake: Lake, tape: Tape, cut: Cut) -> VerifiedUpTo:
     """What is remembered of a tape at a cut or before it, without a JVM."""
     path = lake.ledger("verified")
     if not is_table(path):
-        return Remembered()
+        return VerifiedUpTo()
     found = rows_of(path)
     wanted = (
         (dataset.field("stream") == tape.name)
@@ -75,7 +75,7 @@ def recall(lake: Lake, tape: Tape, cut: Cut) -> Remembered:
     table = found.to_table(columns=columns, filter=wanted).sort_by("commit")
     # The last row of each worker, without making Python objects of all the others.
     last = dict(zip(table.column("worker").to_pylist(), range(table.num_rows), strict=True))
-    starts: dict[int, Start] = {}
+    starts: dict[int, ResumePoint] = {}
     known = -1
     for row in table.take(pa.array(list(last.values()), pa.int64())).to_pylist():
         if row["worker"] is None:
@@ -84,15 +84,15 @@ def recall(lake: Lake, tape: Tape, cut: Cut) -> Remembered:
         holdings = tuple(
             (tape.time_type.parse(time), count) for time, count in json.loads(row["holdings"])
         )
-        starts[row["worker"]] = Start(row["commit"], row["events"], row["records"], holdings)
-    return Remembered(starts, known)
+        starts[row["worker"]] = ResumePoint(row["commit"], row["events"], row["records"], holdings)
+    return VerifiedUpTo(starts, known)
 
 
 def remember(
     lake: Lake,
     tape: Tape,
     cut: Cut,
-    sound: Mapping[int, Outcome],
+    sound: Mapping[int, FoldResult],
     *,
     known: bool,
 ) -> None:

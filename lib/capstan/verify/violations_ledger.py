@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from capstan.core.protocol import Rule
 from capstan.storage.lake import Lake
-from capstan.storage.ledger.findings import Audited, Noted, read_findings, write_findings
+from capstan.storage.ledger.findings import AuditSubject, Finding, read_findings, write_findings
 from capstan.storage.ledger.tables import as_text
 from capstan.storage.tape.tape import Tape
 from capstan.verify.result import Verification, WorkerVerdict
@@ -30,7 +30,7 @@ _HELD = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownViolation:
     """A violation that the ledger knows, and nobody has found gone.
 
     Attributes:
@@ -54,12 +54,12 @@ class Known:
     about: str
 
 
-def known_violations(lake: Lake, **equal: object) -> list[Known]:
+def known_violations(lake: Lake, **equal: object) -> list[KnownViolation]:
     """Violations that stand, by worker, of rows of the ledger with these column values.
 
     No JVM is needed.
     """
-    newest: dict[tuple[str, str, object], Known | None] = {}
+    newest: dict[tuple[str, str, object], KnownViolation | None] = {}
     for row in read_findings(lake, audit=AUDIT, **equal):
         known = _known(row)
         newest[known.stream, known.tape, known.worker] = known if row["total"] else None
@@ -86,19 +86,19 @@ def note_violations(lake: Lake, tape: Tape, found: Verification, *, deep: bool) 
     later = {worker for worker, each in before.items() if each.cut > cut}
     judged = [each for each in found.workers if _number(each) not in later]
     rows = [row for each in judged for row in _rows(tape, each, before, deep)]
-    write_findings(lake, Audited("", 0, tape.name, cut, "", None, AUDIT), rows)
+    write_findings(lake, AuditSubject("", 0, tape.name, cut, "", None, AUDIT), rows)
 
 
 def _rows(
-    tape: Tape, verdict: WorkerVerdict, before: Mapping[int | None, Known], deep: bool
-) -> Sequence[Noted]:
+    tape: Tape, verdict: WorkerVerdict, before: Mapping[int | None, KnownViolation], deep: bool
+) -> Sequence[Finding]:
     worker = _number(verdict)
     old, violation = before.get(worker), verdict.violation
     if violation is None:
         if old is None or (old.rule == Rule.CONTENT.value and not deep):
             return ()
         told = {"tape": old.tape, "seq": old.seq, "rule": old.rule, "about": old.about}
-        return (Noted(KIND, 0, worker, None, told, None),)
+        return (Finding(KIND, 0, worker, None, told, None),)
     if old is not None and (old.seq, old.rule) == (violation.seq, violation.rule.value):
         return ()
     said = violation.as_json(tape.time_type)
@@ -106,18 +106,18 @@ def _rows(
     text = time if time is None or isinstance(time, str) else as_text(time)
     some = held[:_HELD] if isinstance(held, list) else held
     told = {"tape": tape_id(tape), **said, "held": some}
-    return (Noted(KIND, 1, worker, text, None, told),)
+    return (Finding(KIND, 1, worker, text, None, told),)
 
 
 def _number(verdict: WorkerVerdict) -> int | None:
     return None if verdict.worker < 0 else verdict.worker
 
 
-def _known(row: Mapping[str, object]) -> Known:
+def _known(row: Mapping[str, object]) -> KnownViolation:
     told = json.loads(str(row["actual"] if row["actual"] is not None else row["expected"]))
     worker, at = row["worker"], row["at"]
     assert isinstance(at, datetime)
-    return Known(
+    return KnownViolation(
         str(row["stream"]),
         str(told["tape"]),
         None if worker is None else int(str(worker)),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -94,7 +94,7 @@ def bids(
         and over partitions.
 
     Raises:
-        BadRequest: `CAP-NEXMARK` when a number is out of its range.
+        InvalidRequestError: `CAP-NEXMARK` when a number is out of its range.
     """
     checked(rows, seed, events_per_second, partitions)
     numbered = spark.range(0, rows, 1, partitions)
@@ -111,7 +111,7 @@ def checked(rows: int, seed: int, events_per_second: int, partitions: int | None
     """Refuse numbers that no events can be made from.
 
     Raises:
-        BadRequest: `CAP-NEXMARK`, naming the one that is out of its range.
+        InvalidRequestError: `CAP-NEXMARK`, naming the one that is out of its range.
     """
     _require("rows", rows, 0, _LARGEST // ROUND // _US_PER_SECOND)
     _require("seed", seed, -(2**63), 2**63 - 1)
@@ -181,6 +181,6 @@ def _channel_and_url(chance: Chance) -> tuple[Column, Column]:
 
 def _require(name: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-NEXMARK", f"{name} is {value}", f"{name} may be {least} to {most}", field=name
         )

@@ -79,7 +79,7 @@ def events(
         - bid: `auction, bidder, price BIGINT, channel, url, extra STRING`.
 
     Raises:
-        BadRequest: `CAP-NEXMARK` when a number is out of its range.
+        InvalidRequestError: `CAP-NEXMARK` when a number is out of its range.
     """
     checked(rows, seed, events_per_second, partitions)
     turn, place = F.expr("id div 50").alias("round"), (F.col("id") % ROUND).alias("place")

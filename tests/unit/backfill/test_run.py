@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from capstan import jobs as submit
+from capstan import jobs
 from capstan.backfill import run as running
 from capstan.backfill.planner import Backfill
 from capstan.backfill.run import Backfilled, backfill
-from capstan.core.config import Declarations, Replay
-from capstan.errors import Held
-from capstan.instrumentation import listening
-from capstan.replay.run import Outcome
+from capstan.core.config import ProjectConfig, Replay
+from capstan.errors import RangeLockedError
+from capstan.instrumentation import subscribe
+from capstan.replay.run import ReplayResult
 from capstan.storage.lake import Lake
 from tests.support.jvmless_lake import lay_tape
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 HOUR = 3_600_000_000
 FIRST = int(datetime(2024, 5, 1, tzinfo=UTC).timestamp()) * 1_000_000
 START, END = datetime(2024, 5, 1, tzinfo=UTC), datetime(2024, 5, 5, tzinfo=UTC)
-HELD = Held("CAP-HELD", "run x holds it", "wait")
+HELD = RangeLockedError("CAP-HELD", "run x holds it", "wait")
 STREAMS = """
 streams:
   s:
@@ -53,12 +53,14 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What replays answer, in their order; then all of them have published."""
     waiting: list[object] = []
 
-    def fake(_s: object, _l: Lake, _d: Declarations, request: Request) -> Outcome:
+    def fake(_s: object, _l: Lake, _d: ProjectConfig, request: Request) -> ReplayResult:
         answer = waiting.pop(0) if waiting else "published"
         if isinstance(answer, BaseException):
             raise answer
         stood = answer == "stood"
-        return Outcome({"run": f"r-{str(request.since)[8:10]}", "published": True}, stood=stood)
+        return ReplayResult(
+            {"run": f"r-{str(request.since)[8:10]}", "published": True}, stood=stood
+        )
 
     monkeypatch.setattr(running, "replay", fake)
     return waiting
@@ -66,7 +68,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 def fill(lake: Lake, **asked: object) -> Backfilled:
     replay = Replay(name="copy", stream="s", target="copy", since=START, until=END)
-    declared = Declarations(Path("x.yaml"), {}, {}, {}, {"copy": replay})
+    declared = ProjectConfig(Path("x.yaml"), {}, {}, {}, {"copy": replay})
     request = Backfill("copy", **{"chunk": 1, **asked})  # type: ignore[arg-type]
     return backfill(None, lake, declared, request)  # type: ignore[arg-type]
 
@@ -79,7 +81,7 @@ def summed(found: Backfilled) -> tuple[object, ...]:
 def test_each_chunk_is_a_run_and_is_told_as_it_ends(lake: Lake, answers: list[object]) -> None:
     answers += ["published", "stood"]
     seen: list[object] = []
-    with listening(lambda point, facts: seen.append((point, facts["number"], facts["of"]))):
+    with subscribe(lambda point, facts: seen.append((point, facts["number"], facts["of"]))):
         found = fill(lake)
     assert summed(found) == (3, 1, 0, 0)
     assert seen == [("backfill.run", n, 4) for n in (1, 2, 3, 4)]
@@ -140,8 +142,8 @@ def app(lake: Lake, tmp_path: Path) -> Any:
 
     def run(request: object) -> tuple[int, dict[str, Any], int]:
         session, result = Session(), tmp_path / "result.json"
-        code = submit.main(
-            submit.backfill,
+        code = jobs.main(
+            jobs.backfill,
             [
                 "--request", json.dumps(request), "--lake", lake.root,
                 "--streams", str(tmp_path / "streams.yaml"), "--result", str(result),

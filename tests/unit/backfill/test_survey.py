@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 
 from capstan.backfill.interval_grid import Scheduled
-from capstan.backfill.planner import Backfill, Order, What, propose
+from capstan.backfill.planner import Backfill, BackfillMode, Order, propose
 from capstan.backfill.run import prepare
 from capstan.backfill.survey import Every, Interval, State, Survey, intervals, survey
 from capstan.cli import main
-from capstan.core.config import Declarations, Mode, Replay, Transform
+from capstan.core.config import Mode, ProjectConfig, Replay, Transform
 from capstan.core.times import Antichain, Box, Kind, TimeType
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.maintenance.retire import plan_retire
 from capstan.replay.planning.plan import make_plan
 from capstan.replay.planning.request import Request
@@ -67,9 +67,9 @@ def days(since: float | None, until: float | None) -> Region:
     return Region(Box((low,), (high,)))
 
 
-def declarations(*transforms: Transform) -> Declarations:
+def declarations(*transforms: Transform) -> ProjectConfig:
     known = {each.name: each for each in (BY_DAY, MIXED, ANYONE, *transforms)}
-    return Declarations(Path("x.yaml"), {}, known, {}, {each.name: each for each in REPLAYS})
+    return ProjectConfig(Path("x.yaml"), {}, known, {}, {each.name: each for each in REPLAYS})
 
 
 class Place:
@@ -213,7 +213,7 @@ def test_what_has_lost_its_records_can_not_be_filled(place: Place) -> None:
     assert place.states("copy") == ["covered", "retired", "gap", "incomplete"]
     assert place.states("days") == ["retired", "retired", "gap", "incomplete"]
     assert spans(place.propose("copy")) == [("05-03T00", "05-04T00")]
-    assert spans(place.propose("copy", what=What.ALL)) == [
+    assert spans(place.propose("copy", what=BackfillMode.ALL)) == [
         ("05-01T00", "05-02T00"), ("05-03T00", "05-04T00"),
     ]  # fmt: skip
 
@@ -240,7 +240,7 @@ def test_a_gap_whose_last_attempt_has_failed_says_so(place: Place) -> None:
     found = place.survey("copy").intervals
     assert [each.state for each in found] == ["failed", "failed", "gap", "incomplete"]
     assert found[0].runs == ("bad",)
-    assert spans(place.propose("copy", what=What.FAILED)) == [("05-01T00", "05-03T00")]
+    assert spans(place.propose("copy", what=BackfillMode.FAILED)) == [("05-01T00", "05-03T00")]
     assert spans(place.propose("copy")) == [("05-01T00", "05-04T00")]
 
     books.published("good", [0, 1, 2], days(0, 1))
@@ -288,7 +288,7 @@ def test_what_waits_for_a_person_is_no_gap(place: Place) -> None:
     # Of the second day worker c is missing as well, and of that nothing waits.
     assert [str(each.state) for each in found] == ["waiting", "gap", "gap", "incomplete"]
     assert found[0].runs == ("asked",)
-    for what in What:
+    for what in BackfillMode:
         assert "05-01T00" not in dict(spans(place.propose("copy", what=what)))
 
     books.stepped("asked", "rejected", {**staged, "by": "ann"})
@@ -341,7 +341,7 @@ def test_how_long_intervals_are(
     ],
 )
 def test_what_cannot_be_meant_is_refused(place: Place, given: dict[str, object], code: str) -> None:
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         place.survey("days", **given)
     assert caught.value.code == code
 
@@ -350,14 +350,16 @@ def test_no_range_ends_within_a_step_of_the_stream(tmp_path: Path) -> None:
     place = Place(tmp_path, every=HOUR)
     inside = "2024-05-02T10:30:00Z"
     for given in ({"since": inside}, {"until": inside}, {"since": inside, "transform": "anyone"}):
-        with pytest.raises(BadRequest, match=r"CAP-GRAIN.*whole multiples of 1 hour") as caught:
+        with pytest.raises(
+            InvalidRequestError, match=r"CAP-GRAIN.*whole multiples of 1 hour"
+        ) as caught:
             make_plan(place.lake, declarations(), Request("s", "t", **given))
         assert "2024-05-02T10:00:00.000000Z and 2024-05-02T11:00" in caught.value.hint
-    with pytest.raises(BadRequest, match="CAP-GRAIN"):
+    with pytest.raises(InvalidRequestError, match="CAP-GRAIN"):
         plan_retire(place.lake, "s", inside)
-    with pytest.raises(BadRequest, match="CAP-GRAIN"):
+    with pytest.raises(InvalidRequestError, match="CAP-GRAIN"):
         place.survey("copy", until=inside)
-    with pytest.raises(BadRequest, match=r"CAP-EVERY.*no multiple of the grain, 1 hour"):
+    with pytest.raises(InvalidRequestError, match=r"CAP-EVERY.*no multiple of the grain, 1 hour"):
         place.survey("copy", every=timedelta(minutes=90))
     # Where nothing is said, intervals are days all the same; moments inside a step cut nothing.
     for replay in ("copy", "quarters"):
@@ -374,7 +376,7 @@ def test_numbers_are_cut_by_counts(tmp_path: Path) -> None:
         ("0", "4", "gap"), ("4", "8", "incomplete"), ("8", "10", "incomplete"),
     ]  # fmt: skip
     assert len(intervals(lake, declarations(), "batches")) == 10
-    with pytest.raises(BadRequest, match="no number of times"):
+    with pytest.raises(InvalidRequestError, match="no number of times"):
         intervals(lake, declarations(), "batches", every=timedelta(days=1))
 
 
@@ -421,13 +423,13 @@ def test_appended_rows_are_not_put_in_twice(place: Place) -> None:
     books.published("first", None, days(None, 1), kept=always)
     assert place.states("added") == ["covered", "gap", "gap", "incomplete"]
     assert spans(place.propose("added")) == [("05-02T00", "05-04T00")]
-    for what in (What.ALL, What.STALE):
-        if what is What.STALE:
+    for what in (BackfillMode.ALL, BackfillMode.STALE):
+        if what is BackfillMode.STALE:
             replace(books, code="f00").published("old", None, days(1, 2), kept=always)
-        with pytest.raises(BadRequest, match="stand already"):
+        with pytest.raises(InvalidRequestError, match="stand already"):
             place.propose("added", what=what)
     books.published("part", None, days(2, 2.5), kept=always)
-    with pytest.raises(BadRequest, match="part"):
+    with pytest.raises(InvalidRequestError, match="part"):
         place.propose("added")
 
 
@@ -471,13 +473,13 @@ def test_only_workers_that_lack_something_are_played(place: Place) -> None:
 def test_chunks_begin_where_the_work_does(
     place: Place, order: Order, chunk: int | None, expected: list[str]
 ) -> None:
-    found = place.propose("copy", order=order, chunk=chunk, what=What.ALL)
+    found = place.propose("copy", order=order, chunk=chunk, what=BackfillMode.ALL)
     assert [f"{each.since[8:10]}-{each.until[8:10]}" for each in found] == expected  # type: ignore[index]
 
 
 def test_what_is_merged_begins_with_the_oldest(place: Place) -> None:
     assert len(place.propose("merged", chunk=1)) > 1
-    with pytest.raises(BadRequest, match="newest first") as caught:
+    with pytest.raises(InvalidRequestError, match="newest first") as caught:
         place.propose("merged", chunk=1, order=Order.NEWEST)
     assert caught.value.code == "CAP-ORDER"
     assert len(place.propose("merged", order=Order.NEWEST)) == 1
@@ -490,13 +492,13 @@ def test_a_replay_that_has_to_be_approved_is_held(place: Place) -> None:
 
 @pytest.mark.parametrize("schedule", ["hourly", "0 6 * *", "0 0 30 2 *", ""])
 def test_a_schedule_that_names_no_moment_cuts_nothing(schedule: str) -> None:
-    with pytest.raises(BadRequest, match="cuts no range into intervals") as caught:
+    with pytest.raises(InvalidRequestError, match="cuts no range into intervals") as caught:
         Scheduled(schedule)
     assert caught.value.code == "CAP-SCHEDULE"
 
 
 def test_a_chunk_has_intervals() -> None:
-    with pytest.raises(BadRequest, match="0 intervals"):
+    with pytest.raises(InvalidRequestError, match="0 intervals"):
         Backfill("copy", chunk=0)
 
 

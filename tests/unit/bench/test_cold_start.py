@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from capstan.errors import Broken
+from capstan.errors import SystemFailureError
 from tests.bench.cold_start import CAPTURE, COMPARE, COPY, GOALS, REPLAY, VERIFY, _told, lines
 from tests.bench.fresh_process import Fresh, fresh
 
@@ -66,7 +66,7 @@ def test_what_a_program_leaves_behind_is_on_its_bill(tmp_path: Path) -> None:
 
 def test_a_program_that_fails_is_no_measure(tmp_path: Path) -> None:
     program = [sys.executable, "-c", "import sys; sys.exit('it broke')"]
-    with pytest.raises(Broken, match="ended with 1: it broke"):
+    with pytest.raises(SystemFailureError, match="ended with 1: it broke"):
         fresh(program, tmp_path)
 
 

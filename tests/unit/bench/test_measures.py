@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capstan.core.config import load
-from capstan.errors import BadRequest
-from tests.bench import backfill as backfills
+from capstan.core.config import load_config
+from capstan.errors import InvalidRequestError
+from tests.bench import backfill
 from tests.bench.__main__ import main, parse
 from tests.bench.counters import commits, count_in, size_in
 from tests.bench.cpu_clock import Clock, Cost, _Process, descendants
@@ -156,20 +156,20 @@ def test_options_are_read() -> None:
     "asked", ["--rows=3,1", "--rows=3", "--rows=a,b", "--rows=0,1", "--rounds=0", "--longer=1"]
 )
 def test_what_tells_nothing_is_refused(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(BadRequest, match="CAP-BENCH"):
+    with pytest.raises(InvalidRequestError, match="CAP-BENCH"):
         parse([asked])
     assert main([asked]) == 2
     assert "CAP-BENCH" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match="there already"):
+    with pytest.raises(InvalidRequestError, match="there already"):
         parse(["--workdir", str(tmp_path)])
 
 
 def test_what_the_apps_of_a_backfill_are_told_can_be_read(tmp_path: Path) -> None:
-    since, until = backfills._bounds(30)
-    path = backfills._declared(tmp_path, since, until)
-    declared = load(path, lake="/lake").replay("hours")
+    since, until = backfill._bounds(30)
+    path = backfill._declared(tmp_path, since, until)
+    declared = load_config(path, lake="/lake").replay("hours")
     assert (declared.since, declared.until) == (since, until)
     assert (until - since).total_seconds() == 30 * 3600

@@ -9,8 +9,8 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from capstan.capture.checkpoint_guard import Checkpoint, last_batch, reserve
-from capstan.errors import BadRequest
+from capstan.capture.checkpoint_guard import Checkpoint, last_batch, validate
+from capstan.errors import InvalidRequestError
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import Tape, open_tape
 
@@ -52,21 +52,23 @@ def test_batches_without_rows_before_there_is_a_worker_are_not_missed(
     tmp_path: Path, begun: int, ended: int
 ) -> None:
     tape = lay(tmp_path, begun=begun, ended=ended)
-    assert reserve(tape) == Checkpoint("own", 0)
+    assert validate(tape) == Checkpoint("own", 0)
     assert last_batch(tape) == ended - 1
 
 
 def test_those_of_another_checkpoint_are(tmp_path: Path) -> None:
     tape = lay(tmp_path, begun=3, ended=3, claimed="other")
     with pytest.raises(
-        BadRequest, match="CAP-CHECKPOINT.* stands at batch 2, the tape at batch -1"
+        InvalidRequestError, match="CAP-CHECKPOINT.* stands at batch 2, the tape at batch -1"
     ):
-        reserve(tape)
+        validate(tape)
 
 
 def test_once_there_is_a_commit_every_batch_is_on_tape(tmp_path: Path) -> None:
     tape = lay(tmp_path, begun=3, ended=3)
     event = pa.Table.from_pylist([{"worker": 0, "batch": 0, "commit": 0}], schema=EVENTS)
     deltalake.write_deltalake(tape.paths.events, event, mode="append")
-    with pytest.raises(BadRequest, match="CAP-CHECKPOINT.* stands at batch 2, the tape at batch 0"):
-        reserve(tape)
+    with pytest.raises(
+        InvalidRequestError, match="CAP-CHECKPOINT.* stands at batch 2, the tape at batch 0"
+    ):
+        validate(tape)

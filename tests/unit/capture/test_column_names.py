@@ -15,7 +15,7 @@ from pyspark.sql.types import (
 
 from capstan.capture.column_names import require_names
 from capstan.core.config import ByKey, EpochTime, Source, Stream
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 STREAM = Stream(
     name="orders",
@@ -52,7 +52,7 @@ def test_what_delta_takes_a_tape_takes(name: str) -> None:
     ],
 )
 def test_all_else_is_refused_by_name(names: list[str], said: str) -> None:
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         require_names(STREAM, columns(**dict.fromkeys(names, StringType())))
     assert caught.value.code == "CAP-COLUMN"
     assert said in caught.value.message
@@ -68,5 +68,5 @@ def test_all_else_is_refused_by_name(names: list[str], said: str) -> None:
     ],
 )
 def test_fields_within_fields_are_looked_at(kind: DataType) -> None:
-    with pytest.raises(BadRequest, match=r"column 'place\.a b'"):
+    with pytest.raises(InvalidRequestError, match=r"column 'place\.a b'"):
         require_names(STREAM, columns(place=kind))

@@ -20,10 +20,10 @@ from capstan.capture.file_listing import (
     seen_files,
 )
 from capstan.core.config import Source
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.storage.lake import Lake
 from capstan.storage.tape import feed
-from capstan.storage.tape.feed import Claim, Consumed, Origin
+from capstan.storage.tape.feed import BatchEntry, Consumed, Origin
 from capstan.storage.tape.tape import Tape, open_tape
 from tests.support.jvmless_lake import lay_tape
 
@@ -58,7 +58,9 @@ class Place:
         detail = {"kept": [(each.size, each.modified) for each in found]} if kept else None
         uris = tuple((self.folder / name).as_uri() for name in names)
         part = Consumed(files=uris, detail=detail)
-        feed.claim(self.tape, Claim(self.batch, Origin.CAPTURE, "c", self.batch, (part,)))
+        feed.register_batch(
+            self.tape, BatchEntry(self.batch, Origin.CAPTURE, "c", self.batch, (part,))
+        )
         log = Path(self.tape.paths.checkpoint) / "sources" / "0"
         log.mkdir(parents=True, exist_ok=True)
         pairs = zip(uris, found, strict=True)
@@ -138,7 +140,9 @@ def test_a_file_under_another_name_is_refused_before_it_is_read_twice(place: Pla
     require_none_renamed(place.listing, seen_files(place.tape), place.tape)
     (place.folder / "copy.parquet").unlink()
     (place.folder / "a.parquet").rename(place.folder / "c.parquet")
-    with pytest.raises(BadRequest, match=r"CAP-RENAMED: stream s: c\.parquet is a\.parquet under"):
+    with pytest.raises(
+        InvalidRequestError, match=r"CAP-RENAMED: stream s: c\.parquet is a\.parquet under"
+    ):
         require_none_renamed(place.listing, seen_files(place.tape), place.tape)
     place.lay("c.parquet", modified=OLD + 7)
     require_none_renamed(place.listing, seen_files(place.tape), place.tape)
@@ -149,7 +153,7 @@ def test_a_link_that_leads_back_is_refused(place: Place) -> None:
     (place.folder / "all").symlink_to(place.folder / "days")
     assert len(place.listing.files) == 3
     (place.folder / "days" / "back").symlink_to(place.folder)
-    with pytest.raises(BadRequest, match=r"CAP-SOURCE: .*/(all|days)/back is a link to"):
+    with pytest.raises(InvalidRequestError, match=r"CAP-SOURCE: .*/(all|days)/back is a link to"):
         _ = place.listing
 
 

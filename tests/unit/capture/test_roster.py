@@ -15,7 +15,7 @@ from capstan.capture import roster as workers
 from capstan.capture.batch_scan import Survey, survey
 from capstan.capture.roster import Roster
 from capstan.core.config import ByColumn, ByKey, ByPartition, EventTime
-from capstan.errors import BadRequest, Fenced
+from capstan.errors import FencedError, InvalidRequestError
 from capstan.storage.lake import Lake
 from capstan.storage.tape.feed import Consumed
 from capstan.storage.tape.tape import append_workers, newest_cut, open_tape
@@ -66,7 +66,7 @@ def test_two_captures_of_one_checkpoint_never_open_one_label_twice(tape: Tape) -
 
     opened, fresh = other.with_labels(STREAM, ())
 
-    with pytest.raises(Fenced, match="CAP-FENCED: stream s: commit 1 was written by another"):
+    with pytest.raises(FencedError, match="CAP-FENCED: stream s: commit 1 was written by another"):
         opened.write_down(tape, fresh)
     assert workers.number_of_next(tape) == 2
 
@@ -89,7 +89,7 @@ def test_who_has_looked_at_the_tape_two_commits_ago_opens_none(tape: Tape) -> No
     cut = newest_cut(tape)
     later = replace(Roster.load(tape, cut), commit=1)
     later.write_down(tape, {1: "b"})
-    with pytest.raises(Fenced, match="CAP-FENCED: stream s: commit 1"):
+    with pytest.raises(FencedError, match="CAP-FENCED: stream s: commit 1"):
         Roster.load(tape, cut)
 
 
@@ -110,7 +110,7 @@ class TestLabels:
             (ByPartition("place"), "CAP-WORKERS.*column place has more than 3 values"),
             (ByPartition(), "CAP-WORKERS.*the source has more than 3 partitions"),
         ):
-            with pytest.raises(BadRequest, match=said) as refused:
+            with pytest.raises(InvalidRequestError, match=said) as refused:
                 roster.with_labels(replace(column, workers=by), {"b", "c", "d"})
             assert ("in workers.labels name" in refused.value.hint) == isinstance(by, ByColumn)
 

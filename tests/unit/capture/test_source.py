@@ -9,7 +9,7 @@ import pytest
 
 from capstan.capture.source import broker_gone, file_damaged, read_source
 from capstan.core.config import Source
-from capstan.errors import BadRequest, Broken
+from capstan.errors import InvalidRequestError, SystemFailureError
 from tests.support.sample_streams import little_stream
 
 TAPE = "/lake/streams/little"
@@ -24,7 +24,7 @@ READING = "[FAILED_READ_FILE.{}] Encountered error while reading file file:{}. {
 @pytest.mark.parametrize("kind", ["CANNOT_READ_FILE_FOOTER", "FILE_NOT_EXIST", "NO_HINT"])
 def test_a_file_of_the_source_is_named_with_what_to_do(kind: str) -> None:
     found = file_damaged("little", TAPE, RuntimeError(QUERY.format(READING.format(kind, FILE, ""))))
-    assert isinstance(found, Broken)
+    assert isinstance(found, SystemFailureError)
     assert (found.code, found.fields) == ("CAP-DAMAGED", {"stream": "little", "path": FILE})
     assert found.message == f"stream little: a file of the source cannot be read: {FILE}"
     assert "under the same name" in found.hint
@@ -65,11 +65,13 @@ def test_a_source_whose_connector_was_not_fetched_says_so(
     monkeypatch.setenv("CAPSTAN_HOME", str(tmp_path))
     # A session that cannot read anything.
     session, stream = SimpleNamespace(), little_stream(tmp_path, source=source)
-    with pytest.raises(BadRequest, match="CAP-SOURCE: stream little: the source") as refused:
+    with pytest.raises(
+        InvalidRequestError, match="CAP-SOURCE: stream little: the source"
+    ) as refused:
         read_source(session, stream)  # type: ignore[arg-type]
     assert refused.value.hint == f"run `make {jars}` first"
     # With a connector that is there, the fault is another one.
     other = Source(format="parquet", path="abfss://container@account/orders")
-    with pytest.raises(BadRequest) as refused:
+    with pytest.raises(InvalidRequestError) as refused:
         read_source(session, little_stream(tmp_path, source=other))  # type: ignore[arg-type]
     assert refused.value.hint == "check source in streams.yaml"

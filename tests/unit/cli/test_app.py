@@ -11,7 +11,13 @@ import pytest
 
 from capstan.cli import app, main
 from capstan.cli.app import hoisted
-from capstan.errors import AnswerIsNo, Broken, Fenced, Held, NotComplete
+from capstan.errors import (
+    CheckFailedError,
+    FencedError,
+    IncompleteError,
+    RangeLockedError,
+    SystemFailureError,
+)
 
 COMMANDS = sorted(app._COMMANDS)
 FLIGHTS = Path(__file__).parents[3] / "dags" / "streams.yaml"
@@ -272,11 +278,11 @@ def test_nothing_after_two_dashes_is_an_option(lake, refused, capsys):
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (AnswerIsNo("CAP-AUDIT", "it is\nnot", "look"), 1),
-        (NotComplete("CAP-INCOMPLETE", "not yet", "wait", frontier=[3]), 3),
-        (Held("CAP-HELD", "run x holds it", "wait", holder="x"), 4),
-        (Broken("CAP-JAVA", "no Java"), 5),
-        (Fenced("CAP-FENCED", "taken over", "see"), 5),
+        (CheckFailedError("CAP-AUDIT", "it is\nnot", "look"), 1),
+        (IncompleteError("CAP-INCOMPLETE", "not yet", "wait", frontier=[3]), 3),
+        (RangeLockedError("CAP-HELD", "run x holds it", "wait", holder="x"), 4),
+        (SystemFailureError("CAP-JAVA", "no Java"), 5),
+        (FencedError("CAP-FENCED", "taken over", "see"), 5),
     ],
 )
 def test_an_error_ends_with_the_code_of_its_class(error, code, monkeypatch, lake, refused):

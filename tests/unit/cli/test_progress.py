@@ -13,7 +13,7 @@ from rich.console import Console
 from capstan.cli import progress
 from capstan.cli.output import Output
 from capstan.cli.progress import Work, replay_work, watching
-from capstan.instrumentation import reached
+from capstan.instrumentation import emit
 
 ROOM = Path(progress.__file__).parents[1]
 
@@ -21,18 +21,18 @@ ROOM = Path(progress.__file__).parents[1]
 @pytest.mark.parametrize(("failed", "ended"), [(False, "is done"), (True, "has failed")])
 def test_each_run_of_a_backfill_is_told(failed: bool, ended: str, capsys) -> None:
     with watching(Output.of(as_json=False), Work("backfill r", ("backfill.run",) * 3)):
-        reached("backfill.run", replay="r", number=2, of=3, failed=failed)
-        reached("too.small", number=1)
+        emit("backfill.run", replay="r", number=2, of=3, failed=failed)
+        emit("too.small", number=1)
     assert capsys.readouterr().err == f"backfill r: run 2 of 3 {ended}\n"
     with watching(Output.of(as_json=True), Work("backfill r")):
-        reached("backfill.run", replay="r", number=2, of=3, failed=failed)
+        emit("backfill.run", replay="r", number=2, of=3, failed=failed)
     assert capsys.readouterr() == ("", "")
 
 
 def test_no_work_is_silent() -> None:
     """Each room that passes named points tells of one at least."""
     sources = "\n".join(path.read_text(encoding="utf-8") for path in ROOM.rglob("*.py"))
-    points = set(re.findall(r'\breached\(\s*"([a-z.-]+)"', sources))
+    points = set(re.findall(r'\bemit\(\s*"([a-z.-]+)"', sources))
     assert len(points) > 60
     told = {point for point in points if point in progress._DONE or point == "capture.events"}
     silent = {point.partition(".")[0] for point in points - told} - {
@@ -47,11 +47,11 @@ def test_a_terminal_has_a_line_that_moves_to_its_total(monkeypatch: pytest.Monke
     notes = Console(file=io.StringIO(), force_terminal=True, width=120)
     work = replay_work("replay r")
     with watching(replace(out, notes=notes), work) as watch:
-        reached("replay.verify", workers=2)
-        reached("replay.claim", run="r-1", attempt=1)
+        emit("replay.verify", workers=2)
+        emit("replay.claim", run="r-1", attempt=1)
         (task,) = watch.bar.tasks
         assert (task.completed, task.total) == (2, 8)
         assert task.description == "replay r: reading the tape"
         for point in work.points[2:]:
-            reached(point, cells=3, records=4, version=5)
+            emit(point, cells=3, records=4, version=5)
         assert task.completed == task.total

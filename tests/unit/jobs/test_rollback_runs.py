@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction
 
-from capstan import jobs as submit
+from capstan import jobs
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.jobs import Place
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.run_identity import RunId
@@ -67,22 +67,22 @@ def place(tmp_path: Path) -> Place:
 )
 def test_what_can_be_taken_back(place: Place, asked: dict[str, object], code: str | None) -> None:
     if code is None:
-        assert callable(submit.rollback(asked, place))
+        assert callable(jobs.rollback(asked, place))
         return
-    with pytest.raises(BadRequest, match=f"^{code}: "):
-        submit.rollback(asked, place)
+    with pytest.raises(InvalidRequestError, match=f"^{code}: "):
+        jobs.rollback(asked, place)
 
 
 def test_who_is_in_the_way_is_named(place: Place) -> None:
-    with pytest.raises(BadRequest) as caught:
-        submit.rollback({"run": "under"}, place)
+    with pytest.raises(InvalidRequestError) as caught:
+        jobs.rollback({"run": "under"}, place)
     assert caught.value.fields["later"] == "over"
     assert caught.value.hint == "roll back over first"
 
 
 def test_a_lake_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match="^CAP-LAKE: "):
-        submit.rollback({"run": "a"}, Place(Lake.at(tmp_path / "none")))
+    with pytest.raises(InvalidRequestError, match="^CAP-LAKE: "):
+        jobs.rollback({"run": "a"}, Place(Lake.at(tmp_path / "none")))
 
 
 ROWS = pa.table({"x": [1]})
@@ -111,9 +111,9 @@ def test_what_was_killed_after_its_commit_can_be_taken_back(
     commit(lake, run, run.change(1).version, publish=True, attempt=1)
     # A later attempt has shut it out, and not gone on: that is no publish.
     commit(lake, other, other.fence(2).version, fence=other.name, attempt=2)
-    assert callable(submit.rollback({"run": run.name}, Place(lake)))
-    with pytest.raises(BadRequest, match="^CAP-NOT-PUBLISHED: "):
-        submit.rollback({"run": other.name}, Place(lake))
+    assert callable(jobs.rollback({"run": run.name}, Place(lake)))
+    with pytest.raises(InvalidRequestError, match="^CAP-NOT-PUBLISHED: "):
+        jobs.rollback({"run": other.name}, Place(lake))
     # Who shuts it out now comes too late to undo that.
     commit(lake, run, run.fence(2).version, fence=run.name, attempt=2)
-    assert callable(submit.rollback({"run": run.name}, Place(lake)))
+    assert callable(jobs.rollback({"run": run.name}, Place(lake)))

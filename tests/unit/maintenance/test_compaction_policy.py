@@ -14,11 +14,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from capstan.errors import AnswerIsNo, Broken, Held
+from capstan.errors import CheckFailedError, RangeLockedError, SystemFailureError
 from capstan.maintenance.compaction_policy import File, Run, Sizes, runs_of, worth_writing
 from capstan.maintenance.expected_content import settled_batch
-from capstan.maintenance.file_layout import deal, row_bytes
-from capstan.maintenance.run import Maintained, Table, _is_import, _own
+from capstan.maintenance.file_layout import assign, row_bytes
+from capstan.maintenance.run import MaintenanceResult, Table, _is_import, _own
 from capstan.maintenance.table_catalog import aside_tables
 from capstan.replay.execution.staging import Why, list_staged
 from capstan.storage.file_rewrite import require_rows
@@ -141,7 +141,7 @@ def test_files_stay_bounded_however_small_the_batches() -> None:
 )
 def test_every_record_has_a_seat(counts: Mapping[int, list[int]]) -> None:
     cells = {worker: [((n,), c) for n, c in enumerate(some)] for worker, some in counts.items()}
-    seats = deal(cells, dict.fromkeys(cells, 1.0), SIZES)
+    seats = assign(cells, dict.fromkeys(cells, 1.0), SIZES)
     held: dict[int, set[int]] = {}
     size: dict[int, int] = {}
     for worker, some in cells.items():
@@ -160,7 +160,7 @@ def test_every_record_has_a_seat(counts: Mapping[int, list[int]]) -> None:
 
 def test_who_has_little_shares_a_file() -> None:
     cells = {worker: [((0,), 3)] for worker in range(12)}
-    seats = deal(cells, dict.fromkeys(cells, 1.0), SIZES)
+    seats = assign(cells, dict.fromkeys(cells, 1.0), SIZES)
     assert (seats.count, set(seats.first.values())) == (2, {0, 1})
 
 
@@ -194,7 +194,7 @@ def test_workers_of_unlike_records_are_soon_in_their_files(
             return
         (group,) = groups
         cells = {worker: [((), batches * rows[worker])] for worker in workers}
-        first = deal(cells, row_bytes(group, cells), wide).first
+        first = assign(cells, row_bytes(group, cells), wide).first
         files = [
             File(
                 f"{seat}",
@@ -218,7 +218,9 @@ def test_a_full_run_has_a_share_for_every_worker(workers: int, whole: int) -> No
 def test_what_was_written_anew_must_be_as_many_rows_as_before() -> None:
     require_rows("/t", 5, [2, 3])
     for written in ([], [5, 1]):
-        with pytest.raises(Broken, match="5 rows of /t were to be written anew") as caught:
+        with pytest.raises(
+            SystemFailureError, match="5 rows of /t were to be written anew"
+        ) as caught:
             require_rows("/t", 5, written)
         assert caught.value.code == "CAP-REWRITE"
 
@@ -226,11 +228,11 @@ def test_what_was_written_anew_must_be_as_many_rows_as_before() -> None:
 def test_it_ends_with_damage_before_a_violation_and_with_either_before_what_was_passed_over() -> (
     None
 ):
-    done = Maintained(["a", "b"], busy=[Held("CAP-HELD", "others were faster")])
+    done = MaintenanceResult(["a", "b"], busy=[RangeLockedError("CAP-HELD", "others were faster")])
     assert done.refusal is done.busy[0]
     for stream in done.streams:
         said = f"stream {stream}, worker 0 breaks seq"
-        done.violations.append(AnswerIsNo("CAP-VIOLATION", said, "", stream=stream))
+        done.violations.append(CheckFailedError("CAP-VIOLATION", said, "", stream=stream))
         assert done.refusal is not None
         assert (done.refusal.code, done.refusal.exit_code) == ("CAP-VIOLATION", 1)
     assert done.refusal.message == "recordings of 2 streams break a rule: a, b"
@@ -242,11 +244,13 @@ def test_it_ends_with_damage_before_a_violation_and_with_either_before_what_was_
 
 
 def test_it_ends_with_what_could_not_be_kept_up_before_all_else() -> None:
-    done = Maintained(["c"], violations=[AnswerIsNo("CAP-VIOLATION", "c", "", stream="c")])
-    done.failed = [Broken("CAP-DAMAGED", "stream a: gone", "put it back", stream="a")]
+    done = MaintenanceResult(
+        ["c"], violations=[CheckFailedError("CAP-VIOLATION", "c", "", stream="c")]
+    )
+    done.failed = [SystemFailureError("CAP-DAMAGED", "stream a: gone", "put it back", stream="a")]
     assert done.refusal is done.failed[0]
-    done.failed.append(Broken("CAP-FORMAT", "stream b is in format 9", "", stream="b"))
-    assert isinstance(done.refusal, Broken)
+    done.failed.append(SystemFailureError("CAP-FORMAT", "stream b is in format 9", "", stream="b"))
+    assert isinstance(done.refusal, SystemFailureError)
     assert str(done.refusal) == "CAP-DAMAGED: stream a: gone; nor could be kept up: b"
     assert done.as_json()["failed"] == [
         {"stream": "a", "error": "CAP-DAMAGED", "message": "stream a: gone", "hint": "put it back"},

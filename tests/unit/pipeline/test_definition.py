@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from capstan.demo import pipelines as flight_pipelines
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.pipeline import TIME, Dag, DagBuilder, Pipeline, Pipelines, SideTable, Sink, pipelines
 from capstan.pipeline.definition import register
 
@@ -57,20 +57,20 @@ def test_a_pipeline_gives_its_graph() -> None:
     ],
 )
 def test_what_cannot_be_meant_is_refused(settings: dict[str, object], said: str) -> None:
-    with pytest.raises(BadRequest, match=said) as refused:
+    with pytest.raises(InvalidRequestError, match=said) as refused:
         built(**settings).dag()
     assert refused.value.code == "CAP-PIPELINE"
     assert refused.value.fields["pipeline"] == "made"
 
 
 def test_names_are_those_of_other_things() -> None:
-    with pytest.raises(BadRequest, match="cannot name a pipeline"):
+    with pytest.raises(InvalidRequestError, match="cannot name a pipeline"):
         built(name="../x")
 
 
 def test_functions_that_are_not_there_are_refused() -> None:
     for reference in ("no.such:thing", "capstan.errors:nothing", "capstan.errors:__name__", "x"):
-        with pytest.raises(BadRequest, match=r"names .*, which"):
+        with pytest.raises(InvalidRequestError, match=r"names .*, which"):
             Pipeline("lost", reference, (Sink("out"),)).dag()
 
 
@@ -78,13 +78,13 @@ def test_only_registered_names_are_known() -> None:
     known = Pipelines({"made": built()})
     assert known.names == ("made",)
     assert known.get("made") == built()
-    with pytest.raises(BadRequest, match="did you mean 'made'") as refused:
+    with pytest.raises(InvalidRequestError, match="did you mean 'made'") as refused:
         known.get("mad")
     assert refused.value.hint == "known: made"
-    with pytest.raises(BadRequest, match="no pipeline is registered"):
+    with pytest.raises(InvalidRequestError, match="no pipeline is registered"):
         known.get("capstan.demo.pipelines:hourly_departures")
     known.add(built())
-    with pytest.raises(BadRequest, match="two pipelines named made"):
+    with pytest.raises(InvalidRequestError, match="two pipelines named made"):
         known.add(built(lookback=3))
 
 
@@ -100,7 +100,7 @@ def test_the_decorator_registers() -> None:
     assert found.function.endswith(":test_the_decorator_registers.here")
     assert found.dag().nodes == graph().nodes
     assert {"hourly_departures", "late_carriers"} <= set(pipelines({"made": built()}).names)
-    with pytest.raises(BadRequest, match="two pipelines named late_carriers"):
+    with pytest.raises(InvalidRequestError, match="two pipelines named late_carriers"):
         pipelines({"late_carriers": built(name="late_carriers")})
 
 
@@ -119,18 +119,18 @@ def test_a_reference_is_imported_when_it_is_asked_for() -> None:
     assert found.name == "carriers"
     assert found.sinks == pipelines().get("late_carriers").sinks
     assert found.code_hash == pipelines().get("late_carriers").code_hash
-    with pytest.raises(BadRequest, match="weather: .* is not registered as a pipeline"):
+    with pytest.raises(InvalidRequestError, match="weather: .* is not registered as a pipeline"):
         known.get("weather")
-    with pytest.raises(BadRequest, match="lost: .* cannot be imported"):
+    with pytest.raises(InvalidRequestError, match="lost: .* cannot be imported"):
         known.get("lost")
-    with pytest.raises(BadRequest, match="odd: .* cannot be imported"):
+    with pytest.raises(InvalidRequestError, match="odd: .* cannot be imported"):
         known.get("odd")
 
 
 def test_a_sink_is_found_by_name() -> None:
     late = pipelines().get("late_carriers")
     assert late.sink("days").target == "late_carriers"
-    with pytest.raises(BadRequest, match="has no sink 'day', only carriers, days"):
+    with pytest.raises(InvalidRequestError, match="has no sink 'day', only carriers, days"):
         late.sink("day")
     nodes = {node.name for node in late.plan(["carriers"]).dag.nodes}
     assert nodes == {"flights", "departed", "by_day", "with_mean", "carriers"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from capstan.core.times import Antichain, Box, Kind, TimeType
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.pipeline import END, Pipeline, Sink, reach_of
 
 TIMES = TimeType.of(t=Kind.BIGINT)
@@ -84,8 +84,8 @@ def test_a_lookback_stops_where_times_begin() -> None:
 def test_a_pipeline_has_to_say_which_coordinate_is_its_time() -> None:
     other = TimeType.of(a=Kind.BIGINT, b=Kind.BIGINT)
     everywhere = Box.everything(other)
-    with pytest.raises(BadRequest, match="which of a, b is its time"):
+    with pytest.raises(InvalidRequestError, match="which of a, b is its time"):
         reach_of(pipeline(), other, everywhere, Antichain())
     assert reach_of(pipeline(coordinate="b"), other, everywhere, Antichain()).coordinate == 1
-    with pytest.raises(BadRequest, match="no coordinate"):
+    with pytest.raises(InvalidRequestError, match="no coordinate"):
         reach_of(pipeline(coordinate="c"), other, everywhere, Antichain())

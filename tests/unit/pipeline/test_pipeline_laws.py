@@ -53,7 +53,7 @@ from capstan.pipeline.operators import (
 )
 from capstan.pipeline.spark.local_runner import Ran, run_here
 from capstan.pipeline.spark.rescale import Rescaling, heads_of
-from capstan.pipeline.spark.state_rows import Kept, KeptKind
+from capstan.pipeline.spark.state_rows import KeptKind, StateRow
 from capstan.pipeline.spark.wire_format import NoteKind
 from capstan.pipeline.state.errors import Misplaced, NotWhole, SnapshotCorrupt
 from tests.support.graph_samples import Row, multiset, rows, schema_of
@@ -369,11 +369,11 @@ def resumed(reach: Reach, before: Reach) -> Reach:
     return resuming(within(reach, before.until, reach.until), before.last)
 
 
-def rescaled(law: Pipeline, state: tuple[Kept, ...], before: int, after: int) -> list[Kept]:
+def rescaled(law: Pipeline, state: tuple[StateRow, ...], before: int, after: int) -> list[StateRow]:
     """State dealt to other workers, each row for itself."""
     rescaling = Rescaling.of(law.plan(), heads_of(state), before, after)
     dealt = [*rescaling.seeds(), *(made for row in state for made in rescaling.deal([row]))]
-    found: list[Kept] = []
+    found: list[StateRow] = []
     for worker in range(after):
         found += rescaling.arrive(row for row in dealt if row.worker == worker)
     rescaling.require_none_lost(heads_of(found))
@@ -389,7 +389,7 @@ def test_runs_that_go_on_from_one_another_on_any_workers_are_one_run(
     law = made(name)
     whole = run(law, given_rows, reach_at(law, None, None, None))
     pieces: dict[str, list[tuple[object, ...]]] = {node: [] for node in whole}
-    state: list[Kept] | None = None
+    state: list[StateRow] | None = None
     before: Reach | None = None
     peers = data.draw(st.integers(1, 3))
     for frontier in [*sorted(set(cuts)), None]:
@@ -422,7 +422,7 @@ def test_a_row_that_comes_too_late_for_its_lookahead_stops_the_run() -> None:
 def test_a_run_that_goes_on_may_put_out_nothing_but_what_waits() -> None:
     law = made("looking ahead")
     given_rows: list[Row] = [(0, "a", 0, None), (0, "a", 1, None)]
-    state: list[Kept] | None = None
+    state: list[StateRow] | None = None
     before: Reach | None = None
     found: list[tuple[object, ...]] = []
     for frontier in (0, 1, None):
@@ -443,7 +443,7 @@ def test_a_state_that_is_not_all_there_stops_the_run() -> None:
     state = run_here(between(given_rows, first), law, first, peers=2, keeps=True).state
     reach = resumed(reach_at(law, None, None, None), first)
 
-    def again(known: list[Kept], peers: int = 2) -> Ran:
+    def again(known: list[StateRow], peers: int = 2) -> Ran:
         return run_here(between(given_rows, reach), law, reach, peers=peers, state=known)
 
     assert again(list(state)).sinks["out"].num_rows > 0

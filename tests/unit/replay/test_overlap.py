@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capstan.core.config import ByColumn, ByKey, Declarations
+from capstan.core.config import ByColumn, ByKey, ProjectConfig
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.replay.overlap import absent_from, standing_in
@@ -19,7 +19,7 @@ from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage
 from capstan.storage.ledger.claims import Scope
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from tests.support.jvmless_lake import Books, lay_tape
 from tests.support.sample_streams import declared, little_stream
 
@@ -33,7 +33,7 @@ class Told:
     """A lake with the tape of `little`, and ledgers of one target."""
 
     lake: Lake
-    declarations: Declarations
+    declarations: ProjectConfig
 
     def plan(self, **asked: object) -> Plan:
         return make_plan(self.lake, self.declarations, Request(NAME, "t", **asked))  # type: ignore[arg-type]
@@ -145,8 +145,8 @@ def test_workers_are_missing_in_four_ways(tmp_path: Path) -> None:
     stream = little_stream(tmp_path, workers=ByColumn("place", labels=("a", "b", "never")))
     place = Told(lake, declared(stream))
     plan = place.plan(workers=("a", "late"), until="1970-01-01T05:00:00Z")
-    states = summary.worker_states(plan.tape, plan.cut)
-    played = summary.played(plan.tape, plan.cut, tuple(plan.workers), plan.region).by_worker
+    states = index.worker_states(plan.tape, plan.cut)
+    played = index.content_summary(plan.tape, plan.cut, tuple(plan.workers), plan.region).by_worker
     found = absent_from(plan, place.declarations, states, played)
     assert (found.left_out, found.silent, found.not_on_tape) == (("b",), ("late",), ("never",))
     assert found.behind == {}

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capstan.cli import main
-from capstan.core.config import Declarations
+from capstan.core.config import ProjectConfig
 from capstan.core.times import Coordinate, Kind
-from capstan.reporting import formatting as shown
-from capstan.reporting.commit_history import Course, view_course
+from capstan.reporting import formatting
+from capstan.reporting.commit_history import CommitTimes, view_course
 from capstan.reporting.coverage_view import Cell
 from capstan.reporting.html import (
     STATIC,
@@ -43,7 +43,7 @@ from tests.support.recorded_tapes import Recorded, write
 from tests.support.strategies import coordinate_values
 
 HOSTILE = "\"'></text><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*1000007 }}"
-NOTHING = Declarations(Path("streams.yaml"), {}, {}, {}, {})
+NOTHING = ProjectConfig(Path("streams.yaml"), {}, {}, {}, {})
 RUN = "t-0a0a0a0a-1"
 WAITS = "t-0c0c0c0c-1"
 DIFFERENCE = {
@@ -417,7 +417,7 @@ def test_frontiers_are_drawn_over_the_time_of_commits_and_lags_beside_them(lake)
     view = view_stream(lake, NOTHING, "s")
     assert isinstance(view, StreamView)
     begin = datetime(2024, 5, 1, tzinfo=UTC)
-    known = Course(
+    known = CommitTimes(
         (begin, begin + timedelta(hours=1), None, begin + timedelta(hours=9)), (9, 9, 9, 9)
     )
     text = frontier_plot(view, known)
@@ -427,7 +427,7 @@ def test_frontiers_are_drawn_over_the_time_of_commits_and_lags_beside_them(lake)
     # After an hour of nine the line goes up, not after a third of the way.
     places = [float(x) for x in re.findall(r'class="band" x="([0-9.]+)"', text)]
     assert places == pytest.approx([84, 84 + 540 / 9, 84 + 540])
-    unknown = Course((None,) * 4, (None,) * 4)
+    unknown = CommitTimes((None,) * 4, (None,) * 4)
     assert "commit 2" in frontier_plot(view, unknown)
     assert lag_plot(view, unknown) == ""
 
@@ -440,7 +440,7 @@ def test_lags_are_those_of_the_table_of_workers(lake):
     Page(text).require_harmless()
     last = re.findall(r"<title>commit 3, [^<]*", text)[0]
     slow = next(line for line in view.progress.lines if line.worker == 5)
-    lag = shown.length_text(view.coordinate, view.lag(slow))
+    lag = formatting.length_text(view.coordinate, view.lag(slow))
     assert f"{slow.label}: {lag}" in unescape(last)
     assert lag == "19 h"
 
@@ -552,7 +552,7 @@ def test_everything_can_be_told_from_what_it_lies_on(name):
     ],
 )
 def test_times_are_written_short(value, text):
-    assert shown.time_text(value) == text
+    assert formatting.time_text(value) == text
 
 
 @pytest.mark.parametrize(
@@ -568,7 +568,7 @@ def test_times_are_written_short(value, text):
     ],
 )
 def test_lengths_are_written_short(kind, value, text):
-    assert shown.length_text(Coordinate.of("t", kind), value) == text
+    assert formatting.length_text(Coordinate.of("t", kind), value) == text
 
 
 def test_what_is_served_beside_pages_is_there():

@@ -11,10 +11,10 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from capstan.core.config import Declarations, Replay
+from capstan.core.config import ProjectConfig, Replay
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest, Broken
+from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.reporting.commit_history import view_course
 from capstan.reporting.coverage_view import NoCoverage, view_coverage
 from capstan.reporting.frontier_history import POINTS, read_progress
@@ -30,13 +30,12 @@ from capstan.reporting.stream_view import (
     view_streams,
 )
 from capstan.reporting.table_view import view_tables
-from capstan.storage import delta
-from capstan.storage import table_cache as opened
+from capstan.storage import delta, table_cache
 from capstan.storage.delta import note_text
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.region_json import region_text
 from capstan.storage.ledger.tables import read_rows
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
 from tests.support.jvmless_lake import Books, lay_tape
 from tests.support.recorded_tapes import START, Recorded, write
@@ -44,7 +43,7 @@ from tests.support.sample_streams import little_stream
 
 HOUR = 3_600_000_000
 AT = datetime(2024, 6, 1, 12, tzinfo=UTC)
-NOTHING = Declarations(Path("streams.yaml"), {}, {}, {}, {})
+NOTHING = ProjectConfig(Path("streams.yaml"), {}, {}, {}, {})
 
 
 def micros(moment):
@@ -72,7 +71,7 @@ def test_a_stream_is_shown_as_its_tape_has_it(lake):
     for worker, line in enumerate(view.progress.lines):
         assert line.frontier == tuple(micros(recorded.frontier(worker, c)) for c in range(5))
     tape = open_tape(lake, "s")
-    told = summary.worker_states(tape, newest_cut(tape))
+    told = index.worker_states(tape, newest_cut(tape))
     assert [(s.label, s.events, s.records) for s in told] == [
         (line.label, line.events, line.records) for line in view.progress.lines
     ]
@@ -104,7 +103,7 @@ def test_a_commit_that_comes_later_is_read_and_nothing_else_is_read_again(lake, 
 
 
 def test_tables_that_stay_open_are_read_again_after_each_commit(lake):
-    opened.keep()
+    table_cache.enable()
     try:
         Recorded("s", ["a"], commits=1).lay(lake)
         path = lake.stream("s").events
@@ -118,11 +117,11 @@ def test_tables_that_stay_open_are_read_again_after_each_commit(lake):
         second = delta.open_table(path)
         assert (first.version(), second.version()) == (1, 2)
         Path(lake.root, "streams").rename(Path(lake.root, "gone"))
-        with pytest.raises(Broken) as refused:
+        with pytest.raises(SystemFailureError) as refused:
             delta.open_table(path)
         assert refused.value.code == "CAP-TABLE"
     finally:
-        opened.let_go()
+        table_cache.disable()
     assert delta.open_table(lake.ledger("runs")) is not delta.open_table(lake.ledger("runs"))
 
 
@@ -246,7 +245,7 @@ def test_a_tape_that_cannot_be_read_does_not_hide_the_others(lake):
     log = Path(lake.stream("newer").events) / "_delta_log" / f"{0:020}.json"
     log.write_text(log.read_text().replace('"capstan.format":"1"', '"capstan.format":"99"'))
     stream = little_stream(Path("source"), name="declared", description="of nothing")
-    declared = Declarations(Path("streams.yaml"), {"declared": stream}, {}, {}, {})
+    declared = ProjectConfig(Path("streams.yaml"), {"declared": stream}, {}, {}, {})
     names = stream_names(lake, declared)
     assert names == ["declared", "good", "newer"]
     there, good, newer = view_streams(lake, declared, names)
@@ -292,7 +291,7 @@ def test_each_tape_has_what_was_found_sound_of_it_alone(lake):
 
 @pytest.mark.parametrize("name", ["../x", "a'b", "x;y", "", "X", "a" * 65])
 def test_what_names_no_stream_is_looked_up_nowhere(lake, name):
-    with pytest.raises(BadRequest) as refused:
+    with pytest.raises(InvalidRequestError) as refused:
         view_stream(lake, NOTHING, name)
     assert refused.value.code == "CAP-NAME"
 
@@ -346,7 +345,7 @@ def test_runs_are_shown_by_their_last_step(lake):
 @pytest.mark.parametrize("name", ["t-00000000-1", "../t-00000000-1", "'", "", "t-00000000-1' OR 1"])
 def test_a_run_that_is_not_there(lake, name):
     books(lake).stepped("t-11111111-1", "failed", {"error": "x"})
-    with pytest.raises(BadRequest) as refused:
+    with pytest.raises(InvalidRequestError) as refused:
         view_run(lake, name)
     assert refused.value.code == "CAP-RUN"
 
@@ -383,7 +382,7 @@ def declared(**changes):
         }
     )  # fmt: skip
     stream = little_stream(Path("source"))
-    return Declarations(Path("streams.yaml"), {"little": stream}, {}, {}, {"r": replay})
+    return ProjectConfig(Path("streams.yaml"), {"little": stream}, {}, {}, {"r": replay})
 
 
 def test_the_calendar_has_a_state_for_each_day(covered):

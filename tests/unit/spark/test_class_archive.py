@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from capstan.errors import Broken
-from capstan.spark import class_archive as archive
-from capstan.spark import submit_options as submission
+from capstan.errors import SystemFailureError
+from capstan.spark import class_archive, submit_options
 from capstan.spark.jars import spark_jars
 from capstan.spark.java import Java, find_java
 
@@ -37,10 +36,10 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (home / "jars" / "spark.jar").write_text("a", encoding="utf-8")
     delta = tmp_path / "delta.jar"
     delta.write_text("b", encoding="utf-8")
-    monkeypatch.setattr(archive, "pyspark_home", lambda: home)
-    monkeypatch.setattr(archive, "spark_jars", lambda: (delta,))
-    monkeypatch.setattr(archive, "cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr(archive, "spark_home", lambda java: java.home)
+    monkeypatch.setattr(class_archive, "pyspark_home", lambda: home)
+    monkeypatch.setattr(class_archive, "spark_jars", lambda: (delta,))
+    monkeypatch.setattr(class_archive, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(class_archive, "spark_home", lambda java: java.home)
     answer(home)
     return home
 
@@ -54,42 +53,47 @@ def answer(home: Path, *, code: int = 0, writes: bool = True) -> None:
 
 def test_without_pyspark_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(Broken, match="PySpark is not installed") as caught:
-        archive.pyspark_home()
+    with pytest.raises(SystemFailureError, match="PySpark is not installed") as caught:
+        class_archive.pyspark_home()
     assert caught.value.code == "CAP-SPARK"
 
 
 def test_an_archive_is_made_once_and_others_go(spark: Path) -> None:
     said: list[str] = []
-    stale = archive.archive_path(find_java()).with_name("other.jsa")
+    stale = class_archive.archive_path(find_java()).with_name("other.jsa")
     stale.parent.mkdir(parents=True)
     stale.write_text("", encoding="utf-8")
-    path = archive.make_archive(said.append)
-    assert path == archive.archive_path(find_java())
+    path = class_archive.make_archive(said.append)
+    assert path == class_archive.archive_path(find_java())
     assert [each.name for each in path.parent.iterdir()] == [path.name]
     assert path.read_text(encoding="utf-8") == "classes"
     answer(spark, code=1)
-    assert archive.make_archive(said.append) == path
+    assert class_archive.make_archive(said.append) == path
     assert len(said) == 1
 
 
 @pytest.mark.parametrize(("code", "writes"), [(1, True), (0, False), (5, False)])
 def test_a_training_that_fails_leaves_nothing(spark: Path, code: int, writes: bool) -> None:
     answer(spark, code=code, writes=writes)
-    with pytest.raises(Broken, match="CAP-ARCHIVE: the class archive was not made: the reason"):
-        archive.make_archive(lambda _: None)
-    assert list(archive.archive_path(find_java()).parent.iterdir()) == []
+    with pytest.raises(
+        SystemFailureError, match="CAP-ARCHIVE: the class archive was not made: the reason"
+    ):
+        class_archive.make_archive(lambda _: None)
+    assert list(class_archive.archive_path(find_java()).parent.iterdir()) == []
 
 
 def test_an_archive_belongs_to_a_java_and_to_jars(spark: Path, tmp_path: Path) -> None:
     java = Java(tmp_path, "17.0.1", "JAVA_HOME")
-    paths = {archive.archive_path(java), archive.archive_path(Java(tmp_path, "17.0.2", "PATH"))}
-    paths.add(archive.archive_path(Java(tmp_path / "other", "17.0.1", "PATH")))
-    assert archive.archive_path(Java(tmp_path, "17.0.1", "PATH")) in paths
+    paths = {
+        class_archive.archive_path(java),
+        class_archive.archive_path(Java(tmp_path, "17.0.2", "PATH")),
+    }
+    paths.add(class_archive.archive_path(Java(tmp_path / "other", "17.0.1", "PATH")))
+    assert class_archive.archive_path(Java(tmp_path, "17.0.1", "PATH")) in paths
     (spark / "jars" / "more.jar").write_text("", encoding="utf-8")
-    paths.add(archive.archive_path(java))
+    paths.add(class_archive.archive_path(java))
     (spark / "jars" / "more.jar").write_text("longer", encoding="utf-8")
-    paths.add(archive.archive_path(java))
+    paths.add(class_archive.archive_path(java))
     assert len(paths) == 5
 
 
@@ -97,23 +101,23 @@ def test_without_an_archive_there_is_no_option(
     spark: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     java = find_java()
-    assert archive.archive_options(java) == ""
-    path = archive.make_archive(lambda _: None)
-    words = archive.archive_options(java).split()
+    assert class_archive.archive_options(java) == ""
+    path = class_archive.make_archive(lambda _: None)
+    words = class_archive.archive_options(java).split()
     assert words[0] == f"-XX:SharedArchiveFile={path}"
     # What does not fit is passed over, and without a word on the app's output.
     assert {"-Xshare:auto", "-Xlog:cds=off"} <= set(words)
     path.write_text("", encoding="utf-8")
-    assert archive.archive_options(java) == ""
+    assert class_archive.archive_options(java) == ""
     (spark / "jars" / "spark.jar").unlink()
-    assert archive.archive_options(java) == ""
+    assert class_archive.archive_options(java) == ""
 
 
 def test_an_app_on_this_machine_maps_the_archive_and_one_elsewhere_does_not(
     spark: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submission, "archive_options", lambda _: "-XX:SharedArchiveFile=x")
-    local, far = submission.submission("local[2]"), submission.submission("spark://m:7077")
+    monkeypatch.setattr(submit_options, "archive_options", lambda _: "-XX:SharedArchiveFile=x")
+    local, far = submit_options.submission("local[2]"), submit_options.submission("spark://m:7077")
     option = "spark.driver.extraJavaOptions"
     assert "SharedArchiveFile" in local.conf[option]
     assert "SharedArchiveFile" not in far.conf[option]
@@ -128,13 +132,13 @@ def test_the_spark_of_the_path_is_taken_else_this_python_s(
 ) -> None:
     monkeypatch.delenv("SPARK_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    given = submission.submission("local").environment
+    given = submit_options.submission("local").environment
     own = str(Path(sys.executable).parent)
     assert given["PATH"].endswith(own)
     assert Path(given["SPARK_HOME"], "bin", "spark-submit").is_file()
     other = tmp_path / "spark-submit"
     other.write_text("#!/bin/sh\n", encoding="utf-8")
     other.chmod(0o755)
-    given = submission.submission("local").environment
+    given = submit_options.submission("local").environment
     assert given["PATH"].startswith(str(tmp_path))
     assert "SPARK_HOME" not in given

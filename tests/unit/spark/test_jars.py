@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from capstan.errors import Broken
+from capstan.errors import SystemFailureError
 from capstan.spark import jars
 from capstan.spark.class_archive import pyspark_home
 from capstan.spark.jars import DELTA, KAFKA, S3, Jars, delta_jars, kafka_jars, s3_jars, spark_jars
@@ -65,7 +65,7 @@ def names(folder: Path) -> list[str]:
 
 
 def test_jars_that_are_missing_are_an_error_with_the_way_out(cache: Path) -> None:
-    with pytest.raises(Broken, match="CAP-JARS") as caught:
+    with pytest.raises(SystemFailureError, match="CAP-JARS") as caught:
         delta_jars()
     assert caught.value.hint == "run `make setup`"
     assert caught.value.fields["missing"] == ["one.jar", "two.jar"]
@@ -89,7 +89,7 @@ def test_a_jar_cut_short_counts_as_missing_and_is_mended(
     jar = cache / "jars" / "one.jar"
     whole = jar.read_bytes()
     jar.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(Broken, match=re.escape("one.jar")):
+    with pytest.raises(SystemFailureError, match=re.escape("one.jar")):
         delta_jars()
     fetch()
     assert jar.read_bytes() == whole
@@ -133,9 +133,9 @@ def test_a_resolver_that_brings_less_is_an_error_and_nothing_counts(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolver(monkeypatch, cache, brings=("one.jar",))
-    with pytest.raises(Broken, match="not what was published: two.jar"):
+    with pytest.raises(SystemFailureError, match="not what was published: two.jar"):
         fetch()
-    with pytest.raises(Broken, match="CAP-JARS"):
+    with pytest.raises(SystemFailureError, match="CAP-JARS"):
         delta_jars()
 
 
@@ -156,7 +156,7 @@ def test_a_connector_is_there_whole_or_not_at_all(
     assert found_jars() == ()
     assert spark_jars() == delta_jars()
     make_jar(cache / wanted.name / "one.jar", "one.jar")
-    with pytest.raises(Broken, match=rf"CAP-JARS.*{wanted.name}: two.jar") as caught:
+    with pytest.raises(SystemFailureError, match=rf"CAP-JARS.*{wanted.name}: two.jar") as caught:
         spark_jars()
     assert caught.value.hint == f"run `make {wanted.make}`"
     found = jars.fetch(wanted)

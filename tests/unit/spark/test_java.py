@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from capstan.errors import Broken
+from capstan.errors import SystemFailureError
 from capstan.spark import java
 from capstan.spark.java import Java, build_shim, ensure_java, find_java, major, probe, spark_home
 
@@ -68,7 +68,7 @@ def test_other_versions_are_refused(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(make_java(machine / "given", version)))
     lines: list[str] = []
-    with pytest.raises(Broken, match="CAP-JAVA") as caught:
+    with pytest.raises(SystemFailureError, match="CAP-JAVA") as caught:
         find_java(lines.append)
     assert version in caught.value.message
     assert "make setup" in caught.value.hint
@@ -201,7 +201,7 @@ def test_an_installed_java_that_does_not_run_ends_with_what_to_do(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installs(monkeypatch, make_java(machine / "wheel", body="echo 'no such loader' >&2; exit 127"))
-    with pytest.raises(Broken, match="CAP-JAVA") as caught:
+    with pytest.raises(SystemFailureError, match="CAP-JAVA") as caught:
         ensure_java(lambda _line: None)
     assert "no such loader" in caught.value.message
     assert "install a JDK 17 or 21" in caught.value.hint
@@ -210,7 +210,7 @@ def test_an_installed_java_that_does_not_run_ends_with_what_to_do(
 def test_a_lock_that_cannot_be_installed_ends_with_the_reason(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Broken, match="cannot install requirements-java.lock") as caught:
+    with pytest.raises(SystemFailureError, match="cannot install requirements-java.lock") as caught:
         ensure_java(lambda _line: None)
     assert "requirements-java.lock" in caught.value.message
     assert "No such file" in caught.value.message

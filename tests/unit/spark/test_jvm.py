@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.spark import jvm
 
 
@@ -35,7 +35,7 @@ def test_options_are_quiet_bounded_and_added_to(monkeypatch: pytest.MonkeyPatch)
 )
 def test_a_wrong_variable_is_named(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, value)
-    with pytest.raises(BadRequest, match=f"CAP-SETTING: {name} is '{value}'"):
+    with pytest.raises(InvalidRequestError, match=f"CAP-SETTING: {name} is '{value}'"):
         print(jvm.driver_options(), jvm.driver_memory())
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capstan.spark import owner_watch as owner
+from capstan.spark import owner_watch
 from capstan.spark.owner_watch import VARIABLE, name_owner, watch_owner
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def test_without_an_owner_nothing_is_watched(named: str) -> None:
 def test_processes_are_told_apart_by_when_they_began() -> None:
     mine, parent = name_owner([os.getpid(), os.getppid()]).split()
     assert mine.startswith(f"{os.getpid()}:")
-    assert owner._is_there(mine)
-    assert owner._is_there(parent)
-    assert not owner._is_there(f"{os.getpid()}:0")
+    assert owner_watch._is_there(mine)
+    assert owner_watch._is_there(parent)
+    assert not owner_watch._is_there(f"{os.getpid()}:0")
     assert Path("/proc/self/stat").exists() == (not mine.endswith("?"))

@@ -9,7 +9,7 @@ import pytest
 
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
 from capstan.replay.run import publish, replay, rollback
 from capstan.spark.session import require_one_winner
@@ -35,7 +35,7 @@ def test_these_let_one_win(lake: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
 def test_s3_needs_a_store_that_does(scheme: str) -> None:
-    with pytest.raises(BadRequest) as refused:
+    with pytest.raises(InvalidRequestError) as refused:
         require_one_winner(session(other="x"), f"{scheme}://bucket/lake")  # type: ignore[arg-type]
     assert (refused.value.code, refused.value.exit_code) == ("CAP-LAKE", 2)
     assert f"spark.delta.logStore.{scheme}.impl" in refused.value.hint
@@ -52,7 +52,9 @@ def test_s3_needs_a_store_that_does(scheme: str) -> None:
     ],
 )
 def test_a_store_of_delta_s_for_other_places_does_not(store: str) -> None:
-    with pytest.raises(BadRequest, match=f"CAP-LAKE: .*be lost: {store} does not see to it"):
+    with pytest.raises(
+        InvalidRequestError, match=f"CAP-LAKE: .*be lost: {store} does not see to it"
+    ):
         require_one_winner(session(s3a=store), FAR)  # type: ignore[arg-type]
 
 
@@ -71,6 +73,8 @@ def test_a_target_there_is_refused_wherever_the_lake_is(tmp_path: Path) -> None:
         lambda: publish(spark, lake, declarations, "far-00000000-1"),  # type: ignore[arg-type]
         lambda: rollback(spark, lake, declarations, "far-00000000-1"),  # type: ignore[arg-type]
     ):
-        with pytest.raises(BadRequest, match="CAP-LAKE: .*march at once would both win") as refused:
+        with pytest.raises(
+            InvalidRequestError, match="CAP-LAKE: .*march at once would both win"
+        ) as refused:
             work()
         assert refused.value.fields == {"lake": FAR}

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import fs
 
-from capstan.error_translation import told
-from capstan.errors import Broken
+from capstan.error_translation import to_capstan_error
+from capstan.errors import SystemFailureError
 from capstan.storage.arrow_scan import in_portions, read_columns, rows_of
 from capstan.storage.lake import Lake
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import open_tape
 from tests.support.jvmless_lake import lay_tape
 
@@ -87,8 +87,8 @@ def test_a_damaged_file_is_told_as_such(tmp_path: Path, read, damage) -> None:
         file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(Exception) as caught:
         read(path)
-    assert told(caught.value).code == "CAP-DAMAGED", caught.value
-    with pytest.raises(Broken) as named:
+    assert to_capstan_error(caught.value).code == "CAP-DAMAGED", caught.value
+    with pytest.raises(SystemFailureError) as named:
         read_columns(path, ["n"])
     assert named.value.fields["path"] == str(file)
 
@@ -103,8 +103,8 @@ def test_what_a_commit_has_added_is_counted_from_its_own_files(tmp_path: Path) -
     for file in earlier.file_uris():
         Path(file.removeprefix("file://")).unlink()
 
-    events, records = summary.added_counts(tape, earlier.version() + 1)
+    events, records = index.added_counts(tape, earlier.version() + 1)
     assert events == Counter(rows.column("worker").to_pylist()[:3])
     assert records == sum(number or 0 for number in rows.column("records").to_pylist()[:3])
-    with pytest.raises(Broken, match="CAP-DAMAGED"):
-        summary.added_counts(tape, earlier.version())
+    with pytest.raises(SystemFailureError, match="CAP-DAMAGED"):
+        index.added_counts(tape, earlier.version())

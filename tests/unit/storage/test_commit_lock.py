@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capstan.errors import Held
+from capstan.errors import RangeLockedError
 from capstan.storage.commit_lock import LOCK, committing, making
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def test_who_was_killed_holds_nothing_and_who_hangs_is_told_of(tmp_path: Path) -
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(Held) as caught, committing(str(table), patience=0.1):
+        with pytest.raises(RangeLockedError) as caught, committing(str(table), patience=0.1):
             raise AssertionError("two hold it")
     finally:
         holder.kill()
@@ -96,7 +96,7 @@ def test_who_makes_a_table_is_alone_and_leaves_no_file(
 ) -> None:
     table = tmp_path / "not" / "there"
     with making(str(table)):
-        with pytest.raises(Held) as caught, making(f"file://{table}", patience=0.1):
+        with pytest.raises(RangeLockedError) as caught, making(f"file://{table}", patience=0.1):
             raise AssertionError("two make it")
         with committing(str(tmp_path / "another"), patience=0.1):
             assert list(table.iterdir()) == []

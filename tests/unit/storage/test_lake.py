@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from capstan.core.config import check_target
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.storage.lake import Lake, exists, sizes_of
 from capstan.storage.tape.index import resolve_workers
 from capstan.storage.tape.tape import newest_cut, open_tape
@@ -30,9 +30,9 @@ def test_a_place_is_the_same_as_a_path_and_as_a_uri(tmp_path: Path, name: str) -
 
 @pytest.mark.parametrize("name", ["a%20b", "a%2Fb", "a\\b"])
 def test_a_place_that_readers_of_delta_take_for_another_is_refused(name: str) -> None:
-    with pytest.raises(BadRequest, match="CAP-LAKE: a lake cannot be at"):
+    with pytest.raises(InvalidRequestError, match="CAP-LAKE: a lake cannot be at"):
         Lake.at(f"/data/{name}")
-    with pytest.raises(BadRequest, match="CAP-NAME: .*cannot be a target: .*a backslash"):
+    with pytest.raises(InvalidRequestError, match="CAP-NAME: .*cannot be a target: .*a backslash"):
         check_target(f"/data/{name}")
     assert Lake.at("/data/100% of it").root == check_target("/data/100% of it")
 
@@ -57,7 +57,9 @@ def test_a_number_is_a_label_where_labels_are_numbers(
     if workers is not None:
         assert list(resolve_workers(tape, newest_cut(tape), chosen)) == workers
         return
-    with pytest.raises(BadRequest, match=rf"CAP-WORKER: .*no worker '{chosen[0]}': it has") as no:
+    with pytest.raises(
+        InvalidRequestError, match=rf"CAP-WORKER: .*no worker '{chosen[0]}': it has"
+    ) as no:
         resolve_workers(tape, newest_cut(tape), chosen)
     assert "number" not in no.value.hint
     assert len(no.value.message) < 200

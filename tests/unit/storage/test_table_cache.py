@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from capstan.storage.table_cache import Kept
+from capstan.storage.table_cache import VersionedCache
 
 THREADS = 8
 
 
 def test_of_several_who_want_the_same_one_reads():
-    kept: Kept[list[int]] = Kept()
+    kept: VersionedCache[list[int]] = VersionedCache()
     begun, may_end = threading.Event(), threading.Event()
     reads = []
 
@@ -35,7 +35,7 @@ def test_of_several_who_want_the_same_one_reads():
 
 
 def test_whoever_waits_for_one_that_fails_reads_for_itself():
-    kept: Kept[str] = Kept()
+    kept: VersionedCache[str] = VersionedCache()
     begun, may_fail = threading.Event(), threading.Event()
 
     def fail() -> str:
@@ -54,7 +54,7 @@ def test_whoever_waits_for_one_that_fails_reads_for_itself():
 
 
 def test_another_state_is_read_anew_and_what_was_asked_for_last_stays():
-    kept: Kept[int] = Kept(most=2)
+    kept: VersionedCache[int] = VersionedCache(most=2)
     reads = []
 
     def value(key: str, state: int) -> int:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from capstan.core.config import load
-from capstan.errors import BadRequest
+from capstan.core.config import load_config
+from capstan.errors import InvalidRequestError
 from capstan.replay.planning.plan import target_path
 from capstan.storage.lake import Lake
 
@@ -41,23 +41,23 @@ def test_targets_are_tables_of_the_lake_or_lie_outside(root: str) -> None:
      "ledger", "tables", "tables/march/part"],
 )  # fmt: skip
 def test_what_is_the_lakes_own_is_no_target(root: str, inside: str) -> None:
-    with pytest.raises(BadRequest, match="CAP-NAME: .* it is a part of the lake"):
+    with pytest.raises(InvalidRequestError, match="CAP-NAME: .* it is a part of the lake"):
         Lake.at(root).target(f"{root}/{inside}")
 
 
 @pytest.mark.parametrize("path", ["/data/my/lake", "/data/my", "/data"])
 def test_what_the_lake_lies_in_is_no_target(path: str) -> None:
-    with pytest.raises(BadRequest, match="CAP-NAME: .* the lake lies in it"):
+    with pytest.raises(InvalidRequestError, match="CAP-NAME: .* the lake lies in it"):
         Lake.at("/data/my/lake").target(path)
 
 
 def test_a_declared_target_is_the_same_by_its_path(streams: Path) -> None:
     lake = Lake.at("/data/lake")
-    declared = load(streams, lake=lake.root)
+    declared = load_config(streams, lake=lake.root)
     for name, path in {"checked": "/data/lake/tables/checked", "elsewhere": "/data/march"}.items():
         assert target_path(lake, declared, name) == (path, declared.targets[name])
         assert target_path(lake, declared, path) == (path, declared.targets[name])
     assert target_path(lake, declared, "/data/lake/tables/other")[1] is None
     assert target_path(lake, declared, "/data/lake/tables/elsewhere")[1] is None
-    with pytest.raises(BadRequest, match="CAP-NAME"):
+    with pytest.raises(InvalidRequestError, match="CAP-NAME"):
         target_path(lake, declared, "/data/lake/ledger/claims")

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping
 from airflow.sdk import DAG, BaseOperator, Context, Param, XComArg
 from airflow.sdk.exceptions import AirflowSkipException
 
-from capstan.airflow.dags import docs
-from capstan.airflow.dags import timetables as schedules
+from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.form import list_field, number_field, switch
-from capstan.airflow.dags.task_defaults import tried
+from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.markdown import audits_markdown
 from capstan.airflow.operators.failures import as_task, say_last
 from capstan.airflow.operators.submit import CapstanSubmitOperator
-from capstan.airflow.settings import Setting
+from capstan.airflow.settings import Settings
 
 DAG_ID = "capstan_audit"
 _AGAINST = "Against a stream"
@@ -31,7 +30,7 @@ class ListAuditsOperator(BaseOperator):
 
     ui_color = "#f3ecd2"
 
-    def __init__(self, *, setting: Setting, **rest: object) -> None:
+    def __init__(self, *, setting: Settings, **rest: object) -> None:
         """Prepare a task that lists audits, as the run's parameters choose them."""
         rest.setdefault("on_failure_callback", say_last)
         rest.setdefault("multiple_outputs", True)
@@ -64,14 +63,14 @@ class ListAuditsOperator(BaseOperator):
         }
 
 
-def audit_dags(setting: Setting) -> Iterator[DAG]:
+def audit_dags(setting: Settings) -> Iterator[DAG]:
     """The DAG that audits, daily and by hand."""
     with DAG(
         DAG_ID,
         description="Audit again what was published, against the tape",
         doc_md=docs.AUDIT + docs.FAILURES,
-        schedule=schedules.daily(),
-        start_date=schedules.BEGINNING,
+        schedule=timetables.daily(),
+        start_date=timetables.BEGINNING,
         catchup=False,
         max_active_runs=1,
         params=_form(setting),
@@ -81,7 +80,7 @@ def audit_dags(setting: Setting) -> Iterator[DAG]:
             task_id="plan",
             setting=setting,
             doc_md=docs.TASKS["audits"],
-            **tried(setting, over_all=True),
+            **task_defaults(setting, over_all=True),
         )
         audit = CapstanSubmitOperator(
             task_id="audit",
@@ -90,7 +89,7 @@ def audit_dags(setting: Setting) -> Iterator[DAG]:
             request=XComArg(audits, "request"),
             show=audits_markdown,
             doc_md=docs.TASKS["audit"],
-            **tried(setting, over_all=True),
+            **task_defaults(setting, over_all=True),
         )
         audits >> audit
     yield dag
@@ -106,7 +105,7 @@ def _column(title: str, what: str) -> Param:
     )
 
 
-def _form(setting: Setting) -> Mapping[str, Param]:
+def _form(setting: Settings) -> Mapping[str, Param]:
     declared = setting.declarations
     targets = {**declared.targets, **{each.target: each for each in declared.replays.values()}}
     return {

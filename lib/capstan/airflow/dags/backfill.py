@@ -9,17 +9,16 @@ from functools import partial
 from airflow.sdk import DAG, Context
 
 from capstan.airflow.assets import table_asset
-from capstan.airflow.dags import docs
-from capstan.airflow.dags import timetables as schedules
+from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.declaration_errors import sound
 from capstan.airflow.dags.form import DIFFERENCES, switch, workers_field
 from capstan.airflow.dags.form_choices import labels_by_stream
 from capstan.airflow.dags.notifications import on_failure
 from capstan.airflow.dags.replay import replay_tasks
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
-from capstan.airflow.settings import Setting
+from capstan.airflow.settings import Settings
 from capstan.core.config import Replay
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 # Runs that wait take one each, and the pool says how many Spark apps there are.
 _AT_ONCE = 16
@@ -27,7 +26,7 @@ _LEAST = timedelta(microseconds=1)
 _OWN = ("adopt", "direct", "dry_run", "diff")
 
 
-def backfill_dags(setting: Setting) -> Iterator[DAG]:
+def backfill_dags(setting: Settings) -> Iterator[DAG]:
     """A DAG for each declared replay that has a schedule, and does not follow.
 
     A replay that is bounded is backfilled between its bounds, and never starts by itself once they
@@ -38,7 +37,7 @@ def backfill_dags(setting: Setting) -> Iterator[DAG]:
             yield from sound(partial(_dag, setting, replay))
 
 
-def _dag(setting: Setting, replay: Replay) -> DAG:
+def _dag(setting: Settings, replay: Replay) -> DAG:
     bounds = f"{replay.since or 'the start'} to {replay.until or 'no end'}"
     about = {"stream": replay.stream, "target": replay.target, "bounds": bounds}
     labels = labels_by_stream(setting)
@@ -46,8 +45,8 @@ def _dag(setting: Setting, replay: Replay) -> DAG:
         f"capstan_backfill__{replay.name}",
         description=f"Replay intervals: {replay.description or replay.target}",
         doc_md=docs.BACKFILL.format(**about, description=replay.description) + docs.FAILURES,
-        schedule=schedules.of_replay(setting, replay),
-        start_date=replay.since if isinstance(replay.since, datetime) else schedules.BEGINNING,
+        schedule=timetables.of_replay(setting, replay),
+        start_date=replay.since if isinstance(replay.since, datetime) else timetables.BEGINNING,
         # Of an interval's beginning: the one that begins with the bound is outside.
         end_date=replay.until - _LEAST if isinstance(replay.until, datetime) else None,
         catchup=False,
@@ -106,7 +105,7 @@ def _bounds(replay: Replay, context: Context) -> tuple[datetime, datetime]:
     """The part of the run's interval that is within the replay's own bounds."""
     since, until = context.get("data_interval_start"), context.get("data_interval_end")
     if since is None or until is None or since >= until:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-INTERVAL",
             "this run has no data interval",
             "backfill the DAG, trigger it with a logical date, or use capstan_replay",
@@ -115,7 +114,7 @@ def _bounds(replay: Replay, context: Context) -> tuple[datetime, datetime]:
     low = max(since, replay.since) if isinstance(replay.since, datetime) else since
     high = min(until, replay.until) if isinstance(replay.until, datetime) else until
     if low >= high:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-INTERVAL",
             f"the interval {since.isoformat()} to {until.isoformat()} is not inside the bounds of "
             f"replay {replay.name}: {replay.since or 'the start'} to {replay.until or 'the end'}",

@@ -8,14 +8,13 @@ from functools import partial
 from airflow.sdk import DAG, Context
 
 from capstan.airflow.assets import captured, stream_asset
-from capstan.airflow.dags import docs
-from capstan.airflow.dags import timetables as schedules
+from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.declaration_errors import sound
 from capstan.airflow.dags.form_choices import remember_labels
-from capstan.airflow.dags.task_defaults import tried
+from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.operators.failures import TaskRefusedError, as_task
 from capstan.airflow.operators.submit import CapstanSubmitOperator
-from capstan.airflow.settings import Setting
+from capstan.airflow.settings import Settings
 from capstan.core.config import Stream
 
 
@@ -26,7 +25,7 @@ class CaptureOperator(CapstanSubmitOperator):
     with `CAP-STALLED`, without a retry: what had arrived is on tape all the same.
     """
 
-    def __init__(self, *, setting: Setting, stream: str, **rest: object) -> None:
+    def __init__(self, *, setting: Settings, stream: str, **rest: object) -> None:
         """Prepare the capture of a declared stream."""
         rest.setdefault("outlets", [stream_asset(stream)])
         rest.setdefault("request", {"stream": stream})
@@ -54,20 +53,20 @@ class CaptureOperator(CapstanSubmitOperator):
         remember_labels(self._setting, stream, labels_of(self._setting, stream))
 
 
-def capture_dags(setting: Setting) -> Iterator[DAG]:
+def capture_dags(setting: Settings) -> Iterator[DAG]:
     """A DAG for each declared stream; one without a schedule is triggered by hand."""
     for stream in setting.declarations.streams.values():
         yield from sound(partial(_dag, setting, stream))
 
 
-def _dag(setting: Setting, stream: Stream) -> DAG:
+def _dag(setting: Settings, stream: Stream) -> DAG:
     about = docs.CAPTURE.format(stream=stream.name, description=stream.description)
     with DAG(
         f"capstan_capture__{stream.name}",
         description=f"Capture {stream.name}: {stream.description}".rstrip(": "),
         doc_md=about + docs.FAILURES,
-        schedule=schedules.of_stream(setting, stream),
-        start_date=schedules.BEGINNING,
+        schedule=timetables.of_stream(setting, stream),
+        start_date=timetables.BEGINNING,
         catchup=False,
         # Two captures of one stream shut each other out.
         max_active_runs=1,
@@ -78,6 +77,6 @@ def _dag(setting: Setting, stream: Stream) -> DAG:
             setting=setting,
             stream=stream.name,
             doc_md=docs.TASKS["capture"],
-            **tried(setting, stream.notify, ("streams", stream.name, "notify")),
+            **task_defaults(setting, stream.notify, ("streams", stream.name, "notify")),
         )
     return dag

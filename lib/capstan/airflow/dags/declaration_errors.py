@@ -7,43 +7,44 @@ from functools import partial
 
 from airflow.sdk import DAG
 
-from capstan.airflow.dags import timetables as schedules
+from capstan.airflow.dags import timetables
 from capstan.airflow.dags.notifications import on_failure
-from capstan.airflow.settings import Setting
-from capstan.errors import BadRequest
+from capstan.airflow.settings import Settings
+from capstan.errors import InvalidRequestError
 
 
-def require_none(setting: Setting) -> None:
+def require_none(setting: Settings) -> None:
     """Check that nothing is wrong in the declaration file: all that is, in one error.
 
     Raises:
-        BadRequest: `CAP-DECLARE`; Airflow shows it as the import error of the DAG file that asks.
+        InvalidRequestError: `CAP-DECLARE`; Airflow shows it as the import error of the DAG file
+            that asks.
     """
     found = list(mistakes(setting))
     if found:
         more = "".join(f"; {each.message}" for each in found[1:])
-        raise BadRequest(found[0].code, found[0].message + more, found[0].hint)
+        raise InvalidRequestError(found[0].code, found[0].message + more, found[0].hint)
 
 
-def mistakes(setting: Setting) -> Iterator[BadRequest]:
+def mistakes(setting: Settings) -> Iterator[InvalidRequestError]:
     """What is wrong in declarations, and what Airflow cannot carry out of those that are right."""
     declared = setting.declarations
     yield from (each.error for each in declared.mistakes)
     for stream in declared.streams.values():
-        schedule = partial(schedules.of_stream, setting, stream)
+        schedule = partial(timetables.of_stream, setting, stream)
         yield from _of(setting, ("streams", stream.name, "notify"), stream.notify, schedule)
     for replay in declared.replays.values():
-        schedule = partial(schedules.of_replay, setting, replay)
+        schedule = partial(timetables.of_replay, setting, replay)
         yield from _of(setting, ("replays", replay.name, "notify"), replay.notify, schedule)
 
 
 def _of(
-    setting: Setting, place: tuple[str, ...], notify: Sequence[str], schedule: Callable[[], object]
-) -> Iterator[BadRequest]:
+    setting: Settings, place: tuple[str, ...], notify: Sequence[str], schedule: Callable[[], object]
+) -> Iterator[InvalidRequestError]:
     for check in (schedule, lambda: on_failure(setting, notify, place)):
         try:
             check()
-        except BadRequest as error:
+        except InvalidRequestError as error:
             yield error
 
 
@@ -51,6 +52,6 @@ def sound(build: Callable[[], DAG]) -> Iterator[DAG]:
     """The DAG of a declaration; none where Airflow cannot carry it out, which `mistakes` tells."""
     try:
         yield build()
-    except BadRequest as error:
+    except InvalidRequestError as error:
         if error.code != "CAP-DECLARE":
             raise

@@ -8,25 +8,24 @@ from functools import partial
 from airflow.sdk import DAG, Context
 
 from capstan.airflow.assets import table_asset
-from capstan.airflow.dags import docs
-from capstan.airflow.dags import timetables as schedules
+from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.declaration_errors import sound
 from capstan.airflow.dags.form import DIFFERENCES, peers_field, switch
 from capstan.airflow.dags.replay import replay_tasks
-from capstan.airflow.settings import Setting
+from capstan.airflow.settings import Settings
 from capstan.core.config import Replay
 
 _OWN = ("adopt", "direct", "dry_run", "diff")
 
 
-def follow_dags(setting: Setting) -> Iterator[DAG]:
+def follow_dags(setting: Settings) -> Iterator[DAG]:
     """A DAG for each declared replay that follows; without a schedule it is triggered by hand."""
     for replay in setting.declarations.replays.values():
         if replay.follow is not None:
             yield from sound(partial(_dag, setting, replay))
 
 
-def _dag(setting: Setting, replay: Replay) -> DAG:
+def _dag(setting: Settings, replay: Replay) -> DAG:
     about = docs.FOLLOW.format(
         stream=replay.stream, target=replay.target, description=replay.description
     )
@@ -34,8 +33,8 @@ def _dag(setting: Setting, replay: Replay) -> DAG:
         f"capstan_follow__{replay.name}",
         description=f"Follow {replay.stream}: {replay.description or replay.target}",
         doc_md=about + docs.FAILURES,
-        schedule=schedules.of_replay(setting, replay),
-        start_date=schedules.BEGINNING,
+        schedule=timetables.of_replay(setting, replay),
+        start_date=timetables.BEGINNING,
         catchup=False,
         # Each run goes on from the one before.
         max_active_runs=1,

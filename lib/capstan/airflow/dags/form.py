@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import Param
 
 from capstan.airflow.dags.form_choices import labels_by_stream
-from capstan.airflow.settings import Setting
+from capstan.airflow.settings import Settings
 from capstan.core.config import Mode
 
 WHAT, INTO, HOW = "What to play", "Into which table", "How"
@@ -23,7 +23,7 @@ DIFFERENCES = (
 )
 
 
-def replay_form(setting: Setting) -> dict[str, Param]:
+def replay_form(setting: Settings) -> dict[str, Param]:
     """The form of `capstan_replay`; its names are those of a replay's request."""
     return {**_what(setting), **_into(setting), **_how()}
 
@@ -61,7 +61,7 @@ def peers_field(section: str | None = None) -> Param:
     )
 
 
-def _what(setting: Setting) -> dict[str, Param]:
+def _what(setting: Settings) -> dict[str, Param]:
     streams = setting.declarations.streams
     shown = {name: f"{name}: {stream.description}".rstrip(": ") for name, stream in streams.items()}
     return {
@@ -87,7 +87,7 @@ def _what(setting: Setting) -> dict[str, Param]:
     }
 
 
-def _replay(setting: Setting) -> Param:
+def _replay(setting: Settings) -> Param:
     declared = setting.declarations.replays
     shown = {"None": "none"}
     for name, replay in declared.items():
@@ -104,7 +104,7 @@ def _replay(setting: Setting) -> Param:
     )
 
 
-def _into(setting: Setting) -> dict[str, Param]:
+def _into(setting: Settings) -> dict[str, Param]:
     declared = setting.declarations
     targets = {**declared.targets, **{each.target: each for each in declared.replays.values()}}
     names = declared.registry.names

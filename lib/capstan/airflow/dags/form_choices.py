@@ -10,13 +10,13 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from capstan.airflow.settings import Setting
+from capstan.airflow.settings import Settings
 from capstan.core.config import ByColumn, ByKey, Stream
 
 _LIST = "workers.json"
 
 
-def labels_by_stream(setting: Setting) -> dict[str, tuple[str, ...]]:
+def labels_by_stream(setting: Settings) -> dict[str, tuple[str, ...]]:
     """The known labels of each declared stream's workers: declared ones, and those captured."""
     captured = _read(setting.work)
     return {
@@ -26,7 +26,7 @@ def labels_by_stream(setting: Setting) -> dict[str, tuple[str, ...]]:
     }
 
 
-def remember_labels(setting: Setting, stream: str, labels: Sequence[str]) -> None:
+def remember_labels(setting: Settings, stream: str, labels: Sequence[str]) -> None:
     """Keep the labels of a stream's workers for the form; a list that cannot be kept is left."""
     path = setting.work / _LIST
     known = {**_read(setting.work), stream: tuple(labels)}

@@ -12,14 +12,13 @@ from airflow.sdk import DAG, BaseOperator, Context, Param, XComArg
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from capstan.airflow.assets import REPLAYED, certified, tell_tables
-from capstan.airflow.dags import docs
-from capstan.airflow.dags import timetables as schedules
+from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.form import list_field, number_field, switch
-from capstan.airflow.dags.task_defaults import tried
+from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.markdown import markdown_cell
 from capstan.airflow.operators.failures import as_task, say_last
 from capstan.airflow.operators.submit import CapstanSubmitOperator
-from capstan.airflow.settings import Setting
+from capstan.airflow.settings import Settings
 from capstan.core.config import Replay
 from capstan.reporting.formatting import workers_text
 
@@ -54,7 +53,7 @@ class ListGapsOperator(BaseOperator):
     overwrite_rtif_after_execution = True
     ui_color = "#f3ecd2"
 
-    def __init__(self, *, setting: Setting, **rest: object) -> None:
+    def __init__(self, *, setting: Settings, **rest: object) -> None:
         """Prepare a task that looks for gaps, as the run's parameters choose replays."""
         rest.setdefault("on_failure_callback", say_last)
         rest.setdefault("multiple_outputs", True)
@@ -91,7 +90,7 @@ class FillOperator(CapstanSubmitOperator):
                 tell_tables(context, self.outlets, run.get("target"), certified(run))
 
 
-def gaps_dags(setting: Setting) -> Iterator[DAG]:
+def gaps_dags(setting: Settings) -> Iterator[DAG]:
     """The DAG that looks for gaps, daily and by hand; none where no replay is declared."""
     if not setting.declarations.replays:
         return
@@ -99,8 +98,8 @@ def gaps_dags(setting: Setting) -> Iterator[DAG]:
         DAG_ID,
         description="Which intervals of the declared replays are missing or stale",
         doc_md=ABOUT + docs.FAILURES,
-        schedule=schedules.daily(),
-        start_date=schedules.BEGINNING,
+        schedule=timetables.daily(),
+        start_date=timetables.BEGINNING,
         catchup=False,
         max_active_runs=1,
         params=_form(setting),
@@ -110,7 +109,7 @@ def gaps_dags(setting: Setting) -> Iterator[DAG]:
             task_id="gaps",
             setting=setting,
             doc_md="Looks for gaps, without Spark. What it found is under *Rendered Templates*.",
-            **tried(setting, over_all=True),
+            **task_defaults(setting, over_all=True),
         )
         fill = FillOperator(
             task_id="fill",
@@ -120,7 +119,7 @@ def gaps_dags(setting: Setting) -> Iterator[DAG]:
             show=backfills_markdown,
             outlets=[REPLAYED],
             doc_md="Submits `spark_apps/backfill.py`; the XCom has each run.",
-            **tried(setting, over_all=True),
+            **task_defaults(setting, over_all=True),
         )
         gaps >> fill
     yield dag
@@ -187,11 +186,11 @@ def _row(*cells: object) -> str:
     return f"| {' | '.join(map(markdown_cell, cells))} |"
 
 
-def _chosen(setting: Setting, names: list[str] | None) -> list[Replay]:
+def _chosen(setting: Settings, names: list[str] | None) -> list[Replay]:
     """The replays to look at.
 
     Raises:
-        BadRequest: `CAP-REPLAY` for one that is not declared.
+        InvalidRequestError: `CAP-REPLAY` for one that is not declared.
     """
     declared = setting.declarations
     if names:
@@ -205,7 +204,7 @@ def _chosen(setting: Setting, names: list[str] | None) -> list[Replay]:
     ]
 
 
-def _told(setting: Setting, replay: Replay, chunk: int | None) -> dict[str, object]:
+def _told(setting: Settings, replay: Replay, chunk: int | None) -> dict[str, object]:
     """What there is to say of a replay: its counts, its gaps, and under `fills` what to ask for."""
     from capstan.airflow.lake_queries import approving
     from capstan.backfill.interval import stretches
@@ -241,12 +240,12 @@ def _fills(found: Survey, chunk: int | None) -> tuple[list[dict[str, object]], l
 
     The cut is pinned, so that a retry of the app is the next attempt of the same runs.
     """
-    from capstan.backfill.planner import Backfill, What, propose
-    from capstan.errors import BadRequest
+    from capstan.backfill.planner import Backfill, BackfillMode, propose
+    from capstan.errors import InvalidRequestError
 
     fills: list[dict[str, object]] = []
     problems: list[str] = []
-    for what in (What.GAPS, What.STALE):
+    for what in (BackfillMode.GAPS, BackfillMode.STALE):
         asked: dict[str, object] = {
             "replay": found.declared.name,
             "what": str(what),
@@ -256,14 +255,14 @@ def _fills(found: Survey, chunk: int | None) -> tuple[list[dict[str, object]], l
         }
         try:
             proposed = propose(found, Backfill(found.declared.name, what=what, chunk=chunk))
-        except BadRequest as error:
+        except InvalidRequestError as error:
             problems.append(f"{error.message} ({error.hint})")
         else:
             fills += [asked] if proposed else []
     return fills, problems
 
 
-def _form(setting: Setting) -> Mapping[str, Param]:
+def _form(setting: Settings) -> Mapping[str, Param]:
     return {
         "fill": switch("Fill", "Also replay what is missing, then what is stale.", None),
         "replays": list_field(

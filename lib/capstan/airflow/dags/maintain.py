@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping
 
 from airflow.sdk import DAG, BaseOperator, Context, Param
 
-from capstan.airflow.dags import docs
-from capstan.airflow.dags import timetables as schedules
-from capstan.airflow.dags.task_defaults import tried
+from capstan.airflow.dags import docs, timetables
+from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.markdown import markdown_cell
 from capstan.airflow.operators.failures import as_task, say_last
 from capstan.airflow.operators.submit import CapstanSubmitOperator
-from capstan.airflow.settings import Setting
-from capstan.errors import AnswerIsNo, CapstanError
+from capstan.airflow.settings import Settings
+from capstan.errors import CapstanError, CheckFailedError
 
 DAG_ID = "capstan_maintain"
 
@@ -21,7 +20,7 @@ DAG_ID = "capstan_maintain"
 class MaintainOperator(CapstanSubmitOperator):
     """Submits the maintenance of the streams that the run's parameters choose."""
 
-    def __init__(self, *, setting: Setting, **rest: object) -> None:
+    def __init__(self, *, setting: Settings, **rest: object) -> None:
         """Prepare a maintenance."""
         super().__init__(
             app="maintain",
@@ -50,7 +49,7 @@ class WatchOperator(BaseOperator):
 
     ui_color = "#f3ecd2"
 
-    def __init__(self, *, setting: Setting, **rest: object) -> None:
+    def __init__(self, *, setting: Settings, **rest: object) -> None:
         """Prepare a task that looks at all declared streams of which something is on tape."""
         rest.setdefault("on_failure_callback", say_last)
         super().__init__(**rest)  # type: ignore[arg-type]
@@ -79,28 +78,28 @@ class WatchOperator(BaseOperator):
 
 def _over_all(found: Mapping[str, CapstanError]) -> CapstanError:
     """One error for those of several streams; one that something broke comes first."""
-    broken = [error for error in found.values() if not isinstance(error, AnswerIsNo)]
+    broken = [error for error in found.values() if not isinstance(error, CheckFailedError)]
     if broken or len(found) == 1:
         return next(iter((*broken, *found.values())))
     said = f"{len(found)} streams stand still: {', '.join(found)}"
     hint = next(iter(found.values())).hint
-    return AnswerIsNo("CAP-STALLED", said, hint, concerned=list(found))
+    return CheckFailedError("CAP-STALLED", said, hint, concerned=list(found))
 
 
-def watched(setting: Setting) -> list[str]:
+def watched(setting: Settings) -> list[str]:
     """The declared streams whose frontier may stand still only so long."""
     streams = setting.declarations.streams.values()
     return [stream.name for stream in streams if stream.stalled_after is not None]
 
 
-def maintain_dags(setting: Setting) -> Iterator[DAG]:
+def maintain_dags(setting: Settings) -> Iterator[DAG]:
     """The DAG that maintains, daily and by hand."""
     with DAG(
         DAG_ID,
         description="Compact and clean up tapes and ledgers",
         doc_md=docs.MAINTAIN + docs.FAILURES,
-        schedule=schedules.daily(),
-        start_date=schedules.BEGINNING,
+        schedule=timetables.daily(),
+        start_date=timetables.BEGINNING,
         catchup=False,
         # Two at once would only do the same work twice.
         max_active_runs=1,
@@ -111,14 +110,14 @@ def maintain_dags(setting: Setting) -> Iterator[DAG]:
             task_id="maintain",
             setting=setting,
             doc_md=docs.TASKS["maintain"],
-            **tried(setting, over_all=True),
+            **task_defaults(setting, over_all=True),
         )
         if watched(setting):
             WatchOperator(
                 task_id="watch",
                 setting=setting,
                 doc_md=docs.TASKS["watch"],
-                **tried(setting, over_all=True),
+                **task_defaults(setting, over_all=True),
             )
     yield dag
 
@@ -149,7 +148,7 @@ def maintained_markdown(found: Mapping[str, object]) -> str:
     return "\n".join(lines)
 
 
-def _form(setting: Setting) -> Mapping[str, Param]:
+def _form(setting: Settings) -> Mapping[str, Param]:
     return {
         "streams": Param(
             None,

@@ -16,14 +16,14 @@ from typing import Any
 from airflow.sdk.bases.notifier import BaseNotifier
 
 from capstan.airflow.operators.failures import say_last
-from capstan.airflow.settings import Setting
-from capstan.errors import BadRequest
+from capstan.airflow.settings import Settings
+from capstan.errors import InvalidRequestError
 
 Callback = Callable[[Any], None]
 
 
 def on_failure(
-    setting: Setting, declared: Sequence[str] = (), place: Sequence[str] = ()
+    setting: Settings, declared: Sequence[str] = (), place: Sequence[str] = ()
 ) -> list[Callback]:
     """The callbacks of a task that fails for good, the error's own line last.
 
@@ -33,8 +33,8 @@ def on_failure(
         place: Where they are declared, for the message.
 
     Raises:
-        BadRequest: `CAP-DECLARE`, or `CAP-NOTIFY` for the variable, when one cannot be found or is
-            nothing that can be told.
+        InvalidRequestError: `CAP-DECLARE`, or `CAP-NOTIFY` for the variable, when one cannot be
+            found or is nothing that can be told.
     """
     found: list[Callback] = []
     for name in (*setting.notify, *declared):
@@ -44,14 +44,14 @@ def on_failure(
             problem = f"{name} cannot be told of a failure: {error}"
             if name in setting.notify:
                 hint = "name package.module:name in CAPSTAN_NOTIFY"
-                raise BadRequest("CAP-NOTIFY", problem, hint) from None
+                raise InvalidRequestError("CAP-NOTIFY", problem, hint) from None
             raise setting.misdeclared(place, problem) from None
         if told not in found:
             found.append(told)
     return [*found, say_last]
 
 
-def of_chosen(setting: Setting) -> Callback:
+def of_chosen(setting: Settings) -> Callback:
     """A callback that tells those of the declared replay that a run was asked to be one of."""
 
     def tell(context: Any) -> None:
@@ -64,7 +64,7 @@ def of_chosen(setting: Setting) -> Callback:
     return tell
 
 
-def of_concerned(setting: Setting) -> Callback:
+def of_concerned(setting: Settings) -> Callback:
     """A callback that tells those of the streams and the declared replays that a failure names.
 
     A task over all of them knows whom to tell once it has failed: of a stream that breaks a rule,
@@ -80,7 +80,7 @@ def of_concerned(setting: Setting) -> Callback:
     return tell
 
 
-def _concerned(setting: Setting, about: Mapping[str, Any]) -> Iterator[str]:
+def _concerned(setting: Settings, about: Mapping[str, Any]) -> Iterator[str]:
     """Whom to tell of a failure, by what is known of it."""
     from capstan.replay.planning.plan import target_path
     from capstan.storage.lake import Lake

@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from airflow.sdk import DAG, Asset, AssetAlias, Context, TriggerRule, XComArg
 
 from capstan.airflow.assets import REPLAYED, certified, tell_tables
-from capstan.airflow.dags import docs
-from capstan.airflow.dags import timetables as schedules
+from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.form import replay_form
 from capstan.airflow.dags.notifications import of_chosen
-from capstan.airflow.dags.task_defaults import tried
+from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.operators.approve import ApproveOperator
 from capstan.airflow.operators.certificate import CertificateOperator
 from capstan.airflow.operators.links import CertificateLink, RunLink, TargetLink
 from capstan.airflow.operators.plan import PlanReplayOperator
 from capstan.airflow.operators.submit import CapstanSubmitOperator
-from capstan.airflow.settings import Setting
+from capstan.airflow.settings import Settings
 from capstan.core.config import Replay
 
 DAG_ID = "capstan_replay"
@@ -28,7 +27,7 @@ class ReplayOperator(CapstanSubmitOperator):
 
     operator_extra_links = (RunLink(), CertificateLink(), TargetLink())
 
-    def __init__(self, *, setting: Setting, app: str = "replay", **rest: object) -> None:
+    def __init__(self, *, setting: Settings, app: str = "replay", **rest: object) -> None:
         """Prepare a replay; the target is an outlet, or becomes known through an alias."""
         super().__init__(app=app, setting=setting, told=certified, **rest)  # type: ignore[arg-type]
         self.asset_name: str | None = None
@@ -52,13 +51,13 @@ class PublishOperator(ReplayOperator):
     A rejected run fails the task with `CAP-REJECTED`, without a retry.
     """
 
-    def __init__(self, *, setting: Setting, **rest: object) -> None:
+    def __init__(self, *, setting: Settings, **rest: object) -> None:
         """Prepare a publish; the request is the output of an `ApproveOperator`."""
         super().__init__(setting=setting, app="publish", **rest)
 
 
 def replay_tasks(
-    setting: Setting,
+    setting: Settings,
     asked: Callable[[Context], Mapping[str, object]],
     outlet: Asset | AssetAlias,
     replay: Replay | None = None,
@@ -74,7 +73,7 @@ def replay_tasks(
         replay: The declared replay, which says whom to tell of failures.
     """
     place = ("replays", replay.name, "notify") if replay is not None else ()
-    usual = tried(setting, replay.notify if replay else (), place)
+    usual = task_defaults(setting, replay.notify if replay else (), place)
     if replay is None:
         # Whose run it is, is known when it runs; the error's own line stays the last.
         usual["on_failure_callback"].insert(-1, of_chosen(setting))
@@ -114,7 +113,7 @@ def replay_tasks(
     return plan
 
 
-def replay_dags(setting: Setting) -> Iterator[DAG]:
+def replay_dags(setting: Settings) -> Iterator[DAG]:
     """The DAG that replays what its form asks for; none where no stream is declared."""
     if not setting.declarations.streams:
         return
@@ -123,7 +122,7 @@ def replay_dags(setting: Setting) -> Iterator[DAG]:
         description="Replay chosen workers and times of a stream into a table",
         doc_md=docs.REPLAY + docs.FAILURES,
         schedule=None,
-        start_date=schedules.BEGINNING,
+        start_date=timetables.BEGINNING,
         catchup=False,
         # Those that wait for a person, or for times, are among them.
         max_active_runs=32,

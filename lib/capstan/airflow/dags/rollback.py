@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 from airflow.sdk import DAG, Context, Param
 
 from capstan.airflow.assets import REPLAYED, tell_tables
-from capstan.airflow.dags import docs
-from capstan.airflow.dags import timetables as schedules
-from capstan.airflow.dags.task_defaults import tried
+from capstan.airflow.dags import docs, timetables
+from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.markdown import rollback_markdown
 from capstan.airflow.operators.failures import as_task
 from capstan.airflow.operators.submit import CapstanSubmitOperator
-from capstan.airflow.settings import Setting
+from capstan.airflow.settings import Settings
 
 DAG_ID = "capstan_rollback"
 
@@ -25,7 +24,7 @@ class RollbackOperator(CapstanSubmitOperator):
     that has the rows of before.
     """
 
-    def __init__(self, *, setting: Setting, **rest: object) -> None:
+    def __init__(self, *, setting: Settings, **rest: object) -> None:
         """Prepare a rollback; which table it changes becomes known through an alias."""
         super().__init__(
             app="rollback",
@@ -55,7 +54,7 @@ class RollbackOperator(CapstanSubmitOperator):
         tell_tables(context, self.outlets, result.get("target"), result)
 
 
-def rollback_dags(setting: Setting) -> Iterator[DAG]:
+def rollback_dags(setting: Settings) -> Iterator[DAG]:
     """The DAG that takes a run back; none where no stream is declared."""
     if not setting.declarations.streams:
         return
@@ -64,7 +63,7 @@ def rollback_dags(setting: Setting) -> Iterator[DAG]:
         description="Take back what a run has published",
         doc_md=docs.ROLLBACK + docs.FAILURES,
         schedule=None,
-        start_date=schedules.BEGINNING,
+        start_date=timetables.BEGINNING,
         catchup=False,
         max_active_runs=4,
         # Nothing starts it but a person, who should not have to find out why it does not run.
@@ -83,6 +82,6 @@ def rollback_dags(setting: Setting) -> Iterator[DAG]:
             task_id="rollback",
             setting=setting,
             doc_md=docs.TASKS["rollback"],
-            **tried(setting),
+            **task_defaults(setting),
         )
     yield dag

@@ -7,14 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 from capstan.airflow.dags.notifications import of_concerned, on_failure
-from capstan.airflow.settings import Setting
+from capstan.airflow.settings import Settings
 
 RETRIES = 2
 RETRY_DELAY = timedelta(seconds=30)
 
 
-def tried(
-    setting: Setting,
+def task_defaults(
+    setting: Settings,
     declared: Sequence[str] = (),
     place: Sequence[str] = (),
     *,
@@ -30,7 +30,7 @@ def tried(
             failure concerns.
 
     Raises:
-        BadRequest: As `on_failure`.
+        InvalidRequestError: As `on_failure`.
     """
     told = on_failure(setting, declared, place)
     if over_all:

@@ -12,14 +12,14 @@ from airflow.sdk.bases.timetable import BaseTimetable
 from airflow.sdk.exceptions import AirflowTimetableInvalid
 from croniter import CroniterError, croniter
 
-from capstan.airflow.settings import Setting
+from capstan.airflow.settings import Settings
 from capstan.core.config import EpochTime, Replay, Stream
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 """When DAGs start that have no other start: their past is never caught up with by itself."""
 
 
-def of_stream(setting: Setting, stream: Stream) -> BaseTimetable | None:
+def of_stream(setting: Settings, stream: Stream) -> BaseTimetable | None:
     """The timetable of a stream's captures; None without a schedule.
 
     Args:
@@ -27,19 +27,19 @@ def of_stream(setting: Setting, stream: Stream) -> BaseTimetable | None:
         stream: Its schedule is `@daily`, or a cron of five fields.
 
     Raises:
-        BadRequest: `CAP-DECLARE` when the schedule names no moment.
+        InvalidRequestError: `CAP-DECLARE` when the schedule names no moment.
     """
     if stream.schedule is None:
         return None
     return _moments(setting, ("streams", stream.name, "schedule"), stream.schedule)
 
 
-def of_replay(setting: Setting, replay: Replay) -> BaseTimetable | None:
+def of_replay(setting: Settings, replay: Replay) -> BaseTimetable | None:
     """The timetable of a replay: moments if it follows, else the intervals between moments.
 
     Raises:
-        BadRequest: `CAP-DECLARE` when the schedule names no moment, or the stream's times are no
-            moments.
+        InvalidRequestError: `CAP-DECLARE` when the schedule names no moment, or the stream's times
+            are no moments.
     """
     if replay.schedule is None:
         return None
@@ -57,12 +57,12 @@ def daily() -> BaseTimetable:
     return CronTriggerTimetable("0 0 * * *", timezone="UTC")
 
 
-def _moments(setting: Setting, place: tuple[str, ...], schedule: str) -> BaseTimetable:
+def _moments(setting: Settings, place: tuple[str, ...], schedule: str) -> BaseTimetable:
     return _checked(setting, place, CronTriggerTimetable(schedule, timezone="UTC"))
 
 
 def _checked(
-    setting: Setting,
+    setting: Settings,
     place: tuple[str, ...],
     timetable: CronDataIntervalTimetable | CronTriggerTimetable,
 ) -> BaseTimetable:

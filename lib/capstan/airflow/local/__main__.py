@@ -12,13 +12,13 @@ from types import FrameType
 from typing import NoReturn
 
 from capstan.airflow.local.launcher import Launcher, Wanted
-from capstan.errors import BadRequest, CapstanError
+from capstan.errors import CapstanError, InvalidRequestError
 from capstan.spark.project_home import cache_folder, project_home
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise BadRequest("CAP-USAGE", message, f"see `{self.prog} --help`")
+        raise InvalidRequestError("CAP-USAGE", message, f"see `{self.prog} --help`")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from capstan.airflow.local.home import USER
 from capstan.airflow.local.settings import LOOPBACK
-from capstan.errors import Broken
+from capstan.errors import SystemFailureError
 
 _PARTS = ("metadatabase", "scheduler", "dag_processor")
 
@@ -31,7 +31,7 @@ def make_pool(port: int, password: str, name: str, slots: int) -> bool:
     """Make a pool if there is none of that name; whether it was made.
 
     Raises:
-        Broken: `CAP-AIRFLOW` when Airflow does not do it.
+        SystemFailureError: `CAP-AIRFLOW` when Airflow does not do it.
     """
     given = {"username": USER, "password": password}
     status, answer = _ask(port, "POST", "/auth/token", given)
@@ -41,7 +41,7 @@ def make_pool(port: int, password: str, name: str, slots: int) -> bool:
         token = str(answer["access_token"])
         status, answer = _ask(port, "POST", "/api/v2/pools", pool, token)
     if status not in (http.client.OK, http.client.CREATED, http.client.CONFLICT):
-        raise Broken(
+        raise SystemFailureError(
             "CAP-AIRFLOW",
             f"Airflow does not make the pool {name!r}: {status}, {str(answer)[:300]}",
             "make it by hand, under Admin, Pools",

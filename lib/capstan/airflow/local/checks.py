@@ -7,14 +7,14 @@ import socket
 from pathlib import Path
 
 from capstan.airflow.local.settings import LOOPBACK
-from capstan.errors import BadRequest, Broken
+from capstan.errors import InvalidRequestError, SystemFailureError
 
 
 def free_port(wanted: int) -> int:
     """A port of loopback on which nothing listens: the one that is wanted, any for 0.
 
     Raises:
-        BadRequest: `CAP-PORT` when the port is taken, or none.
+        InvalidRequestError: `CAP-PORT` when the port is taken, or none.
     """
     try:
         with socket.socket() as probe:
@@ -25,7 +25,7 @@ def free_port(wanted: int) -> int:
             return port
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-PORT",
             f"port {wanted} of {LOOPBACK} cannot be had: {reason}",
             "give another one with --port; 0 takes one that is free",
@@ -37,21 +37,21 @@ def require_airflow() -> None:
     """Check that Airflow is installed.
 
     Raises:
-        Broken: `CAP-AIRFLOW` when it is not.
+        SystemFailureError: `CAP-AIRFLOW` when it is not.
     """
     if importlib.util.find_spec("airflow") is None:
-        raise Broken("CAP-AIRFLOW", "Airflow is not installed", "run `make setup`")
+        raise SystemFailureError("CAP-AIRFLOW", "Airflow is not installed", "run `make setup`")
 
 
 def require_folder(dags: Path) -> None:
     """Check that the folder of DAG files is there.
 
     Raises:
-        BadRequest: `CAP-DAGS` when it is not.
+        InvalidRequestError: `CAP-DAGS` when it is not.
     """
     if not dags.is_dir():
         hint = "give --dags a folder"
-        raise BadRequest("CAP-DAGS", f"there is no folder {dags}", hint, field="dags")
+        raise InvalidRequestError("CAP-DAGS", f"there is no folder {dags}", hint, field="dags")
 
 
 def whole_lake(lake: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from capstan.airflow.local import processes
 from capstan.airflow.local.home import Home, tail
 from capstan.airflow.local.processes import Process
-from capstan.errors import Broken
+from capstan.errors import SystemFailureError
 
 RESTARTS = 3
 """How often a component is begun again within `WITHIN` seconds, before the launcher gives up."""
@@ -66,7 +66,7 @@ class Component:
         """Start it, as the leader of a session; what it prints goes to its log.
 
         Raises:
-            Broken: `CAP-AIRFLOW` when the program cannot be started.
+            SystemFailureError: `CAP-AIRFLOW` when the program cannot be started.
         """
         try:
             with self.log.open("ab") as log:
@@ -81,7 +81,9 @@ class Component:
                 )
         except OSError as error:
             said = f"{self.name} cannot be started: {error}"
-            raise Broken("CAP-AIRFLOW", said, "run `make setup`, then the same again") from error
+            raise SystemFailureError(
+                "CAP-AIRFLOW", said, "run `make setup`, then the same again"
+            ) from error
         self._process = processes.find(self._running.pid)
 
     def has_ended(self) -> bool:
@@ -94,13 +96,14 @@ class Component:
         What it left of itself is ended first.
 
         Raises:
-            Broken: `CAP-AIRFLOW` when it ended too often; the message has the end of its log.
+            SystemFailureError: `CAP-AIRFLOW` when it ended too often; the message has the end of
+                its log.
         """
         code = self.reap()
         now = time.monotonic()
         self._ended = [moment for moment in self._ended if now - moment < WITHIN] + [now]
         if len(self._ended) > RESTARTS:
-            raise Broken(
+            raise SystemFailureError(
                 "CAP-AIRFLOW",
                 f"{self.name} ended {len(self._ended)} times in {WITHIN / 60:.0f} minutes, "
                 f"last with {code}:\n{tail(self.log)}",

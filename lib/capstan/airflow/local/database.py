@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from capstan.errors import BadRequest, Broken
+from capstan.errors import InvalidRequestError, SystemFailureError
 
 ROLE = "airflow"
 _MAKING_SECONDS = 120.0
@@ -55,7 +55,8 @@ class Postgres:
         """The command that runs the server in the foreground.
 
         Raises:
-            Broken: `CAP-DATABASE` when this is root, and there is no way to run as another user.
+            SystemFailureError: `CAP-DATABASE` when this is root, and there is no way to run as
+                another user.
         """
         settings = {
             "listen_addresses": "",
@@ -77,7 +78,7 @@ class Postgres:
         """Make the data where there is none yet; whether that was done.
 
         Raises:
-            Broken: `CAP-DATABASE` when it cannot be made.
+            SystemFailureError: `CAP-DATABASE` when it cannot be made.
         """
         if self.data.is_dir():
             return False
@@ -162,13 +163,13 @@ def embedded(folder: Path) -> Postgres:
     """The server whose data is, or will be, in `folder`; its socket's folder is a new one.
 
     Raises:
-        Broken: `CAP-DATABASE` when the wheel is not installed.
+        SystemFailureError: `CAP-DATABASE` when the wheel is not installed.
     """
     spec = importlib.util.find_spec("pgserver")
     places = list(spec.submodule_search_locations or ()) if spec else []
     programs = Path(places[0]) / "pginstall" / "bin" if places else Path()
     if not (programs / "postgres").is_file():
-        raise Broken(
+        raise SystemFailureError(
             "CAP-DATABASE",
             "PostgreSQL is not there: the package pgserver is missing",
             "run `make setup`, or name a database with --database",
@@ -182,11 +183,11 @@ def check_url(url: str) -> str:
     """A database that was named, as SQLAlchemy needs it.
 
     Raises:
-        BadRequest: `CAP-DATABASE` when it is not PostgreSQL.
+        InvalidRequestError: `CAP-DATABASE` when it is not PostgreSQL.
     """
     scheme, colon, rest = url.partition("://")
     if not colon or scheme.partition("+")[0] not in ("postgresql", "postgres"):
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-DATABASE",
             f"--database is {scheme!r}, not a PostgreSQL",
             "give postgresql://user:password@host:port/name; SQLite fails under a scheduler",
@@ -195,8 +196,8 @@ def check_url(url: str) -> str:
     return f"postgresql+psycopg2://{rest}"
 
 
-def _broken(reason: str, fields: Mapping[str, object] | None = None) -> Broken:
-    return Broken(
+def _broken(reason: str, fields: Mapping[str, object] | None = None) -> SystemFailureError:
+    return SystemFailureError(
         "CAP-DATABASE",
         f"PostgreSQL could not be started: {reason}",
         "run as an ordinary user, or name a database of yours with --database",

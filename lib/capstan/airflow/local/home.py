@@ -27,7 +27,7 @@ from pathlib import Path
 
 from capstan.airflow.local import processes
 from capstan.airflow.local.processes import Process
-from capstan.errors import Broken, Held
+from capstan.errors import RangeLockedError, SystemFailureError
 
 USER = "admin"
 _MARK = "CAPSTAN_LAUNCHED"
@@ -80,14 +80,14 @@ class Home:
         """Hold the home for this process: the folder is made, and no other launcher can have it.
 
         Raises:
-            Held: `CAP-LAUNCHER` when another launcher runs here.
-            Broken: `CAP-HOME` when the folder cannot be made or written.
+            RangeLockedError: `CAP-LAUNCHER` when another launcher runs here.
+            SystemFailureError: `CAP-HOME` when the folder cannot be made or written.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise Broken(
+            raise SystemFailureError(
                 "CAP-HOME",
                 f"{self.folder} cannot be written: {error.strerror or error}",
                 "give --home a folder that is yours",
@@ -104,7 +104,7 @@ class Home:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(descriptor, 100, 0).decode(errors="replace").strip() or "unknown"
-            raise Held(
+            raise RangeLockedError(
                 "CAP-LAUNCHER",
                 f"another launcher runs in {self.folder}: process {holder}",
                 "stop it, or give this one another --home and --port",

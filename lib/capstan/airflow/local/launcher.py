@@ -26,7 +26,7 @@ from capstan.airflow.local.components import AIRFLOW, Component, airflow_command
 from capstan.airflow.local.database import Postgres, check_url, embedded
 from capstan.airflow.local.home import USER, Home, tail, write_private
 from capstan.airflow.local.settings import POOL, Setup, apps_at_once, config_text, environment
-from capstan.errors import Broken
+from capstan.errors import SystemFailureError
 from capstan.spark.class_archive import archive_path
 from capstan.spark.java import find_java
 
@@ -89,10 +89,12 @@ class Launcher:
         """Launch, and return when it was asked to stop and nothing runs any more.
 
         Raises:
-            Held: `CAP-LAUNCHER` when another launcher runs in the same home.
-            BadRequest: `CAP-PORT`, `CAP-DATABASE` or `CAP-DAGS` when what is wanted cannot be.
-            Broken: `CAP-AIRFLOW`, `CAP-DATABASE`, `CAP-JAVA`, `CAP-HOME` or `CAP-SYSTEM` when
-                something does not start, or ended too often. Nothing is left running then either.
+            RangeLockedError: `CAP-LAUNCHER` when another launcher runs in the same home.
+            InvalidRequestError: `CAP-PORT`, `CAP-DATABASE` or `CAP-DAGS` when what is wanted cannot
+                be.
+            SystemFailureError: `CAP-AIRFLOW`, `CAP-DATABASE`, `CAP-JAVA`, `CAP-HOME` or
+                `CAP-SYSTEM` when something does not start, or ended too often. Nothing is left
+                running then either.
         """
         processes.require_proc()
         require_airflow()
@@ -175,7 +177,7 @@ class Launcher:
         done = Component("migrate", command, known, self._home, once=True)
         code = self._carry_out(done, _MIGRATE_SECONDS, "`airflow db migrate`")
         if code != 0:
-            raise Broken(
+            raise SystemFailureError(
                 "CAP-DATABASE",
                 f"`airflow db migrate` ended with {code}:\n{tail(done.log)}",
                 f"see {done.log}",
@@ -219,13 +221,13 @@ class Launcher:
 
         Raises:
             _Stopped: When the launcher was asked to stop.
-            Broken: `CAP-AIRFLOW` when it takes too long.
+            SystemFailureError: `CAP-AIRFLOW` when it takes too long.
         """
         end = time.monotonic() + seconds
         while not done():
             if time.monotonic() > end:
                 said = f":\n{tail(log)}" if log else ""
-                raise Broken(
+                raise SystemFailureError(
                     "CAP-AIRFLOW",
                     f"Airflow is not ready: {what} takes more than {seconds:.0f} s{said}",
                     f"logs are in {self._home.logs}",

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from capstan.errors import Broken
+from capstan.errors import SystemFailureError
 
 _PROC = Path("/proc")
 _ROUNDS = 10
@@ -49,10 +49,10 @@ def require_proc() -> None:
     """Check that this system tells of its processes.
 
     Raises:
-        Broken: `CAP-SYSTEM` when it does not.
+        SystemFailureError: `CAP-SYSTEM` when it does not.
     """
     if _status(os.getpid()) is None:
-        raise Broken(
+        raise SystemFailureError(
             "CAP-SYSTEM",
             "this system has no /proc, by which processes are found and ended",
             "start Airflow on Linux, or by its own commands",
@@ -118,7 +118,7 @@ def end(
         patience: For how many seconds they may go on after they were asked.
 
     Raises:
-        Broken: `CAP-SYSTEM` when some cannot be ended at all.
+        SystemFailureError: `CAP-SYSTEM` when some cannot be ended at all.
     """
     if ask is not None:
         for process in processes():
@@ -132,7 +132,7 @@ def end(
         if not left or wait_until(lambda: not list(processes()), 1.0):
             return
     named = ", ".join(str(process.pid) for process in processes())
-    raise Broken(
+    raise SystemFailureError(
         "CAP-SYSTEM",
         f"processes {named} were killed, and run on",
         "they wait for a device; end them by hand when it answers",

@@ -126,7 +126,7 @@ def environment(setup: Setup, given: Mapping[str, str] | None = None) -> dict[st
         given: The environment to begin with; by default that of this process.
 
     Raises:
-        Broken: `CAP-JAVA` when there is no Java for Spark.
+        SystemFailureError: `CAP-JAVA` when there is no Java for Spark.
     """
     kept = dict(os.environ if given is None else given)
     own = {f"AIRFLOW__{s}__{k}".upper() for s, keys in sections(setup).items() for k in keys}

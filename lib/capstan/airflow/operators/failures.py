@@ -21,10 +21,19 @@ from airflow.sdk.exceptions import (
     AirflowRescheduleException,
 )
 
-from capstan import error_translation as breakage
-from capstan.errors import AnswerIsNo, BadRequest, CapstanError, Held, NotComplete
+from capstan import error_translation
+from capstan.errors import (
+    CapstanError,
+    CheckFailedError,
+    IncompleteError,
+    InvalidRequestError,
+    RangeLockedError,
+)
 
-FINAL = frozenset(kind.exit_code for kind in (AnswerIsNo, BadRequest, NotComplete, Held))
+FINAL = frozenset(
+    kind.exit_code
+    for kind in (CheckFailedError, InvalidRequestError, IncompleteError, RangeLockedError)
+)
 """Exit codes that trying again does not change."""
 
 PASSING = frozenset({"CAP-CONFLICT"})
@@ -88,7 +97,9 @@ def say_last(context: Mapping[str, object]) -> None:
         line = str(error)
     else:
         line = str(
-            breakage.told(error) if isinstance(error, BaseException) else f"CAP-BROKEN: {error}"
+            error_translation.to_capstan_error(error)
+            if isinstance(error, BaseException)
+            else f"CAP-BROKEN: {error}"
         )
     _log.info("::endgroup::")
     _log.error(line)

@@ -9,8 +9,8 @@ from airflow.sdk import BaseSensorOperator, Context
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
 from capstan.airflow.operators.failures import as_task, say_last
-from capstan.airflow.settings import Setting
-from capstan.errors import NotComplete
+from capstan.airflow.settings import Settings
+from capstan.errors import IncompleteError
 
 _HINT = "see whether the stream is captured, then clear this task"
 Asked = Callable[[Context], Mapping[str, object]]
@@ -30,7 +30,7 @@ class FrontierSensor(BaseSensorOperator):
     def __init__(
         self,
         *,
-        setting: Setting,
+        setting: Settings,
         asked: Asked,
         poke_interval: timedelta = timedelta(minutes=1),
         timeout: timedelta = timedelta(days=7),
@@ -69,7 +69,7 @@ class FrontierSensor(BaseSensorOperator):
             plan = look(self._setting, asked)
             if plan is None:
                 problem = f"nothing of stream {asked.get('stream')} is on tape yet"
-                raise NotComplete("CAP-INCOMPLETE", problem, _HINT)
+                raise IncompleteError("CAP-INCOMPLETE", problem, _HINT)
             plan.require_complete()
 
     def poke(self, context: Context) -> bool:

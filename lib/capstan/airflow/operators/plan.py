@@ -16,8 +16,8 @@ from airflow.sdk.exceptions import DownstreamTasksSkipped
 from capstan.airflow.markdown import plan_markdown
 from capstan.airflow.operators.failures import as_task
 from capstan.airflow.operators.submit import CapstanSubmitOperator
-from capstan.airflow.settings import Setting
-from capstan.errors import NotComplete
+from capstan.airflow.settings import Settings
+from capstan.errors import IncompleteError
 
 if TYPE_CHECKING:
     from capstan.replay.preview import Preview
@@ -48,7 +48,7 @@ class PlanReplayOperator(CapstanSubmitOperator):
     def __init__(
         self,
         *,
-        setting: Setting,
+        setting: Settings,
         asked: Asked,
         wait: timedelta = timedelta(minutes=1),
         **rest: object,
@@ -115,7 +115,7 @@ class PlanReplayOperator(CapstanSubmitOperator):
     def _require_complete(self, context: Context, found: Preview, *, wait: bool) -> None:
         try:
             found.plan.require_complete()
-        except NotComplete as error:
+        except IncompleteError as error:
             if wait:
                 self._wait_for_more(context, error.message)
             raise

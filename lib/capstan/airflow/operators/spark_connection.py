@@ -9,7 +9,7 @@ import re
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 _MASTER = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|yarn|(spark|k8s)://.+")
 
@@ -18,8 +18,8 @@ def spark_master(name: str) -> str:
     """The Spark master that connection `name` says.
 
     Raises:
-        BadRequest: `CAP-CONNECTION` when there is none, it cannot be read, or names no master that
-            an app in client mode can have.
+        InvalidRequestError: `CAP-CONNECTION` when there is none, it cannot be read, or names no
+            master that an app in client mode can have.
     """
     connection = _read(name)
     master = _master(connection)
@@ -64,8 +64,8 @@ def _master(connection: Connection) -> str:
     return f"{master}:{connection.port}" if connection.port else master
 
 
-def _error(name: str, problem: str) -> BadRequest:
-    return BadRequest(
+def _error(name: str, problem: str) -> InvalidRequestError:
+    return InvalidRequestError(
         "CAP-CONNECTION",
         f"connection {name} {problem}",
         f"""set AIRFLOW_CONN_{name.upper()}='{{"conn_type": "spark", "host": "local[*]"}}', or """

@@ -24,8 +24,8 @@ from capstan.airflow.operators.failures import (
 from capstan.airflow.operators.spark_connection import spark_master
 from capstan.airflow.operators.spark_operator import SparkSubmitOperator
 from capstan.airflow.operators.telemetry import tell_stream
-from capstan.airflow.settings import Setting
-from capstan.errors import BadRequest, NotComplete
+from capstan.airflow.settings import Settings
+from capstan.errors import IncompleteError, InvalidRequestError
 from capstan.spark.owner_watch import VARIABLE, name_owner
 from capstan.spark.submit_options import submission
 
@@ -62,7 +62,7 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         self,
         *,
         app: str,
-        setting: Setting,
+        setting: Settings,
         request: Mapping[str, object] | XComArg | str,
         records: int | XComArg | str | None = None,
         told: Told = dict,
@@ -167,9 +167,11 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         try:
             found = json.loads(asked) if isinstance(asked, str) else asked
         except ValueError as error:
-            raise BadRequest("CAP-REQUEST", f"the request is not JSON: {error}", _OBJECT) from error
+            raise InvalidRequestError(
+                "CAP-REQUEST", f"the request is not JSON: {error}", _OBJECT
+            ) from error
         if not isinstance(found, Mapping):
-            raise BadRequest("CAP-REQUEST", "the request is not a JSON object", _OBJECT)
+            raise InvalidRequestError("CAP-REQUEST", "the request is not a JSON object", _OBJECT)
         return found
 
     def _prepare(self, folder: TryFolder) -> None:
@@ -203,7 +205,7 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         self._answer = answer
         self._say(answer)
         context["ti"].xcom_push(key="return_value", value=answer)
-        if code == NotComplete.exit_code:
+        if code == IncompleteError.exit_code:
             self._wait_for_more(context, answer.get("message"))
         raise failure(code, answer) from None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk.configuration import conf
 from airflow.sdk.observability import stats
 
-from capstan.airflow.settings import Setting
+from capstan.airflow.settings import Settings
 from capstan.core.config import check_name
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def tell_stream(setting: Setting, stream: object) -> None:
+def tell_stream(setting: Settings, stream: object) -> None:
     """Tell how far a stream is and what came of its runs, if anybody listens.
 
     The samples are those of `capstan metrics`. What goes wrong with it is logged, and no more.

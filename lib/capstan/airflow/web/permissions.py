@@ -17,8 +17,8 @@ from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.models.dag import DagModel
 
-from capstan.core.config import Declarations, Replay, check_name
-from capstan.errors import BadRequest
+from capstan.core.config import ProjectConfig, Replay, check_name
+from capstan.errors import InvalidRequestError
 from capstan.reporting.run_view import RunView
 
 REPLAY_DAG = "capstan_replay"
@@ -38,7 +38,7 @@ def replay_dag(replay: Replay) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Permissions:
     """What one user may see, as Airflow's auth manager has it.
 
     Attributes:
@@ -65,14 +65,14 @@ class Sight:
         seen = _readable({dag for dags in needed.values() for dag in dags}, self.user)
         return [replay for replay in listed if needed[replay.name] <= seen]
 
-    def declared(self, declarations: Declarations) -> Declarations:
+    def declared(self, declarations: ProjectConfig) -> ProjectConfig:
         """Of what is declared that which the user may see: all but other streams and replays."""
         seen = self.streams(declarations.streams)
         replays = {each.name: each for each in self.replays(declarations.replays.values())}
         streams = {name: each for name, each in declarations.streams.items() if name in seen}
         return replace(declarations, streams=streams, replays=replays)
 
-    def runs(self, runs: Iterable[RunView], declarations: Declarations) -> list[RunView]:
+    def runs(self, runs: Iterable[RunView], declarations: ProjectConfig) -> list[RunView]:
         """Those of the runs that the user may see, in their order."""
         needed = {
             run.run: {capture_dag(run.stream), _run_dag(run, declarations)}
@@ -99,7 +99,7 @@ class Sight:
         )
 
 
-def _run_dag(run: RunView, declarations: Declarations) -> str:
+def _run_dag(run: RunView, declarations: ProjectConfig) -> str:
     name = run.request.get("replay")
     replay = declarations.replays.get(name) if isinstance(name, str) else None
     return REPLAY_DAG if replay is None else replay_dag(replay)
@@ -109,7 +109,7 @@ def _is_name(stream: str) -> bool:
     """Whether a name out of a ledger may name a stream: nothing else is asked about."""
     try:
         check_name("stream", stream)
-    except BadRequest:
+    except InvalidRequestError:
         return False
     return True
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import Thread
 
-from capstan.airflow.settings import Setting
+from capstan.airflow.settings import Settings
 from capstan.errors import CapstanError
 from capstan.reporting.coverage_view import view_coverages
 from capstan.reporting.run_view import list_runs
@@ -18,7 +18,7 @@ from capstan.reporting.stream_view import stream_names, view_streams
 from capstan.storage.lake import Lake
 
 
-def read_ahead(setting: Callable[[], Setting]) -> Thread:
+def read_ahead(setting: Callable[[], Settings]) -> Thread:
     """Begin to read, in a thread of its own, what the overview of a lake is made of.
 
     It stays in memory, whoever asks for it meanwhile waits for what is being read, and nothing of
@@ -35,7 +35,7 @@ def read_ahead(setting: Callable[[], Setting]) -> Thread:
     return thread
 
 
-def _read(setting: Setting) -> None:
+def _read(setting: Settings) -> None:
     lake, declared = Lake.at(setting.lake), setting.declarations
     try:
         lake.require()

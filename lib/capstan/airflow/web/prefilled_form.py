@@ -14,7 +14,7 @@ from airflow.sdk import Param
 
 from capstan.airflow.dags.form import replay_form
 from capstan.airflow.lake_queries import OWN_FIELDS, foresee, resolve
-from capstan.airflow.settings import Setting
+from capstan.airflow.settings import Settings
 
 _LONGEST = 2_000
 # Anything else stays text, which a request refuses.
@@ -43,7 +43,7 @@ class Field:
     options: tuple[tuple[str, str], ...]
 
 
-def fields_of(setting: Setting, given: Mapping[str, Sequence[str]]) -> list[Field]:
+def fields_of(setting: Settings, given: Mapping[str, Sequence[str]]) -> list[Field]:
     """The fields of the form, filled in with what a query gives; what it has no field for is left.
 
     Args:
@@ -53,11 +53,11 @@ def fields_of(setting: Setting, given: Mapping[str, Sequence[str]]) -> list[Fiel
     return [_field(name, param, given.get(name)) for name, param in replay_form(setting).items()]
 
 
-def foreseen(setting: Setting, fields: Sequence[Field]) -> dict[str, object]:
+def foreseen(setting: Settings, fields: Sequence[Field]) -> dict[str, object]:
     """What the replay would do that stands in the form, as `capstan plan` has it.
 
     Raises:
-        BadRequest: The request cannot be meant.
+        InvalidRequestError: The request cannot be meant.
     """
     asked = {field.name: _meant(field) for field in fields if field.name not in OWN_FIELDS}
     return foresee(setting, resolve(setting, asked)).as_json()

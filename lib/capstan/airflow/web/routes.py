@@ -17,12 +17,12 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
 from capstan.airflow.dags.declaration_errors import mistakes
-from capstan.airflow.settings import Setting, read_setting
-from capstan.airflow.web.permissions import Sight, capture_dag, replay_dag
+from capstan.airflow.settings import Settings, read_setting
+from capstan.airflow.web.permissions import Permissions, capture_dag, replay_dag
 from capstan.airflow.web.prefilled_form import disclosed, fields_of, foreseen
 from capstan.airflow.web.security import guard, refuse
 from capstan.core.config import check_name
-from capstan.errors import BadRequest, CapstanError
+from capstan.errors import CapstanError, InvalidRequestError
 from capstan.replay.planning.plan import target_path
 from capstan.reporting.commit_history import view_course
 from capstan.reporting.coverage_view import require_tape, view_coverage, view_coverages
@@ -38,7 +38,7 @@ from capstan.reporting.stream_view import (
 )
 from capstan.reporting.svg_plots import KINDS
 from capstan.reporting.table_view import view_tables
-from capstan.storage import table_cache as opened
+from capstan.storage import table_cache
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 
@@ -51,7 +51,7 @@ router = APIRouter()
 
 def make_app() -> FastAPI:
     """The application: no route of it answers anybody who is not logged in."""
-    opened.keep()
+    table_cache.enable()
     app = FastAPI(
         docs_url=None,
         redoc_url=None,
@@ -63,18 +63,18 @@ def make_app() -> FastAPI:
     return app
 
 
-def setting() -> Setting:
+def setting() -> Settings:
     """Where Capstan works; read at each request, as the declaration file may change."""
     folder = Path(conf.get_mandatory_value("core", "dags_folder"))
     return read_setting(folder / "any.py")
 
 
-def _sight(user: Annotated[BaseUser, Depends(get_user)]) -> Sight:
-    return Sight(user)
+def _sight(user: Annotated[BaseUser, Depends(get_user)]) -> Permissions:
+    return Permissions(user)
 
 
-Where = Annotated[Setting, Depends(setting)]
-Who = Annotated[Sight, Depends(_sight)]
+Where = Annotated[Settings, Depends(setting)]
+Who = Annotated[Permissions, Depends(_sight)]
 
 
 def _page(
@@ -129,7 +129,7 @@ def stream(request: Request, name: str, where: Where, who: Who) -> Response:
         raise refuse()
     lake, declared = Lake.at(where.lake), where.declarations
     if name not in stream_names(lake, declared):
-        raise BadRequest("CAP-STREAM", f"there is no stream {name}", "see the overview")
+        raise InvalidRequestError("CAP-STREAM", f"there is no stream {name}", "see the overview")
     view = view_stream(lake, declared, name)
     coordinates = view.coordinates if isinstance(view, StreamView) else ()
     return _page(
@@ -283,26 +283,26 @@ def other(rest: str) -> Response:
     return Response(static(rest), media_type=STATIC[rest], headers=headers)
 
 
-def _runs(lake: Lake, who: Sight, where: Setting, **equal: object) -> list[RunView]:
+def _runs(lake: Lake, who: Permissions, where: Settings, **equal: object) -> list[RunView]:
     """The runs that the user may see, the newest first."""
     return who.runs(list_runs(lake, **equal), where.declarations)
 
 
-def _seen_runs(lake: Lake, who: Sight, where: Setting) -> set[str]:
+def _seen_runs(lake: Lake, who: Permissions, where: Settings) -> set[str]:
     """Names of runs that the user may see; one that only holds a range yet is its stream's."""
     listed = list_runs(lake)
     known = {each.run for each in listed}
-    holding = [each for each in claims.alive(lake) if each.run not in known]
+    holding = [each for each in claims.active(lake) if each.run not in known]
     streams = who.streams({each.stream for each in holding})
     seen = {each.run for each in who.runs(listed, where.declarations)}
     return seen | {each.run for each in holding if each.stream in streams}
 
 
-def _run(lake: Lake, who: Sight, where: Setting, name: str) -> RunView:
+def _run(lake: Lake, who: Permissions, where: Settings, name: str) -> RunView:
     found = view_run(lake, name)
     if not who.runs([found], where.declarations):
         # As if it were not there: names of runs are those of tables.
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-RUN", f"there is no run {name[:80]!r}", "see `capstan runs`", run=name
         )
     return found

@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse, Response
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from capstan.errors import BadRequest, CapstanError
+from capstan.errors import CapstanError, InvalidRequestError
 from capstan.reporting.html import render
 
 HEADERS = {
@@ -83,7 +83,9 @@ def _invalid(request: Request, error: Exception) -> Response:
 
 def _failed(request: Request, error: Exception) -> Response:
     assert isinstance(error, CapstanError)
-    status = 404 if error.code in _UNKNOWN else 400 if isinstance(error, BadRequest) else 500
+    status = (
+        404 if error.code in _UNKNOWN else 400 if isinstance(error, InvalidRequestError) else 500
+    )
     return _page(request, 503 if error.code == "CAP-LAKE" else status, error.told())
 
 

@@ -12,7 +12,7 @@ from capstan.cli.options import AsOf, Since, Until, Workers, names
 from capstan.cli.output import cell
 from capstan.cli.progress import Work
 from capstan.cli.tables import finding_table
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.reporting.summaries import audit_text, checks_text
 
 if TYPE_CHECKING:
@@ -52,15 +52,15 @@ def audit(
     if against is None:
         given = (worker_column, time_column, columns, as_of, workers, since, until)
         if any(each is not None for each in given):
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-AUDIT-RUN",
                 "the audit of a run takes no option but --version: the run says the rest",
                 "to audit any table: capstan audit STREAM --against TABLE",
             )
         return _audit_run(shell, what, version)
-    from capstan.replay.standalone_audit import Against, audit_against, plan_against
+    from capstan.replay.standalone_audit import TableAudit, audit_against, plan_against
 
-    asked = Against(
+    asked = TableAudit(
         stream=what,
         table=against,
         workers=names(workers, "--workers"),

@@ -13,7 +13,7 @@ from capstan.cli.context import shell_of
 from capstan.cli.options import AsOf, Since, Until
 from capstan.cli.output import cell, facts, table
 from capstan.cli.progress import Work
-from capstan.errors import AnswerIsNo, BadRequest
+from capstan.errors import CheckFailedError, InvalidRequestError
 
 if TYPE_CHECKING:
     from capstan.backfill.planner import Backfill
@@ -128,12 +128,17 @@ def _asked(context: typer.Context) -> Backfill:
     """The request of a command whose options are named like the request's fields.
 
     Raises:
-        BadRequest: `CAP-USAGE` for options that do not go together.
+        InvalidRequestError: `CAP-USAGE` for options that do not go together.
     """
-    from capstan.backfill.planner import Backfill, Order, What
+    from capstan.backfill.planner import Backfill, BackfillMode, Order
 
     given = context.params
-    flags = {What.GAPS: "gaps", What.STALE: "stale", What.FAILED: "failed", What.ALL: "everything"}
+    flags = {
+        BackfillMode.GAPS: "gaps",
+        BackfillMode.STALE: "stale",
+        BackfillMode.FAILED: "failed",
+        BackfillMode.ALL: "everything",
+    }
     chosen = [what for what, name in flags.items() if given[name]]
     problem = None
     if len(chosen) > 1:
@@ -141,13 +146,13 @@ def _asked(context: typer.Context) -> Backfill:
     elif given["order"] not in list(Order):
         problem = f"there is no order {given['order'][:80]!r}"
     if problem is not None:
-        raise BadRequest("CAP-USAGE", problem, "see `capstan backfill --help`")
+        raise InvalidRequestError("CAP-USAGE", problem, "see `capstan backfill --help`")
     own = {name: given[name] for name in Backfill.__dataclass_fields__ if name in given}
-    what = chosen[0] if chosen else What.GAPS
+    what = chosen[0] if chosen else BackfillMode.GAPS
     return Backfill(**{**own, "what": what, "order": Order(given["order"])})
 
 
-def _refusal(found: Survey, asked: Backfill) -> AnswerIsNo | None:
+def _refusal(found: Survey, asked: Backfill) -> CheckFailedError | None:
     """The error of a replay with gaps or stale intervals; None without any."""
     counts = found.counts
     missing, stale = counts["gap"] + counts["changed"] + counts["failed"], counts["stale"]
@@ -162,7 +167,7 @@ def _refusal(found: Survey, asked: Backfill) -> AnswerIsNo | None:
     given = {"every": asked.every, "since": asked.since, "until": asked.until}
     for name, value in given.items():
         words += [] if value is None else [f"--{name}", value]
-    return AnswerIsNo(
+    return CheckFailedError(
         "CAP-GAPS",
         f"replay {asked.replay}: of {len(found.intervals)} intervals {', '.join(said)}",
         f"`{shlex.join(words)}` fills them; --dry-run shows with what",

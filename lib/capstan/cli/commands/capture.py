@@ -15,7 +15,7 @@ from capstan.cli.progress import Work
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from capstan.capture.run import Captured
+    from capstan.capture.run import CaptureResult
     from capstan.capture.source_reconciliation import Compared
     from capstan.verify import Verification
 
@@ -49,7 +49,7 @@ def capture(
     return 0
 
 
-def captured_lines(captured: Captured) -> list[str]:
+def captured_lines(captured: CaptureResult) -> list[str]:
     """A capture as people read it."""
     if not captured.batches:
         first = f"{captured.stream}: nothing new; the tape is at commit {captured.cut}"

@@ -15,7 +15,7 @@ from capstan.cli.output import table
 from capstan.core.protocol import check as judge
 from capstan.core.protocol import transcript_minimum
 from capstan.core.times import Coordinate, Kind, TimeType
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.interop.timely import (
     Encoding,
     Frames,
@@ -107,7 +107,7 @@ def _tails(streams: Sequence[dict[str, object]]) -> Iterator[str]:
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
     for path in paths:
         if not path.exists():
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-FILE",
                 f"{path} cannot be judged: there is no such file",
                 "name .jsonl or .bin files, or folders that hold some",
@@ -177,12 +177,12 @@ def minimum_of(text: str) -> object:
     """The value of `--minimum`.
 
     Raises:
-        BadRequest: `CAP-TIME`, it is no JSON.
+        InvalidRequestError: `CAP-TIME`, it is no JSON.
     """
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-TIME",
             f"--minimum is not JSON: {error}",
             "give an integer, or for nested times a list of integers",

@@ -13,7 +13,7 @@ from capstan.cli.context import Shell, shell_of
 from capstan.cli.options import AsOf, Stream, Workers, names
 from capstan.cli.output import table
 from capstan.cli.progress import Work, import_work
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.reporting.formatting import size
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def format_of(text: str | None) -> Format:
     """The format of that name.
 
     Raises:
-        BadRequest: `CAP-FORMAT-NAME`.
+        InvalidRequestError: `CAP-FORMAT-NAME`.
     """
     from capstan.interop.transfer.recording_format import Format
 
@@ -162,7 +162,7 @@ def format_of(text: str | None) -> Format:
         return Format(text or "")
     except ValueError as error:
         said = f"there is no format {text[:80]!r}" if text else "files need a format"
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-FORMAT-NAME",
             said,
             f"give --format {' or '.join(Format)}",

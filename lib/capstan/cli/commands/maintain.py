@@ -10,7 +10,7 @@ from capstan.cli.context import shell_of
 from capstan.cli.options import Stream
 from capstan.cli.output import table
 from capstan.cli.progress import Work
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,7 +36,7 @@ def maintain(
 
     shell = shell_of(context)
     if (stream is None) == (not every):
-        raise BadRequest("CAP-USAGE", "give a stream, or --all", "see `capstan streams`")
+        raise InvalidRequestError("CAP-USAGE", "give a stream, or --all", "see `capstan streams`")
     shell.lake.require()
     streams = shell.lake.streams() if stream is None else [stream]
     require_streams(shell.lake, streams)

@@ -17,14 +17,14 @@ from capstan.cli.plan_tables import difference_tables, plan_tables
 from capstan.cli.progress import Work, replay_work, rollback_work
 from capstan.cli.tables import certificate_facts
 from capstan.core.config import Mode
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from capstan.core.config import Declarations
+    from capstan.core.config import ProjectConfig
     from capstan.replay.planning.request import Request
-    from capstan.replay.run import Outcome
+    from capstan.replay.run import ReplayResult
 
 Peers = Annotated[
     int | None, typer.Option(help="Replay workers; one per chosen worker by default.")
@@ -189,7 +189,7 @@ def _recapture(context: typer.Context, shell: Shell) -> int:
     for parameter in context.command.params:
         name = parameter.name or ""
         if name not in _RECAPTURED and context.params.get(name) != parameter.default:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-USAGE",
                 f"{parameter.opts[0]} does not go with --into-stream",
                 "a re-capture records all complete times of the chosen workers, as they are",
@@ -218,7 +218,7 @@ def _recapture(context: typer.Context, shell: Shell) -> int:
 
 
 def _request(
-    context: typer.Context, declarations: Declarations, other: Mapping[str, object] | None = None
+    context: typer.Context, declarations: ProjectConfig, other: Mapping[str, object] | None = None
 ) -> Request:
     """The request of a command whose parameters are named like the request's fields.
 
@@ -239,11 +239,11 @@ def _request(
     return Request(**fields)
 
 
-def _answer(shell: Shell, outcome: Outcome) -> None:
+def _answer(shell: Shell, outcome: ReplayResult) -> None:
     shell.output.answer(outcome.as_json(), *_told(outcome))
 
 
-def _told(outcome: Outcome) -> tuple[RenderableType, ...]:
+def _told(outcome: ReplayResult) -> tuple[RenderableType, ...]:
     """An outcome as people see it."""
     value = outcome.as_json()
     run = value["run"]
@@ -335,7 +335,7 @@ def unlock(context: typer.Context, run: Run) -> int:
     shell = shell_of(context)
     shell.lake.require()
     attempt = 0
-    if any(claim.run == run for claim in claims.alive(shell.lake)):
+    if any(claim.run == run for claim in claims.active(shell.lake)):
         from capstan.replay.run import unlock as carry_out
 
         attempt = carry_out(shell.lake, run)

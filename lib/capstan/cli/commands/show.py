@@ -14,10 +14,10 @@ from capstan.cli.output import facts, table
 
 def streams(context: typer.Context) -> int:
     """List the streams: those on tape, and those that are declared and not captured yet."""
-    from capstan.reporting import listings as tables
+    from capstan.reporting import listings
 
     shell = shell_of(context)
-    rows = tables.stream_rows(shell.lake, shell.declarations())
+    rows = listings.stream_rows(shell.lake, shell.declarations())
     shell.output.answer(
         {"lake": shell.lake.root, "streams": rows},
         table(
@@ -43,10 +43,10 @@ def streams(context: typer.Context) -> int:
 
 def show(context: typer.Context, stream: Stream, as_of: AsOf = None) -> int:
     """Show a tape: its workers with events, records, holdings and frontier; its late rows."""
-    from capstan.reporting import listings as tables
+    from capstan.reporting import listings
 
     shell = shell_of(context)
-    value = tables.tape_facts(shell.lake, stream, as_of)
+    value = listings.tape_facts(shell.lake, stream, as_of)
     workers, late, verified = value["workers"], value["late"], value["verified"]
     assert isinstance(workers, list)
     shell.output.answer(
@@ -100,10 +100,10 @@ def runs(
     limit: Annotated[int, typer.Option(min=0, help="At most this many; 0 for all.")] = 20,
 ) -> int:
     """List what was done, the newest first: runs, their state and what they played."""
-    from capstan.reporting import listings as tables
+    from capstan.reporting import listings
 
     shell = shell_of(context)
-    found = tables.run_rows(shell.lake, shell.declarations(), target, stream)
+    found = listings.run_rows(shell.lake, shell.declarations(), target, stream)
     shown = found[:limit] if limit else found
     columns = (
         "run", "stream", "target", "state", "attempts", "records", "since", "until", "version",

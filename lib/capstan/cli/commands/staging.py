@@ -10,7 +10,7 @@ import typer
 from capstan.cli.context import shell_of
 from capstan.cli.output import table
 from capstan.core.config import format_duration, parse_duration
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from capstan.replay.execution.staging import Staged
@@ -65,4 +65,4 @@ def _length(text: str) -> timedelta:
     try:
         return parse_duration(text)
     except ValueError as error:
-        raise BadRequest("CAP-USAGE", f"--keep: {error}", "such as '30 days'") from None
+        raise InvalidRequestError("CAP-USAGE", f"--keep: {error}", "such as '30 days'") from None

@@ -10,7 +10,7 @@ from capstan.cli.commands.explain import known
 from capstan.cli.context import Shell, shell_of
 from capstan.cli.output import table
 from capstan.cli.progress import Work
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from capstan.replay.planning.snapshot_catalog import Taken
@@ -48,7 +48,7 @@ def state(
     shell.lake.require()
     known(shell.declarations().pipelines).get(name)
     if (action, peers) != (None, None) and (action != "rescale" or peers is None):
-        raise BadRequest("CAP-USAGE", f"not a thing to do with state: {action}", _USAGE)
+        raise InvalidRequestError("CAP-USAGE", f"not a thing to do with state: {action}", _USAGE)
     found = list_taken(shell.lake, name)
     if into:
         paths = {_path(shell, table) for table in into}
@@ -73,14 +73,14 @@ def state(
 def _rescale(shell: Shell, name: str, found: list[Taken], peers: int, *, named: bool) -> int:
     newest = {each.history.last.target: each for each in found if each.standing}
     if not newest:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-STATE",
             f"pipeline {name} has no snapshot that a run could go on from",
             "follow it first: capstan replay STREAM --pipeline PIPELINE --follow NAME",
             pipeline=name,
         )
     if len(newest) > 1 and not named:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-STATE",
             f"pipeline {name} is followed into {len(newest)} tables: {', '.join(sorted(newest))}",
             "say with --into TABLE for which its state is to be rescaled; again for more",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from capstan.core.config.durations import format_duration, parse_duration, parse_instant
-from capstan.core.config.loader import Declarations, default_path, load, load_sound
+from capstan.core.config.loader import ProjectConfig, default_path, load_config, load_sound
 from capstan.core.config.models import (
     MOST_WORKERS,
     ByColumn,
@@ -37,11 +37,11 @@ __all__ = [
     "ByKey",
     "ByPartition",
     "Check",
-    "Declarations",
     "EpochTime",
     "EventTime",
     "LatePolicy",
     "Mode",
+    "ProjectConfig",
     "Range",
     "Registry",
     "Replay",
@@ -57,7 +57,7 @@ __all__ = [
     "default_path",
     "format_duration",
     "is_name",
-    "load",
+    "load_config",
     "load_sound",
     "parse_duration",
     "parse_instant",

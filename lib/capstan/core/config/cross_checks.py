@@ -10,7 +10,7 @@ from capstan.core.config.models import ByColumn, EventTime, Mode, Replay, Stream
 from capstan.core.config.names import did_you_mean, one_of
 from capstan.core.config.registry import Registry
 from capstan.core.config.transforms import Transform
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 Problem = tuple[str, str]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -35,7 +35,7 @@ def check_replay(
     if replay.transform is not None:
         try:
             transform = registry.get(replay.transform)
-        except BadRequest as error:
+        except InvalidRequestError as error:
             return "transform", f"{error.message}; {error.hint}"
     return (
         _pipeline(replay, pipelines)

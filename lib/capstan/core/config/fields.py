@@ -18,7 +18,7 @@ from pydantic_core import ArgsKwargs, PydanticCustomError
 
 from capstan.core.config.durations import parse_duration, parse_instant
 from capstan.core.config.names import check_column, check_name, check_target, did_you_mean, one_of
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 CONFIG = ConfigDict(extra="forbid")
 
@@ -66,7 +66,7 @@ def _checked(check: Callable[[str], str]) -> Callable[[str], str]:
     def validate(text: str) -> str:
         try:
             return check(text)
-        except BadRequest as error:
+        except InvalidRequestError as error:
             raise ValueError(f"{error.message}; {error.hint}") from None
 
     return validate

@@ -20,7 +20,7 @@ from capstan.core.config.row_checks import twice
 from capstan.core.config.transforms import Transform
 from capstan.core.config.validation import read_declared
 from capstan.core.config.yaml_document import Document, Place, read_document
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 Model = TypeVar("Model")
 
@@ -46,11 +46,11 @@ class Mistake:
     """
 
     place: Place
-    error: BadRequest
+    error: InvalidRequestError
 
 
 @dataclass(frozen=True, slots=True)
-class Declarations:
+class ProjectConfig:
     """What one declaration file declares, by name.
 
     Attributes:
@@ -82,7 +82,7 @@ class Declarations:
         """The stream declared as `name`.
 
         Raises:
-            BadRequest: `CAP-STREAM` when there is none; the hint lists those there are.
+            InvalidRequestError: `CAP-STREAM` when there is none; the hint lists those there are.
         """
         return self._named("stream", "CAP-STREAM", self.streams, name)
 
@@ -90,7 +90,7 @@ class Declarations:
         """The replay declared as `name`.
 
         Raises:
-            BadRequest: `CAP-REPLAY` when there is none; the hint lists those there are.
+            InvalidRequestError: `CAP-REPLAY` when there is none; the hint lists those there are.
         """
         return self._named("replay", "CAP-REPLAY", self.replays, name)
 
@@ -98,7 +98,7 @@ class Declarations:
         """Check that the file could be read at all.
 
         Raises:
-            BadRequest: `CAP-DECLARE`.
+            InvalidRequestError: `CAP-DECLARE`.
         """
         for mistake in self.mistakes:
             if not mistake.place:
@@ -112,7 +112,7 @@ class Declarations:
             name: The name; None is any of the section.
 
         Raises:
-            BadRequest: `CAP-DECLARE`, what is wrong with it.
+            InvalidRequestError: `CAP-DECLARE`, what is wrong with it.
         """
         for mistake in self.mistakes:
             wrong = mistake.place[:2]
@@ -124,7 +124,7 @@ class Declarations:
         if found is not None:
             return found
         self.require_sound(f"{kind}s", name)
-        raise BadRequest(
+        raise InvalidRequestError(
             code,
             f"no {kind} is declared as {name[:80]!r}{did_you_mean(name, known)}",
             f"{self.path} declares: {one_of(sorted(known))}",
@@ -149,7 +149,7 @@ def default_path() -> Path:
     return project if project.is_file() else here
 
 
-def load(path: Path, *, lake: str) -> Declarations:
+def load_config(path: Path, *, lake: str) -> ProjectConfig:
     """Read a declaration file, and check it whole.
 
     Args:
@@ -157,7 +157,7 @@ def load(path: Path, *, lake: str) -> Declarations:
         lake: What `{lake}` stands for in paths and in options of sources.
 
     Raises:
-        BadRequest: `CAP-DECLARE` with file, line and key path, and what is allowed there.
+        InvalidRequestError: `CAP-DECLARE` with file, line and key path, and what is allowed there.
     """
     declared = load_sound(path, lake=lake)
     for mistake in declared.mistakes:
@@ -165,7 +165,7 @@ def load(path: Path, *, lake: str) -> Declarations:
     return declared
 
 
-def load_sound(path: Path, *, lake: str) -> Declarations:
+def load_sound(path: Path, *, lake: str) -> ProjectConfig:
     """Read what is right in a declaration file, and tell what is not.
 
     Args:
@@ -175,7 +175,7 @@ def load_sound(path: Path, *, lake: str) -> Declarations:
     reading = _Reading(path)
     sections = reading.sections()
     reading.fill_in(sections, lake)
-    declared = Declarations(
+    declared = ProjectConfig(
         path,
         reading.models("streams", sections, Stream),
         reading.models("transforms", sections, Transform),
@@ -204,7 +204,7 @@ class _Reading:
         """Read a part of the file; where that is wrong, it is taken from `among` by its name."""
         try:
             yield
-        except BadRequest as error:
+        except InvalidRequestError as error:
             self.mistakes.append(Mistake(place, error))
             if among is not None:
                 among.pop(place[-1], None)
@@ -281,11 +281,11 @@ def _reference(document: Document, name: str, value: object) -> str:
 def _check_name(document: Document, place: tuple[str, str], name: str) -> None:
     try:
         check_name(_KINDS[place[0]], name)
-    except BadRequest as error:
+    except InvalidRequestError as error:
         raise document.error(place, error.message, f"a name is {NAME_RULE}") from None
 
 
-def _check_replay(document: Document, name: str, replay: Replay, declared: Declarations) -> None:
+def _check_replay(document: Document, name: str, replay: Replay, declared: ProjectConfig) -> None:
     problem = check_replay(replay, declared.streams, declared.registry, declared.pipelines)
     if problem is not None:
         field, what = problem

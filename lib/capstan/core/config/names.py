@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -30,11 +30,11 @@ def check_name(kind: str, name: str) -> str:
         name: The text to check.
 
     Raises:
-        BadRequest: `CAP-NAME` when it is anything but `[a-z][a-z0-9_]{0,63}`.
+        InvalidRequestError: `CAP-NAME` when it is anything but `[a-z][a-z0-9_]{0,63}`.
     """
     if is_name(name):
         return name
-    raise BadRequest(
+    raise InvalidRequestError(
         "CAP-NAME",
         f"{_shown(name)} cannot name a {kind}",
         f"a name is {NAME_RULE}",
@@ -52,11 +52,11 @@ def check_column(name: str) -> str:
     """Return `name` when it may name a column.
 
     Raises:
-        BadRequest: `CAP-NAME` when it is anything else.
+        InvalidRequestError: `CAP-NAME` when it is anything else.
     """
     if _COLUMN.fullmatch(name):
         return name
-    raise BadRequest(
+    raise InvalidRequestError(
         "CAP-NAME",
         f"{_shown(name)} cannot name a column",
         f"a column's name is {COLUMN_RULE}",
@@ -72,15 +72,15 @@ def check_target(text: str) -> str:
     A table has one path: two that differ are of two tables.
 
     Raises:
-        BadRequest: `CAP-NAME` when it is neither, could step out of the folder it names, or says
-            in a roundabout way what a shorter path says.
+        InvalidRequestError: `CAP-NAME` when it is neither, could step out of the folder it names,
+            or says in a roundabout way what a shorter path says.
     """
     if "/" not in text:
         return check_name("table", text)
     problem = _path_problem(text)
     if problem is None:
         return text.rstrip("/")
-    raise BadRequest(
+    raise InvalidRequestError(
         "CAP-NAME",
         f"{_shown(text)} cannot be a target: {problem}",
         f"give a table's name ({NAME_RULE}), or a path such as /data/march or s3a://bucket/march",

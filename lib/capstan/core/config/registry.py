@@ -9,7 +9,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 from capstan.core.config.names import did_you_mean, one_of
 from capstan.core.config.transforms import Transform, TransformFunction, register
 from capstan.core.config.validation import read_model
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 Function = TypeVar("Function", bound=TransformFunction)
 
@@ -47,10 +47,11 @@ class ByName(Generic[Named]):
         """Register `value`; the same one again changes nothing.
 
         Raises:
-            BadRequest: `CAP-TRANSFORM`, or as the kind is called, when another has its name.
+            InvalidRequestError: `CAP-TRANSFORM`, or as the kind is called, when another has its
+                name.
         """
         if self._known.setdefault(value.name, value) != value:
-            raise BadRequest(
+            raise InvalidRequestError(
                 self._code,
                 f"there are two {self.kind}s named {value.name}",
                 "rename one of the two",
@@ -61,13 +62,13 @@ class ByName(Generic[Named]):
         """The value that `name` names.
 
         Raises:
-            BadRequest: `CAP-TRANSFORM`, or as the kind is called, when there is none; the hint
-                lists the known names.
+            InvalidRequestError: `CAP-TRANSFORM`, or as the kind is called, when there is none; the
+                hint lists the known names.
         """
         found = self._known.get(name)
         if found is not None:
             return found
-        raise BadRequest(
+        raise InvalidRequestError(
             self._code,
             f"no {self.kind} is registered as {name[:80]!r}{did_you_mean(name, self.names)}",
             f"known: {one_of(self.names)}",
@@ -101,7 +102,7 @@ class Registry(ByName[Transform]):
         The arguments are the fields of `Transform`; `grain` may be text such as `1 day`.
 
         Raises:
-            BadRequest: `CAP-TRANSFORM` when a setting is wrong or another has the name.
+            InvalidRequestError: `CAP-TRANSFORM` when a setting is wrong or another has the name.
         """
 
         def decorate(function: Function) -> Function:
@@ -131,7 +132,7 @@ def transforms(declared: Mapping[str, Transform]) -> Registry:
     """All transforms that a request may name: `declared` ones, and those registered in Python.
 
     Raises:
-        BadRequest: `CAP-TRANSFORM` when one name stands for two.
+        InvalidRequestError: `CAP-TRANSFORM` when one name stands for two.
     """
     registry = Registry(declared)
     for name in registered.names:

@@ -27,7 +27,7 @@ from capstan.core.config.fields import (
     name_of,
 )
 from capstan.core.config.sql_rules import normalised, problem_with_query
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 TOLERANCE = 1e-9
 """How far sums of floats may be apart by default: those of 4 million values of one sign are not."""
@@ -93,7 +93,7 @@ class Transform(Declared):
         """The function itself, or None for SQL.
 
         Raises:
-            BadRequest: `CAP-TRANSFORM` when it cannot be imported, or is not a function.
+            InvalidRequestError: `CAP-TRANSFORM` when it cannot be imported, or is not a function.
         """
         if self.function is None:
             return None
@@ -117,7 +117,7 @@ class Transform(Declared):
         modules does not.
 
         Raises:
-            BadRequest: `CAP-TRANSFORM` when the function or its source cannot be found.
+            InvalidRequestError: `CAP-TRANSFORM` when the function or its source cannot be found.
         """
         function = self.resolve()
         code: list[str] | str = normalised(self.sql or "")
@@ -135,8 +135,8 @@ class Transform(Declared):
         }
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
-    def _unusable(self, problem: str) -> BadRequest:
-        return BadRequest(
+    def _unusable(self, problem: str) -> InvalidRequestError:
+        return InvalidRequestError(
             "CAP-TRANSFORM",
             f"transform {self.name}: {self.function} {problem}",
             "name a function of an importable module as package.module:function",

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from capstan.core.config.names import did_you_mean
 from capstan.core.config.yaml_document import Document, Place
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 Model = TypeVar("Model")
 
@@ -29,7 +29,7 @@ def read_model(model: type[Model], fields: Mapping[str, object], code: str) -> M
     """Build `model` from `fields` given in Python.
 
     Raises:
-        BadRequest: `code`, naming the field and what is allowed.
+        InvalidRequestError: `code`, naming the field and what is allowed.
     """
     try:
         return TypeAdapter(model).validate_python(dict(fields))
@@ -38,15 +38,15 @@ def read_model(model: type[Model], fields: Mapping[str, object], code: str) -> M
         key = ".".join(str(part) for part in place)
         what = f"{model.__name__.lower()} {fields.get('name', '')}".strip()
         said = f"{what}: {key + ': ' if key else ''}{problem}"
-        raise BadRequest(code, said, "say it in the way that is named") from None
+        raise InvalidRequestError(code, said, "say it in the way that is named") from None
 
 
 def read_declared(model: type[Model], document: Document, place: Place, data: object) -> Model:
     """Build `model` from `data`, which `document` has at `place`.
 
     Raises:
-        BadRequest: `CAP-DECLARE`, naming file, line and key path, and what is allowed. Of several
-            errors the first in the file; the hint says how many more there are.
+        InvalidRequestError: `CAP-DECLARE`, naming file, line and key path, and what is allowed. Of
+            several errors the first in the file; the hint says how many more there are.
     """
     try:
         return TypeAdapter(model).validate_python(data)

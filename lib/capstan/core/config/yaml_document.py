@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 Place = tuple[str | int, ...]
 # What a YAML node becomes: text, None, list or dict, nested.
@@ -45,7 +45,7 @@ class Document:
             place = place[:-1]
         return self.lines.get(place, 1)
 
-    def error(self, place: Place, problem: str, hint: str = "") -> BadRequest:
+    def error(self, place: Place, problem: str, hint: str = "") -> InvalidRequestError:
         """The error for `problem` at `place`: names file, line and key path."""
         return _error(self.path, self.line(place), place, problem, hint)
 
@@ -54,14 +54,14 @@ def read_document(path: Path) -> Document:
     """Read a YAML file whose top is a mapping; an empty file is an empty mapping.
 
     Raises:
-        BadRequest: `CAP-DECLARE` when it cannot be read, is not YAML, has a key twice, uses an
-            alias, is nested too deeply, or its top is not a mapping.
+        InvalidRequestError: `CAP-DECLARE` when it cannot be read, is not YAML, has a key twice,
+            uses an alias, is nested too deeply, or its top is not a mapping.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-DECLARE",
             f"{path}: cannot be read: {reason}",
             "name the file with CAPSTAN_STREAMS, or run where dags/streams.yaml is",
@@ -116,7 +116,9 @@ def _plain(path: Path, node: yaml.Node, place: Place, lines: dict[Place, int]) -
     return found
 
 
-def _error(path: Path, line: int, place: Place, problem: str, hint: str) -> BadRequest:
+def _error(path: Path, line: int, place: Place, problem: str, hint: str) -> InvalidRequestError:
     key = ".".join(str(part) for part in place)
     where = f"{path}:{line}: {key}: " if key else f"{path}:{line}: "
-    return BadRequest("CAP-DECLARE", f"{where}{problem}", hint, file=str(path), line=line, key=key)
+    return InvalidRequestError(
+        "CAP-DECLARE", f"{where}{problem}", hint, file=str(path), line=line, key=key
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capstan.core.protocol.checker import Judge, judge_all
+from capstan.core.protocol.checker import StreamChecker, check_all
 from capstan.core.protocol.events import Event, Fault, Item, Messages, Progress
 from capstan.core.protocol.json_text import json_text
 from capstan.core.protocol.reference_checker import Verdict, check
@@ -13,15 +13,15 @@ __all__ = [
     "Event",
     "Fault",
     "Item",
-    "Judge",
     "Messages",
     "Progress",
     "Rule",
+    "StreamChecker",
     "Verdict",
     "Violation",
     "check",
+    "check_all",
     "json_text",
-    "judge_all",
     "read_transcript",
     "transcript_line",
     "transcript_minimum",

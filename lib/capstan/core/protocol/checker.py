@@ -18,7 +18,7 @@ from capstan.core.times import Antichain, MutableAntichain, Time
 _PAIR: Final = 2
 
 
-class Judge:
+class StreamChecker:
     """Judges the events of one recording in order, holding only what is held.
 
     `progress` and `messages` judge one event each. Each either accepts it, changes what is held
@@ -170,7 +170,7 @@ class Judge:
         )
 
 
-def judge_all(judge: Judge, items: Iterable[Item]) -> Verdict:
+def check_all(judge: StreamChecker, items: Iterable[Item]) -> Verdict:
     """Judges events up to the first violation, and says what came of it."""
     for item in items:
         violation = judge.judge(item)

@@ -21,7 +21,7 @@ from capstan.core.protocol.events import Event, Fault, Item, Messages, Progress
 from capstan.core.protocol.json_text import json_text
 from capstan.core.protocol.rules import Rule
 from capstan.core.times import Time
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 _DIFF: Final = (-(2**63), 2**63 - 1)
 _COORDINATE: Final = (-(2**63), 2**64 - 1)
@@ -48,7 +48,7 @@ def read_transcript(
         had been sound.
 
     Raises:
-        BadRequest: `CAP-TIME`, `minimum` is not a time.
+        InvalidRequestError: `CAP-TIME`, `minimum` is not a time.
     """
     width = None if _is_integer(minimum, _COORDINATE) else len(transcript_minimum(minimum))
     for position, line in enumerate(lines):
@@ -82,8 +82,8 @@ def transcript_line(event: Event, worker: int, seq: int, minimum: object) -> byt
         minimum: The minimum time as JSON; as it is written, so is every time.
 
     Raises:
-        BadRequest: `CAP-VALUE`, a time, a diff or a record has no place in a transcript, or the
-            records lie elsewhere.
+        InvalidRequestError: `CAP-VALUE`, a time, a diff or a record has no place in a transcript,
+            or the records lie elsewhere.
     """
     width = None if _is_integer(minimum, _COORDINATE) else len(transcript_minimum(minimum))
     fields: dict[str, object] = {"worker": worker, "seq": seq}
@@ -107,12 +107,12 @@ def transcript_minimum(value: object) -> Time:
     """The minimum time of a transcript, from JSON: an integer or a list of integers.
 
     Raises:
-        BadRequest: `CAP-TIME`, it is neither, or beyond 64 bits.
+        InvalidRequestError: `CAP-TIME`, it is neither, or beyond 64 bits.
     """
     values = value if isinstance(value, list) else [value]
     times = [part for part in values if _is_integer(part, _COORDINATE)]
     if not values or len(times) < len(values):
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-TIME",
             f"not a minimum time: {_shown(value)}",
             "Give an integer, or for nested times a list of integers.",
@@ -185,8 +185,8 @@ def _unwritten(value: object) -> NoReturn:
     raise _not_written(f"{_shown(value)}")
 
 
-def _not_written(what: str) -> BadRequest:
-    return BadRequest(
+def _not_written(what: str) -> InvalidRequestError:
+    return InvalidRequestError(
         "CAP-VALUE",
         f"has no place in a transcript: {what}",
         "Times are of 64 bits and as wide as the minimum; data are JSON values.",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from capstan.core.times.antichain import Antichain
 from capstan.core.times.coordinate import shown
 from capstan.core.times.time_type import TimeType
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 Bound = tuple[int | None, ...]
 BoundJson = int | str | None | list[int | str | None]
@@ -51,7 +51,7 @@ class Box:
         """The box with these bounds by coordinate name; the others are unbounded.
 
         Raises:
-            BadRequest: `CAP-TIME`, a name that is not a coordinate.
+            InvalidRequestError: `CAP-TIME`, a name that is not a coordinate.
         """
         return cls(_bound(time_type, since or {}), _bound(time_type, until or {}))
 
@@ -105,7 +105,7 @@ class Box:
                 where it is unbounded; or a bare value, of the only coordinate or of `event`.
 
         Raises:
-            BadRequest: `CAP-TIME`, naming what is not a value or not a coordinate.
+            InvalidRequestError: `CAP-TIME`, naming what is not a value or not a coordinate.
         """
         if text is None:
             return (None,) * len(time_type.coordinates)
@@ -143,7 +143,7 @@ class Box:
         A bound is what `to_json` writes, or an object of coordinates by name, or null.
 
         Raises:
-            BadRequest: `CAP-TIME`, naming what is not a value or not a coordinate.
+            InvalidRequestError: `CAP-TIME`, naming what is not a value or not a coordinate.
         """
         return cls(
             _parse(time_type, value.get("since")),
@@ -170,9 +170,9 @@ def _json(time_type: TimeType, text: str) -> object:
         raise _not_a_bound(time_type, text) from error
 
 
-def _not_a_bound(time_type: TimeType, value: object) -> BadRequest:
+def _not_a_bound(time_type: TimeType, value: object) -> InvalidRequestError:
     example = ", ".join(f"{name}=..." for name in time_type.names)
-    return BadRequest(
+    return InvalidRequestError(
         "CAP-TIME",
         f"not a bound of times of {', '.join(time_type.names)}: {shown(value)}",
         f"Name coordinates ({example}), or give a list with null where it is unbounded.",

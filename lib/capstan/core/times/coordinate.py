@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from enum import StrEnum
 from typing import Final, NoReturn
 
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
@@ -72,7 +72,8 @@ class Coordinate:
             1970-01-01 UTC, according to `kind`.
 
     Raises:
-        BadRequest: `CAP-TIME-TYPE`, another kind of name; `CAP-TIME`, a minimum out of range.
+        InvalidRequestError: `CAP-TIME-TYPE`, another kind of name; `CAP-TIME`, a minimum out of
+            range.
     """
 
     name: str
@@ -81,7 +82,7 @@ class Coordinate:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-TIME-TYPE",
                 f"not a name for a coordinate: {shown(self.name)}",
                 "Use lower-case letters, digits and underscores, a letter first.",
@@ -101,13 +102,13 @@ class Coordinate:
         """The coordinate of an object with `name`, `kind` and perhaps `minimum`.
 
         Raises:
-            BadRequest: `CAP-TIME-TYPE`, not such an object; `CAP-TIME`, the minimum is not a
-                value of its kind.
+            InvalidRequestError: `CAP-TIME-TYPE`, not such an object; `CAP-TIME`, the minimum is not
+                a value of its kind.
         """
         entry = value if isinstance(value, Mapping) else {}
         name, kind = entry.get("name"), entry.get("kind")
         if not isinstance(name, str) or kind not in list(Kind):
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-TIME-TYPE",
                 f"not a coordinate of a time: {shown(value)}",
                 f"Write a name, and as kind one of: {', '.join(Kind)}.",
@@ -120,7 +121,7 @@ class Coordinate:
         """The integer that a JSON value stands for.
 
         Raises:
-            BadRequest: `CAP-TIME`, naming the coordinate and the value.
+            InvalidRequestError: `CAP-TIME`, naming the coordinate and the value.
         """
         if self.kind is Kind.BIGINT:
             # True is an int to Python, and no time to anybody.
@@ -141,7 +142,7 @@ class Coordinate:
         """The integer that a bare value stands for: `17`, `2013-03-01`.
 
         Raises:
-            BadRequest: `CAP-TIME`, naming the coordinate and the value.
+            InvalidRequestError: `CAP-TIME`, naming the coordinate and the value.
         """
         return self.parse(int(text) if _INTEGER.fullmatch(text) else text)
 
@@ -155,7 +156,7 @@ class Coordinate:
         return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
     def _refuse(self, value: object, why: str) -> NoReturn:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-TIME",
             f"not a value of the time coordinate {self.name}: {shown(value)}, {why}",
             _HINT[self.kind],

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from capstan.core.times.coordinate import Coordinate, Kind, shown
 from capstan.core.times.time import Time
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 TimeJson = int | str | list[int | str]
 
@@ -33,14 +33,14 @@ class TimeType:
         coordinates: At least one, outermost first, with different names.
 
     Raises:
-        BadRequest: `CAP-TIME-TYPE`, no coordinates, or two of one name.
+        InvalidRequestError: `CAP-TIME-TYPE`, no coordinates, or two of one name.
     """
 
     coordinates: tuple[Coordinate, ...]
 
     def __post_init__(self) -> None:
         if not self.coordinates or len(set(self.names)) < len(self.coordinates):
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-TIME-TYPE",
                 f"a time needs coordinates with different names, not {list(self.names)}",
                 "Name at least one coordinate, and each name once.",
@@ -66,10 +66,10 @@ class TimeType:
         """The position of the coordinate `name`.
 
         Raises:
-            BadRequest: `CAP-TIME`, there is no such coordinate.
+            InvalidRequestError: `CAP-TIME`, there is no such coordinate.
         """
         if name not in self.names:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-TIME",
                 f"no coordinate {shown(name)} in times of {', '.join(self.names)}",
                 f"Use one of: {', '.join(self.names)}.",
@@ -91,12 +91,12 @@ class TimeType:
         """The type that `to_json` wrote; a coordinate without `minimum` has its default one.
 
         Raises:
-            BadRequest: `CAP-TIME-TYPE`, not such an object; `CAP-TIME`, a minimum is not a value
-                of its kind.
+            InvalidRequestError: `CAP-TIME-TYPE`, not such an object; `CAP-TIME`, a minimum is not a
+                value of its kind.
         """
         listed = value.get("coordinates") if isinstance(value, Mapping) else None
         if not isinstance(listed, list):
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-TIME-TYPE",
                 f"not a time type: {shown(value)}",
                 'Write {"coordinates": [{"name": ..., "kind": ...}]}.',
@@ -112,12 +112,12 @@ class TimeType:
                 an offset is UTC, and one without a time of day is midnight.
 
         Raises:
-            BadRequest: `CAP-TIME`, naming the value and what is wrong with it.
+            InvalidRequestError: `CAP-TIME`, naming the value and what is wrong with it.
         """
         values = value if isinstance(value, list) else [value]
         several = len(self.coordinates) > 1
         if len(values) != len(self.coordinates):
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-TIME",
                 f"not a time of {', '.join(self.names)}: {shown(value)}",
                 f"Give a list of {len(self.coordinates)}." if several else "Give one value.",
@@ -133,7 +133,7 @@ class TimeType:
                 a JSON list.
 
         Raises:
-            BadRequest: `CAP-TIME`, naming the text or the value in it.
+            InvalidRequestError: `CAP-TIME`, naming the text or the value in it.
         """
         text = text.strip()
         if not text.startswith(("[", '"')):
@@ -144,7 +144,7 @@ class TimeType:
             value = json.loads(text)
         # RecursionError: text nested deeper than the parser follows.
         except (ValueError, RecursionError) as error:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-TIME",
                 f"not a time of {', '.join(self.names)}: {shown(text)}",
                 "Give the value, or for several coordinates a JSON list.",

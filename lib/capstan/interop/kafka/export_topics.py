@@ -26,12 +26,12 @@ from pyspark.sql.types import (
 from capstan.capture.source import broker_gone
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.errors import AnswerIsNo, BadRequest, CapstanError
-from capstan.instrumentation import reached
+from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
+from capstan.instrumentation import emit
 from capstan.interop.kafka.topic_layout import Head, Topics, newest_head
 from capstan.storage import delta
 from capstan.storage.ledger.retirements import WHOLE, require_kept
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import Cut, Tape, read_events, read_records, stored_payload
 from capstan.storage.tape.time_columns import JSON, integers
 from capstan.verify import verify
@@ -116,11 +116,11 @@ def export_topics(
         cut: Up to which commit.
 
     Raises:
-        AnswerIsNo: `CAP-VIOLATION`, a recording is not sound; `CAP-TOPIC`, the topics hold another
-            recording; `CAP-TAPE`, an event has not the records that it says.
-        BadRequest: `CAP-RETIRED`, records were deleted; `CAP-TYPE`, a column cannot come back from
-            a topic; `CAP-TOPIC`, what is there is no recording. Nothing is written then.
-        Broken: `CAP-BROKER`, the broker does not answer.
+        CheckFailedError: `CAP-VIOLATION`, a recording is not sound; `CAP-TOPIC`, the topics hold
+            another recording; `CAP-TAPE`, an event has not the records that it says.
+        InvalidRequestError: `CAP-RETIRED`, records were deleted; `CAP-TYPE`, a column cannot come
+            back from a topic; `CAP-TOPIC`, what is there is no recording. Nothing is written then.
+        SystemFailureError: `CAP-BROKER`, the broker does not answer.
     """
     chosen = sorted(workers)
     verify(spark, lake, tape, workers=chosen, cut=cut).require_valid(tape)
@@ -129,7 +129,7 @@ def export_topics(
     payload = stored_payload(tape)
     for column in payload.fields:
         _require_readable(column.name, column.dataType)
-    labels = summary.worker_labels(tape, cut)
+    labels = index.worker_labels(tape, cut)
     head = Head(
         tape.name,
         str(delta.open_table(tape.paths.events).metadata().id),
@@ -146,13 +146,13 @@ def export_topics(
     def write() -> None:
         text = spark.createDataFrame([(head.to_text(),)], "value STRING")
         _send(text.withColumn("topic", F.lit(topics.prefix)), topics)
-        reached("export.head", stream=tape.name, topic=topics.prefix)
+        emit("export.head", stream=tape.name, topic=topics.prefix)
         _send(_messages(spark, tape, cut, chosen, topics, head), topics)
 
     asked(tape.name, write)
-    states = [s for s in summary.worker_states(tape, cut) if s.worker in head.workers]
+    states = [s for s in index.worker_states(tape, cut) if s.worker in head.workers]
     events = sum(state.events for state in states)
-    reached("export.topics", stream=tape.name, events=events)
+    emit("export.topics", stream=tape.name, events=events)
     return Published(
         tape.name,
         cut.commit,
@@ -167,7 +167,7 @@ def _require_readable(name: str, kind: DataType) -> None:
     """Check that a column comes back as it was from the JSON that messages are."""
     if isinstance(kind, MapType):
         if not isinstance(kind.keyType, StringType):
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-TYPE",
                 f"column {name} has type {kind.simpleString()}, and messages have keys of text",
                 "replay the stream with a transform that leaves the column out, or makes text of "
@@ -189,7 +189,7 @@ def _require_same(texts: list[str], head: Head, topics: Topics) -> None:
         return
     held = newest_head(texts, topics.prefix)
     if held.tape != head.tape:
-        raise AnswerIsNo(
+        raise CheckFailedError(
             "CAP-TOPIC",
             f"topics {topics.prefix}-* hold another recording, of stream {held.stream}",
             "export to a prefix of its own, or delete these topics first",
@@ -261,9 +261,9 @@ def read_head(spark: SparkSession, topics: Topics) -> Head:
     """What the topics hold, as they say themselves.
 
     Raises:
-        BadRequest: `CAP-TOPIC`, there is no such topic, or it is none of a recording.
-        AnswerIsNo: `CAP-TOPIC`, two recordings were written to it.
-        Broken: `CAP-BROKER`.
+        InvalidRequestError: `CAP-TOPIC`, there is no such topic, or it is none of a recording.
+        CheckFailedError: `CAP-TOPIC`, two recordings were written to it.
+        SystemFailureError: `CAP-BROKER`.
     """
     texts = asked(topics.prefix, lambda: _texts(spark, topics))
     return newest_head(texts, topics.prefix)
@@ -298,7 +298,7 @@ def asked(name: str, what: Callable[[], Found]) -> Found:
     """What a broker answers.
 
     Raises:
-        Broken: `CAP-BROKER`, it does not answer.
+        SystemFailureError: `CAP-BROKER`, it does not answer.
     """
     try:
         return what()

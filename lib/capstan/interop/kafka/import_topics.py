@@ -15,8 +15,8 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from capstan.errors import BadRequest
-from capstan.instrumentation import reached
+from capstan.errors import InvalidRequestError
+from capstan.instrumentation import emit
 from capstan.interop.kafka.export_topics import asked, read_head, read_messages
 from capstan.interop.kafka.topic_checks import (
     Taken,
@@ -33,7 +33,7 @@ from capstan.interop.transfer.import_files import counted_events
 from capstan.storage import delta
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import Lake
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.schema import check_payload
 from capstan.storage.tape.tape import (
     Tape,
@@ -76,18 +76,18 @@ def import_topics(spark: SparkSession, lake: Lake, name: str, topics: Topics) ->
     """Put on the tape of a stream what its topics have beyond it, in one commit.
 
     Raises:
-        BadRequest: `CAP-TOPIC`, the topics are no recording; `CAP-EXISTS`, the stream came from
-            elsewhere; `CAP-SCHEMA`.
-        AnswerIsNo: `CAP-TOPIC-GAP`, events or records are missing; `CAP-TOPIC`, they are not what
-            was written; `CAP-VIOLATION`, they are no sound recording; `CAP-BEHIND`, a new worker
-            has records at times that are complete here. Nothing was written.
-        Broken: `CAP-BROKER`, the broker does not answer.
-        Fenced: `CAP-FENCED`, another process records onto the tape.
+        InvalidRequestError: `CAP-TOPIC`, the topics are no recording; `CAP-EXISTS`, the stream came
+            from elsewhere; `CAP-SCHEMA`.
+        CheckFailedError: `CAP-TOPIC-GAP`, events or records are missing; `CAP-TOPIC`, they are not
+            what was written; `CAP-VIOLATION`, they are no sound recording; `CAP-BEHIND`, a new
+            worker has records at times that are complete here. Nothing was written.
+        SystemFailureError: `CAP-BROKER`, the broker does not answer.
+        FencedError: `CAP-FENCED`, another process records onto the tape.
     """
     head = read_head(spark, topics)
     tape = _tape(spark, lake, name, head)
     commit = newest_cut(tape).commit + 1
-    states = {s.worker: s for s in summary.worker_states(tape, newest_cut(tape))}
+    states = {s.worker: s for s in index.worker_states(tape, newest_cut(tape))}
     messages = read_messages(spark, topics, head).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         asked(name, messages.count)
@@ -100,7 +100,7 @@ def import_topics(spark: SparkSession, lake: Lake, name: str, topics: Topics) ->
         taken = Taken(new, head, ends, newest_cut(tape).batch + 1)
         records = require_all(taken, topics)
         outcomes = require_sound(taken, states, tape.time_type, name)
-        require_ahead(taken, summary.frontier_of(tape, states.values()), outcomes, states, name)
+        require_ahead(taken, index.frontier_of(tape, states.values()), outcomes, states, name)
         _write(spark, tape, taken, commit)
     finally:
         messages.unpersist()
@@ -116,7 +116,7 @@ def _tape(spark: SparkSession, lake: Lake, name: str, head: Head) -> Tape:
     if tape is None:
         tape = create_tape(spark, lake, name, head.time_type, payload, settings)
     elif tape.settings != settings:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-EXISTS",
             f"there is a stream {name} already, which did not come from these topics",
             "import them under another name",
@@ -145,17 +145,17 @@ def _beyond(
 def _write(spark: SparkSession, tape: Tape, taken: Taken, commit: int) -> None:
     """Workers, then records, then the events that promise them: one commit of the tape."""
     fresh = enrol_named(tape, taken.head.workers, commit)
-    reached("topics.workers", stream=tape.name, workers=fresh)
+    emit("topics.workers", stream=tape.name, workers=fresh)
     records = taken.records().select("worker", "batch", "time", "pos", "data")
     note = {"stream": tape.name, "ends": {str(worker): end for worker, end in taken.ends.items()}}
     delta.append(
         records, tape.paths.records, txn=_transaction(tape, commit), note=note, merge_schema=True
     )
-    reached("topics.records", stream=tape.name, commit=commit)
+    emit("topics.records", stream=tape.name, commit=commit)
     stored = spark.read.format("delta").load(tape.paths.records).where(f"batch >= {taken.batch}")
     events = counted_events(taken.events().drop("h1", "h2"), stored, commit).coalesce(1)
     append_events(tape, events, commit, {"stream": tape.name, "topics": True})
-    reached("topics.events", stream=tape.name, commit=commit)
+    emit("topics.events", stream=tape.name, commit=commit)
 
 
 def _transaction(tape: Tape, commit: int) -> Txn:
@@ -176,5 +176,5 @@ def _pinned(tape: Tape, commit: int) -> dict[int, int] | None:
 
 def _told(tape: Tape, topics: Topics, *, events: int, records: int) -> TakenOver:
     cut = newest_cut(tape)
-    workers = len(summary.worker_labels(tape, cut))
+    workers = len(index.worker_labels(tape, cut))
     return TakenOver(tape.name, topics.place, cut.commit, workers, events, records, not events)

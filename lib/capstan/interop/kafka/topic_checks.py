@@ -11,16 +11,16 @@ from pyspark.sql import functions as F
 
 from capstan.core.times import Antichain, Box, TimeType, complete
 from capstan.core.times.region import Region
-from capstan.errors import AnswerIsNo
+from capstan.errors import CheckFailedError
 from capstan.interop.kafka.export_topics import RECORD, short
 from capstan.interop.kafka.topic_layout import Head, Topics, mixed
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.fingerprint import fingerprint, record_hashes
 from capstan.storage.tape.region_sql import region_sql
 from capstan.storage.tape.schema import time_struct, updates_array
 from capstan.storage.tape.time_columns import coordinate
 from capstan.verify.event_columns import Fingerprint
-from capstan.verify.event_fold import Outcome, Start
+from capstan.verify.event_fold import FoldResult, ResumePoint
 from capstan.verify.run import judge_events
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def require_own(messages: DataFrame, head: Head, topics: Topics) -> None:
         F.count_if(F.expr(foreign)).alias("foreign"), F.count_if(F.col("of") != of).alias("others")
     ).collect()[0]
     if found["foreign"]:
-        raise AnswerIsNo(
+        raise CheckFailedError(
             "CAP-TOPIC",
             f"{found['foreign']} messages of topics {topics.prefix}-* are no events",
             "topics of recordings take nothing else; export to topics of their own",
@@ -106,7 +106,7 @@ def require_own(messages: DataFrame, head: Head, topics: Topics) -> None:
 
 
 def ends_of(
-    events: DataFrame, states: Mapping[int, summary.WorkerState], topics: Topics
+    events: DataFrame, states: Mapping[int, index.WorkerState], topics: Topics
 ) -> dict[int, int]:
     """By worker the `seq` after its last event; all from the first on are there."""
     told = ["kind", "time", "updates", "records", "h1", "h2"]
@@ -133,7 +133,7 @@ def ends_of(
 def require_named(ends: Mapping[int, int], named: Collection[int], topics: Topics) -> None:
     """Check that all whose events are to be put on tape are on its roster, or will be."""
     for worker in sorted(ends.keys() - named):
-        raise AnswerIsNo(
+        raise CheckFailedError(
             "CAP-TOPIC",
             f"topic {topics.of(worker)} has events, and topic {topics.prefix} names no worker "
             f"{worker}",
@@ -174,8 +174,8 @@ def require_all(taken: Taken, topics: Topics) -> int:
 
 
 def require_sound(
-    taken: Taken, states: Mapping[int, summary.WorkerState], time_type: TimeType, name: str
-) -> dict[int, Outcome]:
+    taken: Taken, states: Mapping[int, index.WorkerState], time_type: TimeType, name: str
+) -> dict[int, FoldResult]:
     """Check that recordings obey the rules, before anything is written; how far each comes."""
     whole, none = Fingerprint.WHOLE.value, Fingerprint.NONE.value
     content = F.when(F.col("kind") == "messages", whole).otherwise(none).cast("tinyint")
@@ -190,16 +190,16 @@ def require_sound(
     )
     sorted_ = events.repartition("worker").sortWithinPartitions(*events.columns)
     starts = {
-        worker: Start(-1, state.events, state.records, state.holdings)
+        worker: ResumePoint(-1, state.events, state.records, state.holdings)
         for worker, state in states.items()
     }
     for worker in taken.ends:
-        starts.setdefault(worker, Start())
+        starts.setdefault(worker, ResumePoint())
     found = judge_events(sorted_, time_type, starts)
     for worker, outcome in sorted(found.items()):
         violation = outcome.violation
         if violation is not None:
-            raise AnswerIsNo(
+            raise CheckFailedError(
                 "CAP-VIOLATION",
                 f"stream {name}, worker {worker} breaks {violation.rule.value}: "
                 f"{violation.describe(time_type)}",
@@ -215,7 +215,7 @@ def require_sound(
 def require_ahead(
     taken: Taken,
     frontier: Antichain,
-    outcomes: Mapping[int, Outcome],
+    outcomes: Mapping[int, FoldResult],
     known: Collection[int],
     name: str,
 ) -> None:
@@ -235,7 +235,7 @@ def require_ahead(
         behind |= {row["worker"] for row in past.select("worker").distinct().collect()}
     if behind:
         worker = min(behind)
-        raise AnswerIsNo(
+        raise CheckFailedError(
             "CAP-BEHIND",
             f"stream {name}: worker {worker}, {taken.head.workers[worker]}, has records at times "
             "that are complete here without it",
@@ -258,8 +258,8 @@ def _first_missing(events: DataFrame, worker: int, first: int) -> int:
     return int(row["place"])
 
 
-def _gap(topics: Topics, worker: int, what: str) -> AnswerIsNo:
-    return AnswerIsNo(
+def _gap(topics: Topics, worker: int, what: str) -> CheckFailedError:
+    return CheckFailedError(
         "CAP-TOPIC-GAP",
         f"topic {topics.of(worker)} {what}",
         "wait until the export is done, or export again: what is there twice counts once; nothing "
@@ -269,8 +269,8 @@ def _gap(topics: Topics, worker: int, what: str) -> AnswerIsNo:
     )
 
 
-def _wrong(topics: Topics, worker: int, what: str) -> AnswerIsNo:
-    return AnswerIsNo(
+def _wrong(topics: Topics, worker: int, what: str) -> CheckFailedError:
+    return CheckFailedError(
         "CAP-TOPIC",
         f"topic {topics.of(worker)} {what}",
         "topics of a recording are written by `capstan export` alone; delete them and export again",

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from capstan.core.times import TimeType
-from capstan.errors import AnswerIsNo, BadRequest
+from capstan.errors import CheckFailedError, InvalidRequestError
 
 FORMAT = 1
 """The version of what topics hold."""
@@ -41,11 +41,11 @@ class Topics:
         """The topics at `kafka://HOST:PORT/PREFIX`.
 
         Raises:
-            BadRequest: `CAP-TOPIC`, it is written in another way.
+            InvalidRequestError: `CAP-TOPIC`, it is written in another way.
         """
         found = _PLACE.fullmatch(place)
         if found is None or not _PREFIX.fullmatch(found[2]):
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-TOPIC",
                 f"not a place of topics: {place[:120]!r}",
                 "write kafka://HOST:PORT/PREFIX; a prefix has letters, digits, dots, dashes and "
@@ -113,13 +113,13 @@ class Head:
         """The head that `to_text` wrote.
 
         Raises:
-            BadRequest: `CAP-TOPIC`, the message is no head, or one of a newer format.
+            InvalidRequestError: `CAP-TOPIC`, the message is no head, or one of a newer format.
         """
         try:
             found = json.loads(text)
             version = found["format"]
             if version != FORMAT:
-                raise BadRequest(
+                raise InvalidRequestError(
                     "CAP-TOPIC",
                     f"topic {topic} is in format {version}, this reads {FORMAT}",
                     "use the Capstan that wrote it, or a newer one",
@@ -133,7 +133,7 @@ class Head:
                 {int(worker): str(label) for worker, label in found["workers"].items()},
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-TOPIC",
                 f"topic {topic} does not say what is recorded: {text[:80]!r}",
                 "name the prefix that `capstan export` was given",
@@ -144,12 +144,12 @@ def newest_head(texts: list[str], topic: str) -> Head:
     """What a topic says at last, with the workers of all it ever said; of one recording it must be.
 
     Raises:
-        BadRequest: `CAP-TOPIC`, it says nothing.
-        AnswerIsNo: `CAP-TOPIC`, it is of two recordings.
+        InvalidRequestError: `CAP-TOPIC`, it says nothing.
+        CheckFailedError: `CAP-TOPIC`, it is of two recordings.
     """
     heads = [Head.from_text(text, topic) for text in texts]
     if not heads:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-TOPIC",
             f"there is no topic {topic}, or nothing in it",
             "name the prefix that `capstan export` was given",
@@ -162,9 +162,9 @@ def newest_head(texts: list[str], topic: str) -> Head:
     return replace(heads[-1], workers=dict(sorted(workers.items())))
 
 
-def mixed(topic: str) -> AnswerIsNo:
+def mixed(topic: str) -> CheckFailedError:
     """The error for topics that two recordings were written to."""
-    return AnswerIsNo(
+    return CheckFailedError(
         "CAP-TOPIC",
         f"topic {topic} holds messages of two recordings",
         "export each stream to topics of its own; delete these, and export again",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from capstan.core.protocol import Event, Judge, Messages, Progress, Violation
+from capstan.core.protocol import Event, Messages, Progress, StreamChecker, Violation
 from capstan.core.times import Antichain, ChangeBatch, Coordinate, Kind, TimeType
-from capstan.errors import AnswerIsNo
+from capstan.errors import CheckFailedError
 from capstan.interop.timely.event_link import EventPusher
 
 Output = Event | Antichain
@@ -49,7 +49,7 @@ class Capture:
     def __init__(self, pusher: EventPusher, minimum: tuple[int, ...]) -> None:
         """Starts a recording whose times begin at `minimum`."""
         self._pusher = pusher
-        self._judge = Judge(minimum)
+        self._judge = StreamChecker(minimum)
         self._width = len(minimum)
 
     @property
@@ -61,8 +61,8 @@ class Capture:
         """Records a batch at one time; an empty one is an event like others.
 
         Raises:
-            AnswerIsNo: `CAP-VIOLATION`, no record can come at that time any more; nothing of it
-                was pushed.
+            CheckFailedError: `CAP-VIOLATION`, no record can come at that time any more; nothing of
+                it was pushed.
         """
         self._push(Messages.of(time, data))
 
@@ -70,7 +70,7 @@ class Capture:
         """Records changes of the counts of held capabilities, as they are.
 
         Raises:
-            AnswerIsNo: `CAP-VIOLATION`, they break a rule; nothing was pushed.
+            CheckFailedError: `CAP-VIOLATION`, they break a rule; nothing was pushed.
         """
         self._push(Progress.of(updates))
 
@@ -80,7 +80,7 @@ class Capture:
         The capabilities that are held become one for each of its elements.
 
         Raises:
-            AnswerIsNo: `CAP-VIOLATION`, the frontier goes back; nothing was pushed.
+            CheckFailedError: `CAP-VIOLATION`, the frontier goes back; nothing was pushed.
         """
         changes = ChangeBatch((time, -count) for time, count in self._judge.holdings)
         changes.extend((time, 1) for time in frontier)
@@ -129,7 +129,7 @@ def capture_into(
         minimum: The time at which the recording starts.
 
     Raises:
-        AnswerIsNo: `CAP-VIOLATION`, what the sink gave breaks a rule. What came before is
+        CheckFailedError: `CAP-VIOLATION`, what the sink gave breaks a rule. What came before is
             recorded, and a valid recording.
     """
     capture = Capture(pusher, minimum)
@@ -138,11 +138,11 @@ def capture_into(
     return capture.captured
 
 
-def refusal(violation: Violation, width: int, what: str) -> AnswerIsNo:
+def refusal(violation: Violation, width: int, what: str) -> CheckFailedError:
     """The error for events that break a rule, their times being integers."""
     coordinates = (Coordinate.of(f"t{at}", Kind.BIGINT) for at in range(width))
     time_type = TimeType(tuple(coordinates))
-    return AnswerIsNo(
+    return CheckFailedError(
         "CAP-VIOLATION",
         f"{what} breaks {violation.rule.value}: {violation.describe(time_type)}",
         "What comes before it is sound.",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.interop.timely.codec import (
     Codec,
     MisfitError,
@@ -140,7 +140,8 @@ def list_of(part: Codec) -> Codec:
     """Any number of values of `part`, such as a `Vec`; a tuple in a program, a list in JSON.
 
     Raises:
-        BadRequest: `CAP-TYPE`, `part` takes no bytes: a few bytes could then stand for any number.
+        InvalidRequestError: `CAP-TYPE`, `part` takes no bytes: a few bytes could then stand for any
+            number.
     """
     name = f"Vec<{_sized(part).name}>"
     return _List(name, 8, Shape.LIST, (part,), plain=part.plain)
@@ -150,7 +151,7 @@ def array_of(part: Codec, length: int) -> Codec:
     """Exactly `length` values of `part`, such as `[u8; 4]`.
 
     Raises:
-        BadRequest: `CAP-TYPE`, `part` takes no bytes, or `length` is not from 1 to 65,536.
+        InvalidRequestError: `CAP-TYPE`, `part` takes no bytes, or `length` is not from 1 to 65,536.
     """
     if not 1 <= length <= _LONGEST_ARRAY or length * _sized(part).least > _LONGEST_ARRAY * 16:
         raise _refused(f"[{part.name}; {length}]", "an array of 1 to 65,536 values is due")
@@ -162,7 +163,8 @@ def option_of(part: Codec) -> Codec:
     """A value of `part` or none: a byte 1 or 0, and the value; None in a program, null in JSON.
 
     Raises:
-        BadRequest: `CAP-TYPE`, `part` has none among its values, which would be two in one.
+        InvalidRequestError: `CAP-TYPE`, `part` has none among its values, which would be two in
+            one.
     """
     if part.shape in {Shape.NONE, Shape.OPTION}:
         raise _refused(f"Option<{part.name}>", "its none cannot be told from the other")
@@ -181,8 +183,8 @@ def _sized(part: Codec) -> Codec:
     return part
 
 
-def _refused(name: str, reason: str) -> BadRequest:
-    return BadRequest(
+def _refused(name: str, reason: str) -> InvalidRequestError:
+    return InvalidRequestError(
         "CAP-TYPE", f"{name} is not a type that can be kept: {reason}", "Use another type.",
         type=name,
     )  # fmt: skip

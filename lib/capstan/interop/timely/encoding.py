@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from capstan.core.protocol import Event, Item, transcript_line
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.interop.timely.codec import MisfitError
 from capstan.interop.timely.event_types import EventTypes
 from capstan.interop.timely.frames import MAX_FRAME, PREFIX, FrameDecoder, Torn, encode_event
@@ -57,8 +57,8 @@ class Encoding(Protocol):
             seq: Its position in the recording.
 
         Raises:
-            BadRequest: `CAP-VALUE`, something in it is not of its type; `CAP-FRAME-LENGTH`, it is
-                longer than what is read.
+            InvalidRequestError: `CAP-VALUE`, something in it is not of its type;
+                `CAP-FRAME-LENGTH`, it is longer than what is read.
         """
 
     def decoder(self, *, connected: bool = False) -> Decoder:
@@ -146,8 +146,8 @@ FRAMES_SUFFIX: Final = ".bin"
 LINES_SUFFIX: Final = ".jsonl"
 
 
-def _not_encoded(seq: int, error: MisfitError) -> BadRequest:
-    return BadRequest(
+def _not_encoded(seq: int, error: MisfitError) -> InvalidRequestError:
+    return InvalidRequestError(
         "CAP-VALUE",
         f"event {seq} cannot be written: {error}",
         "Records and times have to be of the types that were named.",
@@ -158,7 +158,7 @@ def _not_encoded(seq: int, error: MisfitError) -> BadRequest:
 def _readable(data: bytes, size: int, most: int, seq: int) -> bytes:
     """The bytes of an event that a reader takes: what is written can be read back."""
     if size > most:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-FRAME-LENGTH",
             f"event {seq} cannot be written: it takes {size:,} bytes, and readers take at most "
             f"{most:,}",

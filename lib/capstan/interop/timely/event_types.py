@@ -12,7 +12,7 @@ from typing import Final
 from capstan.core.protocol import Messages, Progress, transcript_minimum
 from capstan.core.protocol.events import Event
 from capstan.core.times import Time
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.interop.timely.codec import Codec, CoordinateCodec, MisfitError, Shape, misfit
 from capstan.interop.timely.type_names import codec_of
 
@@ -41,7 +41,7 @@ class TimeCodec:
         """The codec of the type that `text` names.
 
         Raises:
-            BadRequest: `CAP-TYPE`, it names none, or one that times cannot have.
+            InvalidRequestError: `CAP-TYPE`, it names none, or one that times cannot have.
         """
         codec = codec_of(text)
         return cls(codec.name, tuple(_coordinates(codec)), codec.shape is not Shape.TUPLE)
@@ -123,8 +123,8 @@ class EventTypes:
             minimum: The minimum time as JSON; by default that of `time_type`.
 
         Raises:
-            BadRequest: `CAP-TYPE`, a type is not known, or cannot be that of a time; `CAP-TIME`,
-                `minimum` is not of `time_type`.
+            InvalidRequestError: `CAP-TYPE`, a type is not known, or cannot be that of a time;
+                `CAP-TIME`, `minimum` is not of `time_type`.
         """
         time, record = TimeCodec.of(time_type), codec_of(record_type)
         if minimum is None:
@@ -135,7 +135,7 @@ class EventTypes:
                 raise misfit(minimum, time.name)
             time.check(start)
         except MisfitError as error:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-TIME",
                 f"the minimum {json.dumps(minimum)} is not a time of {time.name}: {error}",
                 f"Such a time is {json.dumps(_json(time.minimum, bare=time.bare))}.",
@@ -160,8 +160,8 @@ class EventTypes:
         """The types of an object with `time_type`, `record_type` and perhaps `minimum`.
 
         Raises:
-            BadRequest: `CAP-TYPE`, a type is missing or not known; `CAP-TIME`, `minimum` is not
-                of it.
+            InvalidRequestError: `CAP-TYPE`, a type is missing or not known; `CAP-TIME`, `minimum`
+                is not of it.
         """
         names = [value.get(field) for field in ("time_type", "record_type")]
         time_type, record_type = (name if isinstance(name, str) else "" for name in names)
@@ -208,7 +208,7 @@ def _coordinates(codec: Codec) -> Iterator[CoordinateCodec]:
         for part in codec.parts:
             yield from _coordinates(part)
     else:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-TYPE",
             f"times cannot be of {codec.name}",
             "A time is of integers of at most 64 bits, durations, and Products or tuples of them.",

@@ -52,7 +52,7 @@ class LineDecoder:
             connected: Whether it comes over a connection, which can end anywhere.
 
         Raises:
-            BadRequest: `CAP-TIME`, `minimum` is not a time.
+            InvalidRequestError: `CAP-TIME`, `minimum` is not a time.
         """
         transcript_minimum(minimum)
         self._connected = connected

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from capstan.core.protocol import Event, Fault, Item, Rule
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.interop.timely.closing import Closing
 from capstan.interop.timely.encoding import Decoder, Encoding
 from capstan.interop.timely.frames import Damage, Torn
@@ -79,7 +79,7 @@ class EventReader(Closing):
         """The next event, or None when there is none now, or no more; reads until there is one.
 
         Raises:
-            BadRequest: `CAP-FRAME-LENGTH`, `CAP-FRAME-TAG`, `CAP-FRAME-TYPES`, no frame;
+            InvalidRequestError: `CAP-FRAME-LENGTH`, `CAP-FRAME-TAG`, `CAP-FRAME-TYPES`, no frame;
                 `CAP-TRANSCRIPT`, no line of a transcript. With file, byte, position and reason.
         """
         seq, offset = self.seq, self.offset
@@ -132,7 +132,7 @@ class EventReader(Closing):
             self.failure = error.strerror or str(error)
             return b""
         except OSError as error:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-FILE",
                 f"{self.name} cannot be read: {error.strerror or error}",
                 "Look at the file, and at who may read it.",
@@ -140,11 +140,11 @@ class EventReader(Closing):
             ) from error
         return found
 
-    def _refused(self, fault: Fault, seq: int, offset: int) -> BadRequest:
+    def _refused(self, fault: Fault, seq: int, offset: int) -> InvalidRequestError:
         code = fault.code if isinstance(fault, Damage) else "CAP-TRANSCRIPT"
         place = "" if isinstance(fault, Damage) else f"the line at byte {offset}: "
         rule = f"{fault.rule}: " if fault.rule is not Rule.SHAPE else ""
-        return BadRequest(
+        return InvalidRequestError(
             code,
             f"{self.name or 'the recording'}, event {seq}: {place}{rule}{fault.detail}",
             "What comes before it is whole. Are the types right, and is this such a recording?",

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.interop.timely.encoding import FRAMES_SUFFIX, LINES_SUFFIX, Encoding, Frames, Lines
 from capstan.interop.timely.event_types import EventTypes
 from capstan.interop.timely.reader import EventReader
@@ -41,7 +41,7 @@ def recordings_in(
             first one counts: it is the same recording.
 
     Raises:
-        BadRequest: `CAP-FILE`, there is none.
+        InvalidRequestError: `CAP-FILE`, there is none.
     """
     endings = tuple(suffixes)
     found: dict[str, Path] = {}
@@ -57,7 +57,7 @@ def case_beside(path: Path) -> Mapping[str, object]:
     """The fields of `case.json` in the folder of `path`; none where there is no such file.
 
     Raises:
-        BadRequest: `CAP-FILE`, it cannot be read; `CAP-TIME`, it is no JSON.
+        InvalidRequestError: `CAP-FILE`, it cannot be read; `CAP-TIME`, it is no JSON.
     """
     case = path.parent / CASE
     if not case.is_file():
@@ -87,8 +87,8 @@ def types_of(
             or `time_type` is given, that of the type.
 
     Raises:
-        BadRequest: `CAP-FILE`, a type is neither given nor beside it; `CAP-TYPE`, it is not
-            known; `CAP-TIME`, the minimum is not of it.
+        InvalidRequestError: `CAP-FILE`, a type is neither given nor beside it; `CAP-TYPE`, it is
+            not known; `CAP-TIME`, the minimum is not of it.
     """
     case = case_beside(path)
     times = case.get("time_type") if time_type is None else time_type
@@ -104,7 +104,7 @@ def open_recording(path: Path, encoding: Encoding) -> EventReader:
     """A reader of a file; whoever takes it closes it.
 
     Raises:
-        BadRequest: `CAP-FILE`, it cannot be opened.
+        InvalidRequestError: `CAP-FILE`, it cannot be opened.
     """
     try:
         return EventReader(path.open("rb", buffering=0), encoding, str(path))
@@ -121,7 +121,7 @@ def encoding_of(path: Path, types: EventTypes, worker: int | None = None) -> Enc
         worker: Whose recording it is, for a transcript; None lets its first line say.
 
     Raises:
-        BadRequest: `CAP-FILE`, its name ends otherwise.
+        InvalidRequestError: `CAP-FILE`, its name ends otherwise.
     """
     if path.suffix == FRAMES_SUFFIX:
         return Frames(types)
@@ -130,9 +130,9 @@ def encoding_of(path: Path, types: EventTypes, worker: int | None = None) -> Enc
     raise unreadable(path, f"its name ends neither in {LINES_SUFFIX} nor in {FRAMES_SUFFIX}")
 
 
-def unreadable(path: Path, reason: str) -> BadRequest:
+def unreadable(path: Path, reason: str) -> InvalidRequestError:
     """The error for a file or folder that cannot be read as a recording."""
-    return BadRequest(
+    return InvalidRequestError(
         "CAP-FILE",
         f"{path} cannot be read: {reason}",
         f"Name {LINES_SUFFIX} or {FRAMES_SUFFIX} files, or folders that hold some; give the types "

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from capstan.core.protocol import Event, Judge, Messages, Progress
+from capstan.core.protocol import Event, Messages, Progress, StreamChecker
 from capstan.core.times import Antichain, ChangeBatch, MutableAntichain
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.interop.timely.capture import refusal
 from capstan.interop.timely.event_link import EventSource, source_of
 
@@ -91,7 +91,7 @@ class ReplayWorker:
 
     def __init__(self, minimum: tuple[int, ...], recordings: int) -> None:
         """Starts out holding `{minimum: recordings}`, or nothing without any."""
-        self._judges = [Judge(minimum) for _ in range(recordings)]
+        self._judges = [StreamChecker(minimum) for _ in range(recordings)]
         self._held = MutableAntichain.from_items([(minimum, recordings)])
         self._width = len(minimum)
         self.records = 0
@@ -115,7 +115,7 @@ class ReplayWorker:
             name: What the recording is called in errors.
 
         Raises:
-            AnswerIsNo: `CAP-VIOLATION`, the recording breaks a rule; nothing has changed.
+            CheckFailedError: `CAP-VIOLATION`, the recording breaks a rule; nothing has changed.
         """
         violation = self._judges[recording].judge(event)
         if violation is not None:
@@ -154,10 +154,11 @@ class Replayer:
             batch: The most events of a recording in a turn; None takes all that are there now.
 
         Raises:
-            BadRequest: `CAP-PEERS`, fewer than one replay worker, or than one event a turn.
+            InvalidRequestError: `CAP-PEERS`, fewer than one replay worker, or than one event a
+                turn.
         """
         if peers < 1 or (batch is not None and batch < 1):
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-PEERS",
                 f"cannot be replayed on {peers} workers, {batch} events a turn",
                 "Give at least one of each.",
@@ -189,7 +190,7 @@ class Replayer:
         The first turn begins with where each worker starts.
 
         Raises:
-            AnswerIsNo: `CAP-VIOLATION`, a recording breaks a rule. What came before is sound.
+            CheckFailedError: `CAP-VIOLATION`, a recording breaks a rule. What came before is sound.
         """
         for number in range(len(self.workers)):
             yield from self._advanced(number)
@@ -258,8 +259,8 @@ def replay_into(
         idle: Called when no recording has anything now; by default it sleeps for 10 ms.
 
     Raises:
-        AnswerIsNo: `CAP-VIOLATION`, a recording breaks a rule. What came before is played.
-        BadRequest: `CAP-PEERS`, fewer than one replay worker, or than one event a turn.
+        CheckFailedError: `CAP-VIOLATION`, a recording breaks a rule. What came before is played.
+        InvalidRequestError: `CAP-PEERS`, fewer than one replay worker, or than one event a turn.
     """
     replayer = Replayer(sources, minimum, peers, batch)
     pause = idle or _pause

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from capstan.core.protocol import Event
-from capstan.errors import BadRequest, Broken
+from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.interop.timely.closing import Closing
 from capstan.interop.timely.encoding import Encoding
 from capstan.interop.timely.reader import EventReader
@@ -75,7 +75,8 @@ class Listener(Closing):
             base: The first of the ports; 0 takes any that are free.
 
         Raises:
-            BadRequest: `CAP-PORT`, no such ports, or no such address, or one that is taken.
+            InvalidRequestError: `CAP-PORT`, no such ports, or no such address, or one that is
+                taken.
         """
         if workers < 1 or base < 0 or base + workers - 1 > _LAST_PORT:
             raise _no_port(f"{host}:{base} and on, {workers} in all", "there are no such ports")
@@ -102,14 +103,14 @@ class Listener(Closing):
                 all.
 
         Raises:
-            Broken: `CAP-PEER`, nobody connected in time.
+            SystemFailureError: `CAP-PEER`, nobody connected in time.
         """
         listening = self._sockets[worker]
         listening.settimeout(timeout)
         try:
             connection, address = listening.accept()
         except (TimeoutError, BlockingIOError) as error:
-            raise Broken(
+            raise SystemFailureError(
                 "CAP-PEER",
                 f"nobody connected to port {self.ports[worker]} within {timeout} s",
                 "Start the sender, or give it more time.",
@@ -140,13 +141,13 @@ def connect(host: str, port: int, encoding: Encoding, timeout: float = 10.0) -> 
         timeout: How long to wait for the connection, and for each write, in seconds.
 
     Raises:
-        Broken: `CAP-PEER`, nobody receives there.
+        SystemFailureError: `CAP-PEER`, nobody receives there.
     """
     try:
         connection = socket.create_connection((host, port), timeout)
     # OverflowError: a port beyond 65535.
     except (OSError, OverflowError) as error:
-        raise Broken(
+        raise SystemFailureError(
             "CAP-PEER",
             f"nobody receives at {host}:{port}: {error}",
             "Start the receiver first, and look at the port: it is the first one plus the worker.",
@@ -181,8 +182,8 @@ def _address(address: object) -> str:
     return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)
 
 
-def _no_port(place: str, reason: str) -> BadRequest:
-    return BadRequest(
+def _no_port(place: str, reason: str) -> InvalidRequestError:
+    return InvalidRequestError(
         "CAP-PORT",
         f"cannot listen on {place}: {reason}",
         "Choose ports from 1 to 65535 that are free, and an address of this machine.",

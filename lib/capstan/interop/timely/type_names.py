@@ -25,7 +25,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final, NoReturn
 
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.interop.timely.codec import Codec
 from capstan.interop.timely.composites import array_of, list_of, option_of, product_of, tuple_of
 from capstan.interop.timely.floats import FLOATS
@@ -54,7 +54,7 @@ def codec_of(text: str) -> Codec:
     """The codec of the type that `text` names.
 
     Raises:
-        BadRequest: `CAP-TYPE`, it names none; the message says at which character.
+        InvalidRequestError: `CAP-TYPE`, it names none; the message says at which character.
 
     >>> codec_of("Product< u64, (string) >").name
     'Product<u64,string>'
@@ -72,7 +72,7 @@ def register_type(name: str, codec: Codec | str) -> None:
         codec: A codec, or the text of a type that is known.
 
     Raises:
-        BadRequest: `CAP-TYPE`, not such a name, or one that stands for another type.
+        InvalidRequestError: `CAP-TYPE`, not such a name, or one that stands for another type.
     """
     found = codec_of(codec) if isinstance(codec, str) else codec
     key = name.lower()
@@ -187,8 +187,10 @@ def _tokens(text: str) -> Iterator[tuple[str, int]]:
     yield _END, at
 
 
-def _unknown(text: str, reason: str) -> BadRequest:
-    return BadRequest("CAP-TYPE", f"not a type: {text!r}, {reason}", _HINT, type=text[:_LONGEST])
+def _unknown(text: str, reason: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        "CAP-TYPE", f"not a type: {text!r}, {reason}", _HINT, type=text[:_LONGEST]
+    )
 
 
 _SIMPLE: Final = {codec.name: codec for codec in (*SCALARS, *FLOATS)} | {"unit": UNIT}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from capstan.core.protocol import Event
-from capstan.errors import Broken
+from capstan.errors import SystemFailureError
 from capstan.interop.timely.closing import Closing
 from capstan.interop.timely.encoding import Encoding
 
@@ -51,9 +51,9 @@ class EventWriter(Closing):
         """Appends an event.
 
         Raises:
-            BadRequest: `CAP-VALUE`, something in it is not of the recording's types; nothing of
-                it is written.
-            Broken: `CAP-WRITE`, the sink did not take the bytes.
+            InvalidRequestError: `CAP-VALUE`, something in it is not of the recording's types;
+                nothing of it is written.
+            SystemFailureError: `CAP-WRITE`, the sink did not take the bytes.
         """
         data = self._encoding.encode(event, self.seq)
         self._buffer += data
@@ -66,7 +66,7 @@ class EventWriter(Closing):
         """Sends what was gathered.
 
         Raises:
-            Broken: `CAP-WRITE`, the sink did not take the bytes.
+            SystemFailureError: `CAP-WRITE`, the sink did not take the bytes.
         """
         waiting = bytes(self._buffer)
         self._buffer.clear()
@@ -77,7 +77,7 @@ class EventWriter(Closing):
                     raise BlockingIOError("it takes nothing now")
                 waiting = waiting[taken:]
         except (OSError, ValueError) as error:
-            raise Broken(
+            raise SystemFailureError(
                 "CAP-WRITE",
                 f"{self._name} took no more after event {self.seq}: {error}",
                 "What was taken before is a recording that is still open.",

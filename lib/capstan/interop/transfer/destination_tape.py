@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from capstan.errors import BadRequest
-from capstan.interop.transfer import recording_reader as reading
+from capstan.errors import InvalidRequestError
+from capstan.interop.transfer import recording_reader
 from capstan.interop.transfer.recording_format import Form
 from capstan.storage.lake import Lake, is_table
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.schema import payload_of
 from capstan.storage.tape.tape import (
     Cut,
@@ -38,7 +38,7 @@ def form_tape(
     name: str,
     form: Form,
     settings: Mapping[str, object],
-    otherwise: BadRequest,
+    otherwise: InvalidRequestError,
 ) -> Tape:
     """The tape of recordings of one form: the one that is there, or a new one.
 
@@ -55,7 +55,7 @@ def form_tape(
     """
     tape = existing_tape(lake, name)
     if tape is None:
-        payload = payload_of(from_arrow_schema(reading.record_schema(form)))
+        payload = payload_of(from_arrow_schema(recording_reader.record_schema(form)))
         return create_tape(spark, lake, name, form.time_type, payload, settings)
     if tape.settings != settings:
         raise otherwise
@@ -76,11 +76,11 @@ def enrol_named(tape: Tape, workers: Mapping[int, str], commit: int) -> int:
         commit: The commit that opens them.
 
     Raises:
-        Fenced: `CAP-FENCED` when another process writes to the roster meanwhile.
+        FencedError: `CAP-FENCED` when another process writes to the roster meanwhile.
     """
     # Before the roster is looked at: whoever writes to it from here on is in the way of this write.
     last = newest_roster(tape)
-    known = summary.worker_labels(tape, Cut(commit, 0))
+    known = index.worker_labels(tape, Cut(commit, 0))
     fresh = {w: label for w, label in sorted(workers.items()) if w not in known}
     # Workers come in any order: the transaction rises though their numbers may not.
     if fresh and not append_workers(tape, fresh, commit, number=last + 1):
@@ -88,9 +88,9 @@ def enrol_named(tape: Tape, workers: Mapping[int, str], commit: int) -> int:
     return len(fresh)
 
 
-def forgotten(tape: Tape) -> BadRequest:
+def forgotten(tape: Tape) -> InvalidRequestError:
     """The error of who would go on with a commit, where the log no longer knows of what it is."""
-    return BadRequest(
+    return InvalidRequestError(
         "CAP-HALF-DONE",
         f"stream {tape.name}: its last commit was cut off after its records, and so long ago that "
         "the table's log no longer tells of what they are; nothing was written",

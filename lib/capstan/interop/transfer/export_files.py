@@ -15,9 +15,9 @@ from pyspark.sql.types import StructType
 from capstan.core.protocol import Rule
 from capstan.core.times import Box, Time
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest, CapstanError
-from capstan.instrumentation import reached
-from capstan.interop.transfer import recording_writer as writing
+from capstan.errors import CapstanError, InvalidRequestError
+from capstan.instrumentation import emit
+from capstan.interop.transfer import recording_writer
 from capstan.interop.transfer.payload_columns import payload_type
 from capstan.interop.transfer.recording_format import Form, Format
 from capstan.storage.lake import Lake
@@ -46,7 +46,7 @@ class Exported:
     stream: str
     cut: int
     folder: str
-    files: tuple[writing.Written, ...]
+    files: tuple[recording_writer.Written, ...]
 
     def as_json(self) -> dict[str, object]:
         """The answer as one JSON object."""
@@ -66,7 +66,7 @@ def form_of(
     """How a stream is written: with the types that are given, else those it was imported with.
 
     Raises:
-        BadRequest: `CAP-FILE`, frames are wanted and the types are not known; `CAP-TYPE`.
+        InvalidRequestError: `CAP-FILE`, frames are wanted and the types are not known; `CAP-TYPE`.
     """
     fixed = tape.settings.get("fixed")
     kept = fixed.get("import") if isinstance(fixed, dict) else None
@@ -103,12 +103,12 @@ def export_recordings(
         cut: Up to which commit; the newest by default.
 
     Raises:
-        BadRequest: `CAP-EXISTS`, the folder has something in it; `CAP-TYPE`, the stream's columns
-            are not of the record type that was given; `CAP-RETIRED`, records were deleted;
+        InvalidRequestError: `CAP-EXISTS`, the folder has something in it; `CAP-TYPE`, the stream's
+            columns are not of the record type that was given; `CAP-RETIRED`, records were deleted;
             `CAP-FRAME-LENGTH`, `CAP-VALUE`, an event cannot be written. No file is left then.
-        AnswerIsNo: `CAP-VIOLATION`, a row of the tape is no event, or a number is missing; other
-            rules may be broken, and are in the files as on the tape. `CAP-TAPE`, an event has not
-            the records that it says; no file is left then either.
+        CheckFailedError: `CAP-VIOLATION`, a row of the tape is no event, or a number is missing;
+            other rules may be broken, and are in the files as on the tape. `CAP-TAPE`, an event has
+            not the records that it says; no file is left then either.
     """
     cut = newest_cut(tape) if cut is None else cut
     chosen = sorted(workers)
@@ -118,10 +118,12 @@ def export_recordings(
     rows = _rows(spark, tape, cut, chosen, form)
     require_new_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    writer = partial(writing.write, folder=str(folder.absolute()), form=form)
+    writer = partial(recording_writer.write, folder=str(folder.absolute()), form=form)
     found = rows.mapInArrow(writer, "worker int, written string, refused string").collect()
     written = {
-        row["worker"]: writing.Written.from_text(row["written"]) for row in found if row["written"]
+        row["worker"]: recording_writer.Written.from_text(row["written"])
+        for row in found
+        if row["written"]
     }
     for row in found:
         if row["refused"]:
@@ -131,10 +133,10 @@ def export_recordings(
     for worker in chosen:
         if worker not in written:
             # It has no event yet, and an empty recording says so.
-            written[worker] = writing.write_empty(str(folder.absolute()), form, worker)
+            written[worker] = recording_writer.write_empty(str(folder.absolute()), form, worker)
     case = {**form.to_json(), "case": tape.name, "cut": cut.commit, "workers": len(chosen)}
     (folder / "case.json").write_text(json.dumps(case, indent=2) + "\n", encoding="utf-8")
-    reached("export.files", stream=tape.name, files=len(chosen))
+    emit("export.files", stream=tape.name, files=len(chosen))
     files = tuple(written[worker] for worker in chosen)
     return Exported(tape.name, cut.commit, str(folder.absolute()), files)
 
@@ -153,17 +155,17 @@ def _refused(tape: Tape, worker: int, told: Mapping[str, Any]) -> CapstanError:
         time = None if told["time"] is None else Time(told["time"])
         return miscounted(tape, worker, told["seq"], time, told["stored"], told["promised"])
     code, message, hint = (str(told[name]) for name in ("error", "message", "hint"))
-    return BadRequest(code, f"worker {worker}, {message}", hint, worker=worker)
+    return InvalidRequestError(code, f"worker {worker}, {message}", hint, worker=worker)
 
 
 def require_new_folder(folder: Path) -> None:
     """Check that nothing is overwritten: the folder is not there, or empty.
 
     Raises:
-        BadRequest: `CAP-EXISTS`.
+        InvalidRequestError: `CAP-EXISTS`.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-EXISTS",
             f"there is something at {folder} already",
             "name a new folder, or an empty one",
@@ -210,7 +212,7 @@ def _data(payload: StructType, form: Form) -> Column:
         return F.col("data.json") if imported else F.to_json("data", JSON)
     wanted = payload_type(form.types.record)
     if [field.name for field in wanted] != payload.names:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-TYPE",
             f"records of {form.types.record.name} are columns {[f.name for f in wanted]}, and the "
             f"stream has {payload.names}",

@@ -13,16 +13,16 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from capstan.errors import AnswerIsNo, BadRequest, Broken
-from capstan.instrumentation import reached
-from capstan.interop.transfer import recording_reader as reading
+from capstan.errors import CheckFailedError, InvalidRequestError, SystemFailureError
+from capstan.instrumentation import emit
+from capstan.interop.transfer import recording_reader
 from capstan.interop.transfer.destination_tape import enrol, form_tape
 from capstan.interop.transfer.recording_format import Form, Recording
 from capstan.interop.transfer.recording_reader import Survey
 from capstan.storage import delta
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import Lake
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.fingerprint import fingerprint, record_hashes
 from capstan.storage.tape.tape import Tape, append_events, newest_cut
 
@@ -93,13 +93,13 @@ def import_recordings(
             the stream then says where.
 
     Raises:
-        AnswerIsNo: `CAP-VIOLATION`, a recording breaks a rule.
-        BadRequest: `CAP-BIGINT`, a number has no place on a tape; `CAP-EXISTS`, the stream is
-            there already, with other recordings; `CAP-FILE`, there is no event; `CAP-TYPE`.
+        CheckFailedError: `CAP-VIOLATION`, a recording breaks a rule.
+        InvalidRequestError: `CAP-BIGINT`, a number has no place on a tape; `CAP-EXISTS`, the stream
+            is there already, with other recordings; `CAP-FILE`, there is no event; `CAP-TYPE`.
     """
     files = _files(spark, recordings)
     surveys = _surveyed(files, form)
-    reached("import.survey", stream=name, files=len(surveys), events=sum(s.events for s in surveys))
+    emit("import.survey", stream=name, files=len(surveys), events=sum(s.events for s in surveys))
     _require_any(surveys)
     _require_storable(surveys)
     if not unchecked:
@@ -131,7 +131,7 @@ def _read(files: DataFrame, form: Form, reader: Reader, schema: pa.Schema) -> Da
 
 def _surveyed(files: DataFrame, form: Form) -> tuple[Survey, ...]:
     schema = pa.schema([("worker", pa.int32()), ("survey", pa.string())])
-    rows = _read(files, form, reading.survey, schema).collect()
+    rows = _read(files, form, recording_reader.survey, schema).collect()
     found = [Survey.from_text(row["survey"]) for row in rows]
     return tuple(sorted(found, key=lambda each: each.worker))
 
@@ -140,7 +140,7 @@ def _require_any(surveys: Sequence[Survey]) -> None:
     """Check that there is something to commit; and a stream takes no other files later on."""
     if any(each.events for each in surveys):
         return
-    raise BadRequest(
+    raise InvalidRequestError(
         "CAP-FILE",
         f"there is no event in {surveys[0].path}, nor in any other of {len(surveys)} recordings",
         "nothing was written; import them once there is one",
@@ -152,7 +152,7 @@ def _require_storable(surveys: Iterable[Survey]) -> None:
     for each in surveys:
         if each.beyond is not None:
             position, number = each.beyond
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-BIGINT",
                 f"{each.path}, event {position}: no BIGINT holds {number}",
                 "a tape keeps numbers from -2^63 to 2^63-1; `capstan check` judges the files as "
@@ -170,7 +170,7 @@ def _require_sound(surveys: Sequence[Survey]) -> None:
     violation = broken[0].violation
     assert violation is not None
     others = f"; so have {len(broken) - 1} more files" if len(broken) > 1 else ""
-    raise AnswerIsNo(
+    raise CheckFailedError(
         "CAP-VIOLATION",
         f"{broken[0].path} breaks {violation[1]}: {violation[2]}{others}",
         "nothing was written; --unchecked puts it on tape as it is, to be looked into",
@@ -189,8 +189,8 @@ def _settings(form: Form, surveys: Iterable[Survey]) -> dict[str, object]:
     return {"fixed": {"domain": "import", "import": {**form.to_json(), **source}}, "free": {}}
 
 
-def _other(name: str) -> BadRequest:
-    return BadRequest(
+def _other(name: str) -> InvalidRequestError:
+    return InvalidRequestError(
         "CAP-EXISTS",
         f"there is a stream {name} already, which did not come from these files",
         "import them under another name",
@@ -201,16 +201,18 @@ def _other(name: str) -> BadRequest:
 def _write(
     spark: SparkSession, tape: Tape, files: DataFrame, form: Form, surveys: Sequence[Survey]
 ) -> None:
-    records = _read(files, form, reading.records, reading.record_schema(form))
+    records = _read(files, form, recording_reader.records, recording_reader.record_schema(form))
     delta.append(records, tape.paths.records, txn=Txn(f"import:{tape.name}", 0))
-    reached("import.records", stream=tape.name)
+    emit("import.records", stream=tape.name)
     enrol(tape, (each.worker for each in surveys))
-    reached("import.workers", stream=tape.name)
+    emit("import.workers", stream=tape.name)
     note = {"stream": tape.name, "import": str(form.format)}
-    events = _read(files, form, reading.events, reading.event_schema(form.time_type))
+    events = _read(
+        files, form, recording_reader.events, recording_reader.event_schema(form.time_type)
+    )
     stored = delta.load(spark, tape.paths.records)
     version = append_events(tape, counted_events(events, stored, 0), 0, note)
-    reached("import.events", stream=tape.name)
+    emit("import.events", stream=tape.name)
     _require_all(tape, version, surveys)
 
 
@@ -246,10 +248,10 @@ def counted_events(events: DataFrame, stored: DataFrame, commit: int) -> DataFra
 
 def _require_all(tape: Tape, version: int, surveys: Iterable[Survey]) -> None:
     """Check that what was surveyed is what was stored: files may change while they are read."""
-    events, records = summary.added_counts(tape, version)
+    events, records = index.added_counts(tape, version)
     promised = {each.worker: each.events for each in surveys if each.events}
     if dict(events) != promised or records != sum(each.records for each in surveys):
-        raise Broken(
+        raise SystemFailureError(
             "CAP-FEED",
             f"stream {tape.name}: the files had {sum(promised.values())} events, and "
             f"{events.total()} of {records} records were stored",

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from capstan.core.config import check_name
-from capstan.core.protocol import Judge, Messages
-from capstan.errors import AnswerIsNo, BadRequest, Held
-from capstan.instrumentation import reached
+from capstan.core.protocol import Messages, StreamChecker
+from capstan.errors import CheckFailedError, InvalidRequestError, RangeLockedError
+from capstan.instrumentation import emit
 from capstan.interop.timely import MAX_FRAME, Listener
 from capstan.interop.timely.sockets import LOOPBACK
-from capstan.interop.transfer import recording_reader as reading
+from capstan.interop.transfer import recording_reader
 from capstan.interop.transfer.destination_tape import enrol, form_tape
 from capstan.interop.transfer.import_files import counted_events
 from capstan.interop.transfer.receiver import FULL, Inbox, Received, Receiver
@@ -78,11 +78,11 @@ class ListenRequest:
     def __post_init__(self) -> None:
         check_name("stream", self.stream)
         if not 1 <= self.workers <= _MOST:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-PEERS", f"{self.workers} workers are not possible", f"choose 1 to {_MOST}"
             )
         if self.every <= 0 or (self.idle is not None and self.idle <= 0):
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-USAGE",
                 "seconds from one commit to the next, and of silence, are more than 0",
                 "see `capstan listen --help`",
@@ -140,10 +140,10 @@ class Listened:
         """Check that no sender was shut out.
 
         Raises:
-            AnswerIsNo: `CAP-VIOLATION`, with the first reason.
+            CheckFailedError: `CAP-VIOLATION`, with the first reason.
         """
         if self.refused:
-            raise AnswerIsNo(
+            raise CheckFailedError(
                 "CAP-VIOLATION",
                 f"stream {self.stream}: {self.faults[0]}",
                 "what came before is on tape and sound; mend the sender, and listen again",
@@ -156,10 +156,11 @@ def listen(spark: SparkSession, lake: Lake, request: ListenRequest) -> Listened:
     """Record what workers send, until all have closed their recordings, or it is interrupted.
 
     Raises:
-        BadRequest: `CAP-PORT`, a port is taken; `CAP-DECLARED`, the stream is recorded in another
-            way; `CAP-CLOSED`, all its recordings are closed; `CAP-LAKE`, the lake is no folder.
-        Fenced: `CAP-FENCED`, another process wrote on the tape.
-        Held: `CAP-HELD`, another one listens for this stream.
+        InvalidRequestError: `CAP-PORT`, a port is taken; `CAP-DECLARED`, the stream is recorded in
+            another way; `CAP-CLOSED`, all its recordings are closed; `CAP-LAKE`, the lake is no
+            folder.
+        FencedError: `CAP-FENCED`, another process wrote on the tape.
+        RangeLockedError: `CAP-HELD`, another one listens for this stream.
     """
     with (
         _alone(lake, request.stream),
@@ -180,7 +181,7 @@ def listen(spark: SparkSession, lake: Lake, request: ListenRequest) -> Listened:
 def _alone(lake: Lake, name: str) -> Iterator[None]:
     """Hold the stream's lock: what a listener has half written may only be cleared by the next."""
     if "://" in lake.root:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-LAKE",
             f"{lake.root} is no folder, and only a folder can be locked",
             "listen into a lake on this machine",
@@ -192,7 +193,7 @@ def _alone(lake: Lake, name: str) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise Held(
+            raise RangeLockedError(
                 "CAP-HELD",
                 f"another process listens for stream {name}",
                 "end it first, or listen for another stream",
@@ -210,7 +211,7 @@ def _tape(spark: SparkSession, lake: Lake, request: ListenRequest) -> Tape:
         "count": request.workers,
     }
     settings = {"fixed": fixed, "free": {}}
-    other = BadRequest(
+    other = InvalidRequestError(
         "CAP-DECLARED",
         f"stream {request.stream} is not recorded from {request.workers} workers in this form",
         "listen as before, or into another stream",
@@ -262,7 +263,7 @@ class _Session:
         minimum = tape.time_type.minimum
         states = summary.worker_states(tape, Cut(max(self._cut.commit, 0), self._cut.batch))
         if all(state.closed for state in states):
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-CLOSED",
                 f"stream {tape.name} is closed: no record can come any more",
                 "listen for what follows as a new stream",
@@ -271,7 +272,7 @@ class _Session:
         self._receivers = [
             Receiver(
                 state.worker,
-                Judge(minimum, state.holdings, seq=state.events, records=state.records),
+                StreamChecker(minimum, state.holdings, seq=state.events, records=state.records),
                 request.form,
                 listener,
                 self._inbox,
@@ -288,7 +289,7 @@ class _Session:
         ]
         for thread in threads:
             thread.start()
-        reached("listen.ready", stream=self._tape.name, ports=self._listener.ports)
+        emit("listen.ready", stream=self._tape.name, ports=self._listener.ports)
         try:
             with _on_signals(self._interrupted):
                 while any(thread.is_alive() for thread in threads) and not self._over():
@@ -322,7 +323,7 @@ class _Session:
             return
         tape, form, commit = self._tape, self._request.form, self._cut.commit + 1
         first = self._cut.batch + 1
-        schema = reading.record_schema(form)
+        schema = recording_reader.record_schema(form)
         messages = sorted(
             (
                 (each.worker, first + place, each.event)
@@ -332,7 +333,7 @@ class _Session:
             key=itemgetter(0, 1),
         )
         batches = [
-            reading.record_batch(
+            recording_reader.record_batch(
                 schema, form, worker, 0, [(batch, event) for _, batch, event in own]
             )
             for worker, own in groupby(messages, itemgetter(0))
@@ -341,9 +342,9 @@ class _Session:
             rows = self._spark.createDataFrame(pa.Table.from_batches(batches, schema))
             listener = Txn(f"listen:{tape.name}:{self._identity}", first)
             delta.append(rows, tape.paths.records, txn=listener)
-        reached("listen.records", stream=tape.name, commit=commit)
+        emit("listen.records", stream=tape.name, commit=commit)
         placed = [(r.worker, r.seq, first + place, r.event) for place, r in enumerate(received)]
-        index = reading.event_batch(form.time_type, placed)
+        index = recording_reader.event_batch(form.time_type, placed)
         events = self._spark.createDataFrame(pa.Table.from_batches([index]))
         stored = delta.load(self._spark, tape.paths.records)
         counted = counted_events(events, stored.where(f"batch >= {first}"), commit).coalesce(1)
@@ -353,7 +354,7 @@ class _Session:
         self._cut = Cut(commit, first + len(received) - 1)
         self._events += len(received)
         self._records += records
-        reached(
+        emit(
             "listen.events", stream=tape.name, commit=commit, events=len(received), records=records
         )
 

@@ -25,7 +25,7 @@ from typing import Final
 import pyarrow as pa
 
 from capstan.core.protocol import json_text
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.interop.timely import Codec, Shape
 
 _BIGINT: Final = (-(2**63), 2**63 - 1)
@@ -39,7 +39,7 @@ def payload_type(record: Codec | None) -> pa.StructType:
     """The stream's columns for records of a type; None for any JSON.
 
     Raises:
-        BadRequest: `CAP-TYPE`, a tape has no column for it.
+        InvalidRequestError: `CAP-TYPE`, a tape has no column for it.
     """
     if record is None:
         return pa.struct([("json", pa.string())])
@@ -104,7 +104,7 @@ def _type(codec: Codec) -> pa.DataType:
         return pa.list_(_type(codec.parts[0]))
     if codec.shape is Shape.OPTION and codec.parts[0].shape not in (Shape.OPTION, Shape.NONE):
         return _type(codec.parts[0])
-    raise BadRequest(
+    raise InvalidRequestError(
         "CAP-TYPE",
         f"a tape has no column for records of {codec.name}",
         "it has some for integers, floats, bool, text, bytes, and tuples, lists and options of "

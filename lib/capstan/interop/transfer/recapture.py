@@ -19,16 +19,16 @@ from capstan.capture.progress_events import CLOSING, Statement, numbered_events
 from capstan.core.config import check_name
 from capstan.core.times import Antichain, Box
 from capstan.core.times.region import Region
-from capstan.errors import AnswerIsNo, BadRequest, NotComplete
-from capstan.instrumentation import reached
+from capstan.errors import CheckFailedError, IncompleteError, InvalidRequestError
+from capstan.instrumentation import emit
 from capstan.interop.transfer.destination_tape import enrol, existing_tape, forgotten
 from capstan.storage import delta
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.retirements import WHOLE, require_kept
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.fingerprint import fingerprint, record_hashes
-from capstan.storage.tape.index import Played, WorkerState
+from capstan.storage.tape.index import ContentSummary, WorkerState
 from capstan.storage.tape.schema import check_payload
 from capstan.storage.tape.tape import (
     Cut,
@@ -71,11 +71,11 @@ class RecaptureRequest:
         check_name("stream", self.stream)
         check_name("stream", self.into)
         if self.into == self.stream:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-INTO-STREAM", "a stream cannot be recorded onto itself", "name another stream"
             )
         if self.peers is not None and not 1 <= self.peers <= _MOST:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-PEERS", f"{self.peers} workers are not possible", f"choose 1 to {_MOST}"
             )
 
@@ -111,20 +111,20 @@ def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Rec
     Cut off anywhere, the same request finishes what was begun.
 
     Raises:
-        AnswerIsNo: `CAP-VIOLATION`, the recording that is played is not sound; `CAP-TAPE`, an
+        CheckFailedError: `CAP-VIOLATION`, the recording that is played is not sound; `CAP-TAPE`, an
             event of it has not the records that it says; `CAP-AUDIT`, what was recorded is not
             what was played.
-        BadRequest: `CAP-DECLARED`, the new stream came from another one, from other workers, or
-            has another number of workers; `CAP-CLOSED`, it is closed; `CAP-CUT`, it is further than
-            the cut; `CAP-RETIRED`, records that it needs were deleted.
-        Fenced: `CAP-FENCED`, another process records onto it.
-        NotComplete: `CAP-INCOMPLETE`, the stream that is played has no worker yet.
+        InvalidRequestError: `CAP-DECLARED`, the new stream came from another one, from other
+            workers, or has another number of workers; `CAP-CLOSED`, it is closed; `CAP-CUT`, it is
+            further than the cut; `CAP-RETIRED`, records that it needs were deleted.
+        FencedError: `CAP-FENCED`, another process records onto it.
+        IncompleteError: `CAP-INCOMPLETE`, the stream that is played has no worker yet.
     """
     tape = open_tape(lake, request.stream)
-    cut = summary.find_cut(tape, request.as_of)
-    workers = summary.resolve_workers(tape, cut, request.workers)
+    cut = index.find_cut(tape, request.as_of)
+    workers = index.resolve_workers(tape, cut, request.workers)
     if not workers:
-        raise NotComplete(
+        raise IncompleteError(
             "CAP-INCOMPLETE",
             f"stream {tape.name} has no worker yet, so nothing of it is complete",
             "capture it first",
@@ -134,11 +134,11 @@ def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Rec
     copy = _copy(spark, lake, request, tape, len(workers))
     commit = newest_cut(copy).commit + 1
     cut = _pinned(copy, commit, cut, tape)
-    states = [s for s in summary.worker_states(tape, cut) if s.worker in workers]
-    after = summary.frontier_of(tape, states)
+    states = [s for s in index.worker_states(tape, cut) if s.worker in workers]
+    after = index.frontier_of(tape, states)
     # Before the first commit its workers are written down, and hold the minimum.
-    holders = summary.worker_states(copy, Cut(max(commit - 1, 0), commit - 1))
-    before = summary.frontier_of(copy, holders)
+    holders = index.worker_states(copy, Cut(max(commit - 1, 0), commit - 1))
+    before = index.frontier_of(copy, holders)
     if after == before and commit:
         return _told(request, cut, copy, records=0, stood=True)
     _require_onward(tape, cut, copy, before, after)
@@ -178,14 +178,14 @@ def _record(
     dealt = _dealt(records, commit, len(holders))
     transaction = _transaction(copy, commit)
     delta.append(dealt, copy.paths.records, txn=transaction, note=note, merge_schema=True)
-    reached("recapture.records", stream=copy.name, commit=commit)
+    emit("recapture.records", stream=copy.name, commit=commit)
     stored = _stored(spark, copy, commit)
-    promised = summary.played(source.tape, source.cut, source.workers, source.region)
+    promised = index.content_summary(source.tape, source.cut, source.workers, source.region)
     found = _require_all(promised, stored, copy, commit)
     positions = {state.worker: state.events for state in holders}
     events = numbered_events(stored, copy, moves, positions, batch=commit, commit=commit)
     append_events(copy, events, commit, note)
-    reached("recapture.events", stream=copy.name, commit=commit)
+    emit("recapture.events", stream=copy.name, commit=commit)
     return found
 
 
@@ -207,7 +207,7 @@ def _copy(
     if copy is None:
         copy = create_tape(spark, lake, request.into, tape.time_type, payload, settings)
     elif copy.settings != settings:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-DECLARED",
             f"stream {copy.name} does not record {count} workers of stream {tape.name} in this way",
             "re-capture as before, or into another stream",
@@ -216,7 +216,7 @@ def _copy(
     check_payload(copy.name, stored_payload(copy), payload)
     if newest_cut(copy).commit < 0:
         enrol(copy, range(count))
-    reached("recapture.workers", stream=copy.name, workers=count)
+    emit("recapture.workers", stream=copy.name, workers=count)
     return copy
 
 
@@ -240,7 +240,7 @@ def _pinned(copy: Tape, commit: int, cut: Cut, tape: Tape) -> Cut:
     played = next((int(str(note["cut"])) for note in notes if "cut" in note), None)
     if played is None:
         raise forgotten(copy)
-    return summary.find_cut(tape, played)
+    return index.find_cut(tape, played)
 
 
 def _dealt(records: DataFrame, commit: int, count: int) -> DataFrame:
@@ -265,7 +265,7 @@ def _require_onward(tape: Tape, cut: Cut, copy: Tape, before: Antichain, after: 
     if before.dominates(after):
         return
     if before.is_empty:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-CLOSED",
             f"stream {copy.name} is closed: no record of stream {tape.name} can come any more",
             "re-capture into another stream",
@@ -274,7 +274,7 @@ def _require_onward(tape: Tape, cut: Cut, copy: Tape, before: Antichain, after: 
     stands, reaches = (
         json.dumps([tape.time_type.render(time) for time in each]) for each in (before, after)
     )
-    raise BadRequest(
+    raise InvalidRequestError(
         "CAP-CUT",
         f"stream {copy.name} stands at {stands}, and at commit {cut.commit} stream {tape.name} "
         f"had come to {reaches}",
@@ -301,14 +301,14 @@ def _stored(spark: SparkSession, copy: Tape, commit: int) -> DataFrame:
     )
 
 
-def _require_all(promised: Played, stored: DataFrame, copy: Tape, commit: int) -> int:
+def _require_all(promised: ContentSummary, stored: DataFrame, copy: Tape, commit: int) -> int:
     """Check that what is stored is what the index of the other tape promises; how many records."""
     content = fingerprint(F.col("_h1"), F.col("_h2")).alias("content")
     found = stored.agg(F.count(F.lit(1)).alias("records"), content).collect()[0]
     parts = [found["content"][name] or 0 for name in ("h1", "h2")]
     hashed = "".join(f"{part % 2**64:016x}" for part in parts)
     if (promised.records, promised.fingerprint) != (found["records"], hashed):
-        raise AnswerIsNo(
+        raise CheckFailedError(
             "CAP-AUDIT",
             f"stream {copy.name}, commit {commit}: {found['records']} records are stored, and "
             f"{promised.records} were promised, with another content",
@@ -322,7 +322,7 @@ def _told(
     request: RecaptureRequest, cut: Cut, copy: Tape, *, records: int, stood: bool
 ) -> Recaptured:
     newest = newest_cut(copy)
-    states = summary.worker_states(copy, newest)
+    states = index.worker_states(copy, newest)
     return Recaptured(
         request.stream,
         cut.commit,
@@ -330,6 +330,6 @@ def _told(
         len(states),
         newest.commit,
         records,
-        [copy.time_type.render(time) for time in summary.frontier_of(copy, states)],
+        [copy.time_type.render(time) for time in index.frontier_of(copy, states)],
         stood,
     )

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from capstan.core.protocol import Event, Judge
-from capstan.errors import BadRequest, Broken
-from capstan.instrumentation import reached
+from capstan.core.protocol import Event, StreamChecker
+from capstan.errors import InvalidRequestError, SystemFailureError
+from capstan.instrumentation import emit
 from capstan.interop.timely import EventReader, Listener
 from capstan.interop.transfer.recording_format import Form
 from capstan.interop.transfer.recording_reader import beyond, weight
@@ -123,7 +123,7 @@ class Receiver:
     """
 
     worker: int
-    judge: Judge
+    judge: StreamChecker
     form: Form
     listener: Listener
     inbox: Inbox
@@ -147,13 +147,13 @@ class Receiver:
         while not self.done and not self.stopping():
             try:
                 reader = self.listener.accept(self.worker, _TICK)
-            except Broken:
+            except SystemFailureError:
                 continue
-            reached("listen.connected", worker=self.worker, peer=reader.name)
+            emit("listen.connected", worker=self.worker, peer=reader.name)
             with reader:
                 self._receive(reader)
             self.last = time.monotonic()
-            reached("listen.disconnected", worker=self.worker, peer=reader.name)
+            emit("listen.disconnected", worker=self.worker, peer=reader.name)
 
     def _receive(self, reader: EventReader) -> None:
         # Of each connection anew: what came before it is not its silence.
@@ -164,7 +164,7 @@ class Receiver:
             start = reader.offset
             try:
                 event = reader.poll()
-            except BadRequest as error:
+            except InvalidRequestError as error:
                 self._refuse(error.message)
                 return
             if event is not None:

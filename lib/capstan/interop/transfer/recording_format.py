@@ -9,7 +9,7 @@ from pathlib import Path
 
 from capstan.core.protocol import transcript_minimum
 from capstan.core.times import Coordinate, Kind, TimeType
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.interop.timely import (
     MAX_FRAME,
     Encoding,
@@ -64,8 +64,8 @@ class Form:
         """The form of the recordings in a folder: what is given, else what `case.json` says.
 
         Raises:
-            BadRequest: `CAP-FILE`, the types of frames are not known; `CAP-TYPE`, `CAP-TIME`, one
-                that is given is not known or does not fit.
+            InvalidRequestError: `CAP-FILE`, the types of frames are not known; `CAP-TYPE`,
+                `CAP-TIME`, one that is given is not known or does not fit.
         """
         place = folder / f"worker-0{form.suffix}"
         case = case_beside(place)
@@ -89,13 +89,13 @@ class Form:
         """The form of recordings that come without files: only what is given.
 
         Raises:
-            BadRequest: `CAP-FILE`, frames have no types; `CAP-TYPE`, `CAP-TIME`.
+            InvalidRequestError: `CAP-FILE`, frames have no types; `CAP-TYPE`, `CAP-TIME`.
         """
         if time_type is not None and record_type is not None:
             types = EventTypes.of(time_type, record_type, minimum)
             return cls(form, types, types.minimum_json)
         if form is Format.TIMELY:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-FILE",
                 "the types of frames are not known: their bytes do not say them",
                 "give --time-type and --record-type, such as u64 and string",
@@ -109,13 +109,14 @@ class Form:
         """The form of a stream that was imported, as its settings keep it.
 
         Raises:
-            BadRequest: `CAP-FILE`, frames are wanted, and the stream has no types for them.
+            InvalidRequestError: `CAP-FILE`, frames are wanted, and the stream has no types for
+                them.
         """
         if value.get("time_type") is not None:
             types = EventTypes.from_json(value)
             return cls(form, types, types.minimum_json)
         if form is Format.TIMELY:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-FILE",
                 "the types of frames are not known: the stream was not imported with any",
                 "give --time-type and --record-type, or export transcripts (--format jsonl)",
@@ -132,7 +133,7 @@ class Form:
         """The times on a tape: `t`, or `t0`, `t1` and so on, of kind BIGINT.
 
         Raises:
-            BadRequest: `CAP-TIME`, the minimum does not fit a BIGINT.
+            InvalidRequestError: `CAP-TIME`, the minimum does not fit a BIGINT.
         """
         start = transcript_minimum(self.minimum)
         names = ["t"] if len(start) == 1 else [f"t{index}" for index in range(len(start))]
@@ -171,7 +172,7 @@ def find_recordings(folder: Path, form: Format) -> list[Recording]:
     """The recordings of a folder; a file that names no worker is numbered after those that do.
 
     Raises:
-        BadRequest: `CAP-FILE`, there is none, or two are of one worker.
+        InvalidRequestError: `CAP-FILE`, there is none, or two are of one worker.
     """
     paths = recordings_in(folder, (form.suffix,))
     named = {path: worker_of(path) for path in paths}
@@ -180,7 +181,7 @@ def find_recordings(folder: Path, form: Format) -> list[Recording]:
     for path, named_after in named.items():
         worker, free = (free, free + 1) if named_after is None else (named_after, free)
         if worker in found:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-FILE",
                 f"{found[worker]} and {path} are both of worker {worker}",
                 "leave one of them",

@@ -11,7 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from capstan.core.protocol import Fault, Judge, Messages, Progress, Rule, Violation
+from capstan.core.protocol import Fault, Messages, Progress, Rule, StreamChecker, Violation
 from capstan.core.protocol.events import Event, Item
 from capstan.core.times import Time, TimeType
 from capstan.interop.timely import EventReader
@@ -98,7 +98,7 @@ def survey(files: Files, form: Form) -> Iterator[pa.RecordBatch]:
 
 def _surveyed(recording: Recording, form: Form) -> Survey:
     source = _Hashed(recording.path)
-    judge = Judge(form.time_type.minimum)
+    judge = StreamChecker(form.time_type.minimum)
     violation: Violation | None = None
     too_large: tuple[int, str] | None = None
     events = records = 0

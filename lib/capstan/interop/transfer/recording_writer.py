@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from capstan.core.protocol import Messages, Progress
 from capstan.core.times import Time
-from capstan.errors import AnswerIsNo, BadRequest
+from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.interop.timely import EventWriter
 from capstan.interop.transfer.payload_columns import payload_values
 from capstan.interop.transfer.recording_format import Form
@@ -114,7 +114,7 @@ def write(batches: Iterable[pa.RecordBatch], folder: str, form: Form) -> Iterato
     try:
         for written in _written(batches, folder, form, recordings):
             yield _told(written.worker, written.to_text(), None)
-    except (AnswerIsNo, BadRequest) as error:
+    except (CheckFailedError, InvalidRequestError) as error:
         recordings[-1].give_up()
         yield _told(recordings[-1].worker, None, json.dumps(error.as_json()))
 
@@ -153,9 +153,9 @@ def _values(batch: pa.RecordBatch, form: Form) -> list[object]:
     return payload_values(form.types.record, column)
 
 
-def _miscounted(seq: int | None, time: Time | None, stored: int, promised: int) -> AnswerIsNo:
+def _miscounted(seq: int | None, time: Time | None, stored: int, promised: int) -> CheckFailedError:
     """The error of what is not whole, with the facts that the driver tells it by."""
-    return AnswerIsNo(
+    return CheckFailedError(
         "CAP-TAPE",
         f"{stored} records are there, {promised} were recorded",
         "see `capstan verify STREAM --deep`",

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from capstan.core.protocol import Event, Progress
 from capstan.core.times import Time
-from capstan.errors import BadRequest, Broken, CapstanError
-from capstan.instrumentation import reached
+from capstan.errors import CapstanError, InvalidRequestError, SystemFailureError
+from capstan.instrumentation import emit
 from capstan.interop.timely import EventReader, connect
 from capstan.interop.transfer.export_files import export_recordings
 from capstan.interop.transfer.recording_format import Form
@@ -47,14 +47,14 @@ class Address:
         """The address that `HOST:PORT` is.
 
         Raises:
-            BadRequest: `CAP-PORT`.
+            InvalidRequestError: `CAP-PORT`.
         """
         host, colon, port = text.rpartition(":")
         number = (
             int(port) if port.isascii() and port.isdecimal() and len(port) <= len("65535") else 0
         )
         if not colon or not host or not 1 <= number <= 65_535:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-PORT", f"{text[:80]!r} is no address", "give HOST:PORT, as 127.0.0.1:8000"
             )
         return cls(host.strip("[]"), number)
@@ -113,8 +113,8 @@ def serve(
 
     Raises:
         AnswerIsNo, BadRequest: As `export_recordings` does, before anything is sent.
-        Broken: `CAP-PEER`, nobody receives; `CAP-WRITE`, a receiver went away. The others were
-            sent to all the same.
+        SystemFailureError: `CAP-PEER`, nobody receives; `CAP-WRITE`, a receiver went away. The
+            others were sent to all the same.
     """
     with TemporaryDirectory(prefix="capstan-serve-") as place:
         folder = Path(place) / "recordings"
@@ -136,7 +136,7 @@ def _deal(workers: Sequence[int], peers: int | None) -> list[list[int]]:
     if peers is None:
         return [[worker] for worker in workers]
     if peers < 1:
-        raise BadRequest("CAP-PEERS", f"{peers} peers are not possible", "give 1 or more")
+        raise InvalidRequestError("CAP-PEERS", f"{peers} peers are not possible", "give 1 or more")
     return [list(workers[peer::peers]) for peer in range(peers)]
 
 
@@ -151,7 +151,7 @@ def _all(peers: Sequence[_Peer], files: dict[int, Path]) -> None:
     if failed:
         name, error = failed[0]
         others = f"; {len(failed) - 1} more failed" if len(failed) > 1 else ""
-        raise Broken(error.code, f"{name}: {error.message}{others}", error.hint)
+        raise SystemFailureError(error.code, f"{name}: {error.message}{others}", error.hint)
 
 
 @dataclass(slots=True)
@@ -177,7 +177,7 @@ class _Peer:
                     self.sent += 1
         except CapstanError as error:
             self.failure = error
-        reached("serve.sent", peer=self.name, events=self.sent)
+        emit("serve.sent", peer=self.name, events=self.sent)
 
     def _events(self, files: dict[int, Path]) -> Iterator[Event]:
         if len(self.workers) == 1:

@@ -13,7 +13,7 @@ from capstan.pipeline.graph.graph import NodeId
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class BufferedItem:
     """What came to a source behind its barrier.
 
     Attributes:
@@ -43,10 +43,10 @@ class SourceGate:
         self._sources = tuple(sources)
         self._capacity = capacity
         self._count = 0
-        self._aligned: tuple[Held, ...] = ()
+        self._aligned: tuple[BufferedItem, ...] = ()
         self.last = 0
         # By arrival: an event may only be late because of a watermark that came before it.
-        self._aligner: BarrierAligner[Held] = BarrierAligner(
+        self._aligner: BarrierAligner[BufferedItem] = BarrierAligner(
             len(self._sources), time=attrgetter("arrival")
         )
 
@@ -73,7 +73,7 @@ class SourceGate:
             message = f"{self._count} events and watermarks wait behind a barrier already"
             raise BackpressureFull.of(message, capacity=self._capacity)
         self._count += 1
-        return self._aligner.buffer_if_aligned(node, Held(self._count, node, item))
+        return self._aligner.buffer_if_aligned(node, BufferedItem(self._count, node, item))
 
     def reach(self, barrier: CheckpointBarrier, source: NodeId | None) -> bool:
         """Note that a source, or each that has not yet, has reached a barrier; whether all have.
@@ -100,7 +100,7 @@ class SourceGate:
                 return True
         return False
 
-    def open(self, checkpoint_id: int) -> tuple[Held, ...]:
+    def open(self, checkpoint_id: int) -> tuple[BufferedItem, ...]:
         """Let out what is held, once the checkpoint has been taken."""
         held, self._aligned = self._aligned, ()
         self.last = checkpoint_id

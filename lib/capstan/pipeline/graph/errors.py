@@ -6,10 +6,10 @@ its hint; the facts are in `fields`.
 
 from __future__ import annotations
 
-from capstan.errors import BadRequest, Broken, Named
+from capstan.errors import CodedError, InvalidRequestError, SystemFailureError
 
 
-class DagError(Named, BadRequest):
+class DagError(CodedError, InvalidRequestError):
     """Something that was asked of a graph or an executor cannot be meant as it stands."""
 
     CODE = "CAP-DAG"
@@ -141,7 +141,7 @@ class CheckpointCorrupt(DagError):
     HINT = "Restore an earlier checkpoint."
 
 
-class RestoreFailed(Named, Broken):
+class RestoreFailed(CodedError, SystemFailureError):
     """Raised when a node cannot take its state back; nothing was restored. `node`, `reason`."""
 
     CODE = "CAP-DAG-RESTORE"
@@ -161,7 +161,7 @@ class StateChanged(DagError):
     )
 
 
-class OperatorFailed(Named, Broken):
+class OperatorFailed(CodedError, SystemFailureError):
     """Raised when an operator raised; `node`, `time`, `worker`, `port`, `cause`.
 
     The executor is of no use afterwards, until a checkpoint is restored.

@@ -29,7 +29,7 @@ _COMPACT: Final = 65_536
 _ENDS: Final = {AggregateKind.FIRST: "min", AggregateKind.LAST: "max"}
 
 
-class Folded:
+class AggregateTable:
     """The aggregates of each key over all rows so far.
 
     Rows are collected, and folded in when there are twice as many as keys: so each row costs

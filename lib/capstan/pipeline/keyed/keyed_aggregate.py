@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import END, TIME
 from capstan.pipeline.graph.operator import Context, Key, Operator, check_version
-from capstan.pipeline.keyed.aggregate_table import Folded
+from capstan.pipeline.keyed.aggregate_table import AggregateTable
 from capstan.pipeline.operators.aggregates import Aggregate
 from capstan.pipeline.operators.group_reduce import Reducer
 from capstan.pipeline.operators.ordering import check_sortable
@@ -111,7 +111,7 @@ class _KeyedAggregateOperator(Operator):
         self._names = with_time(spec.output_schema(inputs)).names
         self._timed = is_timed(schema)
         self._every = None if spec.every is None else units(spec.every)
-        self._folded = Folded(with_time(schema), spec.by, spec.aggregates, spec.ties)
+        self._folded = AggregateTable(with_time(schema), spec.by, spec.aggregates, spec.ties)
         self._rows = RowBuffer(self._folded.rows)
         self._ended = False
         self.state_ports = (0,) * (1 + self._folded.tables)

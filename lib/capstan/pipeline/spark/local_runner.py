@@ -15,10 +15,10 @@ from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.graph.stage_planner import Plan, Stage, StageInput
 from capstan.pipeline.input_range import Reach
 from capstan.pipeline.operators.ordering import ordered
-from capstan.pipeline.spark import wire_format as layout
+from capstan.pipeline.spark import wire_format
 from capstan.pipeline.spark.side_tables import side_rows
-from capstan.pipeline.spark.stage_task import Work
-from capstan.pipeline.spark.state_rows import Kept
+from capstan.pipeline.spark.stage_task import StageWork
+from capstan.pipeline.spark.state_rows import StateRow
 from capstan.pipeline.spark.wire_format import AT, BLOB, KIND, NoteKind, part
 from capstan.pipeline.state.chunks import PLACEMENT
 from capstan.pipeline.state.errors import NoHash
@@ -40,7 +40,7 @@ class Ran:
 
     sinks: Mapping[str, pa.Table]
     notes: pa.Table
-    state: tuple[Kept, ...]
+    state: tuple[StateRow, ...]
 
 
 def run_here(
@@ -51,7 +51,7 @@ def run_here(
     sinks: Iterable[str] | None = None,
     peers: int = 1,
     rows_per_batch: int = 10_000,
-    state: Sequence[Kept] | None = None,
+    state: Sequence[StateRow] | None = None,
     keeps: bool = False,
 ) -> Ran:
     """Run a pipeline over rows of its one stream, to the end.
@@ -68,7 +68,7 @@ def run_here(
 
     Raises:
         OperatorFailed: An operator raised; node, time and worker are in its fields.
-        BadRequest: `CAP-DAG-...` when the graph cannot be meant.
+        InvalidRequestError: `CAP-DAG-...` when the graph cannot be meant.
     """
     plan = pipeline.plan(sinks)
     tables = {table.source: table for table in pipeline.tables}
@@ -99,7 +99,7 @@ class _Ran:
         peers: int,
         size: int,
         rows: dict[str, pa.Table],
-        known: Sequence[Kept] | None,
+        known: Sequence[StateRow] | None,
         keeps: bool,
     ) -> None:
         self._plan = plan
@@ -111,12 +111,12 @@ class _Ran:
         self._known = known
         self._keeps = keeps
         self.notes: list[pa.Table] = []
-        self.state: list[Kept] = []
+        self.state: list[StateRow] = []
 
     def add(self, stage: Stage) -> None:
         """Run a stage whose inputs are there."""
         keyed, resumes = stage.key is not None, self._known is not None
-        work = Work.of(
+        work = StageWork.of(
             self._plan.dag, stage, self._reach, self._peers, resumes=resumes, keeps=self._keeps
         )
         incoming = work.incoming
@@ -134,13 +134,13 @@ class _Ran:
         notes = made.filter(pc.is_valid(made.column(KIND)))
         marks = pc.equal(notes.column(KIND), NoteKind.MARK.value)
         for batch in notes.filter(marks).to_batches():
-            for node, mark in layout.marks(batch):
+            for node, mark in wire_format.marks(batch):
                 self._marks.setdefault(node, []).append(mark)
         kept = pc.equal(notes.column(KIND), NoteKind.STATE.value)
         for row in notes.filter(kept).to_pylist():
-            self.state.append(Kept.of_place(json.loads(row[layout.NOTE]), row[BLOB]))
+            self.state.append(StateRow.of_place(json.loads(row[wire_format.NOTE]), row[BLOB]))
         rest = pc.invert(pc.or_(marks, kept))
-        self.notes.append(notes.filter(rest).select([KIND, layout.NOTE]))
+        self.notes.append(notes.filter(rest).select([KIND, wire_format.NOTE]))
 
     def _given(self, number: int, source: str, stage: Stage, schema: pa.Schema) -> pa.Table:
         """The rows of one input, and to which worker they come."""
@@ -149,7 +149,7 @@ class _Ran:
         structs = rows.column(part(0)).combine_chunks()
         opened = pa.RecordBatch.from_struct_array(structs)
         times = rows.column(AT).combine_chunks()
-        packed = layout.packed(schema, number, times, opened)
+        packed = wire_format.packed(schema, number, times, opened)
         return pa.Table.from_batches([packed.append_column(_SEAT, self._seats(entry, opened))])
 
     def _seats(self, entry: StageInput | None, rows: pa.RecordBatch) -> pa.Array:
@@ -163,7 +163,7 @@ class _Ran:
             return pa.array([_hash(key) % self._peers for key in keys], pa.int64())
 
     def _batches(
-        self, rows: pa.Table, keyed: bool, work: Work, worker: int
+        self, rows: pa.Table, keyed: bool, work: StageWork, worker: int
     ) -> Iterator[pa.RecordBatch]:
         yield from self._resumed(work, worker)
         limits = [
@@ -171,18 +171,18 @@ class _Ran:
             for entry in work.stage.inputs
             if entry.producer in self._marks
         ]
-        yield layout.noted(work.incoming, NoteKind.MARK, limits)
+        yield wire_format.noted(work.incoming, NoteKind.MARK, limits)
         rows = rows.drop_columns([_SEAT])
         if keyed:
             rows = ordered(rows, [(AT, "ascending")], []).combine_chunks()
         yield from rows.to_batches(max_chunksize=self._size)
 
-    def _resumed(self, work: Work, worker: int) -> Iterator[pa.RecordBatch]:
+    def _resumed(self, work: StageWork, worker: int) -> Iterator[pa.RecordBatch]:
         """What a worker of a stage knew; a stage without a key has one, which gets all of it."""
         keyed = work.stage.key is not None
         for row in self._known or ():
             if row.stage == work.stage.number and (row.worker == worker or not keyed):
-                yield layout.noted(work.incoming, NoteKind.STATE, [row.place()], row.data)
+                yield wire_format.noted(work.incoming, NoteKind.STATE, [row.place()], row.data)
 
 
 def _hash(key: tuple[object, ...]) -> int:

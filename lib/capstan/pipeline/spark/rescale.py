@@ -11,25 +11,25 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from capstan.pipeline.graph.stage_planner import Plan
-from capstan.pipeline.spark.state_rows import Kept, KeptKind, batch_of, rows_of
+from capstan.pipeline.spark.state_rows import KeptKind, StateRow, batch_of, rows_of
 from capstan.pipeline.spark.task_errors import in_task, on_driver
 from capstan.pipeline.state.chunk_rescale import Arrivals, deal, merged, require_none_lost
-from capstan.pipeline.state.chunks import Head
+from capstan.pipeline.state.chunks import StateHeader
 from capstan.pipeline.state.errors import NotWhole
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-Heads = Mapping[int, Mapping[int, Head]]
+Heads = Mapping[int, Mapping[int, StateHeader]]
 """By stage and worker."""
 
 
-def heads_of(rows: Iterable[Kept]) -> dict[int, dict[int, Head]]:
+def heads_of(rows: Iterable[StateRow]) -> dict[int, dict[int, StateHeader]]:
     """The heads among rows of state."""
-    found: dict[int, dict[int, Head]] = {}
+    found: dict[int, dict[int, StateHeader]] = {}
     for row in rows:
         if row.kind is KeptKind.HEAD:
-            found.setdefault(row.stage, {})[row.worker] = Head.from_json(row.head or "")
+            found.setdefault(row.stage, {})[row.worker] = StateHeader.from_json(row.head or "")
     return found
 
 
@@ -62,7 +62,7 @@ class Rescaling:
     plan: Plan
     before: int
     after: int
-    heads: Mapping[int, Head]
+    heads: Mapping[int, StateHeader]
 
     @classmethod
     def of(cls, plan: Plan, heads: Heads, before: int, after: int) -> Rescaling:
@@ -80,7 +80,7 @@ class Rescaling:
             {number: merged(plan.stages[number], mine) for number, mine in heads.items()},
         )
 
-    def deal(self, rows: Iterable[Kept]) -> Iterator[Kept]:
+    def deal(self, rows: Iterable[StateRow]) -> Iterator[StateRow]:
         """Rows of state, but for heads, as those of the workers from now on.
 
         Raises:
@@ -94,15 +94,15 @@ class Rescaling:
             elif row.kind is KeptKind.CHUNK:
                 stage = self.plan.stages[row.stage]
                 for chunk in deal(stage, row.chunk(), self.before, self.after):
-                    yield Kept.of_chunk(row.stage, chunk)
+                    yield StateRow.of_chunk(row.stage, chunk)
 
-    def seeds(self) -> Iterator[Kept]:
+    def seeds(self) -> Iterator[StateRow]:
         """For each worker from now on what it has to have, at each stage."""
         for number, head in self.heads.items():
             for worker in range(self.after):
-                yield Kept.of_head(number, worker, head)
+                yield StateRow.of_head(number, worker, head)
 
-    def arrive(self, rows: Iterable[Kept]) -> Iterator[Kept]:
+    def arrive(self, rows: Iterable[StateRow]) -> Iterator[StateRow]:
         """What was dealt to workers, each key with its owner; then the workers' heads.
 
         Args:
@@ -113,11 +113,11 @@ class Rescaling:
             SnapshotCorrupt: A row is not what was dealt.
         """
         here: dict[tuple[int, int], Arrivals] = {}
-        heads: dict[tuple[int, int], Head] = {}
+        heads: dict[tuple[int, int], StateHeader] = {}
         for row in rows:
             place = row.stage, row.worker
             if row.kind is KeptKind.HEAD:
-                heads[place] = Head.from_json(row.head or "")
+                heads[place] = StateHeader.from_json(row.head or "")
                 continue
             if row.kind is KeptKind.CHUNK:
                 stage = self.plan.stages[row.stage]
@@ -127,7 +127,7 @@ class Rescaling:
         for place, head in heads.items():
             number, worker = place
             arrived = here.get(place) or Arrivals(self.plan.stages[number], worker, self.after)
-            yield Kept.of_head(number, worker, arrived.head(head))
+            yield StateRow.of_head(number, worker, arrived.head(head))
 
     def require_none_lost(self, heads: Heads) -> None:
         """Check that the workers have what there was, no less and no more.
@@ -178,16 +178,18 @@ def rescale(frame: DataFrame, plan: Plan, before: int, after: int) -> DataFrame:
     return kept
 
 
-def _collected(frame: DataFrame) -> list[Kept]:
+def _collected(frame: DataFrame) -> list[StateRow]:
     """The heads, of which there are as many as workers and stages."""
     heads = frame.where(F.col("kind") == KeptKind.HEAD.value)
-    return [Kept.of_place(row.asDict(), None) for row in heads.drop("data").collect()]
+    return [StateRow.of_place(row.asDict(), None) for row in heads.drop("data").collect()]
 
 
 _Batches = Iterator[pa.RecordBatch]
 
 
-def _over(work: Callable[[Iterable[Kept]], Iterator[Kept]]) -> Callable[[_Batches], _Batches]:
+def _over(
+    work: Callable[[Iterable[StateRow]], Iterator[StateRow]],
+) -> Callable[[_Batches], _Batches]:
     def body(batches: _Batches) -> _Batches:
         with in_task():
             for row in work(row for batch in batches for row in rows_of(batch)):

@@ -83,7 +83,8 @@ def spark_type(pipeline: Pipeline, node: str, schema: pa.Schema) -> StructType:
     """The columns of a node in Spark.
 
     Raises:
-        BadRequest: `CAP-PIPELINE` for a type that Spark does not have, naming node and column.
+        InvalidRequestError: `CAP-PIPELINE` for a type that Spark does not have, naming node and
+            column.
     """
     for field in schema:
         try:
@@ -101,8 +102,8 @@ def from_records(
     """Records of a stream as the rows of a source: `time`, `p0` and what orders them.
 
     Raises:
-        BadRequest: `CAP-PIPELINE` when a column that the source declares is not there, or has
-            another type.
+        InvalidRequestError: `CAP-PIPELINE` when a column that the source declares is not there, or
+            has another type.
     """
     time = integers(F.col(TIME), reach.time_type).getItem(reach.coordinate)
     wanted = spark_type(pipeline, source, schema)

@@ -17,8 +17,8 @@ from capstan.pipeline.definition import Pipeline
 from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.graph.stage_planner import Plan
 from capstan.pipeline.input_range import Reach
-from capstan.pipeline.spark import row_transport as frames
-from capstan.pipeline.spark.stage_frames import Carried, Keep, Layout, Played
+from capstan.pipeline.spark import row_transport
+from capstan.pipeline.spark.stage_frames import CarriedState, Keep, PipelineRun, StageBuilder
 from capstan.pipeline.spark.task_errors import on_driver
 from capstan.storage.tape.schema import time_struct
 
@@ -30,10 +30,10 @@ def sink_columns(pipeline: Pipeline, node: str, reach: Reach) -> StructType:
     """The columns of a sink's rows as `Played.sinks` has them; nothing runs.
 
     Raises:
-        BadRequest: As `play`.
+        InvalidRequestError: As `play`.
     """
     schema = pipeline.plan([node]).dag.node(node).schema
-    own = frames.spark_type(pipeline, node, schema)
+    own = row_transport.spark_type(pipeline, node, schema)
     fields = [field for field in own.fields if field.name != TIME]
     if pipeline.sink(node).time == TIME:
         declared = TimeType((reach.time_type.coordinates[reach.coordinate],))
@@ -51,11 +51,11 @@ def require_fit(records: DataFrame, pipeline: Pipeline, sink: str, reach: Reach)
         reach: What would be read.
 
     Raises:
-        BadRequest: `CAP-PIPELINE`, naming the column.
+        InvalidRequestError: `CAP-PIPELINE`, naming the column.
     """
     plan = pipeline.plan([sink])
     for name, frame in _streams(pipeline, plan, records).items():
-        frames.from_records(pipeline, name, plan.dag.node(name).schema, frame, reach)
+        row_transport.from_records(pipeline, name, plan.dag.node(name).schema, frame, reach)
 
 
 def persisted(frame: DataFrame) -> DataFrame:
@@ -72,8 +72,8 @@ def play(
     sinks: Iterable[str] | None = None,
     peers: int = 2,
     keep: Keep = persisted,
-    carried: Carried | None = None,
-) -> Played:
+    carried: CarriedState | None = None,
+) -> PipelineRun:
     """Run a pipeline over records, to the end.
 
     The multiset of rows that comes out does not depend on `peers`, nor on how the records are
@@ -97,14 +97,16 @@ def play(
         OperatorFailed: An operator raised; node, time and worker are in its fields.
         LateOutput: A row came out at a time that an earlier run has written already.
         StateError: The state is not all there, or does not fit.
-        BadRequest: `CAP-PIPELINE` when the stream's columns are not those that it reads;
+        InvalidRequestError: `CAP-PIPELINE` when the stream's columns are not those that it reads;
             `CAP-DAG-...` when the graph cannot be meant.
     """
     if peers < 1:
         raise pipeline.refusal(f"needs at least one replay worker, not {peers}")
     plan = pipeline.plan(sinks)
     streams = _streams(pipeline, plan, records)
-    run = Layout(spark, pipeline, plan, reach, peers, keep, streams, carried or Carried())
+    run = StageBuilder(
+        spark, pipeline, plan, reach, peers, keep, streams, carried or CarriedState()
+    )
     try:
         with on_driver():
             for stage in plan.stages:

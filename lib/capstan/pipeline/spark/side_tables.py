@@ -27,7 +27,7 @@ def side_rows(pipeline: Pipeline, table: SideTable, schema: pa.Schema, reach: Re
         A column `time`, and the rows as a struct `p0`.
 
     Raises:
-        BadRequest: `CAP-PIPELINE` when it gives no rows like that.
+        InvalidRequestError: `CAP-PIPELINE` when it gives no rows like that.
     """
     found = resolve(pipeline, table.function)()
     if not isinstance(found, pa.Table):

@@ -18,10 +18,10 @@ from capstan.pipeline.definition import Pipeline
 from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.graph.stage_planner import Plan, Stage
 from capstan.pipeline.input_range import Reach
-from capstan.pipeline.spark import row_transport as frames
+from capstan.pipeline.spark import row_transport
 from capstan.pipeline.spark.row_transport import Notes, Reader, Rows
 from capstan.pipeline.spark.side_tables import side_rows
-from capstan.pipeline.spark.stage_task import Work
+from capstan.pipeline.spark.stage_task import StageWork
 from capstan.pipeline.spark.task_errors import in_task
 from capstan.pipeline.spark.wire_format import AT, KIND, NOTE, NodeMetrics, NoteKind, part
 from capstan.storage.tape.region_sql import quoted
@@ -42,7 +42,7 @@ _METRICS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class CarriedState:
     """The state that one run of a pipeline hands on to the next.
 
     Attributes:
@@ -56,7 +56,7 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PipelineRun:
     """What came of a pipeline's run.
 
     Attributes:
@@ -87,7 +87,7 @@ class Played:
             frame.unpersist()
 
 
-class Layout:
+class StageBuilder:
     """The stages that have been laid out so far, and what comes out of them."""
 
     def __init__(
@@ -99,7 +99,7 @@ class Layout:
         peers: int,
         keep: Keep,
         streams: Mapping[str, DataFrame],
-        carried: Carried,
+        carried: CarriedState,
     ) -> None:
         self._spark = spark
         self._pipeline = pipeline
@@ -110,7 +110,7 @@ class Layout:
         self._streams = streams
         self._carried = carried
         self._frames: dict[int, DataFrame] = {}
-        self._works: dict[int, Work] = {}
+        self._works: dict[int, StageWork] = {}
         self._sinks: dict[str, DataFrame] = {}
         self._kept: list[DataFrame] = []
         self._readers: dict[int, list[int]] = {stage.number: [] for stage in plan.stages}
@@ -126,11 +126,11 @@ class Layout:
             return
         work = self._works[stage.number] = self._work(stage)
         for name in work.outputs:
-            frames.spark_type(self._pipeline, name, stage.dag.node(name).schema)
+            row_transport.spark_type(self._pipeline, name, stage.dag.node(name).schema)
         known = None
         if self._carried.state is not None and _has_state(stage):
             known = self._carried.state.where(F.col("stage") == stage.number)
-        frame = frames.incoming(self._inputs(stage, work), work.incoming, self._peers, known)
+        frame = row_transport.incoming(self._inputs(stage, work), work.incoming, self._peers, known)
         frame = frame.mapInArrow(_body(work), from_arrow_schema(work.outgoing))
         several = len(self._readers[stage.number]) > 1
         if several or stage.sinks or (self._carried.keeps and _has_state(stage)):
@@ -145,10 +145,10 @@ class Layout:
         for frame in self._kept:
             frame.unpersist()
 
-    def played(self) -> Played:
+    def played(self) -> PipelineRun:
         """Run all of it; what came out."""
         ends = [stage.number for stage in self._plan.stages if stage.sinks]
-        notes = [frames.notes_of(self._frames[number]) for number in ends]
+        notes = [row_transport.notes_of(self._frames[number]) for number in ends]
         said = reduce(lambda one, other: one.unionByName(other), notes)
         # This reads every frame that was kept to its end, and so runs the tasks, once.
         told = said.where(
@@ -175,7 +175,7 @@ class Layout:
             late[each.node, "late"] += each.counters.late_rows
             late[each.node, "side"] += each.counters.side_rows
         put_aside = {place: rows for place, rows in late.items() if rows}
-        return Played(
+        return PipelineRun(
             self._sinks,
             aside,
             metrics,
@@ -189,12 +189,12 @@ class Layout:
     def _known(self) -> DataFrame:
         """The rows of state of all stages that have any."""
         numbers = [stage.number for stage in self._plan.stages if _has_state(stage)]
-        kept = [frames.state_of(self._frames[number]) for number in numbers]
+        kept = [row_transport.state_of(self._frames[number]) for number in numbers]
         return reduce(lambda one, other: one.unionByName(other), kept)
 
-    def _work(self, stage: Stage) -> Work:
+    def _work(self, stage: Stage) -> StageWork:
         carried = self._carried
-        return Work.of(
+        return StageWork.of(
             self._plan.dag,
             stage,
             self._reach,
@@ -203,7 +203,7 @@ class Layout:
             keeps=carried.keeps,
         )
 
-    def _inputs(self, stage: Stage, work: Work) -> list[Rows]:
+    def _inputs(self, stage: Stage, work: StageWork) -> list[Rows]:
         """What a stage reads: its own sources, and each earlier stage once."""
         found = []
         by_stage: dict[int, list[Reader]] = {}
@@ -233,9 +233,9 @@ class Layout:
         schema = self._plan.dag.node(name).schema
         if name in self._streams:
             records = self._streams[name]
-            return frames.from_records(self._pipeline, name, schema, records, self._reach)
+            return row_transport.from_records(self._pipeline, name, schema, records, self._reach)
         table = next(each for each in self._pipeline.tables if each.source == name)
-        frames.spark_type(self._pipeline, name, schema)
+        row_transport.spark_type(self._pipeline, name, schema)
         rows = side_rows(self._pipeline, table, schema, self._reach)
         return self._spark.createDataFrame(rows)
 
@@ -262,7 +262,7 @@ def _has_state(stage: Stage) -> bool:
     return stage.key is not None or bool(stage.sinks)
 
 
-def _body(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _body(work: StageWork) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     # Of Arrow's types that hold the same, Spark reads one: no large strings, no milliseconds.
     wanted = to_arrow_schema(from_arrow_schema(work.outgoing), timezone="UTC")
     fits = wanted.equals(work.outgoing)

@@ -15,8 +15,8 @@ from capstan.pipeline.graph.events import END, TIME, Event, OutputKey, OutputKin
 from capstan.pipeline.graph.graph import Dag
 from capstan.pipeline.graph.stage_planner import Stage
 from capstan.pipeline.input_range import Reach
-from capstan.pipeline.spark import wire_format as layout
-from capstan.pipeline.spark.state_rows import Kept, Resumption, rows_to_keep
+from capstan.pipeline.spark import wire_format
+from capstan.pipeline.spark.state_rows import Resumption, StateRow, rows_to_keep
 from capstan.pipeline.spark.wire_format import (
     AT,
     BLOB,
@@ -33,7 +33,7 @@ _MEANT = pa.array([kind.value for kind in (NoteKind.WORKER, NoteKind.STATE, Note
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class StageWork:
     """What every task of a stage has to know.
 
     Attributes:
@@ -61,7 +61,7 @@ class Work:
     @classmethod
     def of(
         cls, dag: Dag, stage: Stage, reach: Reach, peers: int, *, resumes: bool, keeps: bool
-    ) -> Work:
+    ) -> StageWork:
         """The work of a stage of `dag`: its own sources come first, then what others put out."""
         own = [name for name in stage.nodes if not dag.inputs(name)]
         inputs = (*own, *(entry.source for entry in stage.inputs))
@@ -81,12 +81,12 @@ class Work:
     @property
     def incoming(self) -> pa.Schema:
         """The columns of the rows that come in."""
-        return layout.travelling([self.stage.dag.node(name).schema for name in self.inputs])
+        return wire_format.travelling([self.stage.dag.node(name).schema for name in self.inputs])
 
     @property
     def outgoing(self) -> pa.Schema:
         """The columns of the rows that go out."""
-        return layout.travelling([self.stage.dag.node(name).schema for name in self.outputs])
+        return wire_format.travelling([self.stage.dag.node(name).schema for name in self.outputs])
 
     def part_of(self, node: str) -> int:
         """The part in which the rows of a node leave the stage."""
@@ -114,7 +114,7 @@ class Work:
 class _Task:
     """One worker's run of a stage."""
 
-    def __init__(self, work: Work, worker: int) -> None:
+    def __init__(self, work: StageWork, worker: int) -> None:
         self._work = work
         self._worker = worker
         self._made: DagExecutor | None = None
@@ -202,7 +202,7 @@ class _Task:
         if kind is NoteKind.WORKER:
             self._worker = int(str(said["worker"]))
         elif kind is NoteKind.STATE:
-            for node, rows in self._known.take(Kept.of_place(said, data)):
+            for node, rows in self._known.take(StateRow.of_place(said, data)):
                 self._waiting.setdefault(node, []).append(rows)
         else:
             for number, source in enumerate(self._work.inputs):
@@ -218,10 +218,10 @@ class _Task:
         for number, (source, schema) in enumerate(
             zip(self._work.inputs, self._schemas, strict=True)
         ):
-            rows = layout.unpacked(batch, number, schema)
+            rows = wire_format.unpacked(batch, number, schema)
             if rows is None:
                 continue
-            for event in self._events(rows, times, batch.column(layout.part(number)), time):
+            for event in self._events(rows, times, batch.column(wire_format.part(number)), time):
                 self._executor.process_event(source, event)
 
     def _events(
@@ -259,7 +259,7 @@ class _Task:
             if name in self._trimmed:
                 rows, times = self._trim(name, rows, times)
             if rows.num_rows:
-                yield layout.packed(self._outgoing, self._parts[name], times, rows)
+                yield wire_format.packed(self._outgoing, self._parts[name], times, rows)
         self._waiting, self._rows = {}, 0
 
     def _trim(self, name: str, rows: pa.RecordBatch, times: pa.Array) -> TimedRows:
@@ -285,12 +285,17 @@ class _Task:
         for event in events:
             for row in event.batch.to_pylist():
                 time = row.pop(TIME, event.time)
-                yield {**head, "worker": self._worker, "time": time, "row": layout.row_text(row)}
+                yield {
+                    **head,
+                    "worker": self._worker,
+                    "time": time,
+                    "row": wire_format.row_text(row),
+                }
 
     def _noted(
         self, kind: NoteKind, notes: Iterable[object], blob: bytes | None = None
     ) -> pa.RecordBatch:
-        return layout.noted(self._outgoing, kind, notes, blob)
+        return wire_format.noted(self._outgoing, kind, notes, blob)
 
 
 def _producer(stage: Stage, source: str) -> str | None:

@@ -14,7 +14,7 @@ from capstan.pipeline.engine.executor import DagExecutor
 from capstan.pipeline.graph.arrow_ipc import batches_from_bytes, batches_to_bytes
 from capstan.pipeline.graph.stage_planner import Stage
 from capstan.pipeline.spark.wire_format import TimedRows
-from capstan.pipeline.state.chunks import Chunk, Head, cut_up, put_together
+from capstan.pipeline.state.chunks import Chunk, StateHeader, cut_up, put_together
 from capstan.pipeline.state.errors import NotWhole
 
 _TIME: Final = "#time"
@@ -33,7 +33,7 @@ class KeptKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StateRow:
     """A row of state.
 
     Attributes:
@@ -63,12 +63,12 @@ class Kept:
     data: bytes | None = None
 
     @classmethod
-    def of_head(cls, stage: int, worker: int, head: Head) -> Kept:
+    def of_head(cls, stage: int, worker: int, head: StateHeader) -> StateRow:
         """The row of a head."""
         return cls(stage, worker, KeptKind.HEAD, head=head.to_json())
 
     @classmethod
-    def of_chunk(cls, stage: int, chunk: Chunk) -> Kept:
+    def of_chunk(cls, stage: int, chunk: Chunk) -> StateRow:
         """The row of a chunk."""
         numbers = chunk.table, chunk.part, chunk.rows, chunk.hashes, chunk.digest
         return cls(
@@ -92,7 +92,7 @@ class Kept:
         return {name: value for name, value in found.items() if value is not None}
 
     @classmethod
-    def of_place(cls, place: Mapping[str, object], data: bytes | None) -> Kept:
+    def of_place(cls, place: Mapping[str, object], data: bytes | None) -> StateRow:
         """The row that has this place and these data."""
         fields = {name: value for name, value in place.items() if value is not None}
         kind = KeptKind(str(fields.pop("kind")))
@@ -117,22 +117,22 @@ COLUMNS: Final = pa.schema(
 """The columns of rows of state."""
 
 
-def batch_of(rows: Iterable[Kept]) -> pa.RecordBatch:
+def batch_of(rows: Iterable[StateRow]) -> pa.RecordBatch:
     """Rows of state as Arrow has them, with `COLUMNS`."""
     return pa.RecordBatch.from_pylist([asdict(row) for row in rows], schema=COLUMNS)
 
 
-def rows_of(batch: pa.RecordBatch) -> Iterator[Kept]:
+def rows_of(batch: pa.RecordBatch) -> Iterator[StateRow]:
     """The rows that `batch_of` wrote; columns that are not there are null."""
     for at in range(batch.num_rows):
         # One at a time: the data of a row may be megabytes.
         (row,) = batch.slice(at, 1).to_pylist()
-        yield Kept.of_place(row, row.pop("data", None))
+        yield StateRow.of_place(row, row.pop("data", None))
 
 
 def rows_to_keep(
     stage: Stage, worker: int, executor: DagExecutor, ahead: Mapping[str, Iterable[TimedRows]]
-) -> Iterator[Kept]:
+) -> Iterator[StateRow]:
     """What a worker knows at the end of its run, where the stage has a key, and what waits.
 
     Raises:
@@ -142,14 +142,16 @@ def rows_to_keep(
     """
     if stage.key is not None:
         head, chunks = cut_up(stage, worker, executor.checkpoint())
-        yield Kept.of_head(stage.number, worker, head)
+        yield StateRow.of_head(stage.number, worker, head)
         for chunk in chunks:
-            yield Kept.of_chunk(stage.number, chunk)
+            yield StateRow.of_chunk(stage.number, chunk)
     for node, waiting in ahead.items():
         for rows, times in waiting:
             timed = rows.append_column(_TIME, times)
             data = batches_to_bytes(timed.schema, [timed])
-            yield Kept(stage.number, worker, KeptKind.AHEAD, node, rows=rows.num_rows, data=data)
+            yield StateRow(
+                stage.number, worker, KeptKind.AHEAD, node, rows=rows.num_rows, data=data
+            )
 
 
 @dataclass(slots=True)
@@ -163,13 +165,13 @@ class Resumption:
 
     stage: Stage
     peers: int
-    _heads: list[Head] = field(default_factory=list)
+    _heads: list[StateHeader] = field(default_factory=list)
     _chunks: list[Chunk] = field(default_factory=list)
 
-    def take(self, row: Kept) -> Iterator[tuple[str, TimedRows]]:
+    def take(self, row: StateRow) -> Iterator[tuple[str, TimedRows]]:
         """Take in a row of state; the rows of sinks that it has, by node."""
         if row.kind is KeptKind.HEAD:
-            self._heads.append(Head.from_json(row.head or ""))
+            self._heads.append(StateHeader.from_json(row.head or ""))
         elif row.kind is KeptKind.CHUNK:
             self._chunks.append(row.chunk())
         else:

@@ -11,7 +11,7 @@ from capstan.core.times.region import Region
 from capstan.pipeline.definition import Pipeline
 from capstan.pipeline.input_range import Reach
 from capstan.pipeline.spark.runner import persisted, play
-from capstan.pipeline.spark.stage_frames import Carried, Keep, Played
+from capstan.pipeline.spark.stage_frames import CarriedState, Keep, PipelineRun
 from capstan.storage.tape.tape import Cut, Tape
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def play_tape(
     peers: int | None = None,
     keep: Keep = persisted,
     after: Antichain | None = None,
-    carried: Carried | None = None,
-) -> Played:
+    carried: CarriedState | None = None,
+) -> PipelineRun:
     """Run a pipeline over chosen workers and times of a tape at a cut, to the end.
 
     Args:
@@ -56,7 +56,7 @@ def play_tape(
         OperatorFailed: An operator raised; node, time and worker are in its fields.
         LateOutput: A row came out at a time that an earlier run has written already.
         StateError: The state is not all there, or does not fit.
-        BadRequest: `CAP-PIPELINE` when the stream's columns are not those that it reads;
+        InvalidRequestError: `CAP-PIPELINE` when the stream's columns are not those that it reads;
             `CAP-DAG-...` when the graph cannot be meant.
     """
     region = Region(reach.reads, below=frontier, above=after)

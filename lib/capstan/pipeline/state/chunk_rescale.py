@@ -18,7 +18,7 @@ from capstan.pipeline.state.checkpoint_rescale import at_several_points, togethe
 from capstan.pipeline.state.chunks import (
     PLACEMENT,
     Chunk,
-    Head,
+    StateHeader,
     Total,
     count_keys,
     is_common,
@@ -70,7 +70,7 @@ def deal(
             yield Chunk.of(place, own.num_rows, sum_of(hashes.filter(mine)), data)
 
 
-def merged(stage: Stage, heads: Mapping[int, Head]) -> Head:
+def merged(stage: Stage, heads: Mapping[int, StateHeader]) -> StateHeader:
     """What the heads of all workers say together, with the sums of their totals and keys.
 
     Raises:
@@ -95,7 +95,7 @@ def merged(stage: Stage, heads: Mapping[int, Head]) -> Head:
             totals[place] = _with(stage, place, totals.get(place), total)
         for name, count in head.keys.items():
             keys[name] = keys.get(name, 0) + count
-    return Head(nodes, totals, keys)
+    return StateHeader(nodes, totals, keys)
 
 
 @dataclass(slots=True)
@@ -132,14 +132,14 @@ class Arrivals:
         self._totals[place] = self._totals.get(place, Total(0, 0)) + total_of([chunk])
         self._hashes.setdefault(chunk.node, []).append(hashes)
 
-    def head(self, before: Head) -> Head:
+    def head(self, before: StateHeader) -> StateHeader:
         """The worker's head, where that of all workers before, merged, is known."""
         common = {p: total for p, total in before.totals.items() if is_common(self.stage, p)}
         keys = {name: count_keys(self._hashes.get(name, [])) for name in before.keys}
-        return Head(before.nodes, self._totals | common, keys)
+        return StateHeader(before.nodes, self._totals | common, keys)
 
 
-def require_none_lost(stage: Stage, before: Head, after: Iterable[Head]) -> None:
+def require_none_lost(stage: Stage, before: StateHeader, after: Iterable[StateHeader]) -> None:
     """Check that all workers together have the rows and the keys that there were.
 
     Each of them owns the keys that it has, so that none of these is with two of them.

@@ -104,7 +104,7 @@ Totals = Mapping[tuple[str, int], Total]
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class StateHeader:
     """What one worker knows of a stage, but for the rows of its states.
 
     Attributes:
@@ -132,7 +132,7 @@ class Head:
         return json.dumps({"nodes": nodes, "totals": totals, "keys": dict(self.keys)})
 
     @classmethod
-    def from_json(cls, text: str) -> Head:
+    def from_json(cls, text: str) -> StateHeader:
         """The head that `to_json` wrote; older ones have no signatures."""
         value = json.loads(text)
         nodes = {
@@ -151,7 +151,7 @@ class Head:
 
 def cut_up(
     stage: Stage, worker: int, checkpoint: DagCheckpoint, rows: int = CHUNK_ROWS
-) -> tuple[Head, list[Chunk]]:
+) -> tuple[StateHeader, list[Chunk]]:
     """What a worker knows of a stage, as a head and chunks of at most so many rows.
 
     Raises:
@@ -174,11 +174,11 @@ def cut_up(
         for name, known in checkpoint.nodes.items()
     }
     totals = {place: total_of(mine) for place, mine in _by_table(chunks).items()}
-    return Head(nodes, totals, keys), chunks
+    return StateHeader(nodes, totals, keys), chunks
 
 
 def put_together(
-    stage: Stage, worker: int, peers: int, head: Head, chunks: Iterable[Chunk]
+    stage: Stage, worker: int, peers: int, head: StateHeader, chunks: Iterable[Chunk]
 ) -> DagCheckpoint:
     """What a worker knows, from its head and all of its chunks, in any order.
 

@@ -5,10 +5,10 @@ Each is raised with `of`, which fills in its code and its hint; the facts are in
 
 from __future__ import annotations
 
-from capstan.errors import BadRequest, Broken, Named
+from capstan.errors import CodedError, InvalidRequestError, SystemFailureError
 
 
-class StateError(Named, BadRequest):
+class StateError(CodedError, InvalidRequestError):
     """Something that was asked of keyed state cannot be meant as it stands."""
 
     CODE = "CAP-STATE"
@@ -105,21 +105,21 @@ class NotWhole(StateError):
     HINT = "Rescale a snapshot that all workers took at one barrier."
 
 
-class StateLost(Named, Broken):
+class StateLost(CodedError, SystemFailureError):
     """Raised when a state cannot be written or read back; nothing is committed. `operator`."""
 
     CODE = "CAP-STATE-LOST"
     HINT = "Mend the logic or its codec; the last snapshot that counts is as it was."
 
 
-class Misplaced(Named, Broken):
+class Misplaced(CodedError, SystemFailureError):
     """Raised when the proof of a rescale fails; `lost`, `twice`, `misplaced`."""
 
     CODE = "CAP-STATE-MISPLACED"
     HINT = "Nothing was committed; go on from the snapshot before."
 
 
-class Stuck(Named, Broken):
+class Stuck(CodedError, SystemFailureError):
     """Raised when workers wait for each other and nothing can move; `waiting`."""
 
     CODE = "CAP-STATE-STUCK"

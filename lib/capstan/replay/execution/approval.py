@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from capstan.errors import AnswerIsNo, BadRequest
-from capstan.instrumentation import reached
-from capstan.replay.execution.fencing import changed_since
+from capstan.errors import CheckFailedError, InvalidRequestError
+from capstan.instrumentation import emit
+from capstan.replay.execution.fencing import runs_published_since
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.run_identity import RunId
@@ -34,7 +34,9 @@ class Decision:
 
     def __post_init__(self) -> None:
         if not self.by.strip():
-            raise BadRequest("CAP-DECISION", "nobody is named who has decided", "say who it was")
+            raise InvalidRequestError(
+                "CAP-DECISION", "nobody is named who has decided", "say who it was"
+            )
         if not self.at:
             object.__setattr__(self, "at", datetime.now(UTC).isoformat(timespec="seconds"))
 
@@ -55,8 +57,8 @@ def require_waiting(history: History) -> Row:
     """The row by which a run waits to be published.
 
     Raises:
-        AnswerIsNo: `CAP-REJECTED` for one that was rejected, with who did and why.
-        BadRequest: `CAP-NOT-AUDITED` for one that does not wait.
+        CheckFailedError: `CAP-REJECTED` for one that was rejected, with who did and why.
+        InvalidRequestError: `CAP-NOT-AUDITED` for one that does not wait.
     """
     found = waiting(history)
     if found is not None:
@@ -64,7 +66,7 @@ def require_waiting(history: History) -> Row:
     run, last = history.last.run, history.last
     if last.step is Step.REJECTED:
         raise rejected(last)
-    raise BadRequest(
+    raise InvalidRequestError(
         "CAP-NOT-AUDITED",
         f"run {run} does not wait to be published: its last step was {last.step}",
         "replay again; with --hold it stops after the audit",
@@ -72,11 +74,11 @@ def require_waiting(history: History) -> Row:
     )
 
 
-def rejected(row: Row) -> AnswerIsNo:
+def rejected(row: Row) -> CheckFailedError:
     """The error of a run that a person has rejected."""
     reason = row.detail.get("reason")
     said = f": {reason}" if reason else ""
-    return AnswerIsNo(
+    return CheckFailedError(
         "CAP-REJECTED",
         f"run {row.run} was rejected by {row.detail.get('by')} at {row.detail.get('at')}{said}",
         f"the target is as it was; what it staged is at {row.detail.get('staging')}",
@@ -96,7 +98,8 @@ def reject(lake: Lake, run: str, decision: Decision) -> Row:
         The row that says so.
 
     Raises:
-        BadRequest: `CAP-RUN` for an unknown run, `CAP-NOT-AUDITED` for one that does not wait.
+        InvalidRequestError: `CAP-RUN` for an unknown run, `CAP-NOT-AUDITED` for one that does not
+            wait.
     """
     history = runs.read_history(lake, run)
     if history.last.step is Step.REJECTED:
@@ -111,11 +114,11 @@ def reject(lake: Lake, run: str, decision: Decision) -> Row:
         target=row.target,
         detail={**decision.as_json(), "staging": row.detail["staging"]},
     )
-    for claim in claims.alive(lake, row.target):
+    for claim in claims.active(lake, row.target):
         if claim.run == run:
             # Of somebody who was about to publish it, and was cut off.
             claims.release(lake, run, claim.attempt)
-    reached("replay.rejected", run=run)
+    emit("replay.rejected", run=run)
     return runs.read_history(lake, run).last
 
 
@@ -130,12 +133,12 @@ def require_unmoved(job: Job, history: History) -> None:
         history: What it has done.
 
     Raises:
-        BadRequest: `CAP-LATER`, naming the run that was published.
+        InvalidRequestError: `CAP-LATER`, naming the run that was published.
     """
     intent = history.intent(job.source)
     before = -1 if intent is None else int(str(intent.detail["target_version"]))
-    for other in changed_since(job.lake, job.plan.scope, before, job.run.name):
-        raise BadRequest(
+    for other in runs_published_since(job.lake, job.plan.scope, before, job.run.name):
+        raise InvalidRequestError(
             "CAP-LATER",
             f"run {other} wrote over part of the range of {job.run.name}, after that was audited",
             "replay again: what it would change is another matter now",

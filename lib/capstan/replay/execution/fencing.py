@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from capstan.instrumentation import reached
-from capstan.replay.output import target_table as target
+from capstan.instrumentation import emit
+from capstan.replay.output import target_table
 from capstan.storage import delta
 from capstan.storage.ledger import claims, coverage
 from capstan.storage.ledger.claims import Scope
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from capstan.storage.lake import Lake
 
 
-def shut_out(job: Job, scope: Scope | None = None) -> None:
+def fence_stale_attempts(job: Job, scope: Scope | None = None) -> None:
     """Shut out the attempts whose claims on the job's rows are dead, and that have not ended.
 
     Nothing is committed where there is none. One of a run that the ledger of runs does not know has
@@ -36,7 +36,7 @@ def shut_out(job: Job, scope: Scope | None = None) -> None:
     """
     path = job.plan.target
     newest: dict[str, int] = {}
-    for dead in claims.left_open(job.lake, job.run.name, job.attempt, scope or job.plan.scope):
+    for dead in claims.abandoned(job.lake, job.run.name, job.attempt, scope or job.plan.scope):
         if dead.scope.target == path:
             newest[dead.run] = max(dead.attempt, newest.get(dead.run, 0))
     for name, attempt in newest.items():
@@ -45,12 +45,12 @@ def shut_out(job: Job, scope: Scope | None = None) -> None:
             continue
         row = rows[-1]
         run = RunId.named(name, str(row["identity"]), int(str(row["generation"])), path)
-        if target.newest_change(path, run) < run.change(attempt).version:
-            target.fence(job.spark, path, run, attempt + 1, job.run.name)
-            reached("replay.shut-out", run=name, attempt=attempt)
+        if target_table.latest_txn_version(path, run) < run.change(attempt).version:
+            target_table.fence(job.spark, path, run, attempt + 1, job.run.name)
+            emit("replay.shut-out", run=name, attempt=attempt)
 
 
-def changed_since(lake: Lake, scope: Scope, version: int, run: str) -> list[str]:
+def runs_published_since(lake: Lake, scope: Scope, version: int, run: str) -> list[str]:
     """Runs that have published over part of a scope after a version, and stand.
 
     By coverage, and by the target itself: who was cut off may have written no coverage yet.

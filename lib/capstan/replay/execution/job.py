@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from capstan.core.config import Declarations
-from capstan.errors import BadRequest
-from capstan.instrumentation import reached
+from capstan.core.config import ProjectConfig
+from capstan.errors import InvalidRequestError
+from capstan.instrumentation import emit
 from capstan.replay.output import certificate
 from capstan.replay.output.snapshot_gc import clear_old
 from capstan.replay.planning.plan import Plan, make_plan, with_region
@@ -22,7 +22,7 @@ from capstan.storage.ledger.coverage import PUBLISHED, Covered
 from capstan.storage.ledger.region_json import parse_region, region_text
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import History, Row, Step
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import open_tape
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Job:
             scope: What it claims; by default what its plan may change.
 
         Raises:
-            Held: `CAP-HELD` when another run holds part of them.
+            RangeLockedError: `CAP-HELD` when another run holds part of them.
         """
         wanted, stream = scope or self.plan.scope, self.plan.tape.name
         attempt = claims.claim(self.lake, self.run, stream, wanted)
@@ -82,9 +82,9 @@ class Job:
         """Check that the attempt's claim stands; to be asked right before the target is changed.
 
         Raises:
-            Fenced: `CAP-FENCED` when it does not.
+            FencedError: `CAP-FENCED` when it does not.
         """
-        claims.hold(self.lake, self.run.name, self.attempt)
+        claims.ensure_held(self.lake, self.run.name, self.attempt)
 
     def write(self, step: Step, detail: Mapping[str, object]) -> None:
         """Append a row to the runs ledger."""
@@ -147,7 +147,7 @@ class Job:
         known = {each.run for each in coverage.standing(self.lake, self.plan.target)}
         if self.run.name not in known:
             coverage.write_covered(self.lake, covered, time_type, PUBLISHED)
-        reached("replay.coverage", run=self.run.name)
+        emit("replay.coverage", run=self.run.name)
         self._clear_staging()
         done = certificate.finished(
             draft,
@@ -160,7 +160,7 @@ class Job:
             seconds=clock.monotonic() - self.started,
         )
         self.end(Step.DONE, done)
-        reached("replay.certificate", run=self.run.name)
+        emit("replay.certificate", run=self.run.name)
         if self.plan.piped is not None and self.plan.request.follow is not None:
             # Only now this run's own snapshot counts.
             pipeline = self.plan.piped.pipeline.name
@@ -177,7 +177,7 @@ class Job:
 def restore(
     spark: SparkSession,
     lake: Lake,
-    declarations: Declarations,
+    declarations: ProjectConfig,
     history: History,
     *,
     undo: bool = False,
@@ -193,8 +193,8 @@ def restore(
             but where its rows are: as the run has written that down.
 
     Raises:
-        BadRequest: `CAP-NO-INTENT` when the run never got so far; `CAP-CODE` when its transform
-            or pipeline has changed since.
+        InvalidRequestError: `CAP-NO-INTENT` when the run never got so far; `CAP-CODE` when its
+            transform or pipeline has changed since.
     """
     intent = require_intent(history)
     request = Request.from_json(_object(intent, "request"))
@@ -202,7 +202,7 @@ def restore(
         # What was published outlives its declaration.
         request = replace(request, replay=None)
     tape = open_tape(lake, request.stream)
-    cut = summary.find_cut(tape, int(str(intent.detail["cut"])))
+    cut = index.find_cut(tape, int(str(intent.detail["cut"])))
     undo = undo and "placed" in intent.detail
     asked = _copied(request, intent) if undo else request
     plan = make_plan(lake, declarations, asked, cut=cut)
@@ -211,7 +211,7 @@ def restore(
         plan = _placed(plan, request, intent)
     elif plan.code != intent.detail["code"]:
         title = plan.computation.title if plan.computation else "a copy"
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-CODE",
             f"{title} is not what it was when run {intent.run} used it",
             "replay again with the present code, or put the old code back",
@@ -251,11 +251,11 @@ def require_intent(history: History) -> Row:
     """The intent of a run: of the attempt that has published, else the newest one.
 
     Raises:
-        BadRequest: `CAP-NO-INTENT` when it ended before it wrote one.
+        InvalidRequestError: `CAP-NO-INTENT` when it ended before it wrote one.
     """
     intent = history.intended
     if intent is None:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-NO-INTENT",
             f"run {history.last.run} ended before it would have written anything",
             "replay again",

@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from capstan.core.config import Declarations, Mode
-from capstan.errors import AnswerIsNo, BadRequest, Fenced, Held
-from capstan.instrumentation import reached
+from capstan.core.config import Mode, ProjectConfig
+from capstan.errors import CheckFailedError, FencedError, InvalidRequestError, RangeLockedError
+from capstan.instrumentation import emit
 from capstan.replay.execution.approval import waiting
 from capstan.replay.execution.job import Job, draft_of, require_intent, restore
 from capstan.replay.execution.rollback import take_back
-from capstan.replay.output import target_table as target
+from capstan.replay.output import target_table
 from capstan.replay.output.already_published import appended
 from capstan.replay.output.audit_findings import note_findings
 from capstan.replay.planning.plan import Plan, with_region
@@ -23,16 +23,16 @@ from capstan.storage.ledger import claims, coverage, runs
 from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.region_json import parse_region
 from capstan.storage.ledger.runs import History
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def complete_ledger(
+def recover_ledger(
     spark: SparkSession,
     lake: Lake,
-    declarations: Declarations,
+    declarations: ProjectConfig,
     history: History | None,
     *,
     undo: bool = False,
@@ -52,14 +52,14 @@ def complete_ledger(
     if history.published:
         return _complete_rollback(spark, lake, declarations, history)
     since = int(str(history.first_intent.detail["target_version"]))
-    found = target.find_publish(history.last.target, history.last.run, since)
+    found = target_table.find_publish(history.last.target, history.last.run, since)
     if found is None:
         return history
     commit, note = found
     # What was staged was audited before; nothing has to be computed for it again.
     direct = bool(note.get("direct"))
     job = restore(spark, lake, declarations, history, undo=undo or not direct)
-    landed = target.find_rollback(job.plan.target, job.run.name, commit.version) is not None
+    landed = target_table.find_rollback(job.plan.target, job.run.name, commit.version) is not None
     if not landed and not (undo and direct):
         complete(job, commit.version, note)
     else:
@@ -69,7 +69,7 @@ def complete_ledger(
 
 
 def complete_others(
-    spark: SparkSession, lake: Lake, declarations: Declarations, plan: Plan
+    spark: SparkSession, lake: Lake, declarations: ProjectConfig, plan: Plan
 ) -> None:
     """Write what crashes of other runs into the same target have left out.
 
@@ -83,7 +83,7 @@ def complete_others(
     if not unsaid or not is_table(plan.target):
         return
     changes = delta.open_table(plan.target)
-    alive = {claim.run for claim in claims.alive(lake, plan.target)}
+    alive = {claim.run for claim in claims.active(lake, plan.target)}
     for name, history, intent in unsaid:
         if name in alive or intent is None:
             continue
@@ -91,19 +91,19 @@ def complete_others(
         newest = changes.transaction_version(run.app)
         if newest is not None and newest >= run.change(intent.attempt).version:
             # What that run has to be told, or that another one holds its range, is not this one's.
-            with suppress(AnswerIsNo, BadRequest, Fenced, Held):
-                complete_ledger(spark, lake, declarations, history)
+            with suppress(CheckFailedError, InvalidRequestError, FencedError, RangeLockedError):
+                recover_ledger(spark, lake, declarations, history)
 
 
 def _complete_rollback(
-    spark: SparkSession, lake: Lake, declarations: Declarations, history: History
+    spark: SparkSession, lake: Lake, declarations: ProjectConfig, history: History
 ) -> History:
     certificate = history.certificate or {}
     version, path = int(str(certificate["target_version"])), history.last.target
     # Told from the run's newest transaction, mostly without a look at the target's log.
     run = history.run_id
-    untouched = target.newest_change(path, run) <= run.change(_ended_by(history)).version
-    if untouched or target.find_rollback(path, run.name, version) is None:
+    untouched = target_table.latest_txn_version(path, run) <= run.change(_ended_by(history)).version
+    if untouched or target_table.find_rollback(path, run.name, version) is None:
         return history
     take_back(restore(spark, lake, declarations, history, undo=True), version)
     return runs.read_history(lake, run.name)
@@ -122,7 +122,7 @@ def complete(job: Job, version: int, note: Mapping[str, object]) -> dict[str, ob
     draft = draft_of(intent)
     # What that attempt had pinned: of a followed replay, a later one plays more.
     plan = with_region(job.plan, parse_region(str(intent.detail["region"])))
-    cut = summary.find_cut(plan.tape, int(str(intent.detail["cut"])))
+    cut = index.find_cut(plan.tape, int(str(intent.detail["cut"])))
     plan = replace(plan, cut=cut, code=str(intent.detail["code"]))
     job = replace(job, plan=plan, attempt=attempt, played=played)
     if note.get("direct"):
@@ -132,8 +132,8 @@ def complete(job: Job, version: int, note: Mapping[str, object]) -> dict[str, ob
 
 def audit_direct(job: Job, version: int, draft: Mapping[str, object]) -> dict[str, object]:
     """Audit rows where they were written at once; take them back if they are not right."""
-    audit = target.audit_target(job.spark, job.plan, version)
-    reached("replay.audit", run=job.run.name, passed=audit.passed, cells=audit.cells)
+    audit = target_table.audit_target(job.spark, job.plan, version)
+    emit("replay.audit", run=job.run.name, passed=audit.passed, cells=audit.cells)
     if not audit.passed:
         note_findings(
             job.lake,
@@ -152,9 +152,9 @@ def audit_direct(job: Job, version: int, draft: Mapping[str, object]) -> dict[st
     return job.record(draft, version, audit.as_json(job.plan.tape.time_type))
 
 
-def stands(job: Job, history: History) -> bool:
+def is_still_published(job: Job, history: History) -> bool:
     """Whether what a run published is still what the target holds, and meets today's checks."""
-    if not target.knows(job.plan.target, history.run_id):
+    if not target_table.has_published(job.plan.target, history.run_id):
         return False
     certificate = history.certificate or {}
     version = int(str(certificate["target_version"]))
@@ -166,7 +166,7 @@ def stands(job: Job, history: History) -> bool:
         return False
     if job.plan.request.mode is not Mode.REPLACE:
         return True
-    return target.audit_target(job.spark, job.plan).passed
+    return target_table.audit_target(job.spark, job.plan).passed
 
 
 def _wrote_over(job: Job, later: Covered) -> bool:

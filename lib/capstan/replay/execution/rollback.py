@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from capstan.core.config import Mode
-from capstan.errors import BadRequest
-from capstan.instrumentation import reached
-from capstan.replay.execution.fencing import changed_since, shut_out
+from capstan.errors import InvalidRequestError
+from capstan.instrumentation import emit
+from capstan.replay.execution.fencing import fence_stale_attempts, runs_published_since
 from capstan.replay.execution.job import Job
-from capstan.replay.output import target_table as target
-from capstan.replay.output.row_restore import before_image, less, of_keys, with_columns
+from capstan.replay.output import target_table
+from capstan.replay.output.row_restore import before_image, except_all, rows_with_keys, with_columns
 from capstan.storage import delta
 from capstan.storage.delta import Commit
 from capstan.storage.ledger import claims, coverage
@@ -51,19 +51,19 @@ def roll_back(job: Job, history: History) -> int:
         The version of the target that has the rows of before.
 
     Raises:
-        BadRequest: `CAP-NOT-PUBLISHED`; `CAP-LATER` when a later run wrote over part of it;
-            `CAP-GONE` when the rows of before, or the table, are no longer there.
-        Held: `CAP-HELD` when another run holds part of the range.
+        InvalidRequestError: `CAP-NOT-PUBLISHED`; `CAP-LATER` when a later run wrote over part of
+            it; `CAP-GONE` when the rows of before, or the table, are no longer there.
+        RangeLockedError: `CAP-HELD` when another run holds part of the range.
     """
     if history.certificate is None:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-NOT-PUBLISHED",
             f"run {job.run.name} has published nothing that stands",
             "see `capstan runs`",
             run=job.run.name,
         )
-    if not target.knows(job.plan.target, job.run):
-        raise BadRequest(
+    if not target_table.has_published(job.plan.target, job.run):
+        raise InvalidRequestError(
             "CAP-GONE",
             f"the table that run {job.run.name} has published into is no longer at "
             f"{job.plan.target}, so there is nothing to take back",
@@ -80,19 +80,19 @@ def take_back(job: Job, version: int) -> int:
     """Put the rows of before version `version` back, and say so in the ledgers.
 
     Raises:
-        BadRequest: `CAP-LATER`, `CAP-GONE`.
-        Held: `CAP-HELD` when another run holds part of the range.
-        Fenced: `CAP-FENCED` when another attempt has taken over.
+        InvalidRequestError: `CAP-LATER`, `CAP-GONE`.
+        RangeLockedError: `CAP-HELD` when another run holds part of the range.
+        FencedError: `CAP-FENCED` when another attempt has taken over.
     """
     path = job.plan.target
-    landed = target.find_rollback(path, job.run.name, version)
+    landed = target_table.find_rollback(path, job.run.name, version)
     restored = _carry_out(job, version) if landed is None else landed.version
     standing = {each.run for each in coverage.standing(job.lake, path)}
     if job.run.name in standing:
         coverage.write_covered(job.lake, job.covered(version), job.plan.time_type, ROLLED_BACK)
-    reached("rollback.coverage", run=job.run.name)
+    emit("rollback.coverage", run=job.run.name)
     job.end(Step.ROLLED_BACK, {"target_version": restored, "undone_version": version})
-    reached("rollback.ledger", run=job.run.name)
+    emit("rollback.ledger", run=job.run.name)
     return restored
 
 
@@ -101,31 +101,31 @@ def _carry_out(job: Job, version: int) -> int:
     # The rows of a merge lie where their keys lie, whatever range was played.
     scope = job.plan.whole if job.plan.request.mode is Mode.MERGE else job.plan.scope
     job = job.claimed(scope)
-    reached("rollback.claim", run=job.run.name, attempt=job.attempt)
+    emit("rollback.claim", run=job.run.name, attempt=job.attempt)
     try:
-        shut_out(job, scope)
+        fence_stale_attempts(job, scope)
         # Asked now that nobody else can change these rows any more.
-        landed = target.find_rollback(job.plan.target, job.run.name, version)
+        landed = target_table.find_rollback(job.plan.target, job.run.name, version)
         if landed is not None:
             return landed.version
         _require_last(job, version)
         job.hold()
-        reached("rollback.holds", run=job.run.name)
+        emit("rollback.holds", run=job.run.name)
         with _needing(job, version - 1):
             commit = _invert(job, version)
     except BaseException:
         claims.release(job.lake, job.run.name, job.attempt)
         raise
     if commit is None:
-        raise target.fenced(job.run, job.attempt)
-    reached("rollback.publish", run=job.run.name, version=commit.version)
+        raise target_table.fenced(job.run, job.attempt)
+    emit("rollback.publish", run=job.run.name, version=commit.version)
     return commit.version
 
 
 def _require_last(job: Job, version: int) -> None:
     """Check that no later run wrote over part of what this one did, or goes on from it."""
-    for run in changed_since(job.lake, job.plan.scope, version, job.run.name):
-        raise BadRequest(
+    for run in runs_published_since(job.lake, job.plan.scope, version, job.run.name):
+        raise InvalidRequestError(
             "CAP-LATER",
             f"run {run} wrote over part of what {job.run.name} published, or goes on from it",
             f"roll back {run} first",
@@ -141,16 +141,16 @@ def _invert(job: Job, version: int) -> Commit | None:
     after = delta.load(job.spark, plan.target, version)
     now = delta.load(job.spark, plan.target)
     if plan.request.mode is Mode.MERGE:
-        own = less(after, before)
+        own = except_all(after, before)
         _given(job, own)
         _require_as_merged(job, version, own, now)
         rows = before_image(own, with_columns(before, after.schema), plan.keys)
         return delta.merge(rows, plan.target, plan.keys, txn=txn, note=note, delete_when="_gone")
-    where = target.predicate(plan, after.schema)
+    where = target_table.predicate(plan, after.schema)
     rows = before.where(where)
     if plan.request.mode is Mode.APPEND:
         # Others may have appended to the same range since: only the run's own rows go.
-        rows = less(now.where(where), less(after.where(where), rows))
+        rows = except_all(now.where(where), except_all(after.where(where), rows))
     return delta.replace(_given(job, rows), plan.target, where, txn=txn, note=note)
 
 
@@ -158,12 +158,12 @@ def _given(job: Job, rows: DataFrame) -> DataFrame:
     """Rows that are put back, without the columns that Delta numbers itself.
 
     Raises:
-        BadRequest: `CAP-IDENTITY` when there are rows: they would have other numbers.
+        InvalidRequestError: `CAP-IDENTITY` when there are rows: they would have other numbers.
     """
     numbered = delta.numbered(job.plan.target)
     if not numbered or rows.isEmpty():
         return rows.drop(*numbered)
-    raise BadRequest(
+    raise InvalidRequestError(
         "CAP-IDENTITY",
         f"run {job.run.name} cannot be taken back: rows would be put back, and the values of "
         f"{', '.join(numbered)} Delta gives itself",
@@ -179,14 +179,17 @@ def _require_as_merged(job: Job, version: int, own: DataFrame, now: DataFrame) -
     Keys know no range: what others have published since may be anywhere.
 
     Raises:
-        BadRequest: `CAP-LATER`, naming the runs that have published since.
+        InvalidRequestError: `CAP-LATER`, naming the runs that have published since.
     """
-    if less(own, now).isEmpty() and less(of_keys(now, own, job.plan.keys), own).isEmpty():
+    if (
+        except_all(own, now).isEmpty()
+        and except_all(rows_with_keys(now, own, job.plan.keys), own).isEmpty()
+    ):
         return
     path = job.plan.target
     later = [c.run for c in coverage.standing(job.lake, path) if c.target_version > version]
     named = later if len(later) <= _MOST_NAMED else [*later[:_MOST_NAMED], "or later ones"]
-    raise BadRequest(
+    raise InvalidRequestError(
         "CAP-LATER",
         f"rows that {job.run.name} has merged into {job.plan.request.into} were changed since, or "
         "others of their keys were added",
@@ -203,14 +206,15 @@ def _needing(job: Job, version: int) -> Iterator[None]:
     """Tell of a version that is no longer kept; whatever else breaks in here is told as it is.
 
     Raises:
-        BadRequest: `CAP-GONE` when files of the version, or its entry of the log, are not there.
+        InvalidRequestError: `CAP-GONE` when files of the version, or its entry of the log, are not
+            there.
     """
     try:
         yield
     except Exception as error:
         if not is_gone(error):
             raise
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-GONE",
             f"run {job.run.name}: version {version} of the target is no longer kept",
             "replay the range as it should be instead",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from capstan.instrumentation import reached
+from capstan.instrumentation import emit
 from capstan.pipeline import NodeKind
-from capstan.pipeline.spark.stage_frames import Played
+from capstan.pipeline.spark.stage_frames import PipelineRun
 from capstan.replay.execution.job import Job
-from capstan.replay.planning.computation import Piped
+from capstan.replay.planning.computation import PipelineComputation
 from capstan.storage.ledger.side_outputs import write_aside, write_metrics
 
 
-def keep_aside(job: Job, piped: Piped, played: Played) -> None:
+def keep_aside(job: Job, piped: PipelineComputation, played: PipelineRun) -> None:
     """Write the rows that a run has put aside, if there are any, and the counters of its nodes.
 
     Both name run and attempt: a killed attempt leaves rows that its successor writes again under
@@ -24,13 +24,13 @@ def keep_aside(job: Job, piped: Piped, played: Played) -> None:
             "sink": piped.sink.node,
         }
         write_aside(job.spark, job.lake, name, job.run, job.attempt, played.aside, about)
-        reached("replay.aside", run=job.run.name, rows=sum(played.put_aside.values()))
+        emit("replay.aside", run=job.run.name, rows=sum(played.put_aside.values()))
     nodes = [each.as_json() for each in played.nodes]
     write_metrics(job.lake, job.run, job.attempt, name, nodes)
-    reached("replay.metrics", run=job.run.name, nodes=len(nodes))
+    emit("replay.metrics", run=job.run.name, nodes=len(nodes))
 
 
-def _tells_changes(piped: Piped) -> bool:
+def _tells_changes(piped: PipelineComputation) -> bool:
     """Whether a node of what is played tells its changes, which are not counted."""
     dag = piped.pipeline.plan([piped.sink.node]).dag
     return any(node.kind is NodeKind.VIEW for node in dag.nodes)

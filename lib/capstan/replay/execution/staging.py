@@ -69,7 +69,7 @@ def list_staged(lake: Lake, now: datetime) -> list[Staged]:
     names = children(folder)
     runs = tuple({name.rpartition("-")[0] for name in names})
     histories = read_histories(lake, run=runs) if names else {}
-    holders = {(claim.run, claim.attempt) for claim in claims.alive(lake)} if names else set()
+    holders = {(claim.run, claim.attempt) for claim in claims.active(lake)} if names else set()
     return [_staged(lake, name, histories, holders, now) for name in names]
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from capstan.core.config import Declarations, Mode
-from capstan.errors import BadRequest
-from capstan.replay.output import target_table as target
+from capstan.core.config import Mode, ProjectConfig
+from capstan.errors import InvalidRequestError
+from capstan.replay.output import target_table
 from capstan.replay.planning.plan import Plan, make_plan
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage, runs
 from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.runs import History
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 
 LOOK = "the table was put in its place since: look whether its rows are there; if not, --adopt"
 """What helps where a table is another one than that which a run has written to."""
 
 
-def stood_before(lake: Lake, declarations: Declarations, plan: Plan) -> History | None:
+def find_equivalent_run(lake: Lake, declarations: ProjectConfig, plan: Plan) -> History | None:
     """The run of the same request at an earlier cut, if it is this very replay all the same.
 
     Its range was complete then, so nothing can have come to it since; that nothing has is told from
@@ -40,7 +40,7 @@ def stood_before(lake: Lake, declarations: Declarations, plan: Plan) -> History 
     return None
 
 
-def _earlier(lake: Lake, declarations: Declarations, plan: Plan, covered: Covered) -> Plan | None:
+def _earlier(lake: Lake, declarations: ProjectConfig, plan: Plan, covered: Covered) -> Plan | None:
     """The plan's request as it was at the cut of a run; None where that cannot be the same."""
     there = (covered.stream, covered.transform, covered.code, covered.scope.workers)
     own = (plan.tape.name, plan.name, plan.code, plan.scope.workers)
@@ -48,10 +48,10 @@ def _earlier(lake: Lake, declarations: Declarations, plan: Plan, covered: Covere
         return None
     if covered.scope.region.simplified().box != plan.scope.region.simplified().box:
         return None
-    cut = summary.find_cut(plan.tape, covered.cut)
+    cut = index.find_cut(plan.tape, covered.cut)
     try:
         earlier = make_plan(lake, declarations, plan.request, cut=cut)
-    except BadRequest:
+    except InvalidRequestError:
         return None  # Of its workers some were not there yet.
     same = earlier.workers == plan.workers and earlier.completes(earlier.box)
     return earlier if same else None
@@ -59,7 +59,7 @@ def _earlier(lake: Lake, declarations: Declarations, plan: Plan, covered: Covere
 
 def _reads_the_same(plan: Plan, earlier: Plan) -> bool:
     then, now = (
-        summary.played(each.tape, each.cut, tuple(each.workers), each.reads)
+        index.content_summary(each.tape, each.cut, tuple(each.workers), each.reads)
         for each in (earlier, plan)
     )
     return then == now
@@ -70,7 +70,7 @@ def appended(history: History) -> bool:
     return history.mode == Mode.APPEND
 
 
-def require_told_apart(lake: Lake, plan: Plan, before: History | None) -> None:
+def require_same_table(lake: Lake, plan: Plan, before: History | None) -> None:
     """Check that rows which a run is said to have appended are in the table that it wrote to.
 
     Of another one in its place nobody can tell whether it has them, and they would come twice.
@@ -81,14 +81,14 @@ def require_told_apart(lake: Lake, plan: Plan, before: History | None) -> None:
         before: The run of the same request, if there is one.
 
     Raises:
-        BadRequest: `CAP-GONE`.
+        InvalidRequestError: `CAP-GONE`.
     """
     if before is None or plan.request.mode is not Mode.APPEND or plan.request.adopt:
         return
     run = before.run_id
     stands = any(each.run == run.name for each in coverage.standing(lake, plan.target))
-    if stands and not target.knows(plan.target, run):
-        raise BadRequest(
+    if stands and not target_table.has_published(plan.target, run):
+        raise InvalidRequestError(
             "CAP-GONE",
             f"run {run.name} has appended to another table than the one at {plan.target}",
             LOOK,

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from capstan.audit import Audit, Finding
 from capstan.audit.result import CHECK, TAPE, render
-from capstan.instrumentation import reached
+from capstan.instrumentation import emit
 from capstan.replay.planning.plan import Plan
 from capstan.storage.lake import Lake
-from capstan.storage.ledger.findings import Audited, Noted, write_findings
+from capstan.storage.ledger.findings import AuditSubject, write_findings
+from capstan.storage.ledger.findings import Finding as Noted
 from capstan.storage.ledger.tables import as_text
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def note_findings(
     """
     if audit.passed:
         return
-    about = Audited(
+    about = AuditSubject(
         run,
         attempt,
         plan.tape.name,
@@ -49,7 +50,7 @@ def note_findings(
     )
     found = list(noted(audit, plan.tape.time_type))
     write_findings(lake, about, found)
-    reached("audit.findings", run=run, findings=len(found))
+    emit("audit.findings", run=run, findings=len(found))
 
 
 def noted(audit: Audit, time_type: TimeType) -> Iterator[Noted]:

@@ -17,12 +17,12 @@ from capstan.storage.arrow_scan import rows_of
 from capstan.storage.ledger.region_json import render_bounds
 from capstan.storage.tape import index as summary
 from capstan.storage.tape.feed import kept_late
-from capstan.storage.tape.index import Played
+from capstan.storage.tape.index import ContentSummary
 from capstan.storage.tape.region_mask import in_box, inside, is_timed, numbers_of
 from capstan.storage.tape.tape import Cut, Tape
 
 if TYPE_CHECKING:
-    from capstan.replay.planning.computation import Piped
+    from capstan.replay.planning.computation import PipelineComputation
     from capstan.replay.planning.plan import Plan
 
 CERTIFICATE_FORMAT = 1
@@ -36,7 +36,7 @@ KEYS = (
 
 
 def draft(
-    plan: Plan, played: Played, counted: Mapping[str, object] | None = None
+    plan: Plan, played: ContentSummary, counted: Mapping[str, object] | None = None
 ) -> dict[str, object]:
     """The certificate as far as it is known before anything is written.
 
@@ -79,7 +79,9 @@ def draft(
     }
 
 
-def piped_json(piped: Piped, counted: Mapping[str, object] | None = None) -> dict[str, object]:
+def piped_json(
+    piped: PipelineComputation, counted: Mapping[str, object] | None = None
+) -> dict[str, object]:
     """A pipeline as certificates and plans have it: with what it reads around the range."""
     return {
         "name": piped.pipeline.name,
@@ -90,7 +92,7 @@ def piped_json(piped: Piped, counted: Mapping[str, object] | None = None) -> dic
     }
 
 
-def _replay_workers(plan: Plan, played: Played) -> list[dict[str, object]] | None:
+def _replay_workers(plan: Plan, played: ContentSummary) -> list[dict[str, object]] | None:
     """Per replay worker: its sequences, what it starts out holding, plays, and ends at.
 
     None where they, or the workers, are too many to be listed: the cut tells it of them.

@@ -14,7 +14,7 @@ from pyspark.sql.types import DataType, TimestampType
 
 from capstan.audit import played_records
 from capstan.core.times import Kind
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.replay.output.rows import shaped
 from capstan.replay.planning.plan import Plan
 from capstan.spark.session import interpreting
@@ -34,7 +34,7 @@ def require_own_times(spark: SparkSession, plan: Plan) -> None:
     that are tried tells nothing; what it then writes outside of the range is refused as it comes.
 
     Raises:
-        BadRequest: `CAP-GRAIN`, with the time of the rows that a bound falls into.
+        InvalidRequestError: `CAP-GRAIN`, with the time of the rows that a bound falls into.
     """
     computation, own = plan.computation, plan.time_type.coordinates
     if plan.transform is None or computation is None or computation.grain != 1 or len(own) != 1:
@@ -52,7 +52,7 @@ def require_own_times(spark: SparkSession, plan: Plan) -> None:
         found = united.where("time < bound").limit(1).collect()
     for bound, time in found:
         asked, there = (own[0].render(value) for value in (bound, time))
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-GRAIN",
             f"{computation.title} makes of records at {asked} rows at {there}, and the range "
             "begins or ends in between: of such rows it would have a part",

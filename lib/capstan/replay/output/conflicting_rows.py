@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from capstan.core.config import Mode
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest
-from capstan.replay.output import target_table as target
+from capstan.errors import InvalidRequestError
+from capstan.replay.output import target_table
 from capstan.replay.output.already_published import LOOK
 from capstan.replay.output.worker_lists import may_have
 from capstan.replay.planning.plan import Plan
@@ -64,8 +64,8 @@ def require_no_clash(lake: Lake, plan: Plan, besides: Collection[str] = ()) -> N
         besides: Runs that are the replay's own.
 
     Raises:
-        BadRequest: `CAP-APPEND`, naming the run that has put rows of the range there; `CAP-ORDER`,
-            naming the run that has merged rows of later times.
+        InvalidRequestError: `CAP-APPEND`, naming the run that has put rows of the range there;
+            `CAP-ORDER`, naming the run that has merged rows of later times.
     """
     if plan.request.mode is Mode.APPEND:
         _require_not_doubled(plan, _there(lake, plan, besides))
@@ -88,7 +88,7 @@ def _there(lake: Lake, plan: Plan, besides: Collection[str]) -> Iterator[_There]
             continue
         if plan.request.follow and history.run_id.identity == plan.identity:
             continue
-        known = target.knows(plan.target, history.run_id)
+        known = target_table.has_published(plan.target, history.run_id)
         if known or not plan.request.adopt:
             yield _There(each, history, known=known)
 
@@ -96,7 +96,7 @@ def _there(lake: Lake, plan: Plan, besides: Collection[str]) -> Iterator[_There]
 def _require_not_doubled(plan: Plan, there: Iterable[_There]) -> None:
     for each in there:
         if each.covered.scope.meets(plan.scope) and _meets(plan, each):
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-APPEND",
                 f"run {each.run} has put rows of that range into {plan.request.into} already, and "
                 "mode append would put them there twice",
@@ -114,7 +114,7 @@ def _require_newest(plan: Plan, there: Iterable[_There]) -> None:
             continue
         if _shares_keys(plan, each) and _goes_beyond(region, plan.region):
             until = render_bounds(plan.time_type, region)["until"]
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-ORDER",
                 f"run {each.run} has merged rows of times after this range into "
                 f"{plan.request.into}, up to {until or 'the frontier'}: where both have a row of "

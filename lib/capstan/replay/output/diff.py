@@ -19,11 +19,11 @@ from capstan.audit.row_view import View, table_view
 from capstan.audit.scope import NO_ROWS
 from capstan.audit.table_shape import common_fields, stored_fields
 from capstan.core.config import Mode
-from capstan.replay.output import target_table as target
+from capstan.replay.output import target_table
 from capstan.replay.output.foreign_columns import require_columns_kept
 from capstan.replay.output.foreign_rows import foreign_rows
 from capstan.replay.output.order_dependence import close_of, require_comparable
-from capstan.replay.output.row_restore import of_keys
+from capstan.replay.output.row_restore import rows_with_keys
 from capstan.replay.output.rows import playing
 from capstan.replay.planning.plan import Plan
 from capstan.storage import delta
@@ -100,7 +100,7 @@ def difference(
         limit: How many rows to show.
 
     Raises:
-        BadRequest: `CAP-AUDIT-COLUMNS`, `CAP-TARGET-COLUMNS`, `CAP-TRANSFORM` or
+        InvalidRequestError: `CAP-AUDIT-COLUMNS`, `CAP-TARGET-COLUMNS`, `CAP-TRANSFORM` or
             `CAP-PIPELINE` when the replay does not fit its target or its stream; `CAP-ORDERED`
             when its output cannot be compared.
     """
@@ -135,8 +135,8 @@ def _present(spark: SparkSession, plan: Plan, wanted: DataFrame) -> DataFrame:
     if plan.request.mode is Mode.APPEND:
         return rows.limit(0)
     if plan.request.mode is Mode.REPLACE:
-        return rows.where(target.predicate(plan, rows.schema))
-    return of_keys(rows, wanted, plan.keys)
+        return rows.where(target_table.predicate(plan, rows.schema))
+    return rows_with_keys(rows, wanted, plan.keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +199,8 @@ class _Sides:
         if plan.request.mode is Mode.MERGE:
             return Shape(None, (), tuple(self.wanted.columns))
         if plan.computation is None:
-            return target.copy_shape(self.spark, plan, self.wanted.columns)
-        return target.output_shape(plan, self.wanted.schema, self.wanted.columns)
+            return target_table.copy_shape(self.spark, plan, self.wanted.columns)
+        return target_table.output_shape(plan, self.wanted.schema, self.wanted.columns)
 
     def _view(self, frame: DataFrame, shape: Shape) -> View:
         plan = self.plan

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from capstan.core.config import Mode
-from capstan.errors import BadRequest, Broken
-from capstan.replay.output import target_table as target
+from capstan.errors import InvalidRequestError, SystemFailureError
+from capstan.replay.output import target_table
 from capstan.replay.planning.plan import Plan
 from capstan.storage import delta
 from capstan.storage.lake import is_table
@@ -35,12 +35,12 @@ def require_columns_kept(spark: SparkSession, plan: Plan, schema: StructType) ->
         schema: The columns of the rows that it puts out.
 
     Raises:
-        BadRequest: `CAP-ADOPT`, with the columns, and how many rows have values in them.
+        InvalidRequestError: `CAP-ADOPT`, with the columns, and how many rows have values in them.
     """
     request = plan.request
     if request.adopt or request.mode is not Mode.REPLACE or not is_table(plan.target):
         return
-    there = target.schema_of(spark, plan.target)
+    there = target_table.schema_of(spark, plan.target)
     names, own = _lower(there.names), _lower(schema.names)
     computed = _lower(delta.computed(plan.target))
     others = [f.name for f in there if f.name.lower() not in own | computed]
@@ -51,7 +51,7 @@ def require_columns_kept(spark: SparkSession, plan: Plan, schema: StructType) ->
     filled = _filled(spark, plan, there, [n for n in others if n.lower() not in written])
     if filled:
         said = ", ".join(f"{name} ({count} rows)" for name, count in filled.items())
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-ADOPT",
             f"target {request.into} has columns that no replay of this output has written, and "
             f"replacing rows would empty them: {said}",
@@ -61,7 +61,7 @@ def require_columns_kept(spark: SparkSession, plan: Plan, schema: StructType) ->
         )
     dropped = [name for name in lacking if name.lower() in written]
     if dropped:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-ADOPT",
             f"target {request.into} lacks columns that replays have written: "
             f"{', '.join(dropped)}; somebody has dropped them, or given them other names",
@@ -77,7 +77,7 @@ def _filled(
     """In how many of the rows that would be replaced these columns have a value; no zeros."""
     if not names:
         return {}
-    rows = delta.load(spark, plan.target).where(target.predicate(plan, there))
+    rows = delta.load(spark, plan.target).where(target_table.predicate(plan, there))
     counts = [F.count(F.col(quoted(name))).alias(f"n{i}") for i, name in enumerate(names)]
     [found] = rows.agg(*counts).collect()
     return {name: count for name, count in zip(names, found, strict=True) if count}
@@ -100,7 +100,7 @@ def _at(plan: Plan, covered: Covered) -> list[str]:
     """The columns of the target as a run has left it which did not write down its own."""
     try:
         table = delta.open_table(plan.target, covered.target_version)
-    except Broken:
+    except SystemFailureError:
         return []  # The log does not go back to that version any more.
     return [field.name for field in table.schema().fields]
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from capstan.core.config import Mode
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.replay.output.file_bounds import region_of, workers_of
-from capstan.replay.output.owned_rows import known_sql
-from capstan.replay.output.row_restore import of_keys
+from capstan.replay.output.owned_rows import owned_rows_sql
+from capstan.replay.output.row_restore import rows_with_keys
 from capstan.replay.output.target_table import predicate, require_placed
 from capstan.replay.planning.plan import Plan
 from capstan.storage import delta
@@ -26,8 +26,8 @@ from capstan.storage.lake import is_table
 from capstan.storage.ledger import coverage
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.coverage import Covered
-from capstan.storage.ledger.region_union import Strip, strips
-from capstan.storage.tape import index as summary
+from capstan.storage.ledger.region_union import RegionStrip, merge_scopes
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def require_own_rows(spark: SparkSession, plan: Plan) -> None:
         plan: The replay.
 
     Raises:
-        BadRequest: `CAP-ADOPT`, with the number of foreign rows and the runs of other outputs;
-            `CAP-TARGET-SCHEMA` when the table lacks the column of the worker or the time.
+        InvalidRequestError: `CAP-ADOPT`, with the number of foreign rows and the runs of other
+            outputs; `CAP-TARGET-SCHEMA` when the table lacks the column of the worker or the time.
     """
     if plan.request.mode is Mode.MERGE and plan.layout.time is not None:
         return
@@ -62,7 +62,8 @@ def require_own_keys(plan: Plan, rows: DataFrame) -> None:
         rows: What it will merge, staged.
 
     Raises:
-        BadRequest: `CAP-ADOPT`, with the number of foreign rows and the runs of other outputs.
+        InvalidRequestError: `CAP-ADOPT`, with the number of foreign rows and the runs of other
+            outputs.
     """
     if plan.request.mode is not Mode.MERGE or plan.layout.time is None or plan.request.adopt:
         return
@@ -89,12 +90,12 @@ def foreign_rows(spark: SparkSession, plan: Plan, rows: DataFrame | None = None)
     covered = coverage.standing(plan.lake, plan.target)
     if _are_all_own(plan, covered, within):
         return 0
-    known = known_sql(plan, there.schema, covered, _labels(plan, covered), within)
+    known = owned_rows_sql(plan, there.schema, covered, _labels(plan, covered), within)
     foreign = there.where(f"NOT coalesce({known}, false)")
     if not merges:
         foreign = foreign.where(predicate(plan, there.schema))
     elif rows is not None and plan.layout.time is not None:
-        foreign = of_keys(foreign, rows, plan.keys)
+        foreign = rows_with_keys(foreign, rows, plan.keys)
     return foreign.count()
 
 
@@ -102,7 +103,7 @@ def _are_all_own(plan: Plan, covered: Sequence[Covered], within: Scope) -> bool:
     """Whether the bounds of the target's files tell that all rows within a scope are its own."""
     if any(each.output != plan.output or not plan.tells(each.scope.region) for each in covered):
         return False
-    own = strips(each.scope for each in covered)
+    own = merge_scopes(each.scope for each in covered)
     for bounds in pa.table(delta.open_table(plan.target).get_add_actions(flatten=True)).to_pylist():
         workers = workers_of(plan, bounds)
         numbers = None if workers is None else tuple(workers)
@@ -112,7 +113,7 @@ def _are_all_own(plan: Plan, covered: Sequence[Covered], within: Scope) -> bool:
     return True
 
 
-def _holds(strip: Strip, file: Scope) -> bool:
+def _holds(strip: RegionStrip, file: Scope) -> bool:
     """Whether all rows of a file lie in a strip."""
     if strip.workers is not None and not (file.workers and set(file.workers) <= strip.workers):
         return False
@@ -124,8 +125,8 @@ def _is_plain(region: Region) -> bool:
     return region.above is None and (region.below is None or not region.below.elements)
 
 
-def _foreign(plan: Plan, count: int, what: str) -> BadRequest:
-    return BadRequest(
+def _foreign(plan: Plan, count: int, what: str) -> InvalidRequestError:
+    return InvalidRequestError(
         "CAP-ADOPT",
         f"target {plan.request.into} {what} that no replay of this output put there{_others(plan)}",
         "look at them, then replace them with --adopt",
@@ -138,9 +139,9 @@ def _labels(plan: Plan, covered: Iterable[Covered]) -> dict[str, Mapping[int, st
     """What the workers of the other streams stand for that have rows in the target."""
     found: dict[str, Mapping[int, str]] = {}
     for stream in {each.stream for each in covered} - {plan.tape.name}:
-        with suppress(BadRequest):
+        with suppress(InvalidRequestError):
             tape = open_tape(plan.lake, stream)
-            found[stream] = summary.worker_labels(tape, newest_cut(tape))
+            found[stream] = index.worker_labels(tape, newest_cut(tape))
     return found
 
 

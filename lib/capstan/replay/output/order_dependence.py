@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from capstan.audit import Close
 from capstan.core.config.order import Cause, Expression, Grade, Node, examine
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.replay.output.rows import played_rows
 from capstan.replay.planning.plan import Plan
 
@@ -42,15 +42,15 @@ def require_comparable(spark: SparkSession, plan: Plan) -> None:
     """Check that an audit can compare the output of a transform; no job runs.
 
     Raises:
-        BadRequest: `CAP-ORDERED`, naming the column, the expression and what to write in its place;
-            what `played_rows` raises.
+        InvalidRequestError: `CAP-ORDERED`, naming the column, the expression and what to write in
+            its place; what `played_rows` raises.
     """
     if plan.transform is None:
         return
     refused = ordered(plan, played_rows(spark, plan)).refused
     for column, cause in refused.items():
         what = f"column {column}" if column else "which rows it gives"
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-ORDERED",
             f"transform {plan.transform.name}: {what} depends on the order of rows: "
             f"{cause.expression} {cause.why}; maintenance, or another number of cores, would have "

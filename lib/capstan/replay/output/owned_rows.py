@@ -17,7 +17,7 @@ from capstan.core.times.region import Region
 from capstan.replay.planning.plan import Plan
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.coverage import Covered
-from capstan.storage.ledger.region_union import Strip, strips
+from capstan.storage.ledger.region_union import RegionStrip, merge_scopes
 from capstan.storage.tape.region_sql import any_of
 
 _COMPILED = 50
@@ -29,7 +29,7 @@ Labels = Mapping[str, Mapping[int, str]]
 """What the workers of streams stand for, by number."""
 
 
-def known_sql(
+def owned_rows_sql(
     plan: Plan,
     schema: StructType,
     covered: Iterable[Covered],
@@ -92,12 +92,14 @@ def _numbers(plan: Plan, scope: Scope, theirs: Mapping[int, str] | None) -> tupl
     return tuple(worker for worker, label in plan.layout.labels.items() if label in wanted)
 
 
-def _in_turn(plan: Plan, placed: Iterable[tuple[bool, Scope]]) -> list[tuple[bool, list[Strip]]]:
+def _in_turn(
+    plan: Plan, placed: Iterable[tuple[bool, Scope]]
+) -> list[tuple[bool, list[RegionStrip]]]:
     """What its own output and what others have covered, in turn, as far as they meet."""
     listed = list(placed)
     mine = [
         Scope(plan.target, None if strip.workers is None else tuple(strip.workers), region)
-        for strip in strips(scope for own, scope in listed if own)
+        for strip in merge_scopes(scope for own, scope in listed if own)
         for region in strip.regions
     ]
     met = [(own, scope) for own, scope in listed if own or any(scope.meets(each) for each in mine)]
@@ -111,7 +113,7 @@ def _in_turn(plan: Plan, placed: Iterable[tuple[bool, Scope]]) -> list[tuple[boo
             (True, [scope for own, scope in met if own]),
             (False, [scope for own, scope in met if not own]),
         ]
-    return [(own, strips(scopes)) for own, scopes in turns]
+    return [(own, merge_scopes(scopes)) for own, scopes in turns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class _Terms:
     plan: Plan
     schema: StructType
 
-    def of(self, strip: Strip) -> str:
+    def of(self, strip: RegionStrip) -> str:
         """That a row lies in a strip."""
         times = self._among(strip.regions)
         if strip.workers is None:

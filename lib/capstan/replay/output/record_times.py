@@ -16,7 +16,7 @@ from capstan.audit import played_records
 from capstan.core.config import LatePolicy
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.replay.planning.plan import Plan
 from capstan.storage.tape import feed
 from capstan.storage.tape.region_sql import region_sql
@@ -34,7 +34,7 @@ def require_times_of_rows(spark: SparkSession, plan: Plan) -> None:
         plan: The replay.
 
     Raises:
-        BadRequest: `CAP-OWN-TIME`, with how many there are and where they lie.
+        InvalidRequestError: `CAP-OWN-TIME`, with how many there are and where they lie.
     """
     column, tape = plan.layout.time, plan.tape
     if plan.computation is not None or column in (None, "_time"):
@@ -59,7 +59,7 @@ def require_times_of_rows(spark: SparkSession, plan: Plan) -> None:
         F.count(F.lit(1)), F.min("_time").cast("string"), F.max("_played").cast("string")
     ).collect()
     if count:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-OWN-TIME",
             f"{count} records of stream {tape.name} came late and stand on tape at a later time "
             f"than their column {column} says, from {since} to {until}: target "

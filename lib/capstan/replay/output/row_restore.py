@@ -18,7 +18,7 @@ _HASHES = ("_capstan_h1", "_capstan_h2")
 _COUNT, _NUMBER = "_capstan_count", "_capstan_number"
 
 
-def less(rows: DataFrame, others: DataFrame) -> DataFrame:
+def except_all(rows: DataFrame, others: DataFrame) -> DataFrame:
     """Rows without as many of each as `others` has: EXCEPT ALL, for columns of any type.
 
     Rows are told apart by their content hashes, as Spark takes no maps in set operations.
@@ -53,7 +53,7 @@ def with_columns(rows: DataFrame, schema: StructType) -> DataFrame:
     )
 
 
-def of_keys(rows: DataFrame, own: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+def rows_with_keys(rows: DataFrame, own: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     """The rows that have a key which a row of `own` has, columns and all."""
     named, same = _keys_of(own, keys)
     return rows.join(named, same, "left_semi")

@@ -12,16 +12,16 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from capstan import error_translation as breakage
+from capstan import error_translation
 from capstan.audit import played_records
 from capstan.capture.column_names import problems_of
 from capstan.core.config.sql_rules import moment_problem
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.pipeline.spark.runner import require_fit, sink_columns
-from capstan.pipeline.spark.stage_frames import Carried, Played
+from capstan.pipeline.spark.stage_frames import CarriedState, PipelineRun
 from capstan.pipeline.spark.tape_input import play_tape
 from capstan.replay.output.state_resume import carried
-from capstan.replay.planning.computation import Piped
+from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.plan import Plan
 from capstan.spark.clock_literals import moment_in
 from capstan.storage.keyed_lookup import with_values
@@ -48,7 +48,7 @@ class Output:
     """
 
     rows: DataFrame
-    played: Played | None = None
+    played: PipelineRun | None = None
 
     @property
     def state(self) -> DataFrame | None:
@@ -93,8 +93,8 @@ def playing(
     Raises:
         OperatorFailed: An operator of a pipeline raised; node, time and worker are in its fields.
         StateError: What a followed pipeline goes on from is not all there, or does not fit.
-        BadRequest: `CAP-TARGET-COLUMNS`, `CAP-TRANSFORM`, `CAP-PIPELINE` when the replay does not
-            fit its target or its stream.
+        InvalidRequestError: `CAP-TARGET-COLUMNS`, `CAP-TRANSFORM`, `CAP-PIPELINE` when the replay
+            does not fit its target or its stream.
     """
     piped = plan.piped
     if piped is None:
@@ -114,7 +114,7 @@ def require_columns(spark: SparkSession, plan: Plan) -> None:
     """Check that the stream has the columns that a pipeline reads; nothing runs.
 
     Raises:
-        BadRequest: `CAP-PIPELINE`, naming the column.
+        InvalidRequestError: `CAP-PIPELINE`, naming the column.
     """
     if plan.piped is not None:
         workers, piped = plan.workers, plan.piped
@@ -122,7 +122,9 @@ def require_columns(spark: SparkSession, plan: Plan) -> None:
         require_fit(records, piped.pipeline, piped.sink.node, piped.reach)
 
 
-def _run(spark: SparkSession, plan: Plan, piped: Piped, peers: int, handed: Carried) -> Played:
+def _run(
+    spark: SparkSession, plan: Plan, piped: PipelineComputation, peers: int, handed: CarriedState
+) -> PipelineRun:
     return play_tape(
         spark,
         plan.tape,
@@ -165,7 +167,7 @@ def shaped(spark: SparkSession, plan: Plan, records: DataFrame) -> DataFrame:
     wanted = plan.declared.columns if plan.declared and plan.declared.columns else payload
     missing = [name for name in wanted if name not in payload]
     if missing:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-TARGET-COLUMNS",
             f"target {plan.request.into} is declared with column {missing[0]}, which stream "
             f"{plan.tape.name} does not have",
@@ -192,7 +194,7 @@ def _transformed(spark: SparkSession, plan: Plan, records: DataFrame) -> DataFra
             finally:
                 spark.catalog.dropTempView("records")
     except AnalysisException as error:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-TRANSFORM",
             f"transform {transform.name} does not fit stream {plan.tape.name}: "
             f"{str(error).splitlines()[0]}",
@@ -201,20 +203,20 @@ def _transformed(spark: SparkSession, plan: Plan, records: DataFrame) -> DataFra
     frame: DataFrame = result  # type: ignore[assignment]
     moment = moment_in(transform.sql or "", frame)
     if moment is not None:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-TRANSFORM",
             f"transform {transform.name} {moment_problem(moment)}",
             "write the time itself, as TIMESTAMP '2024-01-01 00:00:00'",
         )
     for name in (transform.time, transform.worker, *plan.keys):
         if name is not None and name not in frame.columns:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-TRANSFORM",
                 f"transform {transform.name} declares column {name}, which it does not give",
                 f"it gives {', '.join(frame.columns)}",
             )
     for name, problem in problems_of(frame.schema):
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-TRANSFORM",
             f"transform {transform.name} gives a column {name!r}: {problem}",
             "give it another name in the transform, by AS",
@@ -223,15 +225,15 @@ def _transformed(spark: SparkSession, plan: Plan, records: DataFrame) -> DataFra
     return frame
 
 
-def failed_transform(plan: Plan, error: Exception) -> BadRequest | None:
+def failed_transform(plan: Plan, error: Exception) -> InvalidRequestError | None:
     """The error for a transform that fails for what is in a record; None for any other error."""
     text = str(error)
     if plan.transform is None or not _OF_DATA.search(text):
         return None
-    return BadRequest(
+    return InvalidRequestError(
         "CAP-TRANSFORM",
         f"transform {plan.transform.name} fails for a record of stream {plan.tape.name}: "
-        f"{breakage.reason(error)}",
+        f"{error_translation.root_message(error)}",
         "have it try what may fail (try_divide, try_cast), or leave such records out by WHERE",
     )
 

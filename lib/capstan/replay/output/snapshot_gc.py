@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from capstan.instrumentation import reached
-from capstan.replay.output import target_table as target
+from capstan.instrumentation import emit
+from capstan.replay.output import target_table
 from capstan.replay.planning.snapshot_catalog import list_taken
 from capstan.replay.planning.snapshot_ledger import (
     Became,
@@ -58,7 +58,7 @@ def clear_old(
     if len(there) <= slack:
         return []
     # In this order: whoever has claimed before its rows were seen is at work, or has published.
-    busy = {f"{claim.run}-{claim.attempt}" for claim in claims.alive(lake)}
+    busy = {f"{claim.run}-{claim.attempt}" for claim in claims.active(lake)}
     taken = list_taken(lake, pipeline, identity=identity)
     kept = {each.name for each in [each for each in taken if each.history.published][-KEEP:]}
     kept |= busy | _undecided(lake, identity)
@@ -71,7 +71,7 @@ def clear_old(
     if told:
         write_became(lake, pipeline, told)
     delete_parts(spark, lake, pipeline, over)
-    reached("replay.cleared", snapshots=len(over))
+    emit("replay.cleared", snapshots=len(over))
     return over
 
 
@@ -90,7 +90,9 @@ def _undecided(lake: Lake, identity: str) -> set[str]:
         last = max(intents, key=lambda row: row.attempt)
         run = RunId.named(name, identity, last.generation, last.target)
         ended = any(row.attempt == last.attempt and row.step in TERMINAL for row in history.rows)
-        landed = target.newest_change(last.target, run) >= run.change(last.attempt).version
+        landed = (
+            target_table.latest_txn_version(last.target, run) >= run.change(last.attempt).version
+        )
         if landed or not ended:
             found.add(f"{name}-{last.attempt}")
     return found

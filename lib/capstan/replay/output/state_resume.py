@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from capstan.core.config import Declarations
+from capstan.core.config import ProjectConfig
 from capstan.core.times import Antichain
-from capstan.errors import BadRequest
-from capstan.instrumentation import reached
+from capstan.errors import InvalidRequestError
+from capstan.instrumentation import emit
 from capstan.pipeline import Pipeline, pipelines
 from capstan.pipeline.graph.signature import Signatures, require_unchanged
 from capstan.pipeline.spark.rescale import rescale
-from capstan.pipeline.spark.stage_frames import Carried
+from capstan.pipeline.spark.stage_frames import CarriedState
 from capstan.pipeline.spark.state_rows import KeptKind
-from capstan.replay.planning.computation import Piped
+from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.snapshot_catalog import Taken
 from capstan.replay.planning.snapshot_ledger import (
     Became,
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def carried(
-    spark: SparkSession, lake: Lake, piped: Piped, peers: int, *, keeps: bool
-) -> Iterator[Carried]:
+    spark: SparkSession, lake: Lake, piped: PipelineComputation, peers: int, *, keeps: bool
+) -> Iterator[CarriedState]:
     """What a run goes on from, on as many replay workers as it has.
 
     Args:
@@ -55,17 +55,17 @@ def carried(
     snapshot = piped.resumed
     rows = None if snapshot is None else read_parts(spark, lake, snapshot)
     if snapshot is None or rows is None or snapshot.peers == peers:
-        yield Carried(rows, keeps)
+        yield CarriedState(rows, keeps)
         return
     plan = piped.pipeline.plan([piped.sink.node])
     dealt = rescale(rows, plan, snapshot.peers, peers)
     try:
-        yield Carried(dealt, keeps)
+        yield CarriedState(dealt, keeps)
     finally:
         dealt.unpersist()
 
 
-def snapshot_of_run(name: str, piped: Piped, peers: int, rows: DataFrame) -> Snapshot:
+def snapshot_of_run(name: str, piped: PipelineComputation, peers: int, rows: DataFrame) -> Snapshot:
     """What is known of the state that a run hands on.
 
     Args:
@@ -128,13 +128,13 @@ def keep_state(spark: SparkSession, lake: Lake, snapshot: Snapshot, rows: DataFr
     """Write the state that a run hands on; it counts once the run has published."""
     if snapshot.parts:
         write_parts(spark, lake, snapshot, rows)
-    reached("replay.state", snapshot=snapshot.name, rows=snapshot.rows)
+    emit("replay.state", snapshot=snapshot.name, rows=snapshot.rows)
 
 
 def rescale_state(
     spark: SparkSession,
     lake: Lake,
-    declarations: Declarations,
+    declarations: ProjectConfig,
     taken: Taken,
     peers: int,
 ) -> Snapshot:
@@ -143,13 +143,13 @@ def rescale_state(
     The rows are written first, then the row of the ledger that lets them count.
 
     Raises:
-        BadRequest: `CAP-STATE` when there is nothing to go on from.
+        InvalidRequestError: `CAP-STATE` when there is nothing to go on from.
         StateError: Not all of it is there, or it cannot be dealt.
         StateChanged: The pipeline is another one than that which kept it.
     """
     now = taken.on(None)
     if not taken.standing or not now.parts:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-STATE",
             f"no run goes on from snapshot {taken.name}",
             "see `capstan state` for those that there are",
@@ -179,11 +179,11 @@ def rescale_state(
             # Of an attempt that was killed before they counted.
             delete_parts(spark, lake, now.pipeline, [made.name])
         write_parts(spark, lake, made, dealt)
-        reached("state.parts", snapshot=made.name)
+        emit("state.parts", snapshot=made.name)
     finally:
         dealt.unpersist()
     write_became(lake, now.pipeline, [Became(taken.name, Event.RESCALED, made)])
-    reached("state.rescaled", snapshot=made.name, peers=peers)
+    emit("state.rescaled", snapshot=made.name, peers=peers)
     return made
 
 
@@ -196,7 +196,7 @@ def _chosen(spark: SparkSession, lake: Lake, taken: Taken, peers: int) -> Snapsh
     return found
 
 
-def _played(declarations: Declarations, taken: Taken) -> tuple[Pipeline, str]:
+def _played(declarations: ProjectConfig, taken: Taken) -> tuple[Pipeline, str]:
     certificate = taken.history.certificate or {}
     said = certificate["pipeline"]
     assert isinstance(said, Mapping)

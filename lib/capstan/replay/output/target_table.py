@@ -18,7 +18,7 @@ from capstan.audit import (
 )
 from capstan.audit.row_checks import prepare
 from capstan.core.config import Mode
-from capstan.errors import BadRequest, Broken, Fenced
+from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
 from capstan.replay.output.order_dependence import ordered
 from capstan.replay.output.rows import playing
 from capstan.replay.planning.plan import Plan
@@ -41,7 +41,7 @@ MOST_PARTITIONS = 256
 """The most workers that a new target is partitioned by."""
 
 
-def ensure(spark: SparkSession, plan: Plan, schema: StructType) -> None:
+def create_or_check(spark: SparkSession, plan: Plan, schema: StructType) -> None:
     """Make the target if it is not there; check that the rows fit one that is.
 
     Copies are partitioned by worker while the stream has few: Delta lets replacements of disjoint
@@ -49,8 +49,8 @@ def ensure(spark: SparkSession, plan: Plan, schema: StructType) -> None:
     have a folder and a file of its own, and of two such replacements the later one is repeated.
 
     Raises:
-        BadRequest: `CAP-TARGET-SCHEMA`, naming the column that has another type or is missing;
-            `CAP-NAME` for a folder that has files and is no table.
+        InvalidRequestError: `CAP-TARGET-SCHEMA`, naming the column that has another type or is
+            missing; `CAP-NAME` for a folder that has files and is no table.
     """
     if not is_table(plan.target):
         _require_free(plan)
@@ -82,7 +82,7 @@ def _require_free(plan: Plan) -> None:
     """Check that a table that is to be made lies in a folder of its own."""
     found = [name for name in children(plan.target) if name[:1] not in "._"]
     if found:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-NAME",
             f"{plan.request.into!r} cannot be a target: it is a folder with other files, such as "
             f"{found[0]}, and no Delta table",
@@ -103,7 +103,7 @@ def require_placed(plan: Plan, there: StructType) -> None:
     """Check that a table has the columns that say of which worker and time a row is.
 
     Raises:
-        BadRequest: `CAP-TARGET-SCHEMA`, naming the column that it lacks.
+        InvalidRequestError: `CAP-TARGET-SCHEMA`, naming the column that it lacks.
     """
     for name in (plan.layout.worker, plan.layout.time):
         if name is not None and name not in there.names:
@@ -115,8 +115,8 @@ def schema_of(spark: SparkSession, path: str) -> StructType:
     return delta.load(spark, path).schema
 
 
-def _misfit(plan: Plan, column: str, what: str) -> BadRequest:
-    return BadRequest(
+def _misfit(plan: Plan, column: str, what: str) -> InvalidRequestError:
+    return InvalidRequestError(
         "CAP-TARGET-SCHEMA",
         f"target {plan.request.into}: column {column} {what}",
         "replay into another table, or declare the target's columns in streams.yaml",
@@ -135,7 +135,7 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
     """Audit rows of the plan's workers and times, from staging or from the target itself.
 
     Raises:
-        BadRequest: `CAP-RETIRED` when records that it has to compute again were deleted.
+        InvalidRequestError: `CAP-RETIRED` when records that it has to compute again were deleted.
     """
     tape, workers, region = plan.tape, plan.workers, plan.reads
     retired = needed_of(tape, plan.cut, tuple(workers), region, boxes_of(plan.lake, tape))
@@ -210,7 +210,7 @@ def require_checks(plan: Plan, rows: DataFrame) -> None:
     """Check that the declared checks fit the rows that a replay will put out; no job runs.
 
     Raises:
-        BadRequest: `CAP-CHECK-COLUMN`, naming the check.
+        InvalidRequestError: `CAP-CHECK-COLUMN`, naming the check.
     """
     if plan.checks:
         copied = plan.computation is None
@@ -224,7 +224,7 @@ def require_inside(plan: Plan, rows: DataFrame) -> None:
     audited, by the range that it says it has written, if it had written beside it.
 
     Raises:
-        AnswerIsNo: `CAP-OUTSIDE`.
+        CheckFailedError: `CAP-OUTSIDE`.
     """
     if plan.request.mode is not Mode.REPLACE:
         _require_inside(plan, rows)
@@ -255,13 +255,13 @@ def fence(spark: SparkSession, path: str, run: RunId, attempt: int, by: str) -> 
         by: The run that shuts them out: the same one, or another that has claimed after it.
 
     Raises:
-        Fenced: `CAP-FENCED` when a later attempt has begun already.
+        FencedError: `CAP-FENCED` when a later attempt has begun already.
     """
     txn = run.fence(attempt)
     note = {"run": by, "fence": run.name, "attempt": attempt}
     empty = spark.createDataFrame([], schema_of(spark, path))
     while delta.append(empty, path, txn=txn, note=note) is None:
-        stands = newest_change(path, run)
+        stands = latest_txn_version(path, run)
         if stands == txn.version:
             return  # Another run has shut them out already.
         if stands > txn.version:
@@ -269,20 +269,20 @@ def fence(spark: SparkSession, path: str, run: RunId, attempt: int, by: str) -> 
         # One of them has changed the target in just this moment.
 
 
-def newest_change(path: str, run: RunId) -> int:
+def latest_txn_version(path: str, run: RunId) -> int:
     """The newest transaction of a run that its target has, `2k` or `2k + 1`; -1 where none is."""
     found = delta.open_table(path).transaction_version(run.app) if is_table(path) else None
     return -1 if found is None else found
 
 
-def knows(path: str, run: RunId) -> bool:
+def has_published(path: str, run: RunId) -> bool:
     """Whether a table is there, and is the one that a run has published into: none made since."""
-    return newest_change(path, run) >= 0
+    return latest_txn_version(path, run) >= 0
 
 
-def fenced(run: RunId, attempt: int) -> Fenced:
+def fenced(run: RunId, attempt: int) -> FencedError:
     """The error of an attempt that a later one has taken over from."""
-    return Fenced(
+    return FencedError(
         "CAP-FENCED",
         f"run {run.name}: attempt {attempt} was shut out of the target by a later one, or by "
         "another run that has claimed after it",
@@ -323,8 +323,8 @@ def publish(
     """Put the rows into the target, in one commit; the caller's claim holds.
 
     Raises:
-        Fenced: `CAP-FENCED` when a later attempt has begun.
-        Held: `CAP-CONFLICT` when other writers won again and again.
+        FencedError: `CAP-FENCED` when a later attempt has begun.
+        RangeLockedError: `CAP-CONFLICT` when other writers won again and again.
     """
     txn = run.change(attempt)
     note = {**note, "run": run.name, "attempt": attempt, "publish": True}
@@ -339,7 +339,7 @@ def publish(
     else:
         where = predicate(plan, rows.schema)
         commit = delta.replace(rows, plan.target, where, txn=txn, note=note, merge_schema=True)
-    if commit is None or newest_change(plan.target, run) != txn.version:
+    if commit is None or latest_txn_version(plan.target, run) != txn.version:
         raise fenced(run, attempt)
     return commit
 
@@ -348,14 +348,14 @@ def require_all_rows(plan: Plan, commit: Commit, staged: int) -> None:
     """Check from the commit's own metrics that it wrote as many rows as were audited.
 
     Raises:
-        Broken: `CAP-PUBLISH` when it did not.
+        SystemFailureError: `CAP-PUBLISH` when it did not.
     """
     if plan.request.mode is Mode.MERGE or "numOutputRows" not in commit.metrics:
         return
     copied = int(commit.metrics.get("numCopiedRows", 0))
     written = int(commit.metrics["numOutputRows"]) - copied
     if written != staged:
-        raise Broken(
+        raise SystemFailureError(
             "CAP-PUBLISH",
             f"{plan.request.into}: {staged} rows were audited and {written} were published",
             "take it back with `capstan rollback`, and report this",

@@ -6,10 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from capstan.core.config import Declarations, Transform, transforms
+from capstan.core.config import ProjectConfig, Transform, transforms
 from capstan.core.times import Antichain, Box, Kind, TimeType
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.pipeline import Pipeline, Reach, Sink, pipelines, reach_of
 from capstan.pipeline.graph.signature import require_unchanged
 from capstan.pipeline.input_range import coordinate_of, resuming
@@ -48,7 +48,7 @@ class Computation:
 
 
 @dataclass(frozen=True, slots=True)
-class Piped:
+class PipelineComputation:
     """A pipeline as a replay plays it into one target.
 
     Attributes:
@@ -75,7 +75,7 @@ class Piped:
         box: Box,
         frontier: Antichain,
         resumed: Snapshot | None = None,
-    ) -> Piped:
+    ) -> PipelineComputation:
         """A sink of a pipeline over a range.
 
         Args:
@@ -108,7 +108,7 @@ class Piped:
             step: The stream's, in microseconds; 1 where times are as they come.
 
         Raises:
-            BadRequest: `CAP-GRAIN`, naming the operator and its length.
+            InvalidRequestError: `CAP-GRAIN`, naming the operator and its length.
         """
         if step == 1 or self.time_type.coordinates[0].kind is not Kind.TIMESTAMP:
             return
@@ -120,7 +120,7 @@ class Piped:
                 span = abs(units(length))
                 if 1 < span <= _FOR_EVER and span % step:
                     told = grain_text(Kind.TIMESTAMP, step)
-                    raise BadRequest(
+                    raise InvalidRequestError(
                         "CAP-GRAIN",
                         f"pipeline {self.pipeline.name}: {name} of {node.name} is "
                         f"{grain_text(Kind.TIMESTAMP, span)}, and the stream's times "
@@ -151,7 +151,7 @@ class Piped:
         """Whether nothing can change its rows in the range any more, under a frontier."""
         return reach_of(self.pipeline, self.reach.time_type, self.box, frontier).complete
 
-    def at(self, region: Region) -> Piped:
+    def at(self, region: Region) -> PipelineComputation:
         """The same, of which the rows at these times are kept: those of its one coordinate."""
         kept, at = region.simplified().box, self.reach.coordinate
 
@@ -166,13 +166,13 @@ class Piped:
 
 
 def computation_of(
-    declarations: Declarations, request: Request
+    declarations: ProjectConfig, request: Request
 ) -> tuple[Transform | None, tuple[Pipeline, Sink] | None, Computation | None]:
     """The transform or the pipeline that a request names, found and checked; no JVM is needed.
 
     Raises:
-        BadRequest: `CAP-TRANSFORM` or `CAP-PIPELINE` when there is none of that name, or it cannot
-            be used; `CAP-DAG-...` when its graph cannot be meant.
+        InvalidRequestError: `CAP-TRANSFORM` or `CAP-PIPELINE` when there is none of that name, or
+            it cannot be used; `CAP-DAG-...` when its graph cannot be meant.
     """
     if request.transform is not None:
         declarations.require_sound("transforms", request.transform)
@@ -191,13 +191,14 @@ def find_sink(pipeline: Pipeline, node: str | None) -> Sink:
     """The sink that a request names; the only one where it names none.
 
     Raises:
-        BadRequest: `CAP-PIPELINE` when there is no such sink, or there are several to choose from.
+        InvalidRequestError: `CAP-PIPELINE` when there is no such sink, or there are several to
+            choose from.
     """
     if node is not None:
         return pipeline.sink(node)
     if len(pipeline.sinks) == 1:
         return pipeline.sinks[0]
-    raise BadRequest(
+    raise InvalidRequestError(
         "CAP-PIPELINE",
         f"pipeline {pipeline.name} has the sinks "
         + ", ".join(sink.node for sink in pipeline.sinks)
@@ -218,10 +219,10 @@ def check_workers(computation: Computation, *, everyone: bool) -> None:
     """Check that all workers are chosen where rows of several of them meet.
 
     Raises:
-        BadRequest: `CAP-WORKERS`.
+        InvalidRequestError: `CAP-WORKERS`.
     """
     if computation.worker is None and not everyone:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-WORKERS",
             f"{computation.title} mixes workers: its output does not say whose a row is",
             "replay all workers, or have it keep the worker and declare the column",
@@ -232,7 +233,7 @@ def check_grain(computation: Computation, time_type: TimeType, at: int, box: Box
     """Check that a range consists of whole grains.
 
     Raises:
-        BadRequest: `CAP-GRAIN`, with the nearest bounds that do.
+        InvalidRequestError: `CAP-GRAIN`, with the nearest bounds that do.
     """
     bounds = (box.since[at], box.until[at])
     what = f"{computation.title} works"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from capstan.core.times import Antichain, Time
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.snapshot_catalog import find_snapshot
 from capstan.replay.planning.snapshot_ledger import Snapshot
@@ -41,7 +41,8 @@ def find_cursor(lake: Lake, request: Request, last: History | None) -> Cursor | 
         last: Its last run that stands.
 
     Raises:
-        BadRequest: `CAP-FOLLOW` when it was followed with other workers, transform or start.
+        InvalidRequestError: `CAP-FOLLOW` when it was followed with other workers, transform or
+            start.
     """
     if last is None:
         return None
@@ -52,7 +53,8 @@ def cursor(request: Request, last: History) -> Antichain:
     """What a followed replay had played after its last run that stands.
 
     Raises:
-        BadRequest: `CAP-FOLLOW` when it was followed with other workers, transform or start.
+        InvalidRequestError: `CAP-FOLLOW` when it was followed with other workers, transform or
+            start.
     """
     intent = last.intended
     assert intent is not None
@@ -62,7 +64,7 @@ def cursor(request: Request, last: History) -> Antichain:
     for field in ("workers", "transform", "pipeline", "sink", "since", "mode", "keys"):
         # Intents that were written before there were pipelines lack these.
         if _plain(was.get(field)) != _plain(now[field]):
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-FOLLOW",
                 f"{request.follow} was followed with {field} {was.get(field)}, not {now[field]}",
                 "follow it as before, or under another name",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capstan.errors import Held
+from capstan.errors import RangeLockedError
 from capstan.replay.planning.cursor import cursor
 from capstan.replay.planning.plan import Plan
 from capstan.storage.ledger.runs import History
@@ -16,10 +16,11 @@ def require_cursor(plan: Plan, last: History | None) -> None:
         last: Its last run that stands now.
 
     Raises:
-        Held: `CAP-CONFLICT` when its last run was taken back, or another one published, meanwhile.
+        RangeLockedError: `CAP-CONFLICT` when its last run was taken back, or another one published,
+            meanwhile.
     """
     if (None if last is None else cursor(plan.request, last)) != plan.cursor:
-        raise Held(
+        raise RangeLockedError(
             "CAP-CONFLICT",
             f"{plan.request.follow} has moved while this run of it was planned",
             "run the same command again",

@@ -6,14 +6,14 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from capstan.core.config import Declarations, Mode, Target, Transform
+from capstan.core.config import Mode, ProjectConfig, Target, Transform
 from capstan.core.config.row_checks import Check
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest, NotComplete
+from capstan.errors import IncompleteError, InvalidRequestError
 from capstan.replay.planning.computation import (
     Computation,
-    Piped,
+    PipelineComputation,
     check_grain,
     check_workers,
     computation_of,
@@ -29,7 +29,7 @@ from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.region_json import region_text
 from capstan.storage.ledger.retirements import require_kept
 from capstan.storage.ledger.run_identity import identity_of
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.index import WorkerState
 from capstan.storage.tape.tape import Cut, Tape, open_tape
 
@@ -80,7 +80,7 @@ class Plan:
     declared: Target | None
     layout: Layout
     transform: Transform | None
-    piped: Piped | None
+    piped: PipelineComputation | None
     computation: Computation | None
     code: str
     checks: tuple[Check, ...] = ()
@@ -190,12 +190,12 @@ class Plan:
         """Check that the whole range is complete, or that a part was asked for.
 
         Raises:
-            NotComplete: `CAP-INCOMPLETE`, with the frontier.
+            IncompleteError: `CAP-INCOMPLETE`, with the frontier.
         """
         if self.complete or self.request.partial:
             return
         times = [self.tape.time_type.render(time) for time in self.frontier.elements]
-        raise NotComplete(
+        raise IncompleteError(
             "CAP-INCOMPLETE",
             f"stream {self.tape.name}: the range is not complete, the frontier is at "
             + ", ".join(map(str, times)),
@@ -208,7 +208,7 @@ class Plan:
         """Check that no record is gone of what is read.
 
         Raises:
-            BadRequest: `CAP-RETIRED`, naming the times that have no records any more.
+            InvalidRequestError: `CAP-RETIRED`, naming the times that have no records any more.
         """
         workers = tuple(self.workers)
         what = (self.lake, self.tape, self.cut, workers, self.reads, "the replay")
@@ -220,7 +220,7 @@ class Plan:
 
 def make_plan(
     lake: Lake,
-    declarations: Declarations,
+    declarations: ProjectConfig,
     request: Request,
     *,
     states: Collection[WorkerState] | None = None,
@@ -238,23 +238,23 @@ def make_plan(
         cursor: Of a followed replay, where it stands.
 
     Raises:
-        BadRequest: Unknown stream, worker, transform, cut, declared replay; a range that is
-            reversed, or does not fit the transform's grain; workers that the transform cannot do
+        InvalidRequestError: Unknown stream, worker, transform, cut, declared replay; a range that
+            is reversed, or does not fit the transform's grain; workers that the transform cannot do
             without; a pipeline that has changed since the state that it goes on from was kept.
     """
     tape = open_tape(lake, request.stream)
-    cut = cut or summary.find_cut(tape, request.as_of)
-    workers = summary.resolve_workers(tape, cut, request.workers)
+    cut = cut or index.find_cut(tape, request.as_of)
+    workers = index.resolve_workers(tape, cut, request.workers)
     if states is None:
-        states = summary.worker_states(tape, cut)
+        states = index.worker_states(tape, cut)
     states = [state for state in states if state.worker in workers]
-    frontier = summary.frontier_of(tape, states)
+    frontier = index.frontier_of(tape, states)
     transform, named, computation = computation_of(declarations, request)
     box = asked_box(tape, request)
     if computation is not None:
         check_grain(computation, tape.time_type, time_of(named, tape.time_type), box)
     resumed = None if cursor is None else cursor.resumed
-    piped = named and Piped.over(named, tape.time_type, box, frontier, resumed)
+    piped = named and PipelineComputation.over(named, tape.time_type, box, frontier, resumed)
     if piped is not None:
         piped.require_unchanged()
         piped.require_coarse(tape.step)
@@ -268,7 +268,7 @@ def make_plan(
         tape=tape,
         cut=cut,
         workers=workers,
-        everyone=set(workers) == set(summary.worker_labels(tape, cut)),
+        everyone=set(workers) == set(index.worker_labels(tape, cut)),
         box=box,
         frontier=frontier,
         frontiers={state.worker: state.frontier for state in states},
@@ -289,12 +289,12 @@ def make_plan(
     return replace(plan, complete=plan.is_complete(frontier))
 
 
-def target_path(lake: Lake, declarations: Declarations, into: str) -> tuple[str, Target | None]:
+def target_path(lake: Lake, declarations: ProjectConfig, into: str) -> tuple[str, Target | None]:
     """The path of a target, and its declaration if it has one: also where it is named by its path.
 
     Raises:
-        BadRequest: `CAP-NAME` for a place that belongs to the lake itself; `CAP-DECLARE` for one
-            whose declaration is wrong, or may be: of a path nobody knows what declares it.
+        InvalidRequestError: `CAP-NAME` for a place that belongs to the lake itself; `CAP-DECLARE`
+            for one whose declaration is wrong, or may be: of a path nobody knows what declares it.
     """
     declarations.require_sound("targets", None if "/" in into else into)
     places = {name: lake.table(each.path or name) for name, each in declarations.targets.items()}
@@ -309,7 +309,7 @@ def with_region(plan: Plan, region: Region) -> Plan:
 
 
 def _checks(
-    declarations: Declarations,
+    declarations: ProjectConfig,
     request: Request,
     declared: Target | None,
     computation: Computation | None,
@@ -328,7 +328,10 @@ def _keys(request: Request, computation: Computation | None) -> tuple[str, ...]:
 
 
 def _reached(
-    tape: Tape, computation: Computation | None, piped: Piped | None, frontier: Antichain
+    tape: Tape,
+    computation: Computation | None,
+    piped: PipelineComputation | None,
+    frontier: Antichain,
 ) -> Antichain:
     """Up to where rows are written: only whole grains, as the last one has to wait for its end."""
     grain = 1 if computation is None else computation.grain
@@ -348,10 +351,10 @@ def _layout(
     tape: Tape,
     cut: Cut,
     computation: Computation | None,
-    piped: Piped | None,
+    piped: PipelineComputation | None,
     declared: Target | None,
 ) -> Layout:
-    labels = summary.worker_labels(tape, cut)
+    labels = index.worker_labels(tape, cut)
     # Rows of a pipeline have times of their own, which are not truncated as the stream's are.
     every = 1 if piped else tape.step
     if computation is not None:
@@ -368,13 +371,13 @@ def _check_scope(plan: Plan) -> None:
     bounded = any(x is not None for x in (*plan.box.since, *plan.box.until))
     timeless = mode is Mode.REPLACE and plan.layout.time is None
     if computation is not None and timeless and (bounded or plan.request.follow):
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-TIMELESS",
             f"{computation.title} keeps no time, so no range of its output can be replaced",
             "replace all of it (no range), or use mode append or merge",
         )
     if mode is Mode.MERGE and not plan.keys:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-KEYS",
             "mode merge needs the columns that identify a row",
             "give --keys, or declare keys with the transform, or with the pipeline's sink",

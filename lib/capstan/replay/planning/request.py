@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from capstan.core.config import Mode, check_column, check_name, check_target
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +71,18 @@ class Request:
             check_name("follow", self.follow)
             self._check_follow()
         if self.workers is not None and not self.workers:
-            raise BadRequest("CAP-WORKERS", "no workers are chosen", "name some, or leave it out")
+            raise InvalidRequestError(
+                "CAP-WORKERS", "no workers are chosen", "name some, or leave it out"
+            )
         if self.peers is not None and not 1 <= self.peers <= 10_000:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-PEERS", f"{self.peers} replay workers are not possible", "choose 1 to 10000"
             )
         if self.replay is not None:
             check_name("replay", self.replay)
         self._check_computation()
         if self.direct and (self.mode is not Mode.REPLACE or self.held):
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-DIRECT",
                 "--direct goes with mode replace and publishes at once",
                 "leave out --direct to stage, audit, then publish",
@@ -95,12 +97,12 @@ class Request:
         elif self.sink is not None and self.pipeline is None:
             problem = "--sink goes with --pipeline"
         if problem is not None:
-            raise BadRequest("CAP-PIPELINE", problem, "leave out one of the two")
+            raise InvalidRequestError("CAP-PIPELINE", problem, "leave out one of the two")
 
     def _check_follow(self) -> None:
         bounds = (self.until, self.known_at, self.as_of)
         if any(bound is not None for bound in bounds) or self.partial:
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-FOLLOW",
                 "a followed replay plays whatever became complete: it takes no --until, "
                 "--known-at, --as-of or --partial",

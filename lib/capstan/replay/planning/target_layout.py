@@ -16,7 +16,7 @@ from pyspark.sql.types import (
 
 from capstan.core.times import Box, Coordinate, Kind, TimeType
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.storage.keyed_lookup import with_values
 from capstan.storage.tape.region_sql import quoted, region_sql, workers_sql
 
@@ -120,10 +120,10 @@ def single(time_type: TimeType, what: str) -> Coordinate:
     """The one coordinate of a totally ordered time.
 
     Raises:
-        BadRequest: `CAP-COORDINATES` when there are several: `what` cannot hold them.
+        InvalidRequestError: `CAP-COORDINATES` when there are several: `what` cannot hold them.
     """
     if len(time_type.coordinates) != 1:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-COORDINATES",
             f"{what} cannot stand for times of {len(time_type.coordinates)} coordinates",
             "keep `_time` as it is",

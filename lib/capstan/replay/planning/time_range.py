@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from capstan.core.times import Box
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
 from capstan.storage.tape.grains import require_whole_steps
 from capstan.storage.tape.tape import Tape
@@ -13,8 +13,8 @@ def asked_box(tape: Tape, request: Request) -> Box:
     """The times that a request asks for: its bounds, and what was known at an epoch.
 
     Raises:
-        BadRequest: `CAP-TIME`; `CAP-GRAIN` for a bound within a step of the stream's times;
-            `CAP-RANGE` where nothing is left; `CAP-KNOWN-AT` where times have no epoch.
+        InvalidRequestError: `CAP-TIME`; `CAP-GRAIN` for a bound within a step of the stream's
+            times; `CAP-RANGE` where nothing is left; `CAP-KNOWN-AT` where times have no epoch.
     """
     bounds = [Box.bound_of_text(tape.time_type, text) for text in (request.since, request.until)]
     require_whole_steps(tape, *bounds)
@@ -22,7 +22,7 @@ def asked_box(tape: Tape, request: Request) -> Box:
     if request.known_at is not None:
         box = box.intersect(_known(tape, request.known_at))
     if box.intersect(Box(tape.time_type.minimum, box.until)).is_empty:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-RANGE",
             f"the range from {request.since} to {request.until} is empty or reversed",
             "a range goes from its first time to the first one after it",
@@ -33,7 +33,7 @@ def asked_box(tape: Tape, request: Request) -> Box:
 def _known(tape: Tape, epoch: int) -> Box:
     """The times of what was known at an epoch."""
     if "epoch" not in tape.time_type.names:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-KNOWN-AT",
             f"times of stream {tape.name} have no epoch: {', '.join(tape.time_type.names)}",
             "leave out --known-at; --as-of names a commit of any tape",

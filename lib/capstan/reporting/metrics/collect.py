@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.core.config import Declarations
+from capstan.core.config import ProjectConfig
 from capstan.core.times import Coordinate, Kind
 from capstan.errors import CapstanError
 from capstan.reporting.metrics.metrics import Sample
@@ -31,20 +31,20 @@ _SECONDS: Final = {Kind.TIMESTAMP: Fraction(1, 1_000_000), Kind.DATE: Fraction(8
 """How long a coordinate's unit is; a number has none."""
 
 
-def lake_samples(lake: Lake, declarations: Declarations) -> list[Sample]:
+def lake_samples(lake: Lake, declarations: ProjectConfig) -> list[Sample]:
     """Samples of all streams, on tape and declared, and of all runs.
 
     A tape that cannot be read is told as such, and hides no other.
 
     Raises:
-        BadRequest: `CAP-LAKE` when there is no lake.
+        InvalidRequestError: `CAP-LAKE` when there is no lake.
     """
     lake.require()
     names = stream_names(lake, declarations)
     return [*stream_samples(lake, declarations, names), *run_samples(list_runs(lake))]
 
 
-def stream_samples(lake: Lake, declarations: Declarations, names: Sequence[str]) -> list[Sample]:
+def stream_samples(lake: Lake, declarations: ProjectConfig, names: Sequence[str]) -> list[Sample]:
     """Samples of some streams; of one that is not on tape yet there are none."""
     found: list[Sample] = []
     for view in view_streams(lake, declarations, names):

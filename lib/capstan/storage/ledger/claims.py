@@ -6,8 +6,8 @@ numbered under one transaction identity. A claim dies with its run's end, after 
 `capstan unlock`, or when the next attempt of the same run takes it over.
 
 A dead claim does not stop a process. So whoever changes a target looks whether its claim stands
-right before (`hold`), and whoever comes after a claim that is dead without an end shuts its attempt
-out in the target itself (`left_open`): the first tells it early, the second leaves no gap.
+right before (`ensure_held`), and whoever comes after a claim that is dead without an end shuts its
+attempt out in the target itself (`abandoned`): the first tells it early, the second leaves no gap.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from capstan.core.times.region import Region
-from capstan.errors import Fenced, Held
+from capstan.errors import FencedError, RangeLockedError
 from capstan.storage import delta
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import Lake, is_table
@@ -86,14 +86,14 @@ class Claim:
         return self.scope.meets(scope) or are_of_one(self.run, run)
 
 
-class Fate(StrEnum):
+class ClaimState(StrEnum):
     """What has become of a claim."""
 
-    ALIVE = "alive"
+    ACTIVE = "alive"
     """It holds."""
-    OPEN = "open"
+    ABANDONED = "open"
     """It holds nothing any more, but its attempt has not ended: it may still be at work."""
-    OVER = "over"
+    FINISHED = "over"
     """Its attempt has ended by itself, and changes nothing any more."""
 
 
@@ -104,24 +104,24 @@ def claim(lake: Lake, run: RunId, stream: str, scope: Scope) -> int:
         The number of the attempt.
 
     Raises:
-        Held: `CAP-HELD` when another run holds an overlapping scope, naming it.
+        RangeLockedError: `CAP-HELD` when another run holds an overlapping scope, naming it.
     """
     ordinal, attempt = _append(lake, run.name, stream, scope)
-    for other in alive(lake, scope.target):
+    for other in active(lake, scope.target):
         if other.ordinal < ordinal and other.run != run.name and other.meets(run.name, scope):
             release(lake, run.name, attempt)
             raise _held(other)
     return attempt
 
 
-def hold(lake: Lake, run: str, attempt: int) -> None:
+def ensure_held(lake: Lake, run: str, attempt: int) -> None:
     """Check that an attempt's claim stands, right before the attempt changes its target.
 
     One that is about to run out is renewed by a row. One that has run out is claimed anew, unless
     another run has claimed part of it since.
 
     Raises:
-        Fenced: `CAP-FENCED` when the claim was unlocked, taken over or has ended.
+        FencedError: `CAP-FENCED` when the claim was unlocked, taken over or has ended.
     """
     own = _standing(lake, run, attempt)
     if own is not None and own.expires - now() > LEASE / _RENEW:
@@ -130,13 +130,13 @@ def hold(lake: Lake, run: str, attempt: int) -> None:
         ordinal, _ = _append(lake, run, own.stream, own.scope, attempt)
         before = [
             other
-            for other in alive(lake, own.scope.target)
+            for other in active(lake, own.scope.target)
             if other.ordinal < ordinal and other.run != run and other.meets(run, own.scope)
         ]
         if not before and _standing(lake, run, attempt) is not None:
             return
         release(lake, run, attempt)
-    raise Fenced(
+    raise FencedError(
         "CAP-FENCED",
         f"run {run}: the claim of attempt {attempt} holds no more: it was unlocked, ended by "
         "somebody, or taken over; the target was left as it is",
@@ -150,7 +150,7 @@ def _standing(lake: Lake, run: str, attempt: int) -> Claim | None:
     """An attempt's claim, while it is the newest of its run and nobody has ended it."""
     steps = read_rows(lake, "runs", _STEPS, run=run)
     found = _judged(read_rows(lake, "claims", run=run), steps, datetime.min.replace(tzinfo=UTC))
-    mine = [each for each, fate in found if fate is Fate.ALIVE and each.attempt == attempt]
+    mine = [each for each, fate in found if fate is ClaimState.ACTIVE and each.attempt == attempt]
     return mine[-1] if mine else None
 
 
@@ -193,13 +193,13 @@ def release(lake: Lake, run: str, attempt: int) -> None:
     append_rows(lake, "claims", [{"claim": -1, "kind": "release", "run": run, "attempt": attempt}])
 
 
-def give_up(lake: Lake, run: str, attempt: int) -> None:
+def release_if_active(lake: Lake, run: str, attempt: int) -> None:
     """Release the claim of an attempt that was shut out, if it still stands."""
     if _standing(lake, run, attempt) is not None:
         release(lake, run, attempt)
 
 
-def alive(lake: Lake, target: str | None = None) -> list[Claim]:
+def active(lake: Lake, target: str | None = None) -> list[Claim]:
     """Claims that hold, by ordinal: neither released, ended, expired nor taken over."""
     moment = now()
     # Of the runs that have claimed something which is not over yet, all that is said of them: most
@@ -213,11 +213,13 @@ def alive(lake: Lake, target: str | None = None) -> list[Claim]:
     steps = read_rows(lake, "runs", _STEPS, run=names)
     found = _judged(read_rows(lake, "claims", run=names), steps, moment, ended=False)
     return [
-        each for each, fate in found if fate is Fate.ALIVE and target in (None, each.scope.target)
+        each
+        for each, fate in found
+        if fate is ClaimState.ACTIVE and target in (None, each.scope.target)
     ]
 
 
-def left_open(lake: Lake, run: str, attempt: int, scope: Scope) -> list[Claim]:
+def abandoned(lake: Lake, run: str, attempt: int, scope: Scope) -> list[Claim]:
     """Dead claims that are in the way, whose attempts have not ended: they may still be at work.
 
     Args:
@@ -229,7 +231,7 @@ def left_open(lake: Lake, run: str, attempt: int, scope: Scope) -> list[Claim]:
     return [
         each
         for each, fate in _read(lake, scope.target, ended=False)
-        if fate is Fate.OPEN and (each.run, each.attempt) != (run, attempt)
+        if fate is ClaimState.ABANDONED and (each.run, each.attempt) != (run, attempt)
         if each.meets(run, scope)
     ]
 
@@ -243,7 +245,9 @@ def scopes(lake: Lake, target: str) -> dict[tuple[str, int], Scope]:
     }
 
 
-def _read(lake: Lake, target: str | None = None, *, ended: bool = True) -> list[tuple[Claim, Fate]]:
+def _read(
+    lake: Lake, target: str | None = None, *, ended: bool = True
+) -> list[tuple[Claim, ClaimState]]:
     """Claims of a target or of all, and what has become of them; `ended` has those that are over.
 
     These are most, and all that is needed to tell them is the steps of their runs.
@@ -262,7 +266,7 @@ def _judged(
     moment: datetime,
     *,
     ended: bool = True,
-) -> list[tuple[Claim, Fate]]:
+) -> list[tuple[Claim, ClaimState]]:
     """Claims by ordinal, and what has become of them at a moment; by rows of `claims`, `runs`."""
     said = {(row["run"], row["attempt"]): row["step"] for row in steps}
     # Who rejects a run is not who publishes it.
@@ -278,12 +282,12 @@ def _judged(
         _claim(row) for row in told if ended or (row["run"], row["attempt"]) not in over
     )
 
-    def fate(each: Claim) -> Fate:
+    def fate(each: Claim) -> ClaimState:
         key = (each.run, each.attempt)
         if key in over:
-            return Fate.OVER
+            return ClaimState.FINISHED
         gone = key in released or each.attempt != newest[each.run]
-        return Fate.OPEN if gone or each.expires <= moment else Fate.ALIVE
+        return ClaimState.ABANDONED if gone or each.expires <= moment else ClaimState.ACTIVE
 
     return [(each, fate(each)) for each in claims]
 
@@ -299,8 +303,8 @@ def _renewed(claims: Iterable[Claim]) -> list[Claim]:
     return sorted(found.values(), key=lambda each: each.ordinal)
 
 
-def _held(other: Claim) -> Held:
-    return Held(
+def _held(other: Claim) -> RangeLockedError:
+    return RangeLockedError(
         "CAP-HELD",
         f"run {other.run} holds part of that range of {other.scope.target} "
         f"since {other.at:%Y-%m-%d %H:%M:%S} UTC",

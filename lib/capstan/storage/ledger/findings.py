@@ -29,7 +29,7 @@ CODES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Audited:
+class AuditSubject:
     """What was audited.
 
     Attributes:
@@ -53,7 +53,7 @@ class Audited:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class Finding:
     """A finding as the ledger keeps it.
 
     Attributes:
@@ -85,7 +85,7 @@ class Noted:
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def write_findings(lake: Lake, audited: Audited, found: Sequence[Noted]) -> None:
+def write_findings(lake: Lake, audited: AuditSubject, found: Sequence[Finding]) -> None:
     """Append what an audit found, in one commit with one moment; nothing where it found nothing."""
     if not found:
         return

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from capstan.errors import Broken
+from capstan.errors import SystemFailureError
 from capstan.storage import delta
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.tables import append_rows, read_rows
@@ -144,7 +144,7 @@ def _rows_of(path: str, version: int, files: set[str]) -> list[Bounds]:
         return []
     try:
         actions = delta.open_table(path, version).get_add_actions(flatten=True)
-    except Broken:
+    except SystemFailureError:
         return []  # The log does not go back to that version any more.
     return [row for row in pa.table(actions).to_pylist() if unquote(str(row["path"])) in files]
 

@@ -18,7 +18,7 @@ Workers = frozenset[int] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Strip:
+class RegionStrip:
     """Workers, and regions of theirs that differ in their last coordinate alone.
 
     Attributes:
@@ -30,7 +30,7 @@ class Strip:
     regions: tuple[Region, ...]
 
 
-def strips(scopes: Iterable[Scope]) -> list[Strip]:
+def merge_scopes(scopes: Iterable[Scope]) -> list[RegionStrip]:
     """The same rows as those of some scopes of one target, whose times have the same coordinates.
 
     Args:
@@ -46,7 +46,7 @@ def strips(scopes: Iterable[Scope]) -> list[Strip]:
             # Workers of whom the same is covered are told of together.
             others = found.get(row, frozenset())
             found[row] = None if workers is None or others is None else workers | others
-    return [Strip(workers, row) for row, workers in found.items()]
+    return [RegionStrip(workers, row) for row, workers in found.items()]
 
 
 def united(regions: Iterable[Region]) -> list[Region]:
@@ -54,7 +54,7 @@ def united(regions: Iterable[Region]) -> list[Region]:
     by_box: dict[Box, list[Region]] = {}
     for region in map(_plain, regions):
         if not region.box.is_empty:
-            _go_on(by_box.setdefault(region.box, []), region)
+            _append_or_extend(by_box.setdefault(region.box, []), region)
     found = [region for joined in by_box.values() for region in joined]
     axes = len(found[0].box.since) if found else 0
     for axis in reversed(range(axes)):
@@ -78,7 +78,7 @@ def _plain(region: Region) -> Region:
     return region
 
 
-def _go_on(joined: list[Region], region: Region) -> None:
+def _append_or_extend(joined: list[Region], region: Region) -> None:
     """Append a region to others of its box, or unite it with the last, if it goes on from that."""
     last = joined[-1] if joined else None
     if last is None or not _follows(last, region):

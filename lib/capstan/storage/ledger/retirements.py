@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.storage import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.region_json import parse_region, region_text
 from capstan.storage.ledger.tables import append_rows, read_rows
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import Cut, Tape
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def needed_of(
     for box in retired:
         both = region.simplified()
         part = Region(both.box.intersect(box), both.below, both.above)
-        if not part.box.is_empty and summary.played(tape, cut, workers, part).records:
+        if not part.box.is_empty and index.content_summary(tape, cut, workers, part).records:
             found.append(box)
     return found
 
@@ -135,14 +135,14 @@ def require_kept(
         hint: What to do next; see `gone`.
 
     Raises:
-        BadRequest: `CAP-RETIRED`, naming the times that have no records any more.
+        InvalidRequestError: `CAP-RETIRED`, naming the times that have no records any more.
     """
     needed = needed_of(tape, cut, workers, region, boxes_of(lake, tape))
     if needed:
         raise gone(tape, needed[0], what, hint)
 
 
-def gone(tape: Tape, box: Box, what: str, hint: str = _LEAVE_OUT) -> BadRequest:
+def gone(tape: Tape, box: Box, what: str, hint: str = _LEAVE_OUT) -> InvalidRequestError:
     """The error of whoever needs records that were retired.
 
     Args:
@@ -154,7 +154,7 @@ def gone(tape: Tape, box: Box, what: str, hint: str = _LEAVE_OUT) -> BadRequest:
     """
     before = box.to_json(tape.time_type)["until"]
     shown = before if isinstance(before, str | int) else ", ".join(map(str, before or ()))
-    return BadRequest(
+    return InvalidRequestError(
         "CAP-RETIRED",
         f"{what} needs records of stream {tape.name} before {shown}, which were retired",
         hint.format(stream=tape.name, since=shown),

@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from capstan.core.times.region import Region
-from capstan.error_translation import foreseen, reason
-from capstan.errors import BadRequest, Broken, Fenced
+from capstan.error_translation import root_message, translate
+from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.region_json import parse_region
 from capstan.storage.ledger.run_identity import DIGITS, RunId, short_name, stem_of
@@ -71,7 +71,7 @@ class Row:
             return self.detail
         # Ledgers of before keep what was raised by others as it was, with all its stack.
         raised = Exception(said)
-        found = foreseen(raised) or Broken("CAP-BROKEN", reason(raised), AGAIN)
+        found = translate(raised) or SystemFailureError("CAP-BROKEN", root_message(raised), AGAIN)
         return found.as_json()
 
 
@@ -209,11 +209,11 @@ def require_own(lake: Lake, run: RunId) -> None:
     """Check that no run of another identity has got a run's name, since it was chosen.
 
     Raises:
-        Fenced: `CAP-FENCED`; under the next name there is nobody else.
+        FencedError: `CAP-FENCED`; under the next name there is nobody else.
     """
     rows = read_rows(lake, "runs", ("identity",), run=run.name)
     if any(row["identity"] != run.identity for row in rows):
-        raise Fenced(
+        raise FencedError(
             "CAP-FENCED",
             f"run {run.name}: another replay has begun under the same name",
             "the same command again gives it a longer name",
@@ -273,11 +273,13 @@ def read_history(lake: Lake, run: str) -> History:
     """The history of one run.
 
     Raises:
-        BadRequest: `CAP-RUN` when there is no such run.
+        InvalidRequestError: `CAP-RUN` when there is no such run.
     """
     found = read_histories(lake, run=run).get(run)
     if found is None:
-        raise BadRequest("CAP-RUN", f"there is no run {run}", "see `capstan runs`", run=run)
+        raise InvalidRequestError(
+            "CAP-RUN", f"there is no run {run}", "see `capstan runs`", run=run
+        )
     return found
 
 

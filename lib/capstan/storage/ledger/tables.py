@@ -23,7 +23,7 @@ from capstan.storage import arrow_writer, delta
 from capstan.storage.arrow_scan import rows_of, rows_of_files
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import Lake, is_table
-from capstan.storage.table_cache import keeping, kept
+from capstan.storage.table_cache import cached, keeping
 
 LEDGER_FORMAT = 1
 PROPERTIES = {"capstan.format": str(LEDGER_FORMAT), "delta.appendOnly": "true"}
@@ -192,7 +192,7 @@ def read_rows(
     order = "claim" if ledger == "claims" else "at"
     read = None if columns is None else list(dict.fromkeys([*columns, order]))
     if keeping():
-        files = kept("rows", path, lambda: _rows(path))
+        files = cached("rows", path, lambda: _rows(path))
     else:
         files = _rows(path, _chosen(path, equal, ranges or {}))
     table = files.to_table(columns=read, filter=condition)

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset
 
-from capstan.errors import Fenced
+from capstan.errors import FencedError
 from capstan.storage import arrow_writer, delta
 from capstan.storage.arrow_scan import read_columns
 from capstan.storage.idempotent_write import Txn
@@ -64,7 +64,7 @@ class Consumed:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class BatchEntry:
     """A batch by its number, and what it is made of.
 
     Attributes:
@@ -89,11 +89,11 @@ class Claim:
         return self.origin, self.checkpoint, self.number
 
 
-def claim(tape: Tape, wanted: Claim) -> None:
+def register_batch(tape: Tape, wanted: BatchEntry) -> None:
     """Take a batch's number, and write down what it is made of; again, it stands.
 
     Raises:
-        Fenced: `CAP-FENCED` when another writer has this number or a later one.
+        FencedError: `CAP-FENCED` when another writer has this number or a later one.
     """
     txn = Txn(f"feed:{tape.name}", 0)
     if is_table(tape.paths.feed):
@@ -109,30 +109,30 @@ def claim(tape: Tape, wanted: Claim) -> None:
         raise _taken(tape, wanted.batch)
 
 
-def claims_from(tape: Tape, batch: int) -> tuple[Claim, ...]:
+def claims_from(tape: Tape, batch: int) -> tuple[BatchEntry, ...]:
     """Claims of this batch and later ones, without what they consumed; by batch."""
     if not is_table(tape.paths.feed):
         return ()
     return _claims_from(tape, delta.open_table(tape.paths.feed), batch)
 
 
-def _claims_from(tape: Tape, table: deltalake.DeltaTable, batch: int) -> tuple[Claim, ...]:
+def _claims_from(tape: Tape, table: deltalake.DeltaTable, batch: int) -> tuple[BatchEntry, ...]:
     # Most often there is none, and no file has to be opened for it.
     return _claims(tape, table, pa.table(table.get_add_actions(flatten=True)), batch)
 
 
-def inserted(tape: Tape) -> tuple[Claim, ...]:
+def inserted(tape: Tape) -> tuple[BatchEntry, ...]:
     """Batches that no micro-batch gave, by their numbers; the last may not be carried out yet."""
     return _inserted(tape)
 
 
-def last_inserted(tape: Tape) -> Claim | None:
+def last_inserted(tape: Tape) -> BatchEntry | None:
     """The last batch that no micro-batch gave, which may not be carried out yet; None without."""
     found = _inserted(tape, newest=True)
     return found[-1] if found else None
 
 
-def put_back(tape: Tape, cut: Cut) -> list[Claim]:
+def put_back(tape: Tape, cut: Cut) -> list[BatchEntry]:
     """The batches at a cut by which late records were put back on tape, by their numbers."""
     return [
         each
@@ -268,7 +268,7 @@ def count_put_back(tape: Tape, cut: Cut) -> int:
     return sum(int(str(each.detail["records"])) for each in put_back(tape, cut))
 
 
-def _inserted(tape: Tape, *, newest: bool = False) -> tuple[Claim, ...]:
+def _inserted(tape: Tape, *, newest: bool = False) -> tuple[BatchEntry, ...]:
     """Batches that no micro-batch gave; at least the last of them where `newest` is enough."""
     if not is_table(tape.paths.feed):
         return ()
@@ -284,12 +284,12 @@ def _inserted(tape: Tape, *, newest: bool = False) -> tuple[Claim, ...]:
 
 def _claims(
     tape: Tape, table: deltalake.DeltaTable, files: pa.Table, batch: int = 0
-) -> tuple[Claim, ...]:
+) -> tuple[BatchEntry, ...]:
     """Claims of a batch and later ones, by these files of the feed, as its log tells of them."""
     if "max.batch" in files.column_names:
         files = files.filter(pc.fill_null(pc.greater_equal(files["max.batch"], batch), True))
     columns = ["batch", "origin", "checkpoint", "number", "detail"]
-    found: dict[int, Claim] = {}
+    found: dict[int, BatchEntry] = {}
     for file in files.to_pylist():
         place = delta.place_of(tape.paths.feed, file["path"])
         for row in read_columns(tape.paths.feed, columns, table, [place]).to_pylist():
@@ -297,11 +297,11 @@ def _claims(
             origin = Origin(row["origin"] or file[_ORIGIN])
             detail = json.loads(row["detail"]) if row["detail"] else {}
             by = origin, row["checkpoint"], row["number"]
-            found[row["batch"]] = Claim(row["batch"], *by, detail=detail)
+            found[row["batch"]] = BatchEntry(row["batch"], *by, detail=detail)
     return tuple(found[each] for each in sorted(found) if each >= batch)
 
 
-def _rows(wanted: Claim) -> pa.Table:
+def _rows(wanted: BatchEntry) -> pa.Table:
     rows = [
         {
             "batch": wanted.batch,
@@ -323,8 +323,8 @@ def _text(detail: Mapping[str, object]) -> str | None:
     return json.dumps(detail, sort_keys=True) if detail else None
 
 
-def _taken(tape: Tape, batch: int) -> Fenced:
-    return Fenced(
+def _taken(tape: Tape, batch: int) -> FencedError:
+    return FencedError(
         "CAP-FENCED",
         f"stream {tape.name}: batch {batch} belongs to another process",
         "another capture of this stream is running, or has taken over; run it again",

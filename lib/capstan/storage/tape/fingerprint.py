@@ -38,7 +38,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.storage.tape.schema import payload_of
 
 _INTEGERS = (BooleanType, ByteType, ShortType, IntegerType, LongType)
@@ -54,7 +54,7 @@ def row_hashes(fields: Iterable[StructField], at: Column | None = None) -> tuple
         at: The struct column that holds them; by default they are columns of the frame.
 
     Raises:
-        BadRequest: `CAP-TYPE` for a type that has no canonical value, naming the field.
+        InvalidRequestError: `CAP-TYPE` for a type that has no canonical value, naming the field.
     """
     parts: list[Column] = []
     for ordinal, field in enumerate(fields):
@@ -69,7 +69,7 @@ def record_hashes(records: DataFrame) -> tuple[Column, Column]:
     """Two BIGINT hash columns of the rows of a table that has the stream's columns as `data`.
 
     Raises:
-        BadRequest: `CAP-TYPE` for a type that has no canonical value, naming the field.
+        InvalidRequestError: `CAP-TYPE` for a type that has no canonical value, naming the field.
     """
     return row_hashes(payload_of(records.schema).fields, F.col("data"))
 
@@ -142,7 +142,7 @@ def _canonical_nested(value: Column, kind: DataType, name: str) -> Column:
             lambda key: F.struct(_canonical(key, keys, name), *_flagged(value[key], values, name)),
         )
         return F.when(value.isNotNull(), F.struct(F.size(value), items))
-    raise BadRequest(
+    raise InvalidRequestError(
         "CAP-TYPE",
         f"column {name} has type {kind.simpleString()}, which has no content hash",
         "cast it in the source, or leave it out",

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from capstan.core.config import format_duration
 from capstan.core.times import Bound, Coordinate, Kind
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.storage.tape.tape import Tape
 
 
@@ -17,7 +17,7 @@ def require_whole_steps(tape: Tape, *bounds: Bound) -> None:
     A record's time is the step that it falls into: within a step, records cannot be told apart.
 
     Raises:
-        BadRequest: `CAP-GRAIN`, with the nearest times that are.
+        InvalidRequestError: `CAP-GRAIN`, with the nearest times that are.
     """
     last = tape.time_type.coordinates[-1]
     require_multiples(f"stream {tape.name} has times", last, (b[-1] for b in bounds), tape.step)
@@ -35,13 +35,13 @@ def require_multiples(
         grain: The grain, in the coordinate's own integers.
 
     Raises:
-        BadRequest: `CAP-GRAIN`, with the nearest bounds that are.
+        InvalidRequestError: `CAP-GRAIN`, with the nearest bounds that are.
     """
     for bound in bounds:
         if bound is not None and bound % grain:
             below = bound - bound % grain
             near = [coordinate.render(value) for value in (below, below + grain)]
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-GRAIN",
                 f"{what} on whole multiples of {grain_text(coordinate.kind, grain)}, and "
                 f"{coordinate.render(bound)} is none",

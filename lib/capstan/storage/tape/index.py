@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from capstan.core.times import Antichain, ChangeBatch, Time, TimeType
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.storage import delta
 from capstan.storage.arrow_scan import in_portions, iter_columns, read_columns
 from capstan.storage.data_files import files_between, files_of
@@ -56,7 +56,7 @@ class WorkerState:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class ContentSummary:
     """What lies in a region of a tape.
 
     Attributes:
@@ -89,13 +89,13 @@ def find_cut(tape: Tape, as_of: int | None) -> Cut:
     """The cut at commit `as_of`, or the newest.
 
     Raises:
-        BadRequest: `CAP-CUT` when the tape has no such commit.
+        InvalidRequestError: `CAP-CUT` when the tape has no such commit.
     """
     newest = newest_cut(tape)
     if as_of is None or as_of == newest.commit:
         return newest
     if not 0 <= as_of < newest.commit:
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-CUT",
             f"stream {tape.name} has no commit {as_of}: it has 0 to {newest.commit}",
             "see `capstan show`",
@@ -178,7 +178,7 @@ def resolve_workers(tape: Tape, cut: Cut, chosen: Collection[str] | None) -> dic
     it means must not hang on which labels there are.
 
     Raises:
-        BadRequest: `CAP-WORKER` for one that the stream does not have.
+        InvalidRequestError: `CAP-WORKER` for one that the stream does not have.
     """
     labels = worker_labels(tape, cut)
     if chosen is None:
@@ -192,7 +192,7 @@ def resolve_workers(tape: Tape, cut: Cut, chosen: Collection[str] | None) -> dic
             worker = int(text)
         if worker is None:
             more = f" and {len(by_label) - _SHOWN:,} more" if len(by_label) > _SHOWN else ""
-            raise BadRequest(
+            raise InvalidRequestError(
                 "CAP-WORKER",
                 f"stream {tape.name} has no worker {text!r}: "
                 f"it has {', '.join(list(by_label)[:_SHOWN])}{more}",
@@ -214,7 +214,9 @@ def frontier_of(tape: Tape, states: Collection[WorkerState]) -> Antichain:
     return Antichain.of(t for state in states for t, count in state.holdings if count > 0)
 
 
-def played(tape: Tape, cut: Cut, workers: Collection[int], region: Region) -> Played:
+def content_summary(
+    tape: Tape, cut: Cut, workers: Collection[int], region: Region
+) -> ContentSummary:
     """Count what a replay of these workers and times plays, from the index alone."""
     by_worker: Counter[int] = Counter()
     count, h1, h2 = 0, 0, 0
@@ -225,7 +227,7 @@ def played(tape: Tape, cut: Cut, workers: Collection[int], region: Region) -> Pl
         times.add(each.time)
         h1, h2 = h1 + each.h1, h2 + each.h2
     content_hash = f"{h1 % 2**64:016x}{h2 % 2**64:016x}"
-    return Played(count, by_worker.total(), len(times), content_hash, dict(by_worker))
+    return ContentSummary(count, by_worker.total(), len(times), content_hash, dict(by_worker))
 
 
 def messages(tape: Tape, cut: Cut, workers: Iterable[int], region: Region) -> Iterator[Messages]:

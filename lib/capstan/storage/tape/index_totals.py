@@ -82,7 +82,8 @@ def totals_at(tape: Tape, commit: int) -> Totals:
     """What the events of a tape up to a commit amount to.
 
     Raises:
-        Broken: `CAP-TABLE`, `CAP-DAMAGED`, `CAP-NO-ACCESS` where the index cannot be read.
+        SystemFailureError: `CAP-TABLE`, `CAP-DAMAGED`, `CAP-NO-ACCESS` where the index cannot be
+            read.
     """
     table = delta.open_table(tape.paths.events)
     found = _newest(tape, table, commit) or Totals()

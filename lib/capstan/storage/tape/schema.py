@@ -15,7 +15,7 @@ from pyspark.sql.types import (
 )
 
 from capstan.core.times import Kind, TimeType
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 FORMAT = 2
 
@@ -130,7 +130,8 @@ def check_payload(stream: str, old: StructType, new: StructType) -> bool:
         Whether columns were added.
 
     Raises:
-        BadRequest: `CAP-SCHEMA`, naming the field that was removed, moved or has another type.
+        InvalidRequestError: `CAP-SCHEMA`, naming the field that was removed, moved or has another
+            type.
     """
     for position, field in enumerate(old.fields):
         if field.name not in new.names:
@@ -144,7 +145,7 @@ def check_payload(stream: str, old: StructType, new: StructType) -> bool:
 
 
 def _refuse(stream: str, field: str, what: str) -> None:
-    raise BadRequest(
+    raise InvalidRequestError(
         "CAP-SCHEMA",
         f"stream {stream}: column {field} {what}",
         "a tape may only gain nullable columns at the end; capture the new shape as a new stream, "

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from capstan.core.times import TimeType
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest, Broken, Fenced
+from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
 from capstan.storage import arrow_writer, delta
 from capstan.storage.data_files import FEW, columns_of, files_of, is_plain, read_few
 from capstan.storage.idempotent_write import Txn
@@ -104,14 +104,14 @@ def open_tape(lake: Lake, name: str, events: deltalake.DeltaTable | None = None)
         events: The table of its index, where that is open already.
 
     Raises:
-        BadRequest: `CAP-STREAM` when there is no such stream, naming those that are there.
-        Broken: `CAP-FORMAT` when the tape was written by a newer Capstan.
+        InvalidRequestError: `CAP-STREAM` when there is no such stream, naming those that are there.
+        SystemFailureError: `CAP-FORMAT` when the tape was written by a newer Capstan.
     """
     lake.require()
     paths = lake.stream(name)
     if events is None and not is_table(paths.events):
         known = ", ".join(lake.streams()) or "none"
-        raise BadRequest(
+        raise InvalidRequestError(
             "CAP-STREAM",
             f"there is no stream {name} in {lake.root} (there: {known})",
             "capture it first, or see `capstan streams`",
@@ -120,7 +120,7 @@ def open_tape(lake: Lake, name: str, events: deltalake.DeltaTable | None = None)
     properties = (events or delta.open_table(paths.events)).metadata().configuration
     version = properties.get("capstan.format", "")
     if not version.isdecimal() or not 1 <= int(version) <= schema.FORMAT:
-        raise Broken(
+        raise SystemFailureError(
             "CAP-FORMAT",
             f"stream {name} is in format {version or 'unknown'}, this reads 1 to {schema.FORMAT}",
             "use the Capstan that wrote it, or a newer one",
@@ -134,10 +134,10 @@ def require_streams(lake: Lake, names: Iterable[str]) -> None:
     """Check that these streams are on tape; of one whose tape cannot be read nothing is said.
 
     Raises:
-        BadRequest: `CAP-STREAM`.
+        InvalidRequestError: `CAP-STREAM`.
     """
     for name in names:
-        with suppress(Broken):
+        with suppress(SystemFailureError):
             open_tape(lake, name)
 
 
@@ -225,7 +225,7 @@ def append_events(tape: Tape, frame: DataFrame, commit: int, note: Mapping[str, 
         The version of the index that has them.
 
     Raises:
-        Fenced: `CAP-FENCED` when another writer has committed this ordinal.
+        FencedError: `CAP-FENCED` when another writer has committed this ordinal.
     """
     ordinal = Txn(f"tape:{tape.name}", commit)
     written = delta.append(frame, tape.paths.events, txn=ordinal, note=note)
@@ -243,9 +243,9 @@ def append_few_events(
         raise fenced(tape, commit)
 
 
-def fenced(tape: Tape, commit: int) -> Fenced:
+def fenced(tape: Tape, commit: int) -> FencedError:
     """The error of a writer whose commit another process has written."""
-    return Fenced(
+    return FencedError(
         "CAP-FENCED",
         f"stream {tape.name}: commit {commit} was written by another process",
         "another capture of this stream is running, or has taken over; run it again",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from capstan.instrumentation import reached
+from capstan.instrumentation import emit
 from capstan.storage import arrow_writer
 from capstan.storage.tape.schema import FORMAT
 from capstan.storage.tape.tape import Tape, format_of
@@ -36,5 +36,5 @@ def upgrade(tape: Tape) -> Tape:
     for version in range(found, FORMAT):
         STEPS[version](tape)
         arrow_writer.set_properties(tape.paths.events, {"capstan.format": str(version + 1)})
-        reached("tape.upgrade", stream=tape.name, format=version + 1)
+        emit("tape.upgrade", stream=tape.name, format=version + 1)
     return tape

@@ -20,7 +20,7 @@ from capstan.airflow.local.api import unready
 from capstan.airflow.local.components import RESTARTS, Component
 from capstan.airflow.local.database import embedded
 from capstan.airflow.local.home import Home
-from capstan.errors import Broken
+from capstan.errors import SystemFailureError
 
 SLEEP = "import time; time.sleep(600)"
 # Leaves a process behind that does not do as it is asked.
@@ -54,7 +54,9 @@ def test_what_ends_is_begun_again_but_not_for_ever(home: Home) -> None:
         wait_for(part.has_ended)
         part.begin_again()
     wait_for(part.has_ended)
-    with pytest.raises(Broken, match="CAP-AIRFLOW: part ended 4 times in 10 minutes, last with 1"):
+    with pytest.raises(
+        SystemFailureError, match="CAP-AIRFLOW: part ended 4 times in 10 minutes, last with 1"
+    ):
         part.begin_again()
     assert part.log.read_text(encoding="utf-8").count("it ends here") == RESTARTS + 1
 
@@ -64,7 +66,7 @@ def test_the_error_has_the_end_of_the_log(home: Home) -> None:
     part._ended = [float("inf")] * RESTARTS
     part.start()
     wait_for(part.has_ended)
-    with pytest.raises(Broken, match="the reason"):
+    with pytest.raises(SystemFailureError, match="the reason"):
         part.begin_again()
 
 
@@ -110,7 +112,7 @@ def test_who_is_in_a_hurry_does_not_wait(home: Home) -> None:
 
 def test_a_program_that_is_not_there_is_an_error(home: Home) -> None:
     part = Component("part", ["/none/such"], {}, home)
-    with pytest.raises(Broken, match="CAP-AIRFLOW: part cannot be started"):
+    with pytest.raises(SystemFailureError, match="CAP-AIRFLOW: part cannot be started"):
         part.start()
 
 

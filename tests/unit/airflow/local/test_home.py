@@ -17,7 +17,7 @@ from capstan.airflow.local.home import USER, Home, tail, write_private
 from capstan.airflow.local.launcher import Launcher, Wanted
 from capstan.airflow.local.processes import Process
 from capstan.airflow.local.settings import Setup
-from capstan.errors import Broken, Held
+from capstan.errors import RangeLockedError, SystemFailureError
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_home_has_one_holder_who_is_named(home: Home) -> None:
             timeout=60,
             check=False,
         )
-    assert other.returncode == Held.exit_code
+    assert other.returncode == RangeLockedError.exit_code
     assert f"CAP-LAUNCHER: another launcher runs in {home.folder}: process {os.getpid()}\n" in (
         other.stderr
     )
@@ -82,7 +82,10 @@ def test_a_home_has_one_holder_who_is_named(home: Home) -> None:
 
 def test_a_home_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(Broken, match="CAP-HOME"), Home(tmp_path / "file" / "home").held():
+    with (
+        pytest.raises(SystemFailureError, match="CAP-HOME"),
+        Home(tmp_path / "file" / "home").held(),
+    ):
         pass
 
 

@@ -163,9 +163,9 @@ def test_sessions_of_children_are_below_their_parent(start: Start) -> None:
 def test_a_system_that_tells_nothing_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from capstan.errors import Broken
+    from capstan.errors import SystemFailureError
 
     processes.require_proc()
     monkeypatch.setattr(processes, "_PROC", tmp_path)
-    with pytest.raises(Broken, match="CAP-SYSTEM"):
+    with pytest.raises(SystemFailureError, match="CAP-SYSTEM"):
         processes.require_proc()

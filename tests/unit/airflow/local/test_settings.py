@@ -21,7 +21,7 @@ from capstan.airflow.local.settings import (
     environment,
     sections,
 )
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 
 @pytest.fixture
@@ -112,7 +112,9 @@ def test_a_port_that_is_taken_is_refused() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(BadRequest, match=f"CAP-PORT: port {port} of 127.0.0.1 cannot be had"):
+        with pytest.raises(
+            InvalidRequestError, match=f"CAP-PORT: port {port} of 127.0.0.1 cannot be had"
+        ):
             free_port(port)
     assert free_port(port) == port
     assert free_port(0) > 0
@@ -120,7 +122,7 @@ def test_a_port_that_is_taken_is_refused() -> None:
 
 @pytest.mark.parametrize("port", [-1, 65536])
 def test_a_port_that_is_none_is_refused(port: int) -> None:
-    with pytest.raises(BadRequest, match="CAP-PORT"):
+    with pytest.raises(InvalidRequestError, match="CAP-PORT"):
         free_port(port)
 
 
@@ -128,7 +130,7 @@ def test_a_port_that_is_none_is_refused(port: int) -> None:
     "url", ["sqlite:////tmp/x.db", "mysql://u@h/x", "postgres", "", "postgresql:/x"]
 )
 def test_a_database_that_is_not_postgresql_is_refused(url: str) -> None:
-    with pytest.raises(BadRequest, match="CAP-DATABASE"):
+    with pytest.raises(InvalidRequestError, match="CAP-DATABASE"):
         check_url(url)
 
 
@@ -139,7 +141,7 @@ def test_a_database_is_named_as_sqlalchemy_needs_it(scheme: str) -> None:
 
 def test_a_folder_of_dags_must_be_there(tmp_path: Path) -> None:
     require_folder(tmp_path)
-    with pytest.raises(BadRequest, match="CAP-DAGS"):
+    with pytest.raises(InvalidRequestError, match="CAP-DAGS"):
         require_folder(tmp_path / "none")
 
 

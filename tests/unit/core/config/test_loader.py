@@ -13,17 +13,17 @@ from capstan.core.config import (
     ByColumn,
     ByKey,
     ByPartition,
-    Declarations,
     EpochTime,
     EventTime,
     LatePolicy,
     Mode,
+    ProjectConfig,
     Watermark,
     default_path,
-    load,
+    load_config,
     load_sound,
 )
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 PROJECT = Path(__file__).resolve().parents[4]
 
@@ -49,15 +49,15 @@ EPOCHS = """\
 """
 
 
-def read(tmp_path: Path, text: str, lake: str = "/lake") -> Declarations:
+def read(tmp_path: Path, text: str, lake: str = "/lake") -> ProjectConfig:
     path = tmp_path / "streams.yaml"
     path.write_text(text, encoding="utf-8")
-    return load(path, lake=lake)
+    return load_config(path, lake=lake)
 
 
 def refused(tmp_path: Path, text: str) -> tuple[int, str, str]:
     """Line, key path and problem of the error that `text` is refused with."""
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         read(tmp_path, text)
     error = caught.value
     assert error.code == "CAP-DECLARE"
@@ -86,7 +86,7 @@ def replay(*lines: str) -> str:
 
 
 def test_the_projects_own_file_is_in_order() -> None:
-    declared = load(PROJECT / "dags" / "streams.yaml", lake="/lake")
+    declared = load_config(PROJECT / "dags" / "streams.yaml", lake="/lake")
     flights = declared.stream("flights")
     assert flights.source.path == "/lake/sources/flights"
     assert flights.source.options == {"maxFilesPerTrigger": "12"}
@@ -327,7 +327,7 @@ def test_what_is_missing_is_missed_at_the_key_around_it(tmp_path: Path) -> None:
 def test_of_several_errors_the_first_in_the_file_is_named(tmp_path: Path) -> None:
     text = stream(late="never", source="{}", workers="{by: key}")
     backwards = ["streams:", "  flights:", *reversed(text.splitlines()[2:])]
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         read(tmp_path, "\n".join(backwards))
     assert "streams.yaml:3: streams.flights.late: 'never'" in caught.value.message
     assert caught.value.hint.startswith("3 more")
@@ -367,11 +367,11 @@ def test_nothing_declared_is_in_order(tmp_path: Path, text: str) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match=r"CAP-DECLARE.*gone.yaml: cannot be read"):
-        load(tmp_path / "gone.yaml", lake="/lake")
+    with pytest.raises(InvalidRequestError, match=r"CAP-DECLARE.*gone.yaml: cannot be read"):
+        load_config(tmp_path / "gone.yaml", lake="/lake")
     (tmp_path / "latin.yaml").write_bytes(b"streams: \xff\n")
-    with pytest.raises(BadRequest, match=r"CAP-DECLARE.*not UTF-8"):
-        load(tmp_path / "latin.yaml", lake="/lake")
+    with pytest.raises(InvalidRequestError, match=r"CAP-DECLARE.*not UTF-8"):
+        load_config(tmp_path / "latin.yaml", lake="/lake")
 
 
 @pytest.mark.parametrize(
@@ -432,12 +432,12 @@ def test_replays_that_fit_are_read(tmp_path: Path) -> None:
 
 def test_an_unknown_stream_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     declared = read(tmp_path, FLIGHTS)
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         declared.stream("flight")
     assert caught.value.code == "CAP-STREAM"
     assert "did you mean 'flights'?" in caught.value.message
     assert "declares: flights" in caught.value.hint
-    with pytest.raises(BadRequest, match="CAP-REPLAY"):
+    with pytest.raises(InvalidRequestError, match="CAP-REPLAY"):
         declared.replay("again")
 
 
@@ -483,13 +483,13 @@ replays:
         lambda: found.replay("two"),
         lambda: found.require_sound("targets", "wide"),
         lambda: found.require_sound("targets", None),
-        lambda: load(path, lake="/lake"),
+        lambda: load_config(path, lake="/lake"),
     ):
-        with pytest.raises(BadRequest, match="CAP-DECLARE"):
+        with pytest.raises(InvalidRequestError, match="CAP-DECLARE"):
             ask()
     found.require_read()
     found.require_sound("targets", "other")
-    with pytest.raises(BadRequest, match="CAP-STREAM"):
+    with pytest.raises(InvalidRequestError, match="CAP-STREAM"):
         found.stream("nobody")
 
 
@@ -497,5 +497,5 @@ def test_of_a_file_that_cannot_be_read_nothing_is_left(tmp_path: Path) -> None:
     found = load_sound(tmp_path / "none.yaml", lake="/lake")
     assert (dict(found.streams), len(found.mistakes)) == ({}, 1)
     for ask in (found.require_read, lambda: found.stream("s")):
-        with pytest.raises(BadRequest, match="cannot be read"):
+        with pytest.raises(InvalidRequestError, match="cannot be read"):
             ask()

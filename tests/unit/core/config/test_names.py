@@ -16,7 +16,7 @@ from capstan.core.config import (
     parse_duration,
     parse_instant,
 )
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 HOSTILE = [
     "../flights",
@@ -44,7 +44,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_that_could_be_paths_or_sql_are_refused(name: str) -> None:
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         check_name("stream", name)
     assert caught.value.code == "CAP-NAME"
     assert "stream" in caught.value.message
@@ -66,7 +66,7 @@ def test_columns_keep_their_case(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["a.b", "a b", "1a", "", "a`", "A" * 129])
 def test_other_columns_are_refused(name: str) -> None:
-    with pytest.raises(BadRequest, match="CAP-NAME"):
+    with pytest.raises(InvalidRequestError, match="CAP-NAME"):
         check_column(name)
 
 
@@ -115,7 +115,7 @@ def test_targets_are_names_paths_or_uris(given_: str, target: str) -> None:
     ],
 )
 def test_other_targets_are_refused(text: str) -> None:
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         check_target(text)
     assert caught.value.code == "CAP-NAME"
     assert "\n" not in caught.value.message
@@ -125,7 +125,7 @@ def test_other_targets_are_refused(text: str) -> None:
 def test_no_text_becomes_a_target_that_ends_a_literal_or_climbs(text: str) -> None:
     try:
         target = check_target(text)
-    except BadRequest:
+    except InvalidRequestError:
         return
     assert not set(target) & set("'\"`;\n\r\t\x00")
     assert ".." not in target.split("/")

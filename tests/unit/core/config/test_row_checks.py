@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from capstan.core.config import Check, Declarations, Range, load
+from capstan.core.config import Check, ProjectConfig, Range, load_config
 from capstan.core.config.row_checks import twice
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 HEAD = """\
 streams:
@@ -29,11 +29,11 @@ targets:
 """
 
 
-def read(tmp_path: Path, checks: str, rest: str = "") -> Declarations:
+def read(tmp_path: Path, checks: str, rest: str = "") -> ProjectConfig:
     path = tmp_path / "streams.yaml"
     lines = "".join(f"      {line}\n" for line in checks.splitlines())
     path.write_text(HEAD + lines + rest, encoding="utf-8")
-    return load(path, lake="/lake")
+    return load_config(path, lake="/lake")
 
 
 def test_all_four_kinds_are_read(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_all_four_kinds_are_read(tmp_path: Path) -> None:
 def test_what_cannot_be_meant_is_refused_with_its_place(
     tmp_path: Path, check: str, line: int, key: str, problem: str
 ) -> None:
-    with pytest.raises(BadRequest, match="^CAP-DECLARE: ") as caught:
+    with pytest.raises(InvalidRequestError, match="^CAP-DECLARE: ") as caught:
         read(tmp_path, check)
     fields = caught.value.fields
     assert problem in caught.value.message
@@ -103,7 +103,9 @@ replays:
 """
     declared = read(tmp_path, "- {not_null: id}", rest)
     assert declared.replays["rides"].approve is True
-    with pytest.raises(BadRequest, match="'unique_id' is a check of target rides") as caught:
+    with pytest.raises(
+        InvalidRequestError, match="'unique_id' is a check of target rides"
+    ) as caught:
         read(tmp_path, "- {unique: id}", rest)
     assert (caught.value.fields["key"], caught.value.fields["line"]) == ("replays.rides.checks", 17)
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capstan.core.config import Registry, Transform, load, transform, transforms
+from capstan.core.config import Registry, Transform, load_config, transform, transforms
 from capstan.core.config.sql_rules import normalised, problem_with_expression, problem_with_query
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 SQL = "SELECT day, count(*) AS n FROM records GROUP BY day"
 
@@ -189,8 +189,8 @@ def test_an_expression_is_one_deterministic_one() -> None:
 def test_declared_transforms_are_checked(tmp_path: Path, fields: str, said: str) -> None:
     path = tmp_path / "streams.yaml"
     path.write_text(f"transforms:\n  daily: {fields}\n")
-    with pytest.raises(BadRequest) as caught:
-        load(path, lake="/lake")
+    with pytest.raises(InvalidRequestError) as caught:
+        load_config(path, lake="/lake")
     assert f"{path}:2: transforms.daily" in caught.value.message
     assert said in caught.value.message
 
@@ -203,7 +203,7 @@ def test_a_tolerance_is_declared_and_changes_no_code(tmp_path: Path) -> None:
         f"{{sql: '{SQL}', tolerance: 0}}",
     ]
     path.write_text("transforms:\n" + "".join(f"  t{n}: {x}\n" for n, x in enumerate(lines)))
-    found = load(path, lake="/lake").transforms.values()
+    found = load_config(path, lake="/lake").transforms.values()
     assert [each.tolerance for each in found] == [1e-9, 1e-6, 0]
     assert len({each.code_hash for each in found}) == 1
 
@@ -251,12 +251,12 @@ def unused(x):
     ],
 )
 def test_functions_that_are_not_there_are_refused(reference: str, said: str) -> None:
-    with pytest.raises(BadRequest, match=f"CAP-TRANSFORM.*daily.*{reference}.*{said}"):
+    with pytest.raises(InvalidRequestError, match=f"CAP-TRANSFORM.*daily.*{reference}.*{said}"):
         Transform(name="daily", function=reference).resolve()
 
 
 def test_a_function_without_source_has_no_hash() -> None:
-    with pytest.raises(BadRequest, match=r"CAP-TRANSFORM.*no source"):
+    with pytest.raises(InvalidRequestError, match=r"CAP-TRANSFORM.*no source"):
         _ = Transform(name="root", function="math:sqrt").code_hash
 
 
@@ -299,26 +299,26 @@ def test_functions_of_one_name_inside_others_are_kept_apart() -> None:
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     registry = Registry({"daily": of()})
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         registry.get("dayly")
     assert caught.value.code == "CAP-TRANSFORM"
     assert "did you mean 'daily'?" in caught.value.message
     assert caught.value.fields["known"] == ["daily"]
-    with pytest.raises(BadRequest, match="CAP-TRANSFORM"):
+    with pytest.raises(InvalidRequestError, match="CAP-TRANSFORM"):
         registry.get("SELECT 1 FROM records")
 
 
 def test_one_name_stands_for_one_transform() -> None:
     registry = Registry({"daily": of()})
     registry.add(of())
-    with pytest.raises(BadRequest, match=r"CAP-TRANSFORM.*two transforms named daily"):
+    with pytest.raises(InvalidRequestError, match=r"CAP-TRANSFORM.*two transforms named daily"):
         registry.add(of(time="day"))
 
 
 def test_a_wrong_setting_is_named() -> None:
-    with pytest.raises(BadRequest, match=r"CAP-TRANSFORM.*grain.*number and a unit"):
+    with pytest.raises(InvalidRequestError, match=r"CAP-TRANSFORM.*grain.*number and a unit"):
         transform(name="bad", time="day", grain="soon")(same)
-    with pytest.raises(BadRequest, match=r"CAP-TRANSFORM.*cannot name a transform"):
+    with pytest.raises(InvalidRequestError, match=r"CAP-TRANSFORM.*cannot name a transform"):
         transform(name="../bad")(same)
 
 
@@ -329,5 +329,5 @@ def test_requests_see_transforms_of_the_file_and_of_python() -> None:
 
     registry = transforms({"daily": of()})
     assert set(registry.names) >= {"daily", "from_python_only"}
-    with pytest.raises(BadRequest, match="two transforms named from_python_only"):
+    with pytest.raises(InvalidRequestError, match="two transforms named from_python_only"):
         transforms({"from_python_only": Transform(name="from_python_only", sql=SQL)})

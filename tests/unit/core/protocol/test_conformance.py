@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from capstan.core.protocol import Judge, check, judge_all, read_transcript, transcript_minimum
+from capstan.core.protocol import (
+    StreamChecker,
+    check,
+    check_all,
+    read_transcript,
+    transcript_minimum,
+)
 from capstan.core.times import Antichain, MutableAntichain
 
 TIMELY = Path(__file__).parents[3] / "conformance" / "timely"
@@ -22,7 +28,7 @@ def reference(items, minimum):
 
 
 def incremental(items, minimum):
-    return judge_all(Judge(minimum), items)
+    return check_all(StreamChecker(minimum), items)
 
 
 @cache

@@ -2,7 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from capstan.core.protocol import Fault, Judge, Messages, Progress, Rule, Verdict, check, judge_all
+from capstan.core.protocol import (
+    Fault,
+    Messages,
+    Progress,
+    Rule,
+    StreamChecker,
+    Verdict,
+    check,
+    check_all,
+)
 from capstan.core.times import Antichain, Kind, Time, TimeType
 
 EPOCH = TimeType.of(epoch=Kind.BIGINT)
@@ -14,7 +23,7 @@ def reference(items, minimum=(0,), capabilities=1) -> Verdict:
 
 
 def incremental(items, minimum=(0,), capabilities=1) -> Verdict:
-    return judge_all(Judge(minimum, [(minimum, capabilities)]), items)
+    return check_all(StreamChecker(minimum, [(minimum, capabilities)]), items)
 
 
 @pytest.fixture(params=[reference, incremental])
@@ -161,7 +170,7 @@ def test_a_verdict_as_json(judged):
 
 def test_many_held_times_are_not_all_told():
     held = tuple((Time.of(time), 1) for time in range(10, 20))
-    judge = Judge((0,), held)
+    judge = StreamChecker((0,), held)
     violation = judge.messages((3,), 1)
     assert violation is not None
     assert violation.describe(EPOCH).endswith("14 x1 and 5 more")
@@ -169,7 +178,7 @@ def test_many_held_times_are_not_all_told():
 
 
 def test_judging_goes_on_where_it_stopped():
-    judge = Judge((0,), [((3,), 2), ((7,), 1)], seq=40, records=1000)
+    judge = StreamChecker((0,), [((3,), 2), ((7,), 1)], seq=40, records=1000)
     assert judge.expect(40) is None
     assert judge.messages((3,), 5) is None
     assert judge.progress([((3,), -2)]) is None
@@ -180,7 +189,7 @@ def test_judging_goes_on_where_it_stopped():
 
 
 def test_a_number_out_of_turn():
-    judge = Judge((0,), seq=5)
+    judge = StreamChecker((0,), seq=5)
     violation = judge.expect(7)
     assert violation is not None
     assert (violation.seq, violation.rule) == (5, Rule.SEQ)
@@ -188,7 +197,7 @@ def test_a_number_out_of_turn():
 
 
 def test_what_the_caller_found():
-    violation = Judge((0,)).refuse(Rule.CONTENT, "2 records where 3 were counted", (0,))
+    violation = StreamChecker((0,)).refuse(Rule.CONTENT, "2 records where 3 were counted", (0,))
     assert violation.describe(EPOCH) == (
         "event 0: content at 0: 2 records where 3 were counted; held: 0 x1"
     )
@@ -196,9 +205,9 @@ def test_what_the_caller_found():
 
 def test_a_judge_cannot_start_below_zero_or_in_another_type():
     with pytest.raises(ValueError, match="cannot be held"):
-        Judge((0,), [((0,), -1)])
+        StreamChecker((0,), [((0,), -1)])
     with pytest.raises(ValueError, match="cannot be held"):
-        Judge((0,), [((0, 0), 1)])
+        StreamChecker((0,), [((0, 0), 1)])
 
 
 def test_messages_know_their_size():

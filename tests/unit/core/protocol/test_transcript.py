@@ -13,7 +13,7 @@ from capstan.core.protocol import (
     transcript_minimum,
 )
 from capstan.core.times import Time
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 SOUND = b'{"worker":0,"seq":0,"event":"messages","time":0,"data":[1]}\n'
 
@@ -128,9 +128,9 @@ def test_gaps_and_repeats(numbers, faults):
 
 @pytest.mark.parametrize("minimum", [None, "0", 0.0, True, [], [0, "0"], 2**64, {}])
 def test_minima_that_are_no_time(minimum):
-    with pytest.raises(BadRequest, match="CAP-TIME"):
+    with pytest.raises(InvalidRequestError, match="CAP-TIME"):
         transcript_minimum(minimum)
-    with pytest.raises(BadRequest, match="CAP-TIME"):
+    with pytest.raises(InvalidRequestError, match="CAP-TIME"):
         list(read_transcript([], minimum))
 
 

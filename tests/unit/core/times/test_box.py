@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from capstan.core.times import Antichain, Box, Kind, TimeType
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 EVENT = TimeType.of(event=Kind.TIMESTAMP)
 BOTH = TimeType.of(epoch=Kind.BIGINT, day=Kind.DATE)
@@ -20,7 +20,7 @@ def test_unnamed_coordinates_are_unbounded():
     assert box.contains((10**9, 9))
     assert not box.contains((0, 10))
     assert Box.everything(BOTH).contains((-5, 5))
-    with pytest.raises(BadRequest, match="no coordinate"):
+    with pytest.raises(InvalidRequestError, match="no coordinate"):
         Box.of(BOTH, since={"days": 1})
 
 
@@ -75,7 +75,7 @@ def test_from_json_by_name_or_by_position():
     "since", [3, [3], {"days": "1970-01-01"}, {"day": 3}, [1.0, None], ["1970-01-01", 3]]
 )
 def test_bounds_that_are_refused(since):
-    with pytest.raises(BadRequest, match="CAP-TIME"):
+    with pytest.raises(InvalidRequestError, match="CAP-TIME"):
         Box.from_json(BOTH, {"since": since})
 
 
@@ -104,13 +104,13 @@ def test_a_bound_names_coordinates_or_is_the_event_time(text, bound):
     ["", "7", "[7]", "[7, 8]", "[7,", "epoch", "epoch=", "epoch=1,epoch=2", "era=1", "a=b=c"],
 )
 def test_another_text_is_no_bound(text):
-    with pytest.raises(BadRequest, match="CAP-TIME"):
+    with pytest.raises(InvalidRequestError, match="CAP-TIME"):
         Box.bound_of_text(BITEMPORAL, text)
 
 
 def test_a_bare_bound_is_of_the_only_coordinate_and_of_no_unnamed_one():
     assert Box.bound_of_text(TimeType.of(n=Kind.BIGINT), "7") == (7,)
     assert Box.bound_of_text(TimeType.of(n=Kind.BIGINT), "n=7") == (7,)
-    with pytest.raises(BadRequest) as refused:
+    with pytest.raises(InvalidRequestError) as refused:
         Box.bound_of_text(TimeType.of(x=Kind.BIGINT, y=Kind.BIGINT), "7")
     assert "x=..., y=..." in refused.value.hint

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from capstan.core.times import Coordinate, Kind, Time, TimeType
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 
 EPOCH = TimeType.of(epoch=Kind.BIGINT)
 EVENT = TimeType.of(event=Kind.TIMESTAMP)
@@ -53,7 +53,7 @@ MARCH = 1362096000_000000  # 2013-03-01T00:00:00Z
 )
 def test_timestamps(value, microseconds):
     if microseconds is None:
-        with pytest.raises(BadRequest) as caught:
+        with pytest.raises(InvalidRequestError) as caught:
             EVENT.parse(value)
         assert caught.value.code == "CAP-TIME"
         assert json.dumps(value, ensure_ascii=False) in caught.value.message
@@ -66,14 +66,14 @@ def test_timestamps(value, microseconds):
     "value", [2**63, -(2**63) - 1, 1.0, 1.5, True, "1", None, {}, [], [1, 2], [[1]]]
 )
 def test_integers_are_integers_of_64_bits(value):
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         EPOCH.parse(value)
     assert caught.value.code == "CAP-TIME"
     assert caught.value.exit_code == 2
 
 
 def test_an_integer_too_long_to_be_written_is_refused():
-    with pytest.raises(BadRequest, match="beyond 64 bits"):
+    with pytest.raises(InvalidRequestError, match="beyond 64 bits"):
         EPOCH.parse(10**5000)
 
 
@@ -84,7 +84,7 @@ def test_every_integer_of_64_bits_is_kept_exactly(value):
 
 @pytest.mark.parametrize("value", ["2013-03-01T00:00", "20130301", 15765, "2013-13-01"])
 def test_a_date_is_a_date_only(value):
-    with pytest.raises(BadRequest, match="CAP-TIME"):
+    with pytest.raises(InvalidRequestError, match="CAP-TIME"):
         DAY.parse(value)
 
 
@@ -102,7 +102,7 @@ def test_written_form():
 
 @pytest.mark.parametrize("value", [3, [3], [3, "2013-03-01", 1], ["2013-03-01", 3], "[3]"])
 def test_several_coordinates_need_a_list_of_all(value):
-    with pytest.raises(BadRequest, match="CAP-TIME"):
+    with pytest.raises(InvalidRequestError, match="CAP-TIME"):
         BOTH.parse(value)
 
 
@@ -129,7 +129,7 @@ def test_several_coordinates_need_a_list_of_all(value):
 )
 def test_text_of_the_command_line(time_type, text, time):
     if time is None:
-        with pytest.raises(BadRequest) as caught:
+        with pytest.raises(InvalidRequestError) as caught:
             time_type.parse_text(text)
         assert caught.value.code == "CAP-TIME"
         assert len(caught.value.message) < 300
@@ -139,20 +139,20 @@ def test_text_of_the_command_line(time_type, text, time):
 
 @pytest.mark.parametrize("name", ["", "Epoch", "1st", "_x", "a-b", "a b", "a;drop", "é", "a\n"])
 def test_names_that_no_column_should_have(name):
-    with pytest.raises(BadRequest, match="CAP-TIME-TYPE"):
+    with pytest.raises(InvalidRequestError, match="CAP-TIME-TYPE"):
         Coordinate.of(name, Kind.BIGINT)
 
 
 def test_a_type_has_coordinates_of_different_names():
-    with pytest.raises(BadRequest, match="CAP-TIME-TYPE"):
+    with pytest.raises(InvalidRequestError, match="CAP-TIME-TYPE"):
         TimeType(())
-    with pytest.raises(BadRequest, match="CAP-TIME-TYPE"):
+    with pytest.raises(InvalidRequestError, match="CAP-TIME-TYPE"):
         TimeType((Coordinate.of("a", Kind.DATE), Coordinate.of("a", Kind.DATE)))
 
 
 def test_index_of_a_name():
     assert BOTH.index("event") == 1
-    with pytest.raises(BadRequest, match="no coordinate"):
+    with pytest.raises(InvalidRequestError, match="no coordinate"):
         BOTH.index("evnt")
 
 
@@ -181,12 +181,12 @@ def test_the_type_as_json():
     ],
 )
 def test_json_that_is_no_type(value, code):
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         TimeType.from_json(value)
     assert caught.value.code == code
 
 
 def test_a_minimum_out_of_range():
-    with pytest.raises(BadRequest, match="out of range"):
+    with pytest.raises(InvalidRequestError, match="out of range"):
         Coordinate.of("a", Kind.DATE, -(10**9))
     assert Coordinate.of("a", Kind.BIGINT, -(2**63)).minimum == -(2**63)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from capstan.core.times import Kind, TimeType
-from capstan.errors import AnswerIsNo, BadRequest
+from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.interop.kafka.topic_layout import FORMAT, Head, Topics, newest_head
 
 HEAD = Head("little", "a1b2", 3, TimeType.of(event=Kind.TIMESTAMP), '{"type": "struct"}', {0: "a"})
@@ -44,7 +44,7 @@ def test_a_place_is_read_and_written(place: str, servers: str, prefix: str) -> N
 )
 def test_another_place_is_refused(place: str) -> None:
     assert Topics.named(place)
-    with pytest.raises(BadRequest, match="CAP-TOPIC: not a place of topics"):
+    with pytest.raises(InvalidRequestError, match="CAP-TOPIC: not a place of topics"):
         Topics.at(place)
 
 
@@ -66,13 +66,15 @@ def test_a_head_comes_back() -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "3", '{"format": 1}', "no"])
 def test_what_is_no_head_is_refused(text: str) -> None:
-    with pytest.raises(BadRequest, match="CAP-TOPIC: topic t does not say what is recorded"):
+    with pytest.raises(
+        InvalidRequestError, match="CAP-TOPIC: topic t does not say what is recorded"
+    ):
         Head.from_text(text, "t")
 
 
 def test_a_newer_format_is_refused() -> None:
     newer = json.dumps({**json.loads(HEAD.to_text()), "format": FORMAT + 1})
-    with pytest.raises(BadRequest, match=f"CAP-TOPIC: topic t is in format {FORMAT + 1}"):
+    with pytest.raises(InvalidRequestError, match=f"CAP-TOPIC: topic t is in format {FORMAT + 1}"):
         Head.from_text(newer, "t")
 
 
@@ -80,9 +82,11 @@ def test_the_newest_head_counts_and_two_recordings_are_refused() -> None:
     older = Head("little", "a1b2", 1, HEAD.time_type, HEAD.columns, {})
     assert newest_head([HEAD.to_text(), older.to_text(), HEAD.to_text()], "t") == HEAD
     other = Head("little", "ffff", 1, HEAD.time_type, HEAD.columns, {})
-    with pytest.raises(AnswerIsNo, match="CAP-TOPIC: topic t holds messages of two recordings"):
+    with pytest.raises(
+        CheckFailedError, match="CAP-TOPIC: topic t holds messages of two recordings"
+    ):
         newest_head([HEAD.to_text(), other.to_text()], "t")
-    with pytest.raises(BadRequest, match="CAP-TOPIC: there is no topic t"):
+    with pytest.raises(InvalidRequestError, match="CAP-TOPIC: there is no topic t"):
         newest_head([], "t")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from capstan.core.protocol import Messages, Progress, check
 from capstan.core.times import Antichain, Time
-from capstan.errors import AnswerIsNo, BadRequest, Broken
+from capstan.errors import CheckFailedError, InvalidRequestError, SystemFailureError
 from capstan.interop.timely import (
     Advanced,
     Capture,
@@ -226,7 +226,9 @@ def test_a_program_that_breaks_its_promise_is_stopped(output, rule):
     link = EventLink()
     reader = link.reader()
     sound = [Messages.of((0,), [1]), at(3)]
-    with pytest.raises(AnswerIsNo, match=f"CAP-VIOLATION: what the program puts out breaks {rule}"):
+    with pytest.raises(
+        CheckFailedError, match=f"CAP-VIOLATION: what the program puts out breaks {rule}"
+    ):
         capture_into([*sound, output], link)
     events = list(reader)
     assert len(events) == 2
@@ -360,7 +362,7 @@ def test_without_recordings_every_worker_is_closed_at_once():
 
 @pytest.mark.parametrize(("peers", "batch"), [(0, 1), (-1, 1), (1, 0)])
 def test_fewer_than_one_worker_cannot_replay(peers, batch):
-    with pytest.raises(BadRequest, match="CAP-PEERS"):
+    with pytest.raises(InvalidRequestError, match="CAP-PEERS"):
         Replayer([], (0,), peers, batch)
 
 
@@ -369,7 +371,9 @@ def test_a_recording_cannot_take_what_another_holds():
     thief = [Progress.of([((0,), -2)])]
     honest = [Progress(()), Messages.of((0,), ["late"]), Progress.of([((0,), -1)])]
     consumer = Consumer(1)
-    with pytest.raises(AnswerIsNo, match="CAP-VIOLATION: recording 1 breaks negative: event 0"):
+    with pytest.raises(
+        CheckFailedError, match="CAP-VIOLATION: recording 1 breaks negative: event 0"
+    ):
         replay_into(consumer, [honest, thief])
     assert consumer.frontiers == [[at(0)]]
 
@@ -527,7 +531,7 @@ def test_a_silent_sender_holds_nobody_up():
 
 def test_who_does_not_wait_is_told_that_there_is_nothing_yet():
     with Listener(1, lambda _: Frames(TYPES)) as listener:
-        with pytest.raises(Broken, match="CAP-PEER: nobody connected"):
+        with pytest.raises(SystemFailureError, match="CAP-PEER: nobody connected"):
             listener.accept(0, 0)
         writer = connect("127.0.0.1", listener.ports[0], Frames(TYPES))
         with writer, listener.accept(0, 0) as reader:
@@ -545,7 +549,9 @@ def test_a_receiver_that_went_away_is_told():
     with Listener(1, lambda _: Frames(TYPES)) as listener:
         writer = connect("127.0.0.1", listener.ports[0], Frames(TYPES))
         listener.accept(0, PATIENCE).close()
-    with pytest.raises(Broken, match=f"CAP-WRITE: {writer.peer} took no more after event"):
+    with pytest.raises(
+        SystemFailureError, match=f"CAP-WRITE: {writer.peer} took no more after event"
+    ):
         for _ in range(10_000):
             writer.push(Messages.of((0,), range(1000)))
     writer.close()
@@ -573,15 +579,17 @@ def test_workers_are_heard_on_ports_that_follow_one_another_on_loopback():
 def test_ports_and_peers_that_are_not_there():
     with Listener(1, lambda _: Frames(TYPES)) as listener:
         taken = listener.ports[0]
-        with pytest.raises(BadRequest, match=f"CAP-PORT: cannot listen on 127.0.0.1:{taken}"):
+        with pytest.raises(
+            InvalidRequestError, match=f"CAP-PORT: cannot listen on 127.0.0.1:{taken}"
+        ):
             Listener(1, lambda _: Frames(TYPES), base=taken)
     for port in (taken, 70_000):
-        with pytest.raises(Broken, match="CAP-PEER"):
+        with pytest.raises(SystemFailureError, match="CAP-PEER"):
             connect("127.0.0.1", port, Frames(TYPES), timeout=1)
     for workers, base in [(0, 0), (1, -1), (2, 65_535)]:
-        with pytest.raises(BadRequest, match="CAP-PORT"):
+        with pytest.raises(InvalidRequestError, match="CAP-PORT"):
             Listener(workers, lambda _: Frames(TYPES), base=base)
-    with pytest.raises(BadRequest, match="CAP-PORT"):
+    with pytest.raises(InvalidRequestError, match="CAP-PORT"):
         Listener(1, lambda _: Frames(TYPES), host="192.0.2.1")
 
 

@@ -11,9 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from capstan.core.protocol import Fault, Judge, Messages, check, judge_all, transcript_minimum
+from capstan.core.protocol import (
+    Fault,
+    Messages,
+    StreamChecker,
+    check,
+    check_all,
+    transcript_minimum,
+)
 from capstan.core.times import Antichain, MutableAntichain, complete
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.interop.timely import (
     Advanced,
     Emitted,
@@ -193,7 +200,7 @@ def framed(mutant, items):
     kinds = Frames(EventTypes.of(types(case).time.name, types(case).record.name, mutant["minimum"]))
     try:
         data = written(kinds, items)
-    except BadRequest as error:
+    except InvalidRequestError as error:
         assert error.code == "CAP-VALUE"
         return None
     return list(EventReader(io.BytesIO(data), kinds).items())
@@ -206,7 +213,7 @@ def test_variants_are_judged_as_expected_in_both_forms(mutant):
     verdicts = [check(items, minimum)]
     again = framed(mutant, items)
     if again is not None:
-        verdicts.append(judge_all(Judge(minimum), again))
+        verdicts.append(check_all(StreamChecker(minimum), again))
     for verdict in verdicts:
         violation = verdict.violation
         assert verdict.valid == mutant["expected"]["valid"]

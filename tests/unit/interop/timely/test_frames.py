@@ -12,7 +12,7 @@ import pytest
 
 from capstan.core.protocol import Fault, Messages, Progress, Rule
 from capstan.core.times import Time
-from capstan.errors import BadRequest, Broken, CapstanError
+from capstan.errors import CapstanError, InvalidRequestError, SystemFailureError
 from capstan.interop.timely import (
     Damage,
     EventReader,
@@ -83,7 +83,7 @@ def test_events_of_other_types_are_not_written(event):
     sink = io.BytesIO()
     writer = EventWriter(sink, Frames(TYPES))
     writer.push(EVENTS[0])
-    with pytest.raises(BadRequest, match="CAP-VALUE: event 1 "):
+    with pytest.raises(InvalidRequestError, match="CAP-VALUE: event 1 "):
         writer.push(event)
     writer.push(EVENTS[1])
     writer.close()
@@ -143,7 +143,7 @@ def test_damage_is_refused_with_its_place(rubbish, code, about):
     whole = data_of(TYPES, EVENTS)
     reader = reader_of(whole + rubbish)
     taken = []
-    with pytest.raises(BadRequest) as refused:
+    with pytest.raises(InvalidRequestError) as refused:
         taken.extend(reader.__iter__())
     error = refused.value
     assert error.code == code
@@ -166,7 +166,7 @@ def test_damage_is_refused_with_its_place(rubbish, code, about):
 def test_what_comes_before_damage_is_given():
     reader = reader_of(data_of(TYPES, EVENTS) + bytes(8))
     assert tuple(reader.poll() for _ in EVENTS) == EVENTS
-    with pytest.raises(BadRequest):
+    with pytest.raises(InvalidRequestError):
         reader.poll()
 
 
@@ -177,7 +177,7 @@ def test_what_comes_before_damage_is_given():
 def test_wrong_types_are_noticed_where_the_bytes_do_not_fit(written, read):
     value = {"string": "text", "u64": 77, "u8": 77}[written]
     data = encode_event(EventTypes.of("u64", written), Messages.of((0,), [value] * 3))
-    with pytest.raises(BadRequest, match="CAP-FRAME-TYPES"):
+    with pytest.raises(InvalidRequestError, match="CAP-FRAME-TYPES"):
         list(reader_of(data, EventTypes.of("u64", read)))
 
 
@@ -185,7 +185,7 @@ def test_records_without_bytes_cannot_ask_for_memory():
     types = EventTypes.of("u64", "()")
     some = Messages.of((0,), [None] * 1000)
     assert list(reader_of(encode_event(types, some), types)) == [some]
-    with pytest.raises(BadRequest, match="take no bytes"):
+    with pytest.raises(InvalidRequestError, match="take no bytes"):
         list(reader_of(frame(tag(1), u64(0, 2**20 + 1)), types))
     with pytest.raises(MisfitError):
         encode_event(types, Messages.of((0,), [None] * (2**20 + 1)))
@@ -194,14 +194,16 @@ def test_records_without_bytes_cannot_ask_for_memory():
 def test_the_longest_frame_can_be_set():
     data = data_of(TYPES, EVENTS)
     assert len(list(reader_of(data, max_frame=44))) == 3
-    with pytest.raises(BadRequest, match="CAP-FRAME-LENGTH"):
+    with pytest.raises(InvalidRequestError, match="CAP-FRAME-LENGTH"):
         list(reader_of(data, max_frame=43))
     lines = io.BytesIO()
     with EventWriter(lines, Lines.of(TYPES)) as writer:
         writer.push(EVENTS[0])
     longest = Lines(0, max_line=len(lines.getvalue()) - 1)
     for text in (lines.getvalue(), lines.getvalue()[:-1] + b" " * 100):
-        with pytest.raises(BadRequest, match="CAP-FRAME-LENGTH.* the line at byte 0 is longer"):
+        with pytest.raises(
+            InvalidRequestError, match="CAP-FRAME-LENGTH.* the line at byte 0 is longer"
+        ):
             list(EventReader(io.BytesIO(text), longest, piece=7))
 
 
@@ -231,7 +233,9 @@ def test_transcripts_are_typed():
         (fault,) = EventReader(io.BytesIO(wrong), Lines.of(types)).items()
         assert isinstance(fault, Fault)
         assert fault.rule is Rule.SHAPE
-        with pytest.raises(BadRequest, match="CAP-TRANSCRIPT: t, event 0: the line at byte 0: not"):
+        with pytest.raises(
+            InvalidRequestError, match="CAP-TRANSCRIPT: t, event 0: the line at byte 0: not"
+        ):
             list(EventReader(io.BytesIO(wrong), Lines.of(types), "t"))
 
 
@@ -267,7 +271,7 @@ def test_what_could_not_be_read_back_is_not_written(encoding):
         encoding = replace(encoding, max_line=len(encoding.encode(EVENTS[1], 0)) - 1)
     sink = io.BytesIO()
     writer = EventWriter(sink, encoding)
-    with pytest.raises(BadRequest, match="CAP-FRAME-LENGTH: event 0 cannot be written"):
+    with pytest.raises(InvalidRequestError, match="CAP-FRAME-LENGTH: event 0 cannot be written"):
         writer.push(EVENTS[1])
     writer.push(EVENTS[0])
     writer.close()
@@ -297,7 +301,7 @@ def test_after_a_fault_in_a_transcript_the_next_line_counts():
 )
 def test_what_is_no_event_of_a_transcript_has_no_line(event):
     writer = EventWriter(io.BytesIO(), Lines(0))
-    with pytest.raises(BadRequest, match="CAP-VALUE"):
+    with pytest.raises(InvalidRequestError, match="CAP-VALUE"):
         writer.push(event)
     assert writer.seq == 0
 
@@ -370,7 +374,9 @@ def test_a_sink_that_fails_is_told():
     for sink in (_Full(), _Stuck()):
         writer = EventWriter(sink, Frames(TYPES), "x.bin")
         writer.push(EVENTS[0])
-        with pytest.raises(Broken, match="CAP-WRITE: x.bin took no more after event 1: "):
+        with pytest.raises(
+            SystemFailureError, match="CAP-WRITE: x.bin took no more after event 1: "
+        ):
             writer.flush()
     slow = _Slow()
     with EventWriter(slow, Frames(TYPES)) as writer:
@@ -380,16 +386,16 @@ def test_a_sink_that_fails_is_told():
 
 def test_files_that_cannot_be_read(tmp_path):
     for path in (tmp_path / "none.bin", tmp_path):
-        with pytest.raises(BadRequest, match="CAP-FILE"):
+        with pytest.raises(InvalidRequestError, match="CAP-FILE"):
             open_recording(path, Frames(TYPES))
-    with pytest.raises(BadRequest, match="CAP-FILE"):
+    with pytest.raises(InvalidRequestError, match="CAP-FILE"):
         recordings_in(tmp_path)
-    with pytest.raises(BadRequest, match="CAP-FILE.*types are not known"):
+    with pytest.raises(InvalidRequestError, match="CAP-FILE.*types are not known"):
         types_of(tmp_path / "x.bin")
-    with pytest.raises(BadRequest, match="CAP-FILE"):
+    with pytest.raises(InvalidRequestError, match="CAP-FILE"):
         encoding_of(tmp_path / "x.txt", TYPES)
     (tmp_path / "case.json").write_text("[")
-    with pytest.raises(BadRequest, match="CAP-FILE.*not JSON"):
+    with pytest.raises(InvalidRequestError, match="CAP-FILE.*not JSON"):
         types_of(tmp_path / "x.bin", "u64", "u64")
     (tmp_path / "case.json").write_bytes(b"\xff")
     with pytest.raises(CapstanError, match="CAP-FILE.*not JSON"):

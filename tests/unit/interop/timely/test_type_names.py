@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from capstan.core.times import Time
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.interop.timely import (
     Codec,
     CoordinateCodec,
@@ -129,7 +129,7 @@ def test_names(name, canonical):
     ],
 )
 def test_names_of_nothing(name, about):
-    with pytest.raises(BadRequest, match="CAP-TYPE") as refused:
+    with pytest.raises(InvalidRequestError, match="CAP-TYPE") as refused:
         codec_of(name)
     assert about in refused.value.message
     assert refused.value.hint
@@ -277,7 +277,7 @@ def test_a_program_registers_types_of_its_own():
         ("celsius", "u64"), ("u64", "i64"), ("usize", "i64"), ("Vec", "i64"), ("a b", "u8"),
         ("", "u8"), ("1a", "u8"),
     ]:  # fmt: skip
-        with pytest.raises(BadRequest, match="CAP-TYPE"):
+        with pytest.raises(InvalidRequestError, match="CAP-TYPE"):
             register_type(name, codec)
 
 
@@ -290,7 +290,7 @@ def test_a_codec_says_itself_what_it_does_not_do():
     "name", ["string", "()", "bool", "f64", "u128", "Vec<u64>", "(u64, string)", "[u64; 2]"]
 )
 def test_types_that_times_cannot_have(name):
-    with pytest.raises(BadRequest, match="CAP-TYPE"):
+    with pytest.raises(InvalidRequestError, match="CAP-TYPE"):
         TimeCodec.of(name)
 
 
@@ -323,7 +323,7 @@ def test_times():
     ],
 )
 def test_minima_that_are_no_time(time, minimum):
-    with pytest.raises(BadRequest, match="CAP-TIME"):
+    with pytest.raises(InvalidRequestError, match="CAP-TIME"):
         EventTypes.of(time, "u64", minimum)
 
 
@@ -337,5 +337,5 @@ def test_types_go_through_json_and_between_processes():
     assert EventTypes.from_json(types.to_json()) == types
     assert pickle.loads(pickle.dumps(types)) == types
     assert EventTypes.of("i64", "u64").minimum_json == -(2**63)
-    with pytest.raises(BadRequest, match="CAP-TYPE"):
+    with pytest.raises(InvalidRequestError, match="CAP-TYPE"):
         EventTypes.from_json({"time_type": "u64"})

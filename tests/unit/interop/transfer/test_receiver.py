@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 
-from capstan.core.protocol import Judge, Messages, Progress
+from capstan.core.protocol import Messages, Progress, StreamChecker
 from capstan.interop.timely import Listener, connect
 from capstan.interop.transfer.receiver import Inbox, Received, Receiver
 from capstan.interop.transfer.recording_format import Form, Format
@@ -48,7 +48,7 @@ def test_what_is_received_is_weighed_by_its_bytes():
     sent = [Messages.of((n,), ["x" * 1_000]) for n in range(3)]
     inbox = Inbox()
     with Listener(1, form.encoding) as listener:
-        receiver = Receiver(0, Judge((0,)), form, listener, inbox, lambda: False)
+        receiver = Receiver(0, StreamChecker((0,)), form, listener, inbox, lambda: False)
         with connect("127.0.0.1", listener.ports[0], form.encoding(0)) as sender:
             for event in (*sent, Progress.of([((0,), -1)])):
                 sender.push(event)
@@ -64,7 +64,9 @@ def test_a_sender_that_is_silent_gives_way_to_one_that_connects():
     inbox = Inbox()
     with Listener(1, form.encoding) as listener:
         port = listener.ports[0]
-        receiver = Receiver(0, Judge((0,)), form, listener, inbox, lambda: False, silent=0.5)
+        receiver = Receiver(
+            0, StreamChecker((0,)), form, listener, inbox, lambda: False, silent=0.5
+        )
         thread = threading.Thread(target=receiver.run, daemon=True)
         thread.start()
         with connect("127.0.0.1", port, form.encoding(0)) as gone:
@@ -93,7 +95,7 @@ def test_a_sender_of_lines_that_dies_in_one_leaves_its_worker_open():
     inbox = Inbox()
     with Listener(1, form.encoding) as listener:
         port = listener.ports[0]
-        receiver = Receiver(0, Judge((0,)), form, listener, inbox, lambda: False)
+        receiver = Receiver(0, StreamChecker((0,)), form, listener, inbox, lambda: False)
         thread = threading.Thread(target=receiver.run, daemon=True)
         thread.start()
         line = form.encoding(0).encode(Messages.of((0,), [1]), 0)
@@ -114,7 +116,7 @@ def test_who_waits_for_room_is_neither_done_nor_silent():
     form = Form.given(Format.TIMELY, time_type="u64", record_type="u64")
     inbox = Inbox(limit=1)
     with Listener(1, form.encoding) as listener:
-        receiver = Receiver(0, Judge((0,)), form, listener, inbox, lambda: False)
+        receiver = Receiver(0, StreamChecker((0,)), form, listener, inbox, lambda: False)
         thread = threading.Thread(target=receiver.run, daemon=True)
         thread.start()
         with connect("127.0.0.1", listener.ports[0], form.encoding(0)) as sender:

@@ -7,7 +7,7 @@ import pytest
 
 from capstan.core.protocol import Messages, Progress
 from capstan.interop.timely import EventWriter
-from capstan.interop.transfer import recording_reader as reading
+from capstan.interop.transfer import recording_reader
 from capstan.interop.transfer.recording_format import Form, Format
 
 MEBIBYTE = 2**20
@@ -24,7 +24,7 @@ def written(path, form, events):
 
 def records(tmp_path, form, events):
     files = written(tmp_path / f"worker-3{form.format.suffix}", form, events)
-    return list(reading.records(files, form))
+    return list(recording_reader.records(files, form))
 
 
 @pytest.mark.parametrize("form", Format)

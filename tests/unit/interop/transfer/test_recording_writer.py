@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from capstan.interop.timely import Lines
-from capstan.interop.transfer import recording_writer as writing
+from capstan.interop.transfer import recording_writer
 from capstan.interop.transfer.recording_format import Form, Format
 
 FORM = Form.given(Format.JSONL, time_type="u64", record_type="string")
@@ -34,14 +34,14 @@ def rows(worker, *texts):
 
 def told(tmp_path, *given):
     batches = [pa.RecordBatch.from_pylist([row], SCHEMA) for each in given for row in each]
-    found = writing.write(batches, str(tmp_path), FORM)
+    found = recording_writer.write(batches, str(tmp_path), FORM)
     return [row for batch in found for row in batch.to_pylist()]
 
 
 def test_each_worker_has_a_file(tmp_path):
     found = told(tmp_path, rows(1, "a", "b"), rows(4, "c"))
     assert [(row["worker"], row["refused"]) for row in found] == [(1, None), (4, None)]
-    first = writing.Written.from_text(found[0]["written"])
+    first = recording_writer.Written.from_text(found[0]["written"])
     assert (first.file, first.events, first.records) == ("worker-1.jsonl", 2, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["worker-1.jsonl", "worker-4.jsonl"]
 

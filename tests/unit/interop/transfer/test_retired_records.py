@@ -13,10 +13,10 @@ import pytest
 from capstan.audit import run as auditing
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest
-from capstan.interop.kafka import export_topics as topics
+from capstan.errors import InvalidRequestError
+from capstan.interop.kafka import export_topics
 from capstan.interop.kafka.topic_layout import Topics
-from capstan.interop.transfer import export_files as exporting
+from capstan.interop.transfer import export_files
 from capstan.interop.transfer.recording_format import Format
 from capstan.storage import delta
 from capstan.storage.lake import Lake
@@ -63,8 +63,8 @@ class Sound:
         """Find nothing."""
 
 
-def refused(work: Any) -> BadRequest:
-    with pytest.raises(BadRequest) as caught:
+def refused(work: Any) -> InvalidRequestError:
+    with pytest.raises(InvalidRequestError) as caught:
         work()
     assert caught.value.code == "CAP-RETIRED"
     assert f"needs records of stream s before {SINCE}" in caught.value.message
@@ -75,11 +75,11 @@ def test_a_recording_is_not_exported_in_part_to_topics(
     lake: Lake, tape: Tape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[object] = []
-    monkeypatch.setattr(topics, "verify", lambda *_, **__: Sound())
-    monkeypatch.setattr(topics, "_send", lambda *each: sent.append(each))
+    monkeypatch.setattr(export_topics, "verify", lambda *_, **__: Sound())
+    monkeypatch.setattr(export_topics, "_send", lambda *each: sent.append(each))
     spark, to = Any, Topics("127.0.0.1:1", "s")
     error = refused(
-        lambda: topics.export_topics(
+        lambda: export_topics.export_topics(
             spark,
             lake,
             tape,
@@ -98,11 +98,11 @@ def test_a_recording_is_not_exported_in_part_to_topics(
 def test_a_recording_is_not_exported_in_part_to_files(
     lake: Lake, tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exporting, "verify", lambda *_, **__: Sound())
-    monkeypatch.setattr(exporting, "_require_events", lambda *_: None)
+    monkeypatch.setattr(export_files, "verify", lambda *_, **__: Sound())
+    monkeypatch.setattr(export_files, "_require_events", lambda *_: None)
     form: Any = Format.JSONL
     error = refused(
-        lambda: exporting.export_recordings(
+        lambda: export_files.export_recordings(
             Any,
             lake,
             tape,

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.pipeline import GLOBAL, MAX_FAN_OUT, DagBuilder, Key
 from capstan.pipeline.graph.errors import (
     BaseTableSchemaNotFound,
@@ -93,7 +93,7 @@ def test_errors_keep_their_class_over_pickle():
     again = pickle.loads(pickle.dumps(caught.value))
     assert type(again) is DuplicateEdge
     assert again.fields == {"source": "src", "target": "a"}
-    assert isinstance(again, BadRequest)
+    assert isinstance(again, InvalidRequestError)
 
 
 def test_a_lone_operator_is_refused():

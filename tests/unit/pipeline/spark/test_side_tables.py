@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from capstan.core.times import Antichain, Box, Kind, TimeType
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.pipeline import TIME, OperatorNodeMetrics, Pipeline, SideTable, Sink, reach_of
 from capstan.pipeline.definition import register
 from capstan.pipeline.spark.side_tables import side_rows
@@ -78,7 +78,7 @@ def test_other_tables_are_refused(give: object, said: str) -> None:
     side = SideTable("side", "tables:give", "at")
     law = Pipeline("p", "a:b", (Sink("out"),), tables=(side,))
     reach = reach_of(law, TimeType.of(t=Kind.BIGINT), Box((None,), (None,)), Antichain())
-    with pytest.raises(BadRequest, match=said):
+    with pytest.raises(InvalidRequestError, match=said):
         side_rows(law, side, SCHEMA, reach)
 
 

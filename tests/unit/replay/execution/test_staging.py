@@ -14,7 +14,7 @@ from capstan.cli import main
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.maintenance.cleanup import clear_staging
-from capstan.replay.execution import staging as staged
+from capstan.replay.execution import staging
 from capstan.replay.execution.approval import waiting
 from capstan.replay.execution.staging import KEEP, Why, clear_staged, list_staged
 from capstan.storage.lake import Lake, children
@@ -133,8 +133,8 @@ def test_what_may_be_published_is_never_over(rows, keep, days) -> None:
     waits = waiting(history)
     for attempt in {attempt for attempt, _ in rows}:
         own = [row for row in history.rows if row.attempt == attempt]
-        why = staged._why(history, own[-1], held=False)
-        each = staged.Staged("n", "r", why, WROTE, 0)
+        why = staging._why(history, own[-1], held=False)
+        each = staging.Staged("n", "r", why, WROTE, 0)
         over = each.is_over(now, timedelta(days=keep))
         if waits is not None and waits.attempt == attempt:
             assert not over

@@ -11,11 +11,11 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from capstan.core.config import Declarations, Mode, Replay, Transform
+from capstan.core.config import Mode, ProjectConfig, Replay, Transform
 from capstan.core.times import Box, Kind, TimeType
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest
-from capstan.replay.output.already_published import stood_before
+from capstan.errors import InvalidRequestError
+from capstan.replay.output.already_published import find_equivalent_run
 from capstan.replay.output.conflicting_rows import require_no_clash
 from capstan.replay.planning.plan import Plan, make_plan
 from capstan.replay.planning.request import Request
@@ -33,7 +33,7 @@ SUM = Transform(
     worker="_worker",
     grain=timedelta(hours=1),
 )
-DECLARED = Declarations(
+DECLARED = ProjectConfig(
     Path("x.yaml"),
     {},
     {"mixed": MIXED, "sum": SUM},
@@ -79,7 +79,7 @@ class Told:
         books.published(run, plan.scope.workers, plan.region, **told)  # type: ignore[arg-type]
 
     def stood(self, **asked: object) -> str | None:
-        found = stood_before(self.lake, DECLARED, self.plan(**asked))
+        found = find_equivalent_run(self.lake, DECLARED, self.plan(**asked))
         return None if found is None else found.last.run
 
 
@@ -182,7 +182,7 @@ def refused(
 ) -> str | None:
     try:
         require_no_clash(told.lake, told.plan(mode=mode, **asked), besides)
-    except BadRequest as error:
+    except InvalidRequestError as error:
         assert error.code == {Mode.APPEND: "CAP-APPEND", Mode.MERGE: "CAP-ORDER"}[mode]
         return str(error.fields["run"])
     return None
@@ -199,7 +199,9 @@ def test_no_row_is_appended_twice(told: Told, replay: str | None) -> None:
     # What is its own is no obstacle; what another transform makes is something else.
     assert refused(told, ["first"], replay=replay) is None
     assert refused(told, replay=replay, transform="sum") is None
-    with pytest.raises(BadRequest, match=r"^CAP-APPEND: run first has put rows of that range "):
+    with pytest.raises(
+        InvalidRequestError, match=r"^CAP-APPEND: run first has put rows of that range "
+    ):
         preview(told.lake, DECLARED, told.request(mode=Mode.APPEND, replay=replay))
 
 

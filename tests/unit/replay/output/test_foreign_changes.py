@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable
 
-from capstan.backfill.planner import Backfill, What, propose
+from capstan.backfill.planner import Backfill, BackfillMode, propose
 from capstan.backfill.survey import State, survey
-from capstan.core.config import Declarations, Replay, Transform
+from capstan.core.config import ProjectConfig, Replay, Transform
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.replay.output.foreign_changes import Change, changes_since
@@ -36,7 +36,7 @@ BY_DAY = Transform(
     worker="_worker",
     grain=timedelta(days=1),
 )
-DECLARED = Declarations(
+DECLARED = ProjectConfig(
     Path("x.yaml"),
     {},
     {"by_day": BY_DAY},
@@ -163,7 +163,7 @@ def test_what_others_have_touched_is_told_and_filled(
     found = survey(target.lake, DECLARED, "days")
     requests = propose(found, Backfill("days"))
     assert sum(state == "changed" for state, _ in states) >= len(requests) > 0
-    assert not propose(found, Backfill("days", what=What.FAILED))
+    assert not propose(found, Backfill("days", what=BackfillMode.FAILED))
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from capstan.core.config import Declarations, Target
+from capstan.core.config import ProjectConfig, Target
 from capstan.core.times import Box, Kind, TimeType
 from capstan.core.times.region import Region
-from capstan.replay.output.owned_rows import known_sql
+from capstan.replay.output.owned_rows import owned_rows_sql
 from capstan.replay.planning.plan import Plan, make_plan
 from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake
@@ -32,7 +32,7 @@ from tests.support.jvmless_lake import lay_tape
 HOUR = 3_600_000_000
 PAIR = TimeType.of(epoch=Kind.BIGINT, event=Kind.BIGINT)
 DECLARED = Target(name="named", worker="who", time="day")
-DECLARATIONS = Declarations(Path("x.yaml"), {}, {}, {"named": DECLARED}, {})
+DECLARATIONS = ProjectConfig(Path("x.yaml"), {}, {}, {"named": DECLARED}, {})
 EVENT = StructType([StructField("event", TimestampType())])
 COPY = StructType([StructField("_worker", IntegerType()), StructField("_time", EVENT)])
 
@@ -63,15 +63,15 @@ def depth(condition: str) -> int:
 
 
 def test_nothing_is_known_where_nothing_stands(plan: Plan) -> None:
-    assert known_sql(plan, COPY, []) == "false"
+    assert owned_rows_sql(plan, COPY, []) == "false"
     # Nor by what has other coordinates, or is of another table.
     pairs = covered(plan, [Region(Box.everything(PAIR))])
     elsewhere = [Covered("r", 1, "s", Scope("/x", None, hours([1])[0]), "", "", 0, 1)]
-    assert known_sql(plan, COPY, [*pairs, *elsewhere]) == "false"
+    assert owned_rows_sql(plan, COPY, [*pairs, *elsewhere]) == "false"
 
 
 def test_two_thousand_hours_in_a_row_are_one_condition(plan: Plan) -> None:
-    told = known_sql(plan, COPY, covered(plan, hours(range(2000)), (0, 1)))
+    told = owned_rows_sql(plan, COPY, covered(plan, hours(range(2000)), (0, 1)))
     assert told == (
         "(`_worker` IN (0, 1) AND (`_time`.`event` >= TIMESTAMP '1970-01-01 00:00:00.000000Z' "
         "AND `_time`.`event` < TIMESTAMP '1970-03-25 08:00:00.000000Z'))"
@@ -79,7 +79,7 @@ def test_two_thousand_hours_in_a_row_are_one_condition(plan: Plan) -> None:
 
 
 def test_hours_with_gaps_are_found_by_halving(plan: Plan) -> None:
-    told = known_sql(plan, COPY, covered(plan, hours(range(0, 4000, 2))))
+    told = owned_rows_sql(plan, COPY, covered(plan, hours(range(0, 4000, 2))))
     assert told.count("IN (") == 1
     assert told.count("if(") == 1999
     assert told.startswith("exists(array(true), one -> (`_worker` IN (0) AND if(")
@@ -90,7 +90,7 @@ def test_many_workers_each_with_hours_of_its_own_nest_no_deeper_than_their_logar
     plan: Plan,
 ) -> None:
     own = [covered(plan, hours([2 * n]), (0, n + 1))[0] for n in range(1000)]
-    told = known_sql(plan, COPY, own)
+    told = owned_rows_sql(plan, COPY, own)
     assert told.count("IN (") == 1000
     assert told.startswith("exists(array(true), one -> (")
     assert depth(told) < 20
@@ -100,7 +100,7 @@ def test_a_target_s_own_columns_are_asked(plan: Plan) -> None:
     named = make_plan(plan.lake, DECLARATIONS, Request("s", "named"))
     days = [Region(Box((24 * n * HOUR,), (24 * (n + 1) * HOUR,))) for n in (0, 1, 2, 5)]
     columns = StructType([StructField("who", StringType()), StructField("day", DateType())])
-    assert known_sql(named, columns, covered(named, days)) == (
+    assert owned_rows_sql(named, columns, covered(named, days)) == (
         "(`who` IN ('a') AND if(`day` < DATE '1970-01-06', "
         "(`day` >= DATE '1970-01-01' AND `day` < DATE '1970-01-04'), "
         "(`day` >= DATE '1970-01-06' AND `day` < DATE '1970-01-07')))"
@@ -114,7 +114,7 @@ def test_of_several_coordinates_the_last_is_halved(tmp_path: Path) -> None:
     time = StructType([StructField(name, LongType()) for name in PAIR.names])
     columns = StructType([StructField("_worker", IntegerType()), StructField("_time", time)])
     boxes = [Region(Box((None, since), (5, since + 1))) for since in (0, 1, 3)]
-    assert known_sql(plan, columns, covered(plan, boxes)) == (
+    assert owned_rows_sql(plan, columns, covered(plan, boxes)) == (
         "(`_worker` IN (0) AND if(`_time`.`event` < 3L, "
         "(`_time`.`epoch` < 5L AND `_time`.`event` >= 0L AND `_time`.`event` < 2L), "
         "(`_time`.`epoch` < 5L AND `_time`.`event` >= 3L AND `_time`.`event` < 4L)))"
@@ -127,7 +127,7 @@ def told(plan: Plan, *turns: tuple[str, int], columns: StructType = COPY, **more
         replace(covered(plan, hours([hour]))[0], run=f"r-{n:08x}-1", stream=stream)
         for n, (stream, hour) in enumerate(turns)
     ]
-    return known_sql(plan, columns, listed, **more)  # type: ignore[arg-type]
+    return owned_rows_sql(plan, columns, listed, **more)  # type: ignore[arg-type]
 
 
 def test_what_another_output_has_covered_since_is_not_known(plan: Plan) -> None:
@@ -144,7 +144,7 @@ def test_what_another_output_has_covered_since_is_not_known(plan: Plan) -> None:
     turns = [turn for _ in range(200) for turn in (("s", 1), ("other", 1))]
     assert depth(told(plan, *turns)) < 10
     copies = covered(plan, hours([1]))
-    assert known_sql(plan, COPY, [replace(copies[0], transform="sum")]) == "false"
+    assert owned_rows_sql(plan, COPY, [replace(copies[0], transform="sum")]) == "false"
 
 
 def test_workers_of_another_stream_are_told_by_what_they_stand_for(plan: Plan) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from capstan.core.config import Mode
 from capstan.core.times import Box, Kind, TimeType
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest, Broken, Held
+from capstan.errors import InvalidRequestError, RangeLockedError, SystemFailureError
 from capstan.replay.execution.job import require_intent
 from capstan.replay.execution.rollback import is_gone
 from capstan.replay.output.target_table import require_all_rows
@@ -70,7 +70,9 @@ def test_as_many_rows_are_published_as_were_audited(
     if fits:
         require_all_rows(plan, commit, 4)
         return
-    with pytest.raises(Broken, match=r"t: 4 rows were audited and [35] were published") as caught:
+    with pytest.raises(
+        SystemFailureError, match=r"t: 4 rows were audited and [35] were published"
+    ) as caught:
         require_all_rows(plan, commit, 4)
     assert caught.value.code == "CAP-PUBLISH"
     # A merge counts rows that were there before.
@@ -105,7 +107,7 @@ def test_a_commit_that_lost_is_tried_again_and_given_up_in_the_end(
     assert len(pauses) == 2
     assert 0 < pauses[0] < pauses[1]
     tries.clear()
-    with pytest.raises(Held, match="12 commits in a row to /t lost") as caught:
+    with pytest.raises(RangeLockedError, match="12 commits in a row to /t lost") as caught:
         retrying(lambda: write(99), "/t")
     assert (caught.value.code, caught.value.exit_code) == ("CAP-CONFLICT", 4)
     assert len(tries) == 12
@@ -144,7 +146,7 @@ def test_what_is_no_conflict_is_not_tried_again() -> None:
 def test_what_is_no_longer_kept_is_told_apart_from_what_else_breaks() -> None:
     gone = PySparkException("[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading")
     missing = PySparkException("[DELTA_VERSION_NOT_FOUND] Cannot time travel Delta table")
-    wrapped = Broken("CAP-DAMAGED", "a file cannot be read")
+    wrapped = SystemFailureError("CAP-DAMAGED", "a file cannot be read")
     wrapped.__cause__ = gone
     assert all(map(is_gone, (gone, missing, wrapped)))
     others = (
@@ -165,7 +167,7 @@ def test_who_follows_goes_on_only_from_where_it_was_planned(lake: Lake) -> None:
     intent = {"request": request, "reached": [[3 * HOUR_US]], "certificate": {}}
     books.stepped("t-1", "intent", intent, identity=identity)
     books.stepped("t-1", "done", {"attempt": 1, "target_version": 1}, identity=identity)
-    with pytest.raises(Held, match="nightly has moved") as caught:
+    with pytest.raises(RangeLockedError, match="nightly has moved") as caught:
         require_cursor(plan, read_last_published(lake, identity))
     assert (caught.value.code, caught.value.exit_code) == ("CAP-CONFLICT", 4)
     books.stepped("t-1", "rolled-back", {}, identity=identity)
@@ -175,13 +177,15 @@ def test_who_follows_goes_on_only_from_where_it_was_planned(lake: Lake) -> None:
 def test_a_run_that_never_said_what_it_would_do_has_nothing_to_finish(lake: Lake) -> None:
     books = Books(lake, NAME, lake.table("t"))
     books.failed("t-00000000-1", [0], ALL)
-    with pytest.raises(BadRequest, match="ended before it would have written") as caught:
+    with pytest.raises(InvalidRequestError, match="ended before it would have written") as caught:
         require_intent(read_history(lake, "t-00000000-1"))
     assert caught.value.code == "CAP-NO-INTENT"
 
 
 def test_what_was_known_is_asked_only_of_times_that_say_it(lake: Lake) -> None:
-    with pytest.raises(BadRequest, match="times of stream little have no epoch: event") as caught:
+    with pytest.raises(
+        InvalidRequestError, match="times of stream little have no epoch: event"
+    ) as caught:
         plan_of(lake, known_at=1)
     assert caught.value.code == "CAP-KNOWN-AT"
 
@@ -191,6 +195,8 @@ def test_one_column_cannot_stand_for_times_of_two_coordinates() -> None:
     schema = StructType([StructField("day", IntegerType())])
     one, two = TimeType.of(n=Kind.BIGINT), TimeType.of(epoch=Kind.BIGINT, n=Kind.BIGINT)
     assert layout.predicate(schema, one, None, Region(Box((3,), (None,)))) == "`day` >= 3L"
-    with pytest.raises(BadRequest, match="column day cannot stand for times of 2") as caught:
+    with pytest.raises(
+        InvalidRequestError, match="column day cannot stand for times of 2"
+    ) as caught:
         layout.predicate(schema, two, None, Region(Box.everything(two)))
     assert caught.value.code == "CAP-COORDINATES"

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from capstan.backfill.survey import survey
 from capstan.cli import main
-from capstan.core.config import Declarations, Mode, Replay, load
+from capstan.core.config import Mode, ProjectConfig, Replay, load_config
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
-from capstan.demo import pipelines as flight_pipelines
-from capstan.errors import BadRequest, NotComplete
+from capstan.demo import pipelines
+from capstan.errors import IncompleteError, InvalidRequestError
 from capstan.replay.output.certificate import piped_json
 from capstan.replay.overlap import standing_in
 from capstan.replay.planning.computation import computation_of
@@ -28,7 +28,7 @@ from capstan.replay.planning.snapshot_ledger import Snapshot
 from capstan.storage import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage
-from tests.support import two_sink_pipeline as split
+from tests.support import two_sink_pipeline
 from tests.support.jvmless_lake import Books, lay_tape
 from tests.support.pipeline_samples import REFERENCES
 from tests.support.sample_streams import NAME, declared, little_stream
@@ -38,9 +38,9 @@ DAY_US = 24 * HOUR_US
 PAIR = TimeType.of(epoch=Kind.BIGINT, event=Kind.TIMESTAMP)
 
 
-def declarations(folder: Path, **replays: object) -> Declarations:
+def declarations(folder: Path, **replays: object) -> ProjectConfig:
     found = declared(little_stream(folder / "source"))
-    return Declarations(
+    return ProjectConfig(
         found.path, found.streams, found.transforms, found.targets, dict(replays), REFERENCES
     )  # type: ignore[arg-type]
 
@@ -76,7 +76,9 @@ def test_an_operator_that_tells_more_times_apart_than_the_stream_is_refused(
     if fits:
         make_plan(lake, declarations(tmp_path), asked)
         return
-    with pytest.raises(BadRequest, match=r"^CAP-GRAIN: pipeline places: size of by_hour is 1 hour"):
+    with pytest.raises(
+        InvalidRequestError, match=r"^CAP-GRAIN: pipeline places: size of by_hour is 1 hour"
+    ):
         make_plan(lake, declarations(tmp_path), asked)
 
 
@@ -85,7 +87,7 @@ def test_a_length_of_1_puts_together_what_has_the_same_time(tmp_path: Path) -> N
     lake = Lake.at(tmp_path)
     lay_tape(lake, NAME, ["a"], [(0,)], (10 * DAY_US,), every=HOUR_US)
     asked = Request(NAME, "t", pipeline="late_carriers", sink="days")
-    name = f"{flight_pipelines.__name__}:late_carriers"
+    name = f"{pipelines.__name__}:late_carriers"
     make_plan(lake, replace(declarations(tmp_path), pipelines={"late_carriers": name}), asked)
 
 
@@ -117,7 +119,7 @@ def test_more_is_read_than_is_written(place: Place) -> None:
 def test_a_range_is_complete_when_all_that_is_read_is(place: Place) -> None:
     plan = place.plan(since=hour(3), until=hour(7))
     assert not plan.complete
-    with pytest.raises(NotComplete, match="1970-01-01T08:00:00"):
+    with pytest.raises(IncompleteError, match="1970-01-01T08:00:00"):
         plan.require_complete()
     # In part: as far as nothing still to come can change it.
     part = place.plan(since=hour(3), until=hour(7), partial=True)
@@ -185,7 +187,9 @@ def _bound(number: int) -> str:
 
 def test_ranges_are_whole_grains_of_the_sink(place: Place) -> None:
     half = "1970-01-01T03:30:00Z"
-    with pytest.raises(BadRequest, match="pipeline places at hours works on whole multiples") as no:
+    with pytest.raises(
+        InvalidRequestError, match="pipeline places at hours works on whole multiples"
+    ) as no:
         place.plan(since=half)
     assert no.value.code == "CAP-GRAIN"
     # Rows that carry their own time can be told apart anywhere.
@@ -207,13 +211,13 @@ def test_ranges_are_whole_grains_of_the_sink(place: Place) -> None:
 def test_what_cannot_be_played_is_refused(
     place: Place, pipeline: str, asked: dict[str, object], code: str, said: str
 ) -> None:
-    with pytest.raises(BadRequest, match=said) as caught:
+    with pytest.raises(InvalidRequestError, match=said) as caught:
         place.plan(pipeline, **{"sink": "hours", **asked})
     assert caught.value.code == code
 
 
 def test_a_sink_needs_a_pipeline() -> None:
-    with pytest.raises(BadRequest, match="--sink goes with --pipeline"):
+    with pytest.raises(InvalidRequestError, match="--sink goes with --pipeline"):
         Request(NAME, "t", sink="out")
 
 
@@ -231,7 +235,7 @@ def test_a_sink_needs_a_pipeline() -> None:
 def test_what_cannot_go_into_all_tables_is_refused(
     place: Place, capsys: pytest.CaptureFixture[str], words: list[str], code: str, said: str
 ) -> None:
-    named = json.dumps({"pipelines": {**REFERENCES, "split": split.REFERENCE}})
+    named = json.dumps({"pipelines": {**REFERENCES, "split": two_sink_pipeline.REFERENCE}})
     streams = place.lake.root + "/streams.yaml"
     Path(streams).write_text(named, encoding="utf-8")
     asked = ["--lake", place.lake.root, "--streams", streams, "--json", "replay", NAME]
@@ -244,8 +248,8 @@ def test_what_cannot_go_into_all_tables_is_refused(
 def test_a_pipeline_by_the_clock_is_refused_with_its_reason(tmp_path: Path) -> None:
     found = declarations(tmp_path)
     clock = {"by_clock": "tests.bench.workloads.nexmark_queries:q12"}
-    named = Declarations(found.path, found.streams, {}, {}, {}, clock)
-    with pytest.raises(BadRequest, match="current_timestamp has no fixed value"):
+    named = ProjectConfig(found.path, found.streams, {}, {}, {}, clock)
+    with pytest.raises(InvalidRequestError, match="current_timestamp has no fixed value"):
         computation_of(named, Request(NAME, "t", pipeline="by_clock"))
 
 
@@ -345,7 +349,7 @@ def test_following_another_sink_under_the_same_name_is_refused(place: Place) -> 
     last = read_last_published(place.lake, "r")
     found = find_cursor(place.lake, request, last)
     assert found == Cursor(Antichain.of([Time((6 * HOUR_US,))]))
-    with pytest.raises(BadRequest, match="with sink hours, not pairs"):
+    with pytest.raises(InvalidRequestError, match="with sink hours, not pairs"):
         find_cursor(place.lake, place.request("places", "pairs", follow="nightly"), last)
     # An intent of before there were pipelines lacks their fields.
     older = Request(NAME, "t", follow="copies")
@@ -415,10 +419,10 @@ def test_gaps_are_cut_by_the_grain_and_complete_with_what_is_read(tmp_path: Path
     ]
 
 
-def read(tmp_path: Path, text: str) -> Declarations:
+def read(tmp_path: Path, text: str) -> ProjectConfig:
     path = tmp_path / "streams.yaml"
     path.write_text(text, encoding="utf-8")
-    return load(path, lake="/lake")
+    return load_config(path, lake="/lake")
 
 
 DECLARED = """\
@@ -462,7 +466,7 @@ def test_pipelines_are_declared_by_reference_and_not_imported(tmp_path: Path) ->
 def test_what_is_wrong_is_found_where_it_stands(
     tmp_path: Path, old: str, new: str, line: int, said: str
 ) -> None:
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         read(tmp_path, DECLARED.replace(old, new))
     assert caught.value.code == "CAP-DECLARE"
     assert said in caught.value.message

@@ -10,11 +10,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from capstan.cli import main
-from capstan.core.config import Declarations
+from capstan.core.config import ProjectConfig
 from capstan.core.times import Box, TimeType
 from capstan.core.times import Kind as TimeKind
 from capstan.core.times.region import Region
-from capstan.errors import BadRequest
+from capstan.errors import InvalidRequestError
 from capstan.reporting.frontier_history import Line, Progress
 from capstan.reporting.index_scan import Scanned
 from capstan.reporting.metrics import METRICS, Kind, Sample, dotted, lake_samples, prometheus
@@ -27,7 +27,7 @@ from tests.support.recorded_tapes import Recorded
 from tests.support.sample_streams import declared, little_stream
 
 AT = datetime(2024, 6, 1, 12, tzinfo=UTC)
-NOTHING = Declarations(Path("streams.yaml"), {}, {}, {}, {})
+NOTHING = ProjectConfig(Path("streams.yaml"), {}, {}, {}, {})
 ODD = 'a "quoted" name\\with\nall of it'
 FLIGHTS = Recorded("flights", ["EWR", ODD], commits=5, slower={1: 2}, late={"late": 3, "ahead": 7})
 
@@ -211,5 +211,5 @@ def test_the_command_prints_them_or_leaves_them_in_a_file(lake, tmp_path, capsys
 
 
 def test_there_has_to_be_a_lake(tmp_path):
-    with pytest.raises(BadRequest, match="CAP-LAKE"):
+    with pytest.raises(InvalidRequestError, match="CAP-LAKE"):
         lake_samples(Lake.at(tmp_path / "none"), NOTHING)

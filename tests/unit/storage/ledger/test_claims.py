@@ -11,8 +11,8 @@ import pytest
 
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.errors import Fenced
-from capstan.replay.execution.fencing import changed_since
+from capstan.errors import FencedError
+from capstan.replay.execution.fencing import runs_published_since
 from capstan.storage import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
@@ -34,12 +34,12 @@ def books(tmp_path: Path) -> Books:
 
 
 def alive(books: Books) -> list[tuple[str, int]]:
-    return [(each.run, each.attempt) for each in claims.alive(books.lake)]
+    return [(each.run, each.attempt) for each in claims.active(books.lake)]
 
 
 def left_open(books: Books, region: Region = EARLY, run: str = B) -> list[tuple[str, int]]:
     scope = Scope(books.target, (0,), region)
-    return [(each.run, each.attempt) for each in claims.left_open(books.lake, run, 9, scope)]
+    return [(each.run, each.attempt) for each in claims.abandoned(books.lake, run, 9, scope)]
 
 
 def test_a_claim_that_was_unlocked_may_still_be_at_work(books: Books) -> None:
@@ -50,7 +50,7 @@ def test_a_claim_that_was_unlocked_may_still_be_at_work(books: Books) -> None:
     # Not in the way of other times, nor of other workers.
     assert left_open(books, LATE) == []
     other = Scope(books.target, (1,), EARLY)
-    assert claims.left_open(books.lake, B, 1, other) == []
+    assert claims.abandoned(books.lake, B, 1, other) == []
 
 
 @pytest.mark.parametrize("back", [timedelta(hours=1), timedelta(days=400)])
@@ -61,7 +61,7 @@ def test_a_clock_that_jumps_back_ends_no_claim(
     monkeypatch.setattr(claims, "now", lambda: datetime.now(UTC) - back)
     assert (alive(books), left_open(books)) == ([(A, 1)], [])
     # Its holder goes on, and writes nothing new meanwhile.
-    claims.hold(books.lake, A, 1)
+    claims.ensure_held(books.lake, A, 1)
 
 
 @pytest.mark.parametrize("step", ["done", "failed", "rolled-back"])
@@ -90,7 +90,7 @@ def test_a_renewal_goes_on_and_one_that_comes_too_late_begins_anew(books: Books)
     books.claimed(B, [0], EARLY, lives=timedelta(seconds=1))
     books.claimed(A, [0], EARLY)
     books.claimed(B, [0], EARLY)
-    found = {each.run: each for each in claims.alive(books.lake)}
+    found = {each.run: each for each in claims.active(books.lake)}
     assert {run: each.ordinal for run, each in found.items()} == {A: 0, B: 3}
     assert found[A].expires - found[A].at > LEASE
 
@@ -99,20 +99,20 @@ def test_a_renewal_goes_on_and_one_that_comes_too_late_begins_anew(books: Books)
 def test_whoever_lost_its_claim_is_fenced_before_it_commits(books: Books, end: str) -> None:
     books.claimed(A, [0], EARLY)
     books.stepped(A, "intent", {})
-    claims.hold(books.lake, A, 1)
+    claims.ensure_held(books.lake, A, 1)
     if end == "release":
         books.released(A)
     elif end == "step":
         books.stepped(A, "rejected", {})
     else:
         books.claimed(A, [0], EARLY, attempt=2)
-    with pytest.raises(Fenced, match="CAP-FENCED.*attempt 1 holds no more"):
-        claims.hold(books.lake, A, 1)
+    with pytest.raises(FencedError, match="CAP-FENCED.*attempt 1 holds no more"):
+        claims.ensure_held(books.lake, A, 1)
 
 
 def test_runs_of_one_identity_are_in_each_other_s_way_whatever_they_play(books: Books) -> None:
     books.claimed(A, [0], EARLY)
-    (first,) = claims.alive(books.lake)
+    (first,) = claims.active(books.lake)
     later = Scope(books.target, (0,), LATE)
     assert first.meets(NEXT_A, later)
     assert not first.meets(B, later)
@@ -140,10 +140,10 @@ def test_what_a_later_run_has_published_is_told_until_it_was_taken_back(books: B
     books.published(NEXT_A, [0], LATE)
     scope = Scope(books.target, (0,), EARLY)
     lay_target(books)
-    assert changed_since(books.lake, scope, 1, A) == [B, NEXT_A]
-    assert changed_since(books.lake, scope, 2, A) == [NEXT_A]
+    assert runs_published_since(books.lake, scope, 1, A) == [B, NEXT_A]
+    assert runs_published_since(books.lake, scope, 2, A) == [NEXT_A]
     books.rolled_back(B, [0, 1], EARLY)
-    assert changed_since(books.lake, scope, 1, A) == [NEXT_A]
+    assert runs_published_since(books.lake, scope, 1, A) == [NEXT_A]
 
 
 def test_what_is_in_the_target_counts_before_any_ledger_says_so(books: Books) -> None:
@@ -153,6 +153,6 @@ def test_what_is_in_the_target_counts_before_any_ledger_says_so(books: Books) ->
     published = [{"run": run, "attempt": 1, "publish": True} for run in (A, B, "t-cccccccc-1")]
     lay_target(books, {}, *published)
     scope = Scope(books.target, (0,), EARLY)
-    assert changed_since(books.lake, scope, 1, A) == [B]
+    assert runs_published_since(books.lake, scope, 1, A) == [B]
     lay_target(books, {"run": B, "attempt": 2, "rollback": True})
-    assert changed_since(books.lake, scope, 1, A) == []
+    assert runs_published_since(books.lake, scope, 1, A) == []

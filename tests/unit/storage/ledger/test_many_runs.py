@@ -9,7 +9,7 @@ import pytest
 
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.errors import Held
+from capstan.errors import RangeLockedError
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.claims import Scope
@@ -34,11 +34,11 @@ def test_a_claim_opens_as_many_files_after_many_runs_as_after_few(
     assert opened["runs"] <= 1
     assert opened["claims"] <= 3
     with counting() as opened:
-        assert [each.run for each in claims.alive(lake, target)] == [mine.name]
-        claims.hold(lake, mine.name, 1)
+        assert [each.run for each in claims.active(lake, target)] == [mine.name]
+        claims.ensure_held(lake, mine.name, 1)
     assert opened["runs"] <= 1
     assert opened["claims"] <= 3
-    with pytest.raises(Held, match=mine.name):
+    with pytest.raises(RangeLockedError, match=mine.name):
         claims.claim(lake, RunId("cd" * 16, 1, "copy"), "little", scope)
     assert runs.name_run(lake, "00000007".ljust(32, "0"), 1, target).name == "copy-00000007-1"
     assert runs.name_run(lake, "00000007".ljust(32, "1"), 1, target).name != "copy-00000007-1"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capstan.errors import Fenced
+from capstan.errors import FencedError
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.run_identity import RunId, are_of_one
 from capstan.storage.ledger.runs import name_run, read_history, require_own
@@ -77,5 +77,5 @@ def test_another_that_has_begun_under_the_name_is_noticed(books: Books) -> None:
     books.stepped(run.name, "intent", {}, identity=OWN)
     require_own(books.lake, run)
     books.stepped(run.name, "intent", {}, identity=ALIKE)
-    with pytest.raises(Fenced, match=r"CAP-FENCED.* t-01234567-1: another replay"):
+    with pytest.raises(FencedError, match=r"CAP-FENCED.* t-01234567-1: another replay"):
         require_own(books.lake, run)

@@ -86,9 +86,9 @@ def test_claims_are_judged_without_certificates(books: Books, values: Mapping[st
     books.claimed("t-x-1", [0], hour(0))
     books.claimed("t-y-1", [0], hour(1))
     books.released("t-y-1")
-    assert [each.run for each in claims.alive(books.lake, books.target)] == ["t-x-1"]
+    assert [each.run for each in claims.active(books.lake, books.target)] == ["t-x-1"]
     scope = Scope(books.target, (0,), hour(1))
-    assert [each.run for each in claims.left_open(books.lake, "t-z-1", 1, scope)] == ["t-y-1"]
+    assert [each.run for each in claims.abandoned(books.lake, "t-z-1", 1, scope)] == ["t-y-1"]
     assert (values["step"], values["detail"], values["identity"]) == (2 * RUNS, 0, 0)
 
 
@@ -100,7 +100,7 @@ def test_no_region_is_parsed_of_a_claim_that_is_over(
     plain = claims.parse_region
     monkeypatch.setattr(claims, "parse_region", lambda text: parsed.append(text) or plain(text))
     books.claimed("t-x-1", [0], hour(0))
-    assert len(claims.alive(books.lake)) == len(parsed) == 1
+    assert len(claims.active(books.lake)) == len(parsed) == 1
     assert len(claims.scopes(books.lake, books.target)) == RUNS + 1
 
 
@@ -108,7 +108,7 @@ def test_a_claim_is_gone_though_the_attempt_that_took_it_over_has_ended(books: B
     books.claimed("t-x-1", [0], hour(0))
     books.claimed("t-x-1", [0], hour(0), attempt=2)
     books.stepped("t-x-1", "failed", {}, attempt=2)
-    assert claims.alive(books.lake, books.target) == []
+    assert claims.active(books.lake, books.target) == []
 
 
 def test_only_what_is_not_settled_is_parsed(books: Books, values: Mapping[str, int]) -> None:

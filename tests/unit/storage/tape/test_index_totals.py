@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from capstan.capture.roster import Roster
 from capstan.replay.planning.plan import make_plan
 from capstan.replay.planning.request import Request
-from capstan.reporting import listings as tables
+from capstan.reporting import listings
 from capstan.storage.lake import Lake, children
-from capstan.storage.tape import feed
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import feed, index
 from capstan.storage.tape.index_totals import EVERY, keep_totals, totals_at
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
 from tests.support.bulk_tapes import HOUR, counting, lay_index
@@ -52,7 +51,9 @@ def plan_of_a_day(root: Path) -> None:
     day = {"since": "1970-01-02T00:00:00Z", "until": "1970-01-03T00:00:00Z"}
     streams = declared(little_stream(root / "source"))
     plan = make_plan(Lake.at(root), streams, Request(NAME, "t", **day))  # type: ignore[arg-type]
-    assert summary.played(plan.tape, plan.cut, tuple(plan.workers), plan.reads).messages == 48
+    assert (
+        index.content_summary(plan.tape, plan.cut, tuple(plan.workers), plan.reads).messages == 48
+    )
 
 
 def looks(root: Path, tape: Tape) -> dict[str, Callable[[], object]]:
@@ -60,9 +61,9 @@ def looks(root: Path, tape: Tape) -> dict[str, Callable[[], object]]:
     cut, streams = newest_cut(tape), declared(little_stream(root / "source"))
     return {
         "roster": lambda: Roster.load(tape, cut),
-        "streams": lambda: tables.stream_rows(Lake.at(root), streams),
-        "show": lambda: summary.worker_states(tape, cut),
-        "an earlier cut": lambda: summary.find_cut(tape, cut.commit // 2),
+        "streams": lambda: listings.stream_rows(Lake.at(root), streams),
+        "show": lambda: index.worker_states(tape, cut),
+        "an earlier cut": lambda: index.find_cut(tape, cut.commit // 2),
         "plan": lambda: plan_of_a_day(root),
     }
 
@@ -121,10 +122,10 @@ def test_kept_or_not_a_cut_is_the_same(
             keep_totals(tape, newest_cut(tape).commit, 0)
         go_on(lake, NAME, [((number + n) * HOUR,) for n in times], ((number + 1) * HOUR,))
     cuts = [Cut(number, number) for number in range(len(commits) + 1)]
-    found = [summary.tape_state(tape, cut) for cut in cuts]
+    found = [index.tape_state(tape, cut) for cut in cuts]
     shutil.rmtree(tape.paths.totals, ignore_errors=True)
-    assert found == [summary.tape_state(tape, cut) for cut in cuts]
-    assert [summary.find_cut(tape, cut.commit) for cut in cuts] == cuts
+    assert found == [index.tape_state(tape, cut) for cut in cuts]
+    assert [index.find_cut(tape, cut.commit) for cut in cuts] == cuts
 
 
 def test_an_index_that_was_put_back_and_went_on_otherwise_is_told_as_it_is(tmp_path: Path) -> None:
@@ -138,7 +139,7 @@ def test_an_index_that_was_put_back_and_went_on_otherwise_is_told_as_it_is(tmp_p
         at = newest_cut(tape).commit + 1
         go_on(Lake.at(tmp_path / "lake"), NAME, [], ((at + 1) * HOUR,))
     with counting() as opened:
-        states = summary.worker_states(tape, newest_cut(tape))
+        states = index.worker_states(tape, newest_cut(tape))
     assert [state.records for state in states] == [3, 3]
     assert opened["events"] == 6
 
@@ -186,7 +187,7 @@ def test_the_last_inserted_batch_is_found_by_the_log(tmp_path: Path) -> None:
     for batch in range(3, 40):
         origin = feed.Origin.IDLE if batch % 10 == 5 else feed.Origin.CAPTURE
         by = (None, None) if origin is feed.Origin.IDLE else ("some", batch)
-        feed.claim(tape, feed.Claim(batch, origin, *by))
+        feed.register_batch(tape, feed.BatchEntry(batch, origin, *by))
     with counting() as opened:
         found = feed.last_inserted(tape)
     assert found is not None

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capstan.core.config import Declarations
+from capstan.core.config import ProjectConfig
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.replay.output.certificate import late_in
@@ -22,7 +22,7 @@ from capstan.replay.overlap import _cells, standing_in
 from capstan.replay.planning.plan import make_plan
 from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.region_mask import inside
 from capstan.storage.tape.tape import open_tape
 from tests.support.jvmless_lake import lay_tape
@@ -104,7 +104,7 @@ def test_late_rows_are_counted_as_one_by_one(tmp_path: Path, domain: str, everyo
     lay_tape(lake, "s", ["a", "b"], [(0,) * width], None, time_type=time_type)
     rows = lay_late(lake, time_type)
     tape = open_tape(lake, "s")
-    cut = summary.find_cut(tape, None)
+    cut = index.find_cut(tape, None)
     counts = []
     for region in some(width):
         expected = Counter(
@@ -124,7 +124,7 @@ def test_only_messages_of_the_range_are_looked_at(tmp_path: Path, domain: str) -
     width = len(time_type.coordinates)
     times = grid(width, range(6))
     lay_tape(lake, "s", ["a", "b"], times, None, time_type=time_type)
-    declarations = Declarations(Path("x.yaml"), {}, {}, {}, {})
+    declarations = ProjectConfig(Path("x.yaml"), {}, {}, {}, {})
     whole = make_plan(lake, declarations, Request("s", "t"))
     for region in some(width):
         plan = replace(whole, region=region)
