@@ -221,7 +221,7 @@ submit.program jobs.main
 submit.several jobs.audit_runs
 submit.training jobs.warmup
 submit.undoing jobs.rollback_runs
-submit.values jobs.types
+submit.values jobs.job_types
 tape storage
 tape.lake storage.lake
 tape.tape storage.tape.tape

@@ -96,6 +96,14 @@ def without_hint(module: Path) -> list[str]:
     return [f"{name_of(module)}:{node.lineno}" for node in empty]
 
 
+def test_no_script_lies_beside_a_module_that_hides_the_standard_library() -> None:
+    """Python puts a script's folder first on its path: a `types.py` in it breaks every import."""
+    rooms = {module.parent for module in MODULES if '"__main__"' in module.read_text("utf-8")}
+    hiding = {name_of(module) for room in rooms for module in room.glob("*.py")}
+    names = sys.stdlib_module_names - {"__init__", "__main__"}
+    assert not {name for name in hiding if Path(name).stem in names}
+
+
 def test_every_error_says_what_to_do() -> None:
     assert [place for module in MODULES for place in without_hint(module)] == []
     rooms = [*vars(dag_errors).values(), *vars(state_errors).values()]

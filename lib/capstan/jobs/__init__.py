@@ -13,8 +13,8 @@ from capstan.jobs.handlers import (
     rollback,
     verify,
 )
+from capstan.jobs.job_types import Handler, JobResult, JsonObject, Place, Work
 from capstan.jobs.main import main
-from capstan.jobs.types import Handler, JobResult, JsonObject, Place, Work
 
 __all__ = [
     "Handler",

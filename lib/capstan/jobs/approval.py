@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capstan.jobs.types import JobResult, Place
+from capstan.jobs.job_types import JobResult, Place
 from capstan.replay.execution.approval import Decision, reject, rejected, require_waiting
 from capstan.replay.run import publish
 from capstan.storage.ledger.runs import Step, read_history

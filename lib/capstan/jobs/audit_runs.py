@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 
 from capstan.core.config import ProjectConfig
 from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
-from capstan.jobs.types import JobResult
+from capstan.jobs.job_types import JobResult
 from capstan.replay.standalone_audit import audit_run, require_auditable
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.runs import History

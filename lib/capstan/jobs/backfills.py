@@ -9,7 +9,7 @@ from capstan.backfill.planner import Backfill
 from capstan.backfill.run import backfill
 from capstan.core.config import ProjectConfig
 from capstan.errors import CapstanError
-from capstan.jobs.types import JobResult
+from capstan.jobs.job_types import JobResult
 from capstan.storage.lake import Lake
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
 from capstan.jobs.approval import PublishRequest, decide, require_decidable
 from capstan.jobs.audit_runs import audit_all
 from capstan.jobs.backfills import fill, fill_all
+from capstan.jobs.job_types import JobResult, JsonObject, Place, Work
 from capstan.jobs.rollback_runs import RollbackRequest, require_reversible, take_back
-from capstan.jobs.types import JobResult, JsonObject, Place, Work
 from capstan.replay.execution.staging import KEEP
 from capstan.replay.planning.plan import make_plan
 from capstan.replay.planning.request import Request

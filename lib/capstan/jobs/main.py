@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from capstan import error_translation
 from capstan.errors import CapstanError, InvalidRequestError
-from capstan.jobs.types import Handler, JobResult, JsonObject, Place, Work
+from capstan.jobs.job_types import Handler, JobResult, JsonObject, Place, Work
 from capstan.spark.owner_watch import watch_owner
 from capstan.storage.lake import Lake
 from capstan.structured_logging import Log, LogFormat, logging

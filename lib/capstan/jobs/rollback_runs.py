@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from capstan.errors import InvalidRequestError
-from capstan.jobs.types import JobResult, Place
+from capstan.jobs.job_types import JobResult, Place
 from capstan.replay.execution.job import draft_of, require_intent
 from capstan.replay.output import target_table
 from capstan.replay.run import rollback
