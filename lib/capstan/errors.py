@@ -46,15 +46,15 @@ class CapstanError(Exception):
 
     def as_json(self) -> dict[str, object]:
         """The error as the object that `--json` prints."""
-        return {**self.told(), **self.fields}
+        return {**self.summary(), **self.fields}
 
-    def told(self) -> dict[str, object]:
+    def summary(self) -> dict[str, object]:
         """Code, message and hint alone, to stand beside fields of a result."""
         return {"error": self.code, "message": self.message, "hint": self.hint}
 
 
 class CodedError(CapstanError):
-    """A failure that is a class of its own, with one code and one hint; raised by `of`.
+    """A failure that is a class of its own, with one code and one hint; raised by `create`.
 
     Attributes:
         CODE: The code of all its failures.
@@ -65,7 +65,7 @@ class CodedError(CapstanError):
     HINT: ClassVar[str] = ""
 
     @classmethod
-    def of(cls, message: str, **fields: object) -> Self:
+    def create(cls, message: str, **fields: object) -> Self:
         """The error with the code and the hint of its class."""
         return cls(cls.CODE, message, cls.HINT, **fields)
 

@@ -44,7 +44,7 @@ class RunResult:
             **dict.fromkeys(_OF_OUTCOME),
             **({} if self.outcome is None else self.outcome.as_json()),
         }
-        return value if self.error is None else {**value, **self.error.told()}
+        return value if self.error is None else {**value, **self.error.summary()}
 
 
 @dataclass(frozen=True, slots=True)

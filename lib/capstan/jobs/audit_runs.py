@@ -50,7 +50,7 @@ def audit_all(
         try:
             audits.append({**about, **_audit(spark, lake, declarations, history, version)})
         except CapstanError as error:
-            audits.append({**about, **error.told()})
+            audits.append({**about, **error.summary()})
             # A table that a person has removed is none that is broken.
             if not isinstance(error, InvalidRequestError) and is_table(history.last.target):
                 broken.append(error)

@@ -41,6 +41,6 @@ def fill_all(
             value, error = dict(answer.value), answer.refusal
         except CapstanError as refused:
             value, error = {"replay": each.replay, "what": str(each.what)}, refused
-        told.append(value if error is None else {**value, **error.told()})
+        told.append(value if error is None else {**value, **error.summary()})
         errors += [] if error is None else [error]
     return JobResult({"backfills": told}, errors[0] if errors else None)

@@ -74,7 +74,7 @@ def _run(
         work = prepare(_request(options), place)
         answer = _carried_out(work, f"capstan {prepare.__name__}", place, start)
         if result is not None:
-            refused = answer.refusal.told() if answer.refusal is not None else {}
+            refused = answer.refusal.summary() if answer.refusal is not None else {}
             _write(result, {**answer.value, **refused})
     except Exception as error:
         return _failed(error, result, log)

@@ -109,7 +109,7 @@ class MaintenanceResult:
             "retired": self.retired,
             "failed": _by_stream(self.failed),
             "violations": _by_stream(self.violations),
-            "busy": [error.told() for error in self.busy],
+            "busy": [error.summary() for error in self.busy],
         }
 
     @property
@@ -147,7 +147,7 @@ class MaintenanceResult:
 
 
 def _by_stream(errors: Iterable[CapstanError]) -> list[dict[str, object]]:
-    return [{"stream": error.fields["stream"], **error.told()} for error in errors]
+    return [{"stream": error.fields["stream"], **error.summary()} for error in errors]
 
 
 def _over_all(failed: Sequence[CapstanError]) -> CapstanError:

@@ -218,7 +218,7 @@ def _told(setting: Settings, replay: Replay, chunk: int | None) -> dict[str, obj
         found = survey(lake, setting.declarations, replay.name)
     except CapstanError as error:
         # Also a tape that cannot be read: it hides nothing of the others.
-        return {**about, **error.told()}
+        return {**about, **error.summary()}
     about |= {"cut": found.plan.cut.commit, "counts": dict(found.counts)}
     about["stretches"] = [
         {**stretch[0].as_json(), "until": stretch[-1].until, "intervals": len(stretch)}

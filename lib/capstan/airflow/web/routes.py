@@ -101,11 +101,11 @@ def overview(request: Request, where: Where, who: Who) -> Response:
     try:
         lake.require()
     except CapstanError as error:
-        problems.append(error.told())
+        problems.append(error.summary())
     names = stream_names(lake, declared)
     seen = who.streams(names)
     runs = _runs(lake, who, where) if not problems else []
-    problems += [each.told() for each in mistakes(where)]
+    problems += [each.summary() for each in mistakes(where)]
     return _page(
         request,
         "overview.html",
@@ -262,7 +262,7 @@ def fill(request: Request, where: Where, who: Who) -> Response:
         require_tape(lake, asked)
         plan = disclosed(foreseen(seen, fields), _seen_runs(lake, who, where))
     except CapstanError as error:
-        problem = error.told()
+        problem = error.summary()
     return _page(
         request,
         "fill.html",

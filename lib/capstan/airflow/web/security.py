@@ -86,7 +86,7 @@ def _failed(request: Request, error: Exception) -> Response:
     status = (
         404 if error.code in _UNKNOWN else 400 if isinstance(error, InvalidRequestError) else 500
     )
-    return _page(request, 503 if error.code == "CAP-LAKE" else status, error.told())
+    return _page(request, 503 if error.code == "CAP-LAKE" else status, error.summary())
 
 
 def _page(request: Request, status: int, told: dict[str, object]) -> Response:

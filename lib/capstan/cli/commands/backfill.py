@@ -54,7 +54,7 @@ def gaps(
     asked = Backfill(replay, since=since, until=until, every=every, as_of=as_of)
     found = surveyed(shell.lake, shell.declarations(required=True), asked)
     refusal = _refusal(found, asked)
-    told = {} if refusal is None else refusal.told()
+    told = {} if refusal is None else refusal.summary()
     shell.output.answer({**found.as_json(), **told}, _stretch_table(found), _counted(found))
     if refusal is None:
         return 0
@@ -115,7 +115,7 @@ def backfill(
         with shell.spark(work) as spark:
             found = carry_out(spark, shell.lake, declarations, found)
     error = found.error
-    told = {} if error is None else error.told()
+    told = {} if error is None else error.summary()
     shell.output.answer({**found.as_json(), **told}, *_run_tables(found))
     if error is None:
         return 0

@@ -45,7 +45,7 @@ def maintain(
 
         found = carry_out(spark, shell.lake, streams)
     value, refusal = found.as_json(), found.refusal
-    told = {} if refusal is None else refusal.told()
+    told = {} if refusal is None else refusal.summary()
     shell.output.answer({**value, **told}, _tables(value), _done(value))
     if refusal is None:
         return 0

@@ -78,7 +78,7 @@ class BarrierAligner(Generic[Held]):
                 this one already.
         """
         if self._barrier is not None and (self._barrier != barrier or source in self._arrived):
-            raise BarrierMismatch.of(
+            raise BarrierMismatch.create(
                 f"barrier of checkpoint {barrier.checkpoint_id} from {source!r} while checkpoint "
                 f"{self._barrier.checkpoint_id} is pending",
                 expected=self._barrier.checkpoint_id,

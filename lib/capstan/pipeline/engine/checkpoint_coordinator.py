@@ -78,7 +78,9 @@ class CheckpointCoordinator:
         """
         if self._pending is not None:
             epoch = self._pending.epoch
-            raise CheckpointInProgress.of(f"a checkpoint runs already, epoch {epoch}", epoch=epoch)
+            raise CheckpointInProgress.create(
+                f"a checkpoint runs already, epoch {epoch}", epoch=epoch
+            )
         self._last_id += 1
         self._epoch += 1
         self._states = {}
@@ -96,7 +98,7 @@ class CheckpointCoordinator:
         """
         if node not in self.nodes:
             known = ", ".join(self.nodes)
-            raise NodeNotFound.of(f"no node {node!r} takes part, only: {known}", name=node)
+            raise NodeNotFound.create(f"no node {node!r} takes part, only: {known}", name=node)
         if self._pending is None:
             return False
         self._states.setdefault(node, state)
@@ -110,10 +112,10 @@ class CheckpointCoordinator:
             CheckpointIncomplete: Some have not reported; the checkpoint goes on.
         """
         if self._pending is None:
-            raise NoCheckpointInProgress.of("no checkpoint runs that could be finished")
+            raise NoCheckpointInProgress.create("no checkpoint runs that could be finished")
         pending = tuple(node for node in self.nodes if node not in self._states)
         if pending:
-            raise CheckpointIncomplete.of(
+            raise CheckpointIncomplete.create(
                 f"checkpoint {self._pending.checkpoint_id} waits for: {', '.join(pending)}",
                 pending=list(pending),
             )
@@ -137,7 +139,7 @@ class CheckpointCoordinator:
         found = self._completed.get(checkpoint_id)
         if found is None:
             kept = ", ".join(str(kept) for kept in self._completed) or "none"
-            raise CheckpointNotFound.of(
+            raise CheckpointNotFound.create(
                 f"no checkpoint {checkpoint_id}; kept: {kept}", checkpoint=checkpoint_id
             )
         return found

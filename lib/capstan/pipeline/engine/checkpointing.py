@@ -183,4 +183,4 @@ def _change_of(event: Event) -> Change:
 
 
 def _failed(node: str, reason: str) -> RestoreFailed:
-    return RestoreFailed.of(f"cannot restore {node}: {reason}", node=node, reason=reason)
+    return RestoreFailed.create(f"cannot restore {node}: {reason}", node=node, reason=reason)

@@ -145,7 +145,7 @@ class DagExecutor(ExecutorView):
         entry, events = self._ready(node), list(events)
         if len(entry.queue) + len(events) > self.capacity:
             message = f"{len(events)} more events at {entry.node}, {self.capacity} may wait there"
-            raise BackpressureFull.of(message, capacity=self.capacity)
+            raise BackpressureFull.create(message, capacity=self.capacity)
         entry.queue.extend((port, event) for event in events)
 
     def take_sink_outputs(self, node: NodeRef) -> list[Event]:

@@ -59,7 +59,7 @@ class MulticastBuffer(Generic[Item]):
             BackpressureFull: The slowest reader has to read first.
         """
         if not self.free:
-            raise BackpressureFull.of(
+            raise BackpressureFull.create(
                 f"all {self.capacity} slots wait for their slowest reader", capacity=self.capacity
             )
         self._slots[self._write % self.capacity] = item

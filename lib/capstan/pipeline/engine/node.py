@@ -180,12 +180,12 @@ class NodeContext:
         if reason or (self._schema is not None and not batch.schema.names):
             reason = reason or "no columns"
             message = f"rows at {self.node} have {reason}"
-            raise SchemaMismatch.of(message, source=self.node, target=self.node, reason=reason)
+            raise SchemaMismatch.create(message, source=self.node, target=self.node, reason=reason)
 
     def failed(self, what: str, error: Exception) -> OperatorFailed:
         """The error of an operator that raised `error`; `what` follows its name in the message."""
         cause = f"{type(error).__name__}: {error}"
-        return OperatorFailed.of(
+        return OperatorFailed.create(
             f"{self.node} {what}: {cause}",
             node=self.node,
             time=self.time,
@@ -203,4 +203,4 @@ class NodeContext:
         if not done and self._changelog.recording(self.node):
             capacity = self._changelog.capacity
             message = f"the changelog of {self.node} holds {capacity} changes and is full"
-            raise BackpressureFull.of(message, capacity=capacity)
+            raise BackpressureFull.create(message, capacity=capacity)

@@ -138,7 +138,7 @@ def _rows(source: Node, time: int, data: Sequence[object]) -> pa.RecordBatch:
     # pyarrow's errors are ValueError and TypeError.
     except (ValueError, TypeError) as error:
         message = f"records at {source.name} are no rows of {', '.join(names)}: {error}"
-        raise SchemaMismatch.of(
+        raise SchemaMismatch.create(
             message, source=source.name, target=source.name, reason=str(error)
         ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=source.schema)

@@ -59,7 +59,7 @@ class SourceGate:
         pending = self._aligner.pending
         if pending is not None:
             message = f"some sources wait behind the barrier of epoch {pending.epoch}"
-            raise CheckpointInProgress.of(message, epoch=pending.epoch)
+            raise CheckpointInProgress.create(message, epoch=pending.epoch)
 
     def hold(self, node: NodeId, item: Event | int) -> bool:
         """Hold an event or a watermark, if its source is behind a barrier; whether it was held.
@@ -71,7 +71,7 @@ class SourceGate:
             return False
         if self._count >= self._capacity:
             message = f"{self._count} events and watermarks wait behind a barrier already"
-            raise BackpressureFull.of(message, capacity=self._capacity)
+            raise BackpressureFull.create(message, capacity=self._capacity)
         self._count += 1
         return self._aligner.buffer_if_aligned(node, BufferedItem(self._count, node, item))
 
@@ -83,7 +83,7 @@ class SourceGate:
                 one already or is none, or the id is not after the last one's.
         """
         if barrier.checkpoint_id <= self.last:
-            raise BarrierMismatch.of(
+            raise BarrierMismatch.create(
                 f"barrier of checkpoint {barrier.checkpoint_id} after {self.last}",
                 expected=self.last + 1,
                 found=barrier.checkpoint_id,
@@ -91,7 +91,7 @@ class SourceGate:
         if source is not None and source not in self._sources:
             found = barrier.checkpoint_id
             message = f"barriers come in at sources, and node {source} is none"
-            raise BarrierMismatch.of(message, expected=found, found=found)
+            raise BarrierMismatch.create(message, expected=found, found=found)
         waiting = [number for number in self._sources if not self._aligner.behind(number)]
         for number in waiting if source is None else [source]:
             aligned = self._aligner.process_barrier(number, barrier)

@@ -80,7 +80,7 @@ class WatermarkTracker:
         """
         if len(marks) != len(self._marks):
             reason = f"{len(marks)} watermarks for {len(self._marks)} nodes"
-            raise RestoreFailed.of(f"not the watermarks of this graph: {reason}", reason=reason)
+            raise RestoreFailed.create(f"not the watermarks of this graph: {reason}", reason=reason)
         self._marks[:] = marks
 
     def _allowed(self, node: NodeId) -> int | None:

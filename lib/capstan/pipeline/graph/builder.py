@@ -116,7 +116,7 @@ class DagBuilder:
             CycleDetected: They are one node.
         """
         if source == target:
-            raise CycleDetected.of(f"{source} would read itself", name=source)
+            raise CycleDetected.create(f"{source} would read itself", name=source)
         self._pairs.append((source, target))
         return self
 
@@ -132,7 +132,7 @@ class DagBuilder:
             DisconnectedNode, KeyNotDeclared, SchemaMismatch: See there; checked in this order.
         """
         if not self._nodes:
-            raise EmptyDag.of("a graph without nodes")
+            raise EmptyDag.create("a graph without nodes")
         check_edges(self._nodes, self._pairs)
         names = tuple(self._nodes)
         order = ordered(names, self._pairs)
@@ -152,7 +152,7 @@ class DagBuilder:
     def _add(self, declared: Declared) -> Self:
         if declared.name in self._nodes:
             message = f"two nodes are named {declared.name}"
-            raise DuplicateNode.of(message, name=declared.name)
+            raise DuplicateNode.create(message, name=declared.name)
         self._nodes[declared.name] = declared
         return self
 

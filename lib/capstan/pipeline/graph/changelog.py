@@ -119,5 +119,5 @@ class Changelog:
     def _buffer(self, node: str) -> deque[Change]:
         found = self._buffers.get(node)
         if found is None:
-            raise NodeNotFound.of(f"no node {node!r} has a changelog", name=node)
+            raise NodeNotFound.create(f"no node {node!r} has a changelog", name=node)
         return found

@@ -127,7 +127,7 @@ class Dag:
         found = self._ids.get(node)
         if found is None:
             known = ", ".join(sorted(n.name for n in self.nodes))
-            raise NodeNotFound.of(f"no node {node!r} among: {known}", name=node)
+            raise NodeNotFound.create(f"no node {node!r} among: {known}", name=node)
         return found
 
     def node(self, node: NodeRef) -> Node:

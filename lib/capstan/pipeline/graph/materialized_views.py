@@ -49,7 +49,7 @@ def from_views(tables: Mapping[str, pa.Schema], views: Mapping[str, View]) -> Da
         if name not in tables:
             reader = next(view for view, read in views.items() if name in read.reads)
             message = f"the view {reader} reads {name}, which is no view and has no schema"
-            raise BaseTableSchemaNotFound.of(message, name=name)
+            raise BaseTableSchemaNotFound.create(message, name=name)
         builder.source(name, tables[name])
     for name, view in views.items():
         builder.materialized_view(name, view.operator)

@@ -97,7 +97,7 @@ def require_unchanged(kept: Signatures, now: Signatures, *, whole: bool = False)
             reason = reason if whole else ""
         if reason:
             text = f"{name} is not as it was when the state was kept: {reason}"
-            raise StateChanged.of(text, node=name, reason=reason)
+            raise StateChanged.create(text, node=name, reason=reason)
 
 
 def _why_changed(was: Signature, now: Signature) -> str:

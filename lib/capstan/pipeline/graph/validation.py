@@ -55,18 +55,18 @@ def check_edges(nodes: Mapping[str, Declared], pairs: Pairs) -> None:
         for name in (source, target):
             if name not in nodes:
                 message = f"an edge {source} -> {target} names {name!r}, which nobody declared"
-                raise NodeNotFound.of(message, name=name)
+                raise NodeNotFound.create(message, name=name)
         into, out = nodes[target].kind is NodeKind.SOURCE, nodes[source].kind is NodeKind.SINK
         if into or out:
             what = f"into the source {target}" if into else f"out of the sink {source}"
-            raise WrongWay.of(f"an edge {what}", source=source, target=target)
+            raise WrongWay.create(f"an edge {what}", source=source, target=target)
     for (source, target), times in Counter(pairs).items():
         if times > 1:
             message = f"{source} and {target} are connected {times} times"
-            raise DuplicateEdge.of(message, source=source, target=target)
+            raise DuplicateEdge.create(message, source=source, target=target)
     for name, count in Counter(source for source, _ in pairs).items():
         if count > MAX_FAN_OUT:
-            raise FanOutLimitExceeded.of(
+            raise FanOutLimitExceeded.create(
                 f"{count} nodes read {name}, at most {MAX_FAN_OUT} may",
                 name=name,
                 count=count,
@@ -98,7 +98,7 @@ def ordered(nodes: Sequence[str], pairs: Pairs) -> tuple[int, ...]:
     if len(order) < len(nodes):
         stuck = [name for name in nodes if waits[name]]
         message = f"data would go round in a circle at or before: {', '.join(stuck)}"
-        raise CycleDetected.of(message, name=stuck[0])
+        raise CycleDetected.create(message, name=stuck[0])
     return tuple(order)
 
 
@@ -117,7 +117,7 @@ def check_connected(nodes: Mapping[str, Declared], pairs: Pairs) -> None:
         else:
             problem = "no edge touches" if name not in read | fed else ""
         if problem:
-            raise DisconnectedNode.of(f"{problem} {name}", name=name)
+            raise DisconnectedNode.create(f"{problem} {name}", name=name)
 
 
 def resolved(number: int, declared: Declared, inputs: Sequence[Node]) -> Node:
@@ -159,21 +159,21 @@ def _key(declared: Declared) -> Key | None:
     name = declared.name
     if declared.kind is NodeKind.STATELESS and (own or declared.key) is not None:
         message = f"{name} is declared without state, and its operator keeps some by {own}"
-        raise KeyNotDeclared.of(message, name=name)
+        raise KeyNotDeclared.create(message, name=name)
     if own is not None and declared.key is not None and own != declared.key:
         message = f"{name} is declared with the key {declared.key}, its operator's is {own}"
-        raise KeyNotDeclared.of(message, name=name)
+        raise KeyNotDeclared.create(message, name=name)
     key = declared.key if own is None else own
     if key is None and declared.kind is NodeKind.OPERATOR:
         message = f"the stateful operator {name} declares no key"
-        raise KeyNotDeclared.of(message, name=name)
+        raise KeyNotDeclared.create(message, name=name)
     return key
 
 
 def _check_key(name: str, key: Key, inputs: Sequence[Node]) -> None:
     if len(key.columns) not in (1, len(inputs)):
         message = f"{name} has {len(inputs)} inputs, its key columns are for {len(key.columns)}"
-        raise SchemaMismatch.of(message, source=name, target=name, reason=message)
+        raise SchemaMismatch.create(message, source=name, target=name, reason=message)
     types: list[list[pa.DataType]] = []
     for port, node in enumerate(inputs):
         if not node.schema.names:
@@ -222,4 +222,4 @@ def _schema(declared: Declared, inputs: Sequence[Node], schemas: Sequence[pa.Sch
 
 def _mismatch(source: str, target: str, reason: str) -> SchemaMismatch:
     message = f"{source} does not fit {target}: {reason}"
-    return SchemaMismatch.of(message, source=source, target=target, reason=reason)
+    return SchemaMismatch.create(message, source=source, target=target, reason=reason)

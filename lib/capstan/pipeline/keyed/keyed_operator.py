@@ -106,7 +106,7 @@ class StateStore(Generic[State]):
         try:
             return logic.migrate(state.version, value)
         except Exception as error:
-            raise StateVersion.of(
+            raise StateVersion.create(
                 f"{self.name}: state of version {state.version}, the logic has "
                 f"{logic.version}: {error}",
                 operator=self.name,
@@ -117,7 +117,7 @@ class StateStore(Generic[State]):
     def _lost(self, what: str, key: Hashable, error: Exception) -> StateLost:
         cause = f"{type(error).__name__}: {error}"
         message = f"{self.name}: the state of key {key!r} cannot be {what}: {cause}"
-        return StateLost.of(message, operator=self.name, key=repr(key), cause=cause)
+        return StateLost.create(message, operator=self.name, key=repr(key), cause=cause)
 
 
 class KeyedOperator(Generic[State]):
@@ -198,12 +198,12 @@ class KeyedOperator(Generic[State]):
         """Put a record out; see `capstan.pipeline.keyed.stateful_functions.Output`."""
         if self._within and key != self._key:
             message = f"{self.store.name}: {key!r} was put out for a record of {self._key!r}"
-            raise KeyChanged.of(
+            raise KeyChanged.create(
                 message, operator=self.store.name, key=repr(self._key), found=repr(key)
             )
         if self.epoch is not None and time is not None and time <= self.epoch:
             message = f"{self.store.name}: a record at {time} after the epoch {self.epoch}"
-            raise LateRecord.of(message, operator=self.store.name, time=time, epoch=self.epoch)
+            raise LateRecord.create(message, operator=self.store.name, time=time, epoch=self.epoch)
         self._put(Data(key, value, time))
 
     def _acquire(self, message: Acquire) -> None:
@@ -212,7 +212,7 @@ class KeyedOperator(Generic[State]):
             return
         if message.key in self.store.states:
             text = f"{self.store.name}: {message.key!r} has a state here, and another one came"
-            raise Misplaced.of(text, operator=self.store.name, twice=[repr(message.key)])
+            raise Misplaced.create(text, operator=self.store.name, twice=[repr(message.key)])
         self.store.put(message.key, state)
 
     def _data(self, message: Data[object]) -> None:

@@ -75,7 +75,7 @@ class AlignedInput:
         if different:
             waiting = [type(head).__name__ for head in (heads[0], different[0])]
             text = f"channels wait for {waiting[0]} and for {waiting[1]}"
-            raise MixedAlignment.of(text, waiting=waiting)
+            raise MixedAlignment.create(text, waiting=waiting)
         if len(heads) < len(self._channels):
             return None
         for channel in self._channels:

@@ -91,7 +91,7 @@ class Cluster:
             suspended = self.coordinator.suspended
             why = "all have suspended: start the job again" if suspended else f"only: {known}"
             text = f"worker {worker} takes no records, {why}"
-            raise UnknownWorker.of(text, worker=worker)
+            raise UnknownWorker.create(text, worker=worker)
         self._workers[worker].feed(message)
 
     def step(self) -> bool:
@@ -107,7 +107,7 @@ class Cluster:
         if running is not None or waiting:
             what = "records wait" if running is None else f"a {running.operation} is not over"
             text = f"{what}, and no worker can take a step; seed {self.seed}"
-            raise Stuck.of(text, waiting=waiting, seed=self.seed)
+            raise Stuck.create(text, waiting=waiting, seed=self.seed)
         return False
 
     def run(self) -> None:
@@ -189,10 +189,10 @@ class Cluster:
         others = {op for states in snapshot.states.values() for op in states} - known
         if others:
             reason = f"the job has no operators {sorted(others)}, of which it has states"
-            raise NotWhole.of(reason, reason=reason)
+            raise NotWhole.create(reason, reason=reason)
         if set(snapshot.states) != set(self._workers):
             text = f"a snapshot of workers {sorted(snapshot.states)}, not {sorted(self._workers)}"
-            raise Misplaced.of(text)
+            raise Misplaced.create(text)
         read = [
             (operator, operator.store.all_read(snapshot.states[number].get(op, {})))
             for number, worker in self._workers.items()
@@ -251,7 +251,7 @@ class Cluster:
         held = sum(n for op, n in worker.held.items() if op in self.job.placed)
         if held or worker.waiting:
             text = f"worker {number} left with {held} keys and {worker.waiting} messages"
-            raise Misplaced.of(text, worker=number, seed=self.seed)
+            raise Misplaced.create(text, worker=number, seed=self.seed)
 
 
 def _after(running: Running) -> tuple[int, ...]:

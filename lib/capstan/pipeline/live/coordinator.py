@@ -117,7 +117,7 @@ class Coordinator:
         if self.running is not None:
             found = self.running.operation
             text = f"a {operation} was asked for while a {found} runs"
-            raise ConcurrentOperation.of(text, running=found.value)
+            raise ConcurrentOperation.create(text, running=found.value)
         if self.suspended:
             text = f"a {operation} was asked for, and all workers have suspended"
-            raise ConcurrentOperation.of(text, running=Operation.SUSPEND.value)
+            raise ConcurrentOperation.create(text, running=Operation.SUSPEND.value)

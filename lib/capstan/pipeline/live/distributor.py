@@ -229,7 +229,7 @@ class Distributor:
         if self._rescaling is not None:
             running = self._rescaling.message.version
             text = f"rescale {message.version} while {running} runs"
-            raise ConcurrentOperation.of(text, running=running)
+            raise ConcurrentOperation.create(text, running=running)
         self._rescaling = Rescaling(
             self.router, message, self._operators, self._put, self._send, self._window
         )

@@ -86,7 +86,7 @@ class Job:
         for keyed in self.keyed:
             if keyed.name in names:
                 text = f"two keyed operators are named {keyed.name}"
-                raise DuplicateOperator.of(text, name=keyed.name)
+                raise DuplicateOperator.create(text, name=keyed.name)
             names.add(keyed.name)
 
     @classmethod

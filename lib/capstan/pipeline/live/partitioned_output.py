@@ -75,7 +75,7 @@ class Output:
             Suspended: A suspend marker was sent before.
         """
         if self.suspended:
-            raise Suspended.of(f"{type(message).__name__} after a suspend marker")
+            raise Suspended.create(f"{type(message).__name__} after a suspend marker")
         if isinstance(message, Data):
             if self._readers:
                 for position in self._partitioner(message, len(self._readers)):

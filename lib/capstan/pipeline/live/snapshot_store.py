@@ -61,7 +61,7 @@ class MemorySnapshots:
         """
         if snapshot in self._committed:
             reason = f"snapshot {snapshot} counts already, and cannot be written to"
-            raise NotWhole.of(reason, reason=reason)
+            raise NotWhole.create(reason, reason=reason)
         self._parts.setdefault(snapshot, {})[worker, operator] = state
 
     def commit(self, snapshot: int) -> None:

@@ -45,7 +45,7 @@ def require_heads(plan: Plan, heads: Heads, peers: int) -> None:
         text = (
             f"the state of {peers} workers at stages {sorted(wanted)} is wanted, and is of {found}"
         )
-        raise NotWhole.of(text, reason="other stages or workers")
+        raise NotWhole.create(text, reason="other stages or workers")
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,7 +312,7 @@ def _by_time(rows: pa.RecordBatch, times: pa.Array) -> Iterator[Event]:
 
 
 def _late(node: str, time: int, since: int, worker: int) -> LateOutput:
-    return LateOutput.of(
+    return LateOutput.create(
         f"{node} put out a row at {time}, and all before {since} is written: a longer lookahead "
         "would have waited for it",
         node=node,

@@ -188,5 +188,5 @@ class Resumption:
         """
         if len(self._heads) != 1:
             text = f"stage {self.stage.number} has {len(self._heads)} heads on worker {worker}"
-            raise NotWhole.of(text, reason="not one head", worker=worker)
+            raise NotWhole.create(text, reason="not one head", worker=worker)
         return put_together(self.stage, worker, self.peers, self._heads[0], self._chunks)

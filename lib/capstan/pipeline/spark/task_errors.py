@@ -28,7 +28,7 @@ def in_task() -> Iterator[None]:
     try:
         yield
     except CapstanError as error:
-        told = {"class": type(error).__name__, "told": error.told(), "fields": error.fields}
+        told = {"class": type(error).__name__, "told": error.summary(), "fields": error.fields}
         raise TaskFailed(_MARK + json.dumps(told, default=plain)) from error
 
 

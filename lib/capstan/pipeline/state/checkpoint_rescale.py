@@ -156,7 +156,7 @@ def _check_whole(dag: Dag, checkpoints: Checkpoints) -> None:
                 raise _not_whole(f"{name} is at {known.watermark} on worker {worker}")
             if known.timers != first.nodes[name].timers:
                 text = f"{name} has timers on worker {worker} that others do not have"
-                raise NotKeyed.of(text, operator=name, worker=worker)
+                raise NotKeyed.create(text, operator=name, worker=worker)
 
 
 def _node(
@@ -230,7 +230,7 @@ class _Dealer:
             rows = [_rows(each, number) for each in (before, after)]
             if rows[0] != rows[1]:
                 text = f"{self.kept.node}: {rows[0]} rows before, {rows[1]} after"
-                raise Misplaced.of(text, node=self.kept.node, lost=rows[0] - rows[1])
+                raise Misplaced.create(text, node=self.kept.node, lost=rows[0] - rows[1])
         was, now = self._keys(before, self.before), self._keys(after, self.after)
         if was is None or now is None:
             # An operator that never had a row may have no tables.
@@ -241,7 +241,7 @@ class _Dealer:
         known = pc.sum(pc.is_in(old, value_set=new)).as_py() or 0
         if not was.num_rows == now.num_rows == known:
             text = f"{self.kept.node}: {was.num_rows} keys before, {now.num_rows} after"
-            raise Misplaced.of(text, node=self.kept.node, lost=was.num_rows - now.num_rows)
+            raise Misplaced.create(text, node=self.kept.node, lost=was.num_rows - now.num_rows)
         here = now.column(_WORKER).take(pc.index_in(old, value_set=new))
         moved = pc.sum(pc.not_equal(here, was.column(_WORKER))).as_py() or 0
         held = Counter(now.column(_WORKER).to_pylist())
@@ -272,7 +272,7 @@ class _Dealer:
         wrong = pc.sum(pc.not_equal(self._owners(rows, port, workers), worker)).as_py()
         if wrong:
             text = f"{self.kept.node}: {wrong} rows on worker {worker} that another one owns"
-            raise Misplaced.of(text, node=self.kept.node, worker=worker, misplaced=wrong)
+            raise Misplaced.create(text, node=self.kept.node, worker=worker, misplaced=wrong)
 
     def _owners(self, rows: pa.Table, port: int, workers: Sequence[int]) -> pa.Array:
         return self.kept.owners(self.kept.hashes(rows, port), workers, self.placement)
@@ -292,4 +292,4 @@ def _rows(tables: Mapping[int, Sequence[pa.Table]], number: int) -> int:
 
 
 def _not_whole(reason: str) -> NotWhole:
-    return NotWhole.of(f"these checkpoints cannot be dealt: {reason}", reason=reason)
+    return NotWhole.create(f"these checkpoints cannot be dealt: {reason}", reason=reason)

@@ -84,7 +84,7 @@ def merged(stage: Stage, heads: Mapping[int, StateHeader]) -> StateHeader:
     }
     if len(versions) > 1:
         reason = "states are of several versions"
-        raise NotWhole.of(f"workers cannot be dealt: {reason}", reason=reason)
+        raise NotWhole.create(f"workers cannot be dealt: {reason}", reason=reason)
     common = together(stage.dag, {w: DagCheckpoint(head.nodes) for w, head in heads.items()})
     states = next(iter(heads.values())).nodes
     nodes = {name: replace(known, state=states[name].state) for name, known in common.items()}
@@ -165,7 +165,7 @@ def require_none_lost(stage: Stage, before: StateHeader, after: Iterable[StateHe
                 f"{place[0]}: {total.rows} rows of {before.keys.get(place[0], 0)} keys before, "
                 f"{found.rows} of {keys} after"
             )
-            raise Misplaced.of(text, node=place[0], lost=total.rows - found.rows)
+            raise Misplaced.create(text, node=place[0], lost=total.rows - found.rows)
 
 
 def _with(stage: Stage, place: tuple[str, int], known: Total | None, total: Total) -> Total:
@@ -175,5 +175,5 @@ def _with(stage: Stage, place: tuple[str, int], known: Total | None, total: Tota
         return known + total
     if known != total:
         reason = at_several_points(place[0])
-        raise NotWhole.of(f"workers cannot be dealt: {reason}", reason=reason, node=place[0])
+        raise NotWhole.create(f"workers cannot be dealt: {reason}", reason=reason, node=place[0])
     return total

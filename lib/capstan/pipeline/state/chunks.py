@@ -79,7 +79,7 @@ class Chunk:
         if _digest(self.data) != self.digest:
             reason = "the digest differs"
             text = f"a part of the state of {self.node} on worker {self.worker}: {reason}"
-            raise SnapshotCorrupt.of(text, reason=reason, node=self.node, worker=self.worker)
+            raise SnapshotCorrupt.create(text, reason=reason, node=self.node, worker=self.worker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def cut_up(
     """
     if checkpoint.outputs or any(known.queue for known in checkpoint.nodes.values()):
         reason = "not everything that was put in has come out"
-        raise NotWhole.of(f"worker {worker} cannot be cut up: {reason}", reason=reason)
+        raise NotWhole.create(f"worker {worker} cannot be cut up: {reason}", reason=reason)
     chunks: list[Chunk] = []
     keys: dict[str, int] = {}
     for name, state in checkpoint.operators.items():
@@ -191,14 +191,14 @@ def put_together(
     if set(head.nodes) != {node.name for node in stage.dag.nodes}:
         here = ", ".join(node.name for node in stage.dag.nodes)
         text = f"a state of the nodes {', '.join(head.nodes)} does not fit {here}"
-        raise NotWhole.of(text, reason="of another graph")
+        raise NotWhole.create(text, reason="of another graph")
     require_unchanged(signatures_of(head.nodes), stage.dag.signatures)
     found = _by_table(_once(stage, chunks))
     for place in sorted({*found, *head.totals}):
         total, wanted = total_of(found.get(place, ())), head.totals.get(place)
         if total != wanted:
             text = f"{place[0]}: not all of its state is there on worker {worker}"
-            raise NotWhole.of(text, reason="incomplete", node=place[0], worker=worker)
+            raise NotWhole.create(text, reason="incomplete", node=place[0], worker=worker)
     nodes = {}
     for name, known in head.nodes.items():
         mine = [found[place] for place in sorted(found) if place[0] == name]
@@ -237,7 +237,7 @@ def require_owned(kept: KeptTables, worker: int, owners: pa.Array) -> None:
     wrong = pc.sum(pc.not_equal(owners, worker)).as_py()
     if wrong:
         text = f"{kept.node}: {wrong} rows on worker {worker} that another one owns"
-        raise Misplaced.of(text, node=kept.node, worker=worker, misplaced=wrong)
+        raise Misplaced.create(text, node=kept.node, worker=worker, misplaced=wrong)
 
 
 def sum_of(hashes: pa.Array) -> int:

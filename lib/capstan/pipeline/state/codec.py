@@ -172,5 +172,5 @@ def codec_named(name: str) -> Codec:
     found = _CODECS.get(name)
     if found is None:
         known = ", ".join(sorted(_CODECS))
-        raise NoCodec.of(f"no codec {name!r} among: {known}", codec=name)
+        raise NoCodec.create(f"no codec {name!r} among: {known}", codec=name)
     return found

@@ -122,7 +122,7 @@ def _as_long(value: object) -> int | None:
     if isinstance(value, bool | int):
         if not -(2**63) <= value < 2**63:
             message = f"the key {value} does not fit 64 bits"
-            raise NoHash.of(message, type="int")
+            raise NoHash.create(message, type="int")
         return int(value)
     if isinstance(value, datetime):
         since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH
@@ -140,7 +140,7 @@ def _as_bytes(value: object) -> bytes:
     if isinstance(value, Decimal) and value.is_finite():
         return _digits(value)
     kind = type(value).__name__
-    raise NoHash.of(f"a key of type {kind} has no stable hash", type=kind)
+    raise NoHash.create(f"a key of type {kind} has no stable hash", type=kind)
 
 
 def _digits(value: Decimal) -> bytes:
@@ -168,14 +168,16 @@ def _hash_column(column: pa.Array, seeds: Words) -> Words:
     if pa.types.is_decimal(kind):
         made = [None if v is None else _digits(v) for v in column.to_pylist()]
         return _hash_bytes(pa.array(made, pa.large_binary()), seeds)
-    raise NoHash.of(f"a key of type {kind} has no stable hash", type=str(kind))
+    raise NoHash.create(f"a key of type {kind} has no stable hash", type=str(kind))
 
 
 def _longs(column: pa.Array) -> Words:
     try:
         longs = pc.fill_null(pc.cast(column, pa.int64()), 0)
     except pa.ArrowInvalid as error:
-        raise NoHash.of(f"a key does not fit 64 bits: {error}", type=str(column.type)) from error
+        raise NoHash.create(
+            f"a key does not fit 64 bits: {error}", type=str(column.type)
+        ) from error
     found: npt.NDArray[np.int64] = longs.to_numpy(zero_copy_only=False)
     return found.view(np.uint64)
 

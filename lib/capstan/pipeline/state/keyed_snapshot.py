@@ -82,7 +82,7 @@ class KeyedSnapshot:
             for operator, states in operators.items():
                 if states and operator not in self.placed:
                     text = f"operator {operator} on worker {worker} has keys without an owner"
-                    raise NotKeyed.of(text, operator=operator, worker=worker)
+                    raise NotKeyed.create(text, operator=operator, worker=worker)
         prove(None, self.states, placement, self.workers)
         dealt: dict[int, dict[int, dict[Hashable, Encoded]]] = {w: {} for w in sorted(workers)}
         for _, operator, key, state in _each(self.states):
@@ -137,11 +137,11 @@ class KeyedSnapshot:
             here = states.get(row["worker"])
             if here is None:
                 reason = f"rows of worker {row['worker']}, which took no part"
-                raise SnapshotCorrupt.of(reason, reason=reason)
+                raise SnapshotCorrupt.create(reason, reason=reason)
             states_of = here.setdefault(row["operator"], {})
             if key in states_of:
                 reason = f"two states of key {key!r} at operator {row['operator']}"
-                raise SnapshotCorrupt.of(reason, reason=reason)
+                raise SnapshotCorrupt.create(reason, reason=reason)
             states_of[key] = Encoded(row["codec"], row["version"], row["state"])
         return cls(number, states, epoch, placed)
 
@@ -174,7 +174,7 @@ def prove(
     lost = [place for place in was if place not in places]
     new = [place for place in places if before is not None and place not in was]
     if twice or wrong or lost or new:
-        raise Misplaced.of(
+        raise Misplaced.create(
             f"{len(lost)} keys are lost, {len(new)} new, {len(twice)} there twice, "
             f"{len(wrong)} not with their owner",
             lost=_some(lost),
@@ -196,7 +196,7 @@ def common_epoch(epochs: Mapping[tuple[int, int], int | None]) -> int | None:
     found = set(epochs.values())
     if len(found) > 1:
         reason = f"operators are at different epochs: {dict(sorted(epochs.items()))}"
-        raise NotWhole.of(reason, reason=reason)
+        raise NotWhole.create(reason, reason=reason)
     return next(iter(found), None)
 
 
@@ -214,11 +214,11 @@ def _key_of(data: bytes, hashed: int) -> Hashable:
         key = PLAIN.decode(data)
         found = key_hash(key)
     except (ValueError, TypeError, NoHash) as error:
-        raise SnapshotCorrupt.of(f"not a key: {data!r}", reason=str(error)) from error
+        raise SnapshotCorrupt.create(f"not a key: {data!r}", reason=str(error)) from error
     if found == hashed:
         return key
     reason = f"the key {key!r} does not have the hash {hashed}"
-    raise SnapshotCorrupt.of(reason, reason=reason)
+    raise SnapshotCorrupt.create(reason, reason=reason)
 
 
 def _some(places: Sequence[_Place]) -> list[str]:

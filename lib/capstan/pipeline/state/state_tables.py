@@ -46,7 +46,7 @@ class KeptTables:
         key, ports = (lying or {}).get(node.name, node.key), ports_of(dag, node)
         if ports is None or key is None:
             text = f"the state of {node.name} is not kept by key"
-            raise NotKeyed.of(text, operator=node.name)
+            raise NotKeyed.create(text, operator=node.name)
         return cls(node.name, key, ports)
 
     @classmethod

@@ -161,7 +161,7 @@ def read_parts(spark: SparkSession, lake: Lake, snapshot: Snapshot) -> DataFrame
     path = lake.state(snapshot.pipeline)
     found = parts_of(lake, snapshot.pipeline).get(snapshot.name, 0)
     if found != snapshot.parts:
-        raise NotWhole.of(
+        raise NotWhole.create(
             f"snapshot {snapshot.name} has {found} of {snapshot.parts} rows in {path}",
             reason="rows are missing",
             snapshot=snapshot.name,

@@ -9,10 +9,12 @@ from capstan.errors import CapstanError
 from capstan.pipeline.graph.errors import OperatorFailed, SchemaMismatch
 from capstan.pipeline.spark.task_errors import TaskFailed, in_task, on_driver
 
-FAILED = OperatorFailed.of(
+FAILED = OperatorFailed.create(
     "f failed\nat time 3: {odd}", node="f", time=3, worker=1, port=0, cause="ValueError: {odd}\n}"
 )
-MISMATCH = SchemaMismatch.of("rows at in have no columns", source="in", target="in", reason="none")
+MISMATCH = SchemaMismatch.create(
+    "rows at in have no columns", source="in", target="in", reason="none"
+)
 
 
 def sent(error: CapstanError) -> PythonException:
