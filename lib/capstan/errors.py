@@ -44,7 +44,7 @@ class CapstanError(Exception):
         # Errors cross the border between Spark's Python workers and the driver by pickle.
         return _rebuild, (type(self), self.code, self.message, self.hint, self.fields)
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The error as the object that `--json` prints."""
         return {**self.summary(), **self.fields}
 

@@ -61,7 +61,7 @@ class LogContext:
             known = replace(known, stream=str(facts["stream"]))
         return known
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The three by name."""
         return {"run": self.run, "attempt": self.attempt, "stream": self.stream}
 
@@ -87,7 +87,7 @@ class Log:
 
     def failed(self, error: CapstanError) -> None:
         """Log an error."""
-        self._say("error", error.code, error.as_json())
+        self._say("error", error.code, error.to_json())
 
     def _say(self, level: str, event: str, facts: Mapping[str, object]) -> None:
         try:
@@ -106,13 +106,13 @@ def line(
     facts: Mapping[str, object],
 ) -> str:
     """One line of the log, with its end."""
-    more = {name: value for name, value in facts.items() if name not in about.as_json()}
+    more = {name: value for name, value in facts.items() if name not in about.to_json()}
     if form is LogFormat.JSON:
         head = {"at": f"{at:%Y-%m-%dT%H:%M:%S.%fZ}", "level": level, "event": event}
         # What a fact is called never stands in the way of what every line has.
         own = {f"{name}_" if name in head else name: value for name, value in more.items()}
-        return json.dumps({**head, **about.as_json(), **own}, default=str) + "\n"
-    known = {name: value for name, value in about.as_json().items() if value is not None}
+        return json.dumps({**head, **about.to_json(), **own}, default=str) + "\n"
+    known = {name: value for name, value in about.to_json().items() if value is not None}
     told = " ".join(f"{name}={_plain(value)}" for name, value in {**known, **more}.items())
     return f"{at:%H:%M:%S} {level.upper()} {event} {told}".rstrip() + "\n"
 

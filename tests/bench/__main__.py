@@ -141,7 +141,7 @@ def run(options: Options, output: Path, folder: Path) -> None:
         for part in measured(bench):
             lines += part
             # After each part, so that one that breaks does not take those before it along.
-            found = report.as_json(bench, lines, before, time.monotonic() - started)
+            found = report.to_json(bench, lines, before, time.monotonic() - started)
             report.write(output, json.dumps(found, indent=1))
     finally:
         spark.stop()

@@ -127,7 +127,7 @@ def _apart(bench: Bench, folder: Path, hours: int) -> Line:
     detail: dict[str, object] = {
         "apps_measured": APPS,
         "wall_total": round(one.wall / wall, 4),
-        "costs": {"one app": [one.as_json()], "an app each": [cost.as_json() for cost in each]},
+        "costs": {"one app": [one.to_json()], "an app each": [cost.to_json() for cost in each]},
     }
     against = f"an app for each of {hours}, told from {APPS}"
     return Line("backfill, one app", against, one.cpu / cpu, None, detail=detail)
@@ -184,7 +184,7 @@ def _line(
     detail: dict[str, object] = {
         "intervals": hours,
         "wall_total": None if wall is None else round(wall, 4),
-        "costs": {each: [cost.as_json() for cost in costs[each]] for each in (side, _WHOLE)},
+        "costs": {each: [cost.to_json() for cost in costs[each]] for each in (side, _WHOLE)},
     }
     rounds = tuple(a.cpu / b.cpu for a, b in zip(costs[side], costs[_WHOLE], strict=False))
     value = ratio(middles[side], middles[_WHOLE])

@@ -91,8 +91,8 @@ def _small(bench: Bench) -> tuple[Line, Cost]:
             ratios.append(ours.cpu / theirs.cpu)
             # Not the first: a stream's first micro-batch has more to plan.
             commits += phases.events[1:]
-            costs[CAPTURE].append(ours.times(1 / SMALL_BATCHES).as_json())
-            costs[SINK].append(theirs.times(1 / SMALL_BATCHES).as_json())
+            costs[CAPTURE].append(ours.times(1 / SMALL_BATCHES).to_json())
+            costs[SINK].append(theirs.times(1 / SMALL_BATCHES).to_json())
     middle = Cost(
         median(cost.jvm for cost in commits),
         median(cost.python for cost in commits),
@@ -104,7 +104,7 @@ def _small(bench: Bench) -> tuple[Line, Cost]:
         value=median(ratios),
         goal=None,
         rounds=tuple(ratios),
-        detail={"rows": [rows], "per_batch": costs, "index_commit": middle.as_json()},
+        detail={"rows": [rows], "per_batch": costs, "index_commit": middle.to_json()},
     )
     return line, middle
 

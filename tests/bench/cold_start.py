@@ -120,7 +120,7 @@ def lines(found: Mapping[str, Sequence[Fresh]]) -> list[Line]:
 
 def _of(found: Mapping[str, Sequence[Fresh]], name: str) -> list[Line]:
     made = []
-    detail = {"processes": [cost.as_json() for cost in found[name]]}
+    detail = {"processes": [cost.to_json() for cost in found[name]]}
     for about, unit, goal, figure in (
         ("", "s", GOALS.get(name), _wall),
         (", CPU", "CPU s", None, _cpu),

@@ -47,7 +47,7 @@ class Cost:
         """The cost of so many of the same."""
         return Cost(self.jvm * factor, self.python * factor, self.wall * factor)
 
-    def as_json(self) -> dict[str, float]:
+    def to_json(self) -> dict[str, float]:
         """The cost as reports write it, CPU first."""
         return {
             "cpu": round(self.cpu, 3),

@@ -34,7 +34,7 @@ def fixed(bench: Bench) -> list[Line]:
             costs.append(cost)
             made.append(count)
     walls = tuple(cost.wall for cost in costs)
-    detail = {"costs": [cost.as_json() for cost in costs]}
+    detail = {"costs": [cost.to_json() for cost in costs]}
     return [
         Line("fixed cost of a run", "", median(walls), SECONDS_GOAL, "s", None, walls, detail),
         Line("commits of a run", "", float(max(made)), COMMITS_GOAL, "commits"),

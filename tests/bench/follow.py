@@ -129,7 +129,7 @@ def _lines(
     detail: dict[str, object] = {
         "new_rows": part,
         "wall_total": None if wall is None else round(wall, 4),
-        "costs": {f"x{each}": [cost.as_json() for cost in costs[each]] for each in times},
+        "costs": {f"x{each}": [cost.to_json() for cost in costs[each]] for each in times},
     }
     rounds = tuple(a.cpu / b.cpu for a, b in pairs)
     more = max(a - b for a, b in zip(files[long], files[short], strict=True))

@@ -48,7 +48,7 @@ class Fresh:
     jvms: int
     said: str
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The cost as reports write it."""
         return {"cpu": round(self.cpu, 3), "wall": round(self.wall, 3), "jvms": self.jvms}
 

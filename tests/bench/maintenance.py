@@ -43,7 +43,7 @@ def maintains(bench: Bench) -> list[Line]:
         costs += [cost] if number else []
         if number < bench.options.rounds:
             drop(Path(lake.root))
-    again = maintain(bench.spark, lake, [NAME]).as_json()["rewritten"]
+    again = maintain(bench.spark, lake, [NAME]).to_json()["rewritten"]
     after = _read(bench, lake)
     return _lines(rows, found[0], int(str(again)), costs, before, after)
 
@@ -126,4 +126,4 @@ def _lines(
 
 def _middle(costs: list[Cost]) -> dict[str, object]:
     middle = sorted(costs, key=lambda cost: cost.cpu)[len(costs) // 2]
-    return {**middle.as_json(), "rounds": [each.as_json() for each in costs]}
+    return {**middle.to_json(), "rounds": [each.to_json() for each in costs]}

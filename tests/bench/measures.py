@@ -42,7 +42,7 @@ class Line:
             return None
         return self.value >= self.goal if self.least else self.value <= self.goal
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The line as the benchmark's file has it."""
         return {
             "name": self.name,
@@ -107,8 +107,8 @@ def compared(samples: Sequence[Sample], ours: str, theirs: str, goal: float | No
     costs = {
         side: {
             str(rows): {
-                **_middle(samples, side, rows).as_json(),
-                "rounds": [each.as_json() for each in _costs(samples, side, rows)],
+                **_middle(samples, side, rows).to_json(),
+                "rounds": [each.to_json() for each in _costs(samples, side, rows)],
             }
             for rows in sizes
         }
@@ -194,7 +194,7 @@ def rate(
         rounds=tuple(count / cost.cpu for cost in costs if cost.cpu > 0),
         detail={
             "count": count,
-            "cost": [cost.as_json() for cost in costs],
-            "bare": [cost.as_json() for cost in bare],
+            "cost": [cost.to_json() for cost in costs],
+            "bare": [cost.to_json() for cost in bare],
         },
     )

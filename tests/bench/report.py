@@ -62,7 +62,7 @@ def sources(bench: Bench) -> list[dict[str, object]]:
     return found
 
 
-def as_json(
+def to_json(
     bench: Bench, lines: Sequence[Line], before: dict[str, object], seconds: float
 ) -> dict[str, object]:
     """Everything, as the benchmark's file has it; seconds of CPU come before those of the clock."""
@@ -76,7 +76,7 @@ def as_json(
         "rows": list(options.sizes),
         "rounds": options.rounds,
         "sources": sources(bench),
-        "lines": [line.as_json() for line in lines],
+        "lines": [line.to_json() for line in lines],
         "seconds": round(seconds, 1),
     }
 

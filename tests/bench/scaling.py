@@ -117,7 +117,7 @@ def _driver(bench: Bench, cores: int) -> Found:
 
 
 def _as_json(found: Found) -> dict[str, object]:
-    costs = {name: cost.as_json() for name, cost in found.costs.items()}
+    costs = {name: cost.to_json() for name, cost in found.costs.items()}
     return {"cores": found.cores, "costs": costs, "peaks": asdict(found.peaks)}
 
 

@@ -248,14 +248,14 @@ def test_a_copy_fails(made: Made, held: DataFrame, way: str) -> None:
 
 def test_findings_say_where_and_what(made: Made, held: DataFrame) -> None:
     audit = copy_of(made, altered(held))
-    (found,) = audit.as_json(EVENT)["findings"]
+    (found,) = audit.to_json(EVENT)["findings"]
     assert found["worker"] == 0
     assert found["time"] == "1970-01-01T03:00:00.000000Z"
     assert found["kind"] == "changed"
     assert found["expected"]["at"] == "1970-01-01T00:00:00.000004Z"
     assert found["expected"]["tick`s"] is None
     assert found["actual"]["tick`s"] == 77
-    assert json.loads(json.dumps(audit.as_json(EVENT))) == audit.as_json(EVENT)
+    assert json.loads(json.dumps(audit.to_json(EVENT))) == audit.to_json(EVENT)
     with pytest.raises(CheckFailedError) as caught:
         audit.require_passed("table march")
     assert caught.value.code == "CAP-AUDIT"
@@ -269,7 +269,7 @@ def test_a_copy_of_an_altered_time_beyond_all_calendars_is_still_told(
     far = f"IF(id = 3, named_struct('event', timestamp_micros({2**62})), _time)"
     audit = copy_of(made, held.withColumn("_time", F.expr(far)))
     assert totals(audit) == {"missing": 1, "extra": 1}
-    assert json.dumps(audit.as_json(EVENT))
+    assert json.dumps(audit.to_json(EVENT))
 
 
 def test_rows_without_worker_or_time_are_extra(made: Made, held: DataFrame) -> None:
@@ -530,7 +530,7 @@ def test_a_transform_that_keeps_neither_worker_nor_time(made: Made) -> None:
         made, altered(stored, "_label = 'EWR'", "count"), count, ("_label",), shape
     )
     assert totals(wrong) == {"changed": 1}
-    finding = wrong.as_json(EVENT)["findings"][0]
+    finding = wrong.to_json(EVENT)["findings"][0]
     assert (finding["worker"], finding["time"]) == (None, None)
     assert finding["expected"]["_label"] == finding["actual"]["_label"] == "EWR"
     with pytest.raises(CheckFailedError, match="first at the whole output"):
@@ -606,7 +606,7 @@ def test_times_with_two_coordinates(spark: SparkSession, lake: Lake) -> None:
     assert copy_of(made, held, shape).cells == 6
     later = F.expr("named_struct('epoch', _time.epoch, 'event', date_add(_time.event, 1))")
     audit = copy_of(made, held.withColumn("_time", later), shape)
-    assert audit.as_json(KNOWN)["findings"][0]["time"] == [0, "1970-01-01"]
+    assert audit.to_json(KNOWN)["findings"][0]["time"] == [0, "1970-01-01"]
     # Under a partial order the times complete below a frontier are not a box.
     below = Region(Box.everything(KNOWN), Antichain.of([Time.of(0, 2), Time.of(1, 1)]))
     part = restrict(held, shape, KNOWN, made.workers, below)

@@ -101,7 +101,7 @@ def test_chunks_are_one_run_over_all_and_twice_changes_nothing(days: Days) -> No
         found = days.fill("chunks", chunk=2)
 
     assert found.error is None
-    value = found.as_json()
+    value = found.to_json()
     assert (value["done"], value["stood"], value["failed"], value["left"]) == (3, 0, 0, 0)
     assert [(point["number"], point["of"]) for point in points] == [(1, 3), (2, 3), (3, 3)]
     json.dumps(value)
@@ -111,7 +111,7 @@ def test_chunks_are_one_run_over_all_and_twice_changes_nothing(days: Days) -> No
 
     before = days.version("chunks"), days.ledgers()
     assert days.fill("chunks", chunk=2).proposed == ()
-    again = days.fill("chunks", what=BackfillMode.ALL, chunk=2).as_json()
+    again = days.fill("chunks", what=BackfillMode.ALL, chunk=2).to_json()
     assert (again["done"], again["stood"]) == (0, 3)
     assert (days.version("chunks"), days.ledgers()) == before
 
@@ -136,7 +136,7 @@ def test_what_was_killed_goes_on_with_the_chunk_that_is_missing(days: Days, poin
     found = backfill(days.spark, days.lake, declarations, asked)
 
     assert found.error is None
-    assert found.as_json()["runs"][0]["run"] == seen[0]  # type: ignore[index]
+    assert found.to_json()["runs"][0]["run"] == seen[0]  # type: ignore[index]
     since = [str(each.since)[:10] for each in found.proposed]
     assert since == ["2024-05-04", "2024-05-01"]
     assert lake_contents.publishes(days.lake, target, str(seen[0])) == 1
@@ -145,7 +145,7 @@ def test_what_was_killed_goes_on_with_the_chunk_that_is_missing(days: Days, poin
 
 
 def test_changed_code_makes_everything_stale_and_stale_mends_it(days: Days) -> None:
-    assert days.fill("stale").as_json()["done"] == 1
+    assert days.fill("stale").to_json()["done"] == 1
     assert days.states("stale") == ["covered"] * 6
     changed = Transform(
         name="sum_by_day",
@@ -162,7 +162,7 @@ def test_changed_code_makes_everything_stale_and_stale_mends_it(days: Days) -> N
     assert later.fill("stale").proposed == ()
     found = later.fill("stale", what=BackfillMode.STALE, chunk=3)
 
-    assert (found.error, found.as_json()["done"]) == (None, 2)
+    assert (found.error, found.to_json()["done"]) == (None, 2)
     assert later.states("stale") == ["covered"] * 6
     assert later.version("stale") == (version or 0) + 2
     assert all(json.loads(row)["amount"] <= 0 for row in later.rows("stale"))
@@ -184,7 +184,7 @@ def test_one_that_fails_is_told_and_ends_it_unless_asked_to_keep_going(days: Day
 
     assert found.error is not None
     assert (found.error.code, found.error.exit_code) == ("CAP-ADOPT", 2)
-    value = found.as_json()
+    value = found.to_json()
     assert (value["done"], value["failed"], value["left"]) == (1, 1, 3)
     assert [each.get("error") for each in value["runs"]][:2] == [None, "CAP-ADOPT"]  # type: ignore[attr-defined]
 
@@ -204,7 +204,7 @@ def test_one_that_fails_is_told_and_ends_it_unless_asked_to_keep_going(days: Day
 
 
 def test_what_a_person_approves_is_not_published(days: Days) -> None:
-    found = days.fill("asked").as_json()
+    found = days.fill("asked").to_json()
     [run] = found["runs"]  # type: ignore[misc]
     assert (run["published"], run["target_version"]) == (False, None)
     assert days.states("asked") == ["waiting"] * 6
@@ -243,7 +243,7 @@ def test_the_command_fills_and_prints_one_object(
 @pytest.mark.nightly
 def test_what_is_captured_later_changes_no_interval_that_stands(days: Days) -> None:
     names = ("kept", "added")
-    assert [days.fill(name, chunk=3).as_json()["done"] for name in names] == [2, 2]
+    assert [days.fill(name, chunk=3).to_json()["done"] for name in names] == [2, 2]
     before = [days.version(name) for name in names], days.ledgers()
     source = Path(days.lake.root).with_name("source")
     lay(source, "1", rows(range(6 * 24 + 3, 8 * 24), step=HOUR))

@@ -65,10 +65,10 @@ def test_nothing_is_late_and_a_range_completes_by_what_was_known(
     assert open_still.value.code == "CAP-INCOMPLETE"
     # Half an hour a row: ten rows lie before 05:00, known since the first micro-batch.
     then = Request("little", "early", until=until, known_at=1)
-    assert replay(spark, lake, declared(stream), then).as_json()["records"] == 10
+    assert replay(spark, lake, declared(stream), then).to_json()["records"] == 10
     assert ids(lake, "early") == list(range(10))
     now = replace(then, known_at=2)
-    found = replay(spark, lake, declared(stream), now).as_json()
+    found = replay(spark, lake, declared(stream), now).to_json()
     assert (found["records"], found["published"], found["audit"]["passed"]) == (12, True, True)
     assert ids(lake, "early") == [*range(10), 100, 101]
     assert replay(spark, lake, declared(stream), now).stood
@@ -88,7 +88,7 @@ def test_under_a_bound_of_lateness_ranges_of_events_complete(
     late = pl.read_delta(open_tape(lake, "little").paths.late)
     assert late["frontier"].to_list() == [[{"epoch": 2, "event": START + 17 * HOUR}]] * 2
     request = Request("little", "early", until="event=2024-05-01T17:00:00Z")
-    assert replay(spark, lake, declared(stream), request).as_json()["records"] == 34
+    assert replay(spark, lake, declared(stream), request).to_json()["records"] == 34
     assert ids(lake, "early") == list(range(34))
 
 
@@ -104,8 +104,8 @@ def test_an_advanced_record_keeps_its_epoch(spark: SparkSession, lake: Lake, sou
     assert verify(spark, lake, tape, deep=True).valid
     # A followed replay goes on by a frontier of both coordinates: no epoch that is over returns.
     followed = Request("little", "all", follow="nightly")
-    assert replay(spark, lake, declared(stream), followed).as_json()["records"] == 42
+    assert replay(spark, lake, declared(stream), followed).to_json()["records"] == 42
     lay(source, "3", rows(range(40, 60)))
     capture(spark, lake, stream)
-    assert replay(spark, lake, declared(stream), followed).as_json()["records"] == 20
+    assert replay(spark, lake, declared(stream), followed).to_json()["records"] == 20
     assert len(ids(lake, "all")) == 62

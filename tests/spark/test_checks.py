@@ -241,7 +241,7 @@ def test_an_audit_tells_differences_and_failed_checks_at_once(play: Play) -> Non
     with pytest.raises(CheckFailedError, match="CAP-AUDIT"):
         audit.require_passed("it")
 
-    shown = audit.as_json(plan.tape.time_type)
+    shown = audit.to_json(plan.tape.time_type)
     assert {each["kind"] for each in shown["findings"]} == {  # type: ignore[attr-defined]
         "changed", "missing", "extra", "check",
     }  # fmt: skip

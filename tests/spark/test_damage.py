@@ -87,7 +87,7 @@ def test_all_that_is_gone_or_short_is_named_at_once(spark, damaged, source) -> N
     assert named[str(first)][1] is None
     assert str(event) in found.message
     assert "2 more files" in found.message
-    assert json.loads(json.dumps(found.as_json()))["files"] == found.fields["files"]
+    assert json.loads(json.dumps(found.to_json()))["files"] == found.fields["files"]
 
     # What reads only the index does not see the payload's damage, and says what it stumbles over.
     assert error_of(lambda: replay(spark, damaged, source)).code == "CAP-DAMAGED"
@@ -106,7 +106,7 @@ def test_a_file_of_the_right_length_that_cannot_be_read_is_named(spark, damaged,
     require_nothing_written(damaged)
     # What Spark raised is a stack of Java; the ledger keeps what it stands for.
     [run] = read_histories(damaged).values()
-    assert run.last.detail == found.as_json()
+    assert run.last.detail == found.to_json()
 
 
 @pytest.mark.parametrize("table", ["events", "records"])

@@ -138,7 +138,7 @@ def require_verified(verification: Verification, tape: Tape, case: str) -> None:
     streams = expected(case)["streams"]
     for verdict, stream in zip(verification.workers, streams, strict=True):
         assert verdict.valid
-        found = verdict.as_json(tape.time_type)
+        found = verdict.to_json(tape.time_type)
         wanted = {**stream, "holdings": stream["final_holdings"]}
         wanted["frontier"] = stream["final_frontier"]
         for key in ("events", "records", "holdings", "frontier", "closed"):
@@ -222,7 +222,7 @@ def test_what_is_played_of_it_is_what_timely_replayed(spark: SparkSession, lake:
     put(spark, lake, case, Format.TIMELY)
     wanted = expected(case)
     request = Request(case, "played", peers=3, partial=True)
-    found = replay(spark, lake, NOTHING, request).as_json()
+    found = replay(spark, lake, NOTHING, request).to_json()
     assert (found["records"], found["published"]) == (wanted["records"], True)
     table = pl.read_delta(lake.table("played")).to_arrow()
     lines = lines_of(table, Form.of(TIMELY / case, Format.TIMELY))
@@ -308,7 +308,7 @@ def test_mutants_break_on_a_tape_where_they_break_in_the_file(
         told = mutant["expected"]
         wanted = None if told["valid"] else (told["first_violation_seq"], told["rule"])
         assert (mutant["file"], violation) == (mutant["file"], wanted)
-        found = verdict.as_json(tape.time_type)
+        found = verdict.to_json(tape.time_type)
         for key in ("valid", "events", "records", "holdings", "frontier", "closed"):
             assert (mutant["file"], found[key]) == (mutant["file"], told[key])
 
@@ -325,7 +325,7 @@ def test_a_type_that_a_program_registered_goes_on_a_tape_and_off_it(
     (folder / "worker-0.bin").write_bytes(data)
     given = Form.of(folder, Format.TIMELY, time_type="u64", record_type="(Complex, string)")
     found = find_recordings(folder, Format.TIMELY)
-    assert import_recordings(spark, lake, "waves", found, given).as_json()["records"] == 2
+    assert import_recordings(spark, lake, "waves", found, given).to_json()["records"] == 2
     tape = open_tape(lake, "waves")
     assert verify(spark, lake, tape, deep=True).valid
     stored = pl.read_delta(tape.paths.records)["data"].struct.field("f0").to_list()

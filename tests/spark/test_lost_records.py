@@ -63,12 +63,12 @@ def test_files_are_written_of_no_worker(
     assert list(out.iterdir()) == []
 
     assert (
-        export_recordings(spark, lake, tape, out, form, workers=[0, 2]).as_json()["records"] == 40
+        export_recordings(spark, lake, tape, out, form, workers=[0, 2]).to_json()["records"] == 40
     )
     put_back(spark, tape)
     again = tmp_path / "again"
     found = export_recordings(spark, lake, tape, again, form, workers=[0, 1, 2])
-    assert found.as_json()["records"] == 60
+    assert found.to_json()["records"] == 60
 
 
 def test_frames_are_written_of_no_worker(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_one_worker_of_sixteen_reads_a_sixteenth(made: Sixteen) -> None:
 def test_a_second_maintenance_changes_nothing(made: Sixteen) -> None:
     maintain(made.spark, made.lake, [NAME], sizes=SIZES)
     known = sorted(Path(made.lake.root).rglob("*"))
-    again = maintain(made.spark, made.lake, [NAME], sizes=SIZES).as_json()
+    again = maintain(made.spark, made.lake, [NAME], sizes=SIZES).to_json()
     assert (again["rewritten"], again["vacuumed"]) == (0, 0)
     assert sorted(Path(made.lake.root).rglob("*")) == known
 
@@ -173,7 +173,7 @@ def test_others_commit_while_maintenance_is_about_to(spark: SparkSession, tmp_pa
         assert made.replay("copy", **asked).certificate["published"]
 
     def the_same_again() -> None:
-        assert maintain(spark, made.lake, [NAME], sizes=SIZES).as_json()["rewritten"] > 0
+        assert maintain(spark, made.lake, [NAME], sizes=SIZES).to_json()["rewritten"] > 0
 
     for work, more in ((capture_and_follow, True), (the_same_again, False)):
         if not more:
@@ -273,7 +273,7 @@ def test_a_recording_that_breaks_a_rule_is_told_though_nobody_replays_it(
     refusal = done.refusal
     assert refusal is not None
     assert (refusal.code, refusal.exit_code, refusal.fields["worker"]) == ("CAP-VIOLATION", 1, 3)
-    assert [each["error"] for each in done.as_json()["violations"]] == ["CAP-VIOLATION"]  # type: ignore[attr-defined]
+    assert [each["error"] for each in done.to_json()["violations"]] == ["CAP-VIOLATION"]  # type: ignore[attr-defined]
     (known,) = known_violations(made.lake)
     assert (known.stream, known.worker, known.rule) == (NAME, 3, "seq")
     # What is sound is verified for good, and all else was kept up.

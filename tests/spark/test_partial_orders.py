@@ -128,12 +128,12 @@ def test_what_is_complete_under_an_antichain_is_played_followed_and_recorded_aga
         replay(spark, lake, NOTHING, asked)
     assert early.value.fields["frontier"] == told
     partial = Request("loops", "part", until="t1=40", partial=True)
-    found = replay(spark, lake, NOTHING, partial).as_json()
+    found = replay(spark, lake, NOTHING, partial).to_json()
     assert (found["complete"], found["frontier"]) == (False, told)
     assert played(lake, "part") == [record for record in first if record[1] < 40]
 
     followed = Request("loops", "all", follow="nightly")
-    assert replay(spark, lake, NOTHING, followed).as_json()["records"] == len(first)
+    assert replay(spark, lake, NOTHING, followed).to_json()["records"] == len(first)
     assert played(lake, "all") == first
     copied = RecaptureRequest("loops", "copy", peers=3)
     done = recapture(spark, lake, copied)
@@ -145,7 +145,7 @@ def test_what_is_complete_under_an_antichain_is_played_followed_and_recorded_aga
 
     lay(spark, tape, 1, begun, recorded)
     everything = records_of(recorded, frontier_of(recorded))
-    rest = replay(spark, lake, NOTHING, followed).as_json()
+    rest = replay(spark, lake, NOTHING, followed).to_json()
     assert rest["records"] == len(everything) - len(first)
     assert played(lake, "all") == everything
     assert replay(spark, lake, NOTHING, followed).stood

@@ -43,7 +43,7 @@ class Planned(Play):
         plan = make_plan(self.lake, self.declarations, self.request(into, **asked))
         found = difference(self.spark, plan)
         assert commits(self.lake.root) == before, "a plan writes nothing"
-        json.dumps(found.as_json(plan.tape.time_type))
+        json.dumps(found.to_json(plan.tape.time_type))
         return found
 
 
@@ -84,7 +84,7 @@ def test_a_copy_is_compared_row_by_row_and_the_replay_does_as_it_said(play: Plan
     assert figures(found) == (48 + 1, 3, 2)
     changed = [each for each in found.findings if each.kind == "changed"]
     assert {(each.actual or {})["amount"] for each in changed} == {1000}
-    told = found.as_json(
+    told = found.to_json(
         make_plan(play.lake, play.declarations, play.request("copied")).tape.time_type
     )
     kinds = {each["kind"] for each in told["sample"]}  # type: ignore[attr-defined]
@@ -155,7 +155,7 @@ def test_a_column_that_the_target_lacks_is_named(play: Planned) -> None:
 
 def held(play: Planned, into: str, **asked: object) -> tuple[str, dict[str, object]]:
     found = play(into, **{"since": DAY2, "until": DAY4, "approve": True, **asked})
-    value = found.as_json()
+    value = found.to_json()
     assert value["published"] is False
     return str(value["run"]), value
 
@@ -174,12 +174,12 @@ def test_what_waits_says_what_it_would_change_and_who_approved_is_certified(play
 
     done = play.publish(run, ANN)
 
-    assert done.certificate["approval"] == ANN.as_json()
+    assert done.certificate["approval"] == ANN.to_json()
     assert play.rows("approved").height == 96
     history = runs.read_history(play.lake, run)
     assert [row.step for row in history.rows][-3:] == [Step.AUDITED, Step.APPROVED, Step.DONE]
     assert play.publish(run, Decision("bob")).stood
-    assert (runs.read_history(play.lake, run).certificate or {})["approval"] == ANN.as_json()
+    assert (runs.read_history(play.lake, run).certificate or {})["approval"] == ANN.to_json()
     assert play("approved", since=DAY2, until=DAY4, approve=True).stood
 
 
@@ -195,7 +195,7 @@ def test_a_publish_that_was_cut_off_after_the_approval_is_finished(play: Planned
     assert play.rows("cut_off").height == 0
     # Who has approved it did so; nobody has to be asked again.
     done = play.publish(run)
-    assert done.certificate["approval"] == ANN.as_json()
+    assert done.certificate["approval"] == ANN.to_json()
     found = [row.step for row in runs.read_history(play.lake, run).rows]
     assert found.count(Step.APPROVED) == found.count(Step.DONE) == 1
 
@@ -240,7 +240,7 @@ def test_the_whole_plan(play: Planned) -> None:
     play("whole", since=DAY2, until=DAY3, workers=("a", "b"))
     run, _ = held(play, "whole", since=DAY3, until=DAY4)
     found = preview(play.lake, play.declarations, play.request("whole", since=DAY2, until=DAY4))
-    told = found.as_json()
+    told = found.to_json()
     assert told["standing"] == {"current": 32, "stale": 0, "missing": 64}
     assert told["held_by"] == [run]
     assert [each["records"] for each in told["covered"]] == [32]  # type: ignore[attr-defined]

@@ -122,7 +122,7 @@ def test_what_remains_is_valid_from_where_it_was_and_from_the_beginning(
     delete_folder(retired.lake.ledger("verified"))
     found = verify(spark, retired.lake, retired.tape, deep=True)
     assert found.valid
-    assert found.as_json(retired.tape)["retired"] == ["2020-01-03T12:00:00.000000Z"]
+    assert found.to_json(retired.tape)["retired"] == ["2020-01-03T12:00:00.000000Z"]
     assert sum(verdict.records for verdict in found.workers) == DAYS * ROWS
 
 

@@ -457,7 +457,7 @@ def test_the_answer_as_json(spark, lake):
     tape = two_workers(spark, lake)
     append(spark, tape, 1, [(0, row_of(2, Messages(Time.of(6_999_999), 1)))])
     verification = verify(spark, lake, tape)
-    answer = json.loads(json.dumps(verification.as_json(tape)))
+    answer = json.loads(json.dumps(verification.to_json(tape)))
     moment = "1970-01-01T00:00:07.000000Z"
     answer["workers"][0]["violation"].pop("about")
     assert answer == {
@@ -530,7 +530,7 @@ def test_an_empty_tape_is_valid(spark, lake):
     verification = verify(spark, lake, tape)
     assert verification.valid
     nothing = {"stream": "s", "cut": -1, "valid": True, "workers": [], "retired": []}
-    assert verification.as_json(tape) == nothing
+    assert verification.to_json(tape) == nothing
 
 
 def test_reads_no_columns_that_it_does_not_judge(spark, lake):

@@ -174,7 +174,7 @@ def start(
         raise ValueError("who has a program, a master or variables of its own has its own JVM")
     folder.mkdir(parents=True)
     log, written = folder / "log", folder / "script.json"
-    written.write_text(json.dumps([step.as_json() for step in script]), encoding="utf-8")
+    written.write_text(json.dumps([step.to_json() for step in script]), encoding="utf-8")
     if victim is not None:
         return Child(victim.start(folder, written, log), log, victim)
     with log.open("wb") as printed:

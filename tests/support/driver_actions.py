@@ -137,7 +137,7 @@ def _backfill(work: _Work) -> dict[str, object]:
     found = backfill(work.spark, work.lake, work.declared, asked)
     if found.error is not None:
         raise found.error
-    return found.as_json()
+    return found.to_json()
 
 
 def _publish(work: _Work) -> dict[str, object]:
@@ -232,11 +232,11 @@ def _maintain(work: _Work) -> dict[str, object]:
     if done.failed and done.refusal is not None:
         # As whoever asks for it from outside ends.
         raise done.refusal
-    return done.as_json()
+    return done.to_json()
 
 
 def _retire(work: _Work) -> dict[str, object]:
-    return retire(work.spark, work.lake, small_stream.NAME, work.named("before")).as_json()
+    return retire(work.spark, work.lake, small_stream.NAME, work.named("before")).to_json()
 
 
 _ACTIONS: dict[str, Callable[[_Work], dict[str, object]]] = {
@@ -267,7 +267,7 @@ def request_of(arguments: Arguments) -> Request:
     """The request that the arguments of `replay` stand for; of the little stream by default."""
     fields = arguments["request"]
     assert isinstance(fields, Mapping)
-    return Request.from_json({**Request(small_stream.NAME, "unnamed").as_json(), **fields})
+    return Request.from_json({**Request(small_stream.NAME, "unnamed").to_json(), **fields})
 
 
 def _outcome(outcome: ReplayResult) -> dict[str, object]:

@@ -66,7 +66,7 @@ class Step:
         """The file that says what became of it."""
         return Path(f"{self.until}.ended")
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The step as it stands in a script."""
         return asdict(self)
 
@@ -190,7 +190,7 @@ def _result(spark: SparkSession, step: Step) -> dict[str, object]:
             raise
         traceback.print_exc()
         found = to_capstan_error(error)
-        return {"exit": found.exit_code, **found.as_json()}
+        return {"exit": found.exit_code, **found.to_json()}
 
 
 def _end(step: Step, result: dict[str, object]) -> None:

@@ -224,7 +224,7 @@ def test_states_of_coverage_are_those_of_the_code() -> None:
 
 
 def test_state_keys_are_those_of_the_code() -> None:
-    coded = keys_of("replay/planning/snapshot_ledger.py", "as_json")
+    coded = keys_of("replay/planning/snapshot_ledger.py", "to_json")
     assert set(names(rows(section("State"), "key"))) == coded
 
 
@@ -241,14 +241,14 @@ def test_certificate_keys_are_those_of_the_code() -> None:
 
 def test_audit_keys_are_those_of_the_code() -> None:
     listed = names(rows(section("Audit"), "key"))
-    coded = keys_of("audit/result.py", "as_json")
+    coded = keys_of("audit/result.py", "to_json")
     inside = {"worker", "time", "expected", "actual", "where", "check", "name", "rule", "failing"}
     assert coded - set(listed) == inside
     assert coded <= words(section("Audit"))
 
 
 def test_difference_keys_are_those_of_the_code() -> None:
-    coded = keys_of("replay/output/diff.py", "as_json")
+    coded = keys_of("replay/output/diff.py", "to_json")
     assert coded <= words(section("Difference"))
     kinds = set(diff._KINDS.values())
     assert kinds <= words(section("Difference"))
@@ -263,27 +263,27 @@ def test_codes_of_findings_are_those_of_the_code() -> None:
 
 def test_decisions_hold_what_is_written() -> None:
     cells = {row[0].strip("`"): row[2] for row in rows(section("`runs`"), "step")}
-    decided = set(Decision("ann").as_json())
+    decided = set(Decision("ann").to_json())
     assert words(cells["approved"]) == decided
     assert words(cells["rejected"]) == decided | {"staging"}
 
 
 def test_verification_keys_are_those_of_the_code() -> None:
     listed = set(names(rows(section("Verification"), "key")))
-    coded = keys_of("verify/result.py", "as_json")
-    inside = keys_of("core/protocol/rules.py", "as_json")
+    coded = keys_of("verify/result.py", "to_json")
+    inside = keys_of("core/protocol/rules.py", "to_json")
     assert coded <= listed
     assert listed - coded <= inside | {"held"}
     assert inside <= words(section("Verification"))
 
 
 def test_keys_of_maintenance_and_retirement_are_those_of_the_code() -> None:
-    told = keys_of("maintenance/run.py", "as_json")
+    told = keys_of("maintenance/run.py", "to_json")
     inside = {field.name for field in fields(run.Table)} | {"stream"}
     text = section("Maintenance")
     assert set(names(rows(text, "key"))) | {"stream"} == told
     assert inside <= words(text)
-    coded = keys_of("maintenance/retire.py", "as_json") | {"retired"}
+    coded = keys_of("maintenance/retire.py", "to_json") | {"retired"}
     assert set(names(rows(section("Retirement"), "key"))) == coded
     cells = {row[0].strip("`"): row[2] for row in rows(section("`retired`"), "column")}
     assert words(cells["state"]) == {state.value for state in retirements.State}

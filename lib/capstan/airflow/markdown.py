@@ -13,7 +13,7 @@ _MARKS = re.compile(r"[\\|`<\[\]]")
 
 
 def plan_markdown(plan: Mapping[str, object]) -> str:
-    """A plan, as `Preview.as_json` gives it."""
+    """A plan, as `Preview.to_json` gives it."""
     page = _page(f"Plan: {plan.get('stream')} into {plan.get('target')}", plan_facts(plan, _value))
     found = plan.get("diff")
     return "\n".join([page, "", *_difference(found)]) if isinstance(found, Mapping) else page

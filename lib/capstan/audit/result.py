@@ -40,7 +40,7 @@ class Finding:
     where: str = TARGET
     check: str = ""
 
-    def as_json(self, time_type: TimeType) -> dict[str, object]:
+    def to_json(self, time_type: TimeType) -> dict[str, object]:
         """The finding as the object that `--json` prints."""
         return {
             "worker": self.worker,
@@ -70,7 +70,7 @@ class CheckResult:
     failing: int
     findings: tuple[Finding, ...] = ()
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The result as the object that `--json` prints; the rows are among the findings."""
         return {"name": self.name, "rule": self.rule, "failing": self.failing}
 
@@ -134,7 +134,7 @@ class Audit:
         """The checks that some row does not meet."""
         return tuple(check for check in self.checks if check.failing)
 
-    def as_json(self, time_type: TimeType) -> dict[str, object]:
+    def to_json(self, time_type: TimeType) -> dict[str, object]:
         """The audit as the object that `--json` prints."""
         return {
             "kind": self.kind,
@@ -143,8 +143,8 @@ class Audit:
             "differing": self.differing,
             "records": self.records,
             "totals": dict(self.totals),
-            "findings": [finding.as_json(time_type) for finding in self.shown],
-            "checks": [check.as_json() for check in self.checks],
+            "findings": [finding.to_json(time_type) for finding in self.shown],
+            "checks": [check.to_json() for check in self.checks],
             **({"near": asdict(self.near)} if self.near != Near() else {}),
         }
 
@@ -185,7 +185,7 @@ class Audit:
             "the findings show the rows; mend what makes them, or the check",
             check=first.name,
             failing=first.failing,
-            checks=[check.as_json() for check in self.checks],
+            checks=[check.to_json() for check in self.checks],
             sample=[finding.actual for finding in first.findings],
         )
 

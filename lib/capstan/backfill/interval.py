@@ -55,7 +55,7 @@ class Interval:
     workers: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The interval as `--json` prints it."""
         return {
             "since": self.since,

@@ -35,14 +35,14 @@ class RunResult:
     outcome: ReplayResult | None = None
     error: CapstanError | None = None
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The replay as `--json` prints it: with its certificate, once it has run."""
         value: dict[str, object] = {
             "since": self.request.since,
             "until": self.request.until,
             "workers": None if self.request.workers is None else list(self.request.workers),
             **dict.fromkeys(_OF_OUTCOME),
-            **({} if self.outcome is None else self.outcome.as_json()),
+            **({} if self.outcome is None else self.outcome.to_json()),
         }
         return value if self.error is None else {**value, **self.error.summary()}
 
@@ -68,18 +68,18 @@ class Backfilled:
         """Why the first of those that failed has failed; None when none did."""
         return next((each.error for each in self.ran if each.error is not None), None)
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The backfill as `--json` prints it; `counts` are of the intervals as they were before."""
         told = [*self.ran, *map(RunResult, self.proposed[len(self.ran) :])]
         outcomes = [each.outcome for each in self.ran if each.outcome is not None]
-        about = {key: value for key, value in self.survey.as_json().items() if key != "intervals"}
+        about = {key: value for key, value in self.survey.to_json().items() if key != "intervals"}
         return {
             **about,
             "what": str(self.asked.what),
             "order": str(self.asked.order),
             "chunk": self.asked.chunk,
             "dry_run": self.asked.dry_run,
-            "runs": [each.as_json() for each in told],
+            "runs": [each.to_json() for each in told],
             "done": sum(not outcome.stood for outcome in outcomes),
             "stood": sum(outcome.stood for outcome in outcomes),
             "failed": sum(each.error is not None for each in self.ran),

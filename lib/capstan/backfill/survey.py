@@ -50,7 +50,7 @@ class Survey:
         """Whether the target can only be replaced as a whole: then there is one interval."""
         return _whole(self.plan)
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The survey as `--json` prints it."""
         plan = self.plan
         return {
@@ -61,7 +61,7 @@ class Survey:
             "workers": list(plan.workers.values()),
             "frontier": [plan.tape.time_type.render(time) for time in plan.frontier.elements],
             "counts": self.counts,
-            "intervals": [each.as_json() for each in self.intervals],
+            "intervals": [each.to_json() for each in self.intervals],
         }
 
 

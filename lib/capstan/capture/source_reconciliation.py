@@ -95,7 +95,7 @@ class Compared:
         """Whether nothing differs of what could be compared, and nothing was left unread."""
         return self.differing == 0 and self.unread == 0
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The comparison as one JSON object."""
         found = [asdict(each) for each in self.findings]
         passed = None if self.passed is None else asdict(self.passed)

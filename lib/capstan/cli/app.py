@@ -107,14 +107,14 @@ def shared(
             help="The declarations; dags/streams.yaml of this folder or the project by default.",
         ),
     ] = None,
-    as_json: Annotated[
+    to_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, and nothing else there.")
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error arose.")] = False,
 ) -> None:  # fmt: skip
     """Take the options that all commands share."""
     shell = shell_of(context)
-    assert shell.output.as_json == as_json
+    assert shell.output.to_json == to_json
     shell.place, shell.streams, shell.debug = lake, streams, debug
 
 
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(hoisted(sys.argv[1:] if arguments is None else arguments))
     flags = tuple(takewhile(_FLAGS.__contains__, words))
-    shell = Shell(Output.of(as_json="--json" in flags), debug="--debug" in flags)
+    shell = Shell(Output.of(to_json="--json" in flags), debug="--debug" in flags)
     try:
         with logging() as log:
             return _run(words, shell, log)
@@ -141,7 +141,7 @@ def _run(words: Sequence[str], shell: Shell, log: Log | None) -> int:
     except Exception as error:
         return _failed(shell, error, log)
     if code == _INTERRUPTED:
-        shell.output.error(_interrupted().as_json())
+        shell.output.error(_interrupted().to_json())
     return int(code or 0)
 
 
@@ -174,8 +174,8 @@ def _failed(shell: Shell, error: Exception, log: Log | None = None) -> int:
     found = _wrapped(error)
     if log is not None:
         log.failed(found)
-    if log is None or shell.output.as_json or not owns_standard_error():
-        shell.output.error(found.as_json())
+    if log is None or shell.output.to_json or not owns_standard_error():
+        shell.output.error(found.to_json())
     return found.exit_code
 
 

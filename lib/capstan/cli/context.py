@@ -65,7 +65,7 @@ class Shell:
             return ProjectConfig(path, {}, {}, {}, {})
         declared = load_sound(path, lake=self.lake.root)
         declared.require_read()
-        for mistake in () if self.output.as_json else declared.mistakes:
+        for mistake in () if self.output.to_json else declared.mistakes:
             self.output.note(f"left out: {mistake.error}")
         return declared
 

@@ -23,28 +23,28 @@ class Output:
     """Where answers and errors go.
 
     Attributes:
-        as_json: Whether answers and errors are JSON objects on standard output.
+        to_json: Whether answers and errors are JSON objects on standard output.
         answers: The console of answers, on standard output.
         notes: The console of everything else, on standard error.
     """
 
-    as_json: bool
+    to_json: bool
     answers: Console
     notes: Console
 
     @classmethod
-    def of(cls, *, as_json: bool) -> Output:
+    def of(cls, *, to_json: bool) -> Output:
         """Output to the standard streams as they are now."""
         for stream in (sys.stdout, sys.stderr):
             # What a terminal's encoding cannot show is escaped, never an error.
             with suppress(AttributeError, ValueError):
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-        return cls(as_json, _console(stderr=False), _console(stderr=True))
+        return cls(to_json, _console(stderr=False), _console(stderr=True))
 
     def answer(self, value: Mapping[str, object], *shown: RenderableType) -> None:
         """Print an answer: `value` as JSON, or what is `shown` to people."""
         try:
-            if self.as_json:
+            if self.to_json:
                 self.answers.file.write(json_text(value) + "\n")
             else:
                 for each in shown:
@@ -60,7 +60,7 @@ class Output:
 
     def error(self, value: Mapping[str, object]) -> None:
         """Print an error with the keys `error`, `message` and `hint`."""
-        if self.as_json:
+        if self.to_json:
             self.answer(value)
             return
         self.note(f"{value['error']}: {_one_line(str(value['message']))}")

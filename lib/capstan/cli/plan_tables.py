@@ -12,7 +12,7 @@ from capstan.reporting.summaries import plan_facts
 
 
 def plan_tables(plan: Mapping[str, object]) -> list[RenderableType]:
-    """A plan, as `Preview.as_json` gives it."""
+    """A plan, as `Preview.to_json` gives it."""
     # What is covered has a table of its own.
     told = [fact for fact in plan_facts(plan, cell) if fact[0] != "covered already by"]
     shown: list[RenderableType] = [
@@ -27,7 +27,7 @@ def plan_tables(plan: Mapping[str, object]) -> list[RenderableType]:
 
 
 def difference_tables(difference: Mapping[str, object]) -> list[RenderableType]:
-    """What a replay would change, as `Difference.as_json` gives it."""
+    """What a replay would change, as `Difference.to_json` gives it."""
     sample = difference["sample"]
     listed = sample if isinstance(sample, list) else []
     shown: list[RenderableType] = [

@@ -210,7 +210,7 @@ def watching(output: Output, work: Work) -> Iterator[Watch]:
 
     With JSON nothing is shown, nor where standard error has the log's JSON.
     """
-    if output.as_json or owns_standard_error():
+    if output.to_json or owns_standard_error():
         yield Watch(work, output, None)
         return
     bar = _bar(output, work) if output.notes.is_terminal else None

@@ -106,7 +106,7 @@ def _verify(job: MainJob) -> Done:
     found.require_valid(tape)
     events = sum(verdict.events for verdict in found.workers)
     line = f"{len(found.workers)} recordings are sound, {events:,} events"
-    return Done(line, False, found.as_json(tape))
+    return Done(line, False, found.to_json(tape))
 
 
 def march() -> Request:
@@ -143,7 +143,7 @@ def _pipelines(job: MainJob) -> Done:
         outcomes[name] = replay(job.spark, job.lake, job.declarations, request)
     changed = [name for name, each in outcomes.items() if not each.stood]
     line = f"played, audited, published: {', '.join(changed)}" if changed else "all three stand"
-    return Done(line, bool(changed), {name: each.as_json() for name, each in outcomes.items()})
+    return Done(line, bool(changed), {name: each.to_json() for name, each in outcomes.items()})
 
 
 def _replay(request: Callable[[], Request]) -> Callable[[MainJob], Done]:
@@ -157,7 +157,7 @@ def _replay(request: Callable[[], Request]) -> Callable[[MainJob], Done]:
             if outcome.stood
             else f"{int(str(found['records'])):,} records played, audited, published"
         )
-        return Done(line, not outcome.stood, outcome.as_json())
+        return Done(line, not outcome.stood, outcome.to_json())
 
     return run
 

@@ -71,7 +71,7 @@ def decide(spark: SparkSession, place: Place, asked: PublishRequest) -> JobResul
     if asked.approved:
         declarations = place.declarations()
         outcome = publish(spark, place.lake, declarations, asked.run, asked.decision)
-        return JobResult(outcome.as_json())
+        return JobResult(outcome.to_json())
     decision = asked.decision
     assert decision is not None
     row = reject(place.lake, asked.run, decision)

@@ -111,4 +111,4 @@ def _audit(
         raise InvalidRequestError(
             "CAP-GONE", f"it cannot be read any more: {reason}", hint
         ) from error
-    return {"cut": plan.cut.commit, **found.as_json(plan.tape.time_type)}
+    return {"cut": plan.cut.commit, **found.to_json(plan.tape.time_type)}

@@ -21,7 +21,7 @@ def fill(
 ) -> JobResult:
     """Carry out one backfill; with a refusal if a run of it has failed."""
     found = backfill(spark, lake, declarations, asked)
-    return JobResult(found.as_json(), found.error)
+    return JobResult(found.to_json(), found.error)
 
 
 def fill_all(

@@ -137,7 +137,7 @@ def verify(fields: JsonObject, place: Place) -> Work:
         from capstan.verify import verify as carry_out
 
         found = carry_out(spark, place.lake, tape, workers=workers, cut=cut, deep=asked.deep)
-        return JobResult(found.as_json(tape), _refusal(lambda: found.require_valid(tape)))
+        return JobResult(found.to_json(tape), _refusal(lambda: found.require_valid(tape)))
 
     return work
 
@@ -150,7 +150,7 @@ def replay(fields: JsonObject, place: Place) -> Work:
 
     def work(spark: SparkSession) -> JobResult:
         outcome = carry_out_replay(spark, place.lake, declarations, asked)
-        return JobResult(outcome.as_json())
+        return JobResult(outcome.to_json())
 
     return work
 
@@ -182,7 +182,7 @@ def maintain(fields: JsonObject, place: Place) -> Work:
         from capstan.maintenance.run import maintain as carry_out
 
         found = carry_out(spark, place.lake, streams, keep=kept)
-        return JobResult(found.as_json(), found.refusal)
+        return JobResult(found.to_json(), found.refusal)
 
     return work
 
@@ -197,8 +197,8 @@ def plan(fields: JsonObject, place: Place) -> Work:
     def work(spark: SparkSession) -> JobResult:
         from capstan.replay.output.diff import difference
 
-        told = difference(spark, found.plan).as_json(found.plan.tape.time_type)
-        return JobResult({**found.as_json(), "diff": told})
+        told = difference(spark, found.plan).to_json(found.plan.tape.time_type)
+        return JobResult({**found.to_json(), "diff": told})
 
     return work
 
@@ -266,7 +266,7 @@ def _audit_of_table(fields: JsonObject, place: Place) -> Work:
 
 def _audited(about: JsonObject, found: Audit, time_type: TimeType, where: str) -> JobResult:
     refusal = _refusal(lambda: found.require_passed(where))
-    return JobResult({**about, **found.as_json(time_type)}, refusal)
+    return JobResult({**about, **found.to_json(time_type)}, refusal)
 
 
 def _refusal(check: Callable[[], None]) -> CapstanError | None:

@@ -138,7 +138,7 @@ def _failed(error: Exception, result: Path | None, log: Log | None) -> int:
     found = error_translation.to_capstan_error(error)
     if result is not None:
         try:
-            _write(result, found.as_json())
+            _write(result, found.to_json())
         except OSError as unwritten:
             print(f"{result} cannot be written: {unwritten}", file=sys.stderr, flush=True)
     return _ended(found, log)

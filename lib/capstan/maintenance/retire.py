@@ -67,7 +67,7 @@ class Plan:
     partly_bytes: int
     stands: bool = False
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The plan as one JSON object."""
         return {
             "stream": self.tape.name,

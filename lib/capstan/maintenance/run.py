@@ -92,7 +92,7 @@ class MaintenanceResult:
     violations: list[CapstanError] = field(default_factory=list)
     busy: list[CapstanError] = field(default_factory=list)
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The answer as one JSON object."""
         every = [table for tables in self.tables.values() for table in tables]
         return {

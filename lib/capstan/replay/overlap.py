@@ -35,7 +35,7 @@ class PublishedOverlap:
     missing: int
     by_run: Mapping[str, int]
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The figures as JSON."""
         return {"current": self.current, "stale": self.stale, "missing": self.missing}
 

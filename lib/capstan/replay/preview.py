@@ -66,7 +66,7 @@ class Preview:
     stands: str | None
     held_by: tuple[str, ...]
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The preview as the object that `--json` prints."""
         plan = self.plan
         time_type = plan.tape.time_type
@@ -105,7 +105,7 @@ class Preview:
                 for each in self.covered
             ],
             "changed": list(map(str, self.changes)),
-            "standing": self.standing.as_json(),
+            "standing": self.standing.to_json(),
             "stands": self.stands,
             "held_by": list(self.held_by),
             "checks": [check.title for check in plan.checks],

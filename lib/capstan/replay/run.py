@@ -218,7 +218,7 @@ def _publish_waiting(
 ) -> ReplayResult:
     """Publish what was staged and audited, once it is written down who has approved it."""
     if decision is not None and history.approval(job.source) is None:
-        job.at(job.source).write(Step.APPROVED, decision.as_json())
+        job.at(job.source).write(Step.APPROVED, decision.to_json())
         emit("replay.approved", run=job.run.name)
     staged = delta.load(job.spark, staging)
     draft = draft_of(history.intent(job.source) or require_intent(history))

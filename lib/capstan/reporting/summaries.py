@@ -27,7 +27,7 @@ def plan_facts(plan: Mapping[str, object], show: Show) -> list[Fact]:
     """What a plan says, in the order in which it is read.
 
     Args:
-        plan: As `Preview.as_json` gives it; parts may be missing.
+        plan: As `Preview.to_json` gives it; parts may be missing.
         show: How values inside of texts are written.
     """
     records, times = show(plan.get("records")), show(plan.get("times"))

@@ -235,10 +235,10 @@ def marked(session: SparkSession) -> Iterator[None]:
 def _mark(session: SparkSession, about: LogContext) -> None:
     jvm = SparkContext._jvm
     assert jvm is not None
-    told = {name: "" if value is None else str(value) for name, value in about.as_json().items()}
+    told = {name: "" if value is None else str(value) for name, value in about.to_json().items()}
     run = f"[{about.run} {about.attempt or ''}".rstrip() + "] " if about.run else ""
     jvm.java.lang.System.setProperty("capstan.run", run)
-    jvm.java.lang.System.setProperty("capstan.about", json.dumps(about.as_json())[1:-1])
+    jvm.java.lang.System.setProperty("capstan.about", json.dumps(about.to_json())[1:-1])
     for name, value in told.items():
         session.sparkContext.setLocalProperty(f"mdc.{name}", value)
 

@@ -31,7 +31,7 @@ class Damage:
             return f"{self.path} is gone"
         return f"{self.path} has {self.there:,} of {self.written:,} bytes"
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The damage as reports write it."""
         return {"path": self.path, "written": self.written, "there": self.there}
 
@@ -77,5 +77,5 @@ def require_whole(tape: Tape) -> None:
         f"stream {tape.name} is damaged: {damaged[0]}{others}",
         "put these files back from a copy, then verify again; --json lists all of them",
         stream=tape.name,
-        files=[each.as_json() for each in damaged],
+        files=[each.to_json() for each in damaged],
     )

@@ -48,7 +48,7 @@ class WorkerVerdict:
             else (str(self.worker))
         )
 
-    def as_json(self, time_type: TimeType) -> dict[str, object]:
+    def to_json(self, time_type: TimeType) -> dict[str, object]:
         """The verdict as reports write it."""
         violation = self.violation
         return {
@@ -57,7 +57,7 @@ class WorkerVerdict:
             "valid": self.valid,
             "events": self.events,
             "records": self.records,
-            "violation": None if violation is None else violation.as_json(time_type),
+            "violation": None if violation is None else violation.to_json(time_type),
             "holdings": holdings_json(self.holdings, time_type),
             "frontier": [time_type.render(time) for time in self.frontier],
             "closed": self.closed,
@@ -86,14 +86,14 @@ class Verification:
         """Whether every worker's recording is."""
         return all(verdict.valid for verdict in self.workers)
 
-    def as_json(self, tape: Tape) -> dict[str, object]:
+    def to_json(self, tape: Tape) -> dict[str, object]:
         """The answer as one JSON object."""
         return {
             "stream": self.stream,
             "cut": self.cut.commit,
             "valid": self.valid,
             "retired": [box.to_json(tape.time_type)["until"] for box in self.retired],
-            "workers": [verdict.as_json(tape.time_type) for verdict in self.workers],
+            "workers": [verdict.to_json(tape.time_type) for verdict in self.workers],
         }
 
     def require_valid(self, tape: Tape) -> None:
@@ -109,7 +109,7 @@ class Verification:
         first = broken[0]
         violation = first.violation
         assert violation is not None
-        facts = violation.as_json(tape.time_type)
+        facts = violation.to_json(tape.time_type)
         others = f"; so have {len(broken) - 1} more workers" if len(broken) > 1 else ""
         raise CheckFailedError(
             "CAP-VIOLATION",

@@ -101,7 +101,7 @@ def _rows(
         return (Finding(KIND, 0, worker, None, told, None),)
     if old is not None and (old.seq, old.rule) == (violation.seq, violation.rule.value):
         return ()
-    said = violation.as_json(tape.time_type)
+    said = violation.to_json(tape.time_type)
     time, held = said["time"], said["held"]
     text = time if time is None or isinstance(time, str) else as_text(time)
     some = held[:_HELD] if isinstance(held, list) else held

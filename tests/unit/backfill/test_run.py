@@ -74,7 +74,7 @@ def fill(lake: Lake, **asked: object) -> Backfilled:
 
 
 def summed(found: Backfilled) -> tuple[object, ...]:
-    value = found.as_json()
+    value = found.to_json()
     return tuple(value[name] for name in ("done", "stood", "failed", "left"))
 
 
@@ -85,7 +85,7 @@ def test_each_chunk_is_a_run_and_is_told_as_it_ends(lake: Lake, answers: list[ob
         found = fill(lake)
     assert summed(found) == (3, 1, 0, 0)
     assert seen == [("backfill.run", n, 4) for n in (1, 2, 3, 4)]
-    runs = found.as_json()["runs"]
+    runs = found.to_json()["runs"]
     assert [run["run"] for run in runs] == ["r-01", "r-02", "r-03", "r-04"]  # type: ignore[attr-defined]
     assert found.error is None
 
@@ -95,7 +95,7 @@ def test_a_failure_ends_it_and_what_was_done_is_told(lake: Lake, answers: list[o
     found = fill(lake)
     assert summed(found) == (1, 0, 1, 2)
     assert found.error is HELD
-    told = [(run["run"], run.get("error")) for run in found.as_json()["runs"]]  # type: ignore[attr-defined]
+    told = [(run["run"], run.get("error")) for run in found.to_json()["runs"]]  # type: ignore[attr-defined]
     assert told == [("r-01", None), (None, "CAP-HELD"), (None, None), (None, None)]
 
 

@@ -29,7 +29,7 @@ def test_the_middle_round_counts_and_stands_beside_the_plain_copy() -> None:
     assert (replay.against, replay.goal, replay.met) == (COPY, 20.0, True)
     assert replay.rounds == (15.0, 12.0, 40.0)
     assert (cpu.value, cpu.unit, cpu.goal, cpu.total) == (31.0, "CPU s", None, 31 / 21)
-    assert replay.as_json()["processes"] == [
+    assert replay.to_json()["processes"] == [
         {"cpu": 31.0, "wall": 15.0, "jvms": 2},
         {"cpu": 25.0, "wall": 12.0, "jvms": 2},
         {"cpu": 81.0, "wall": 40.0, "jvms": 2},

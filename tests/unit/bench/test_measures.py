@@ -72,7 +72,7 @@ def test_a_side_that_costs_nothing_more_gives_no_ratio() -> None:
 def test_a_goal_is_met_at_most(value: float | None, goal: float | None, met: bool | None) -> None:
     line = Line("a", "b", value, goal)
     assert line.met is met
-    assert line.as_json()["met"] is met
+    assert line.to_json()["met"] is met
 
 
 @pytest.mark.parametrize(("goal", "met"), [(None, None), (50.0, True), (51.0, False)])

@@ -23,7 +23,7 @@ def test_the_middle_of_one_core_by_the_middle_of_two() -> None:
     assert capture.value == 10 / 5
     assert capture.rounds == (8 / 5, 12 / 5, 10 / 8)
     assert told["staged, 2 cores"].value == 13 / 8
-    drivers = capture.as_json()["drivers"]
+    drivers = capture.to_json()["drivers"]
     assert isinstance(drivers, list)
     assert [each["cores"] for each in drivers] == [1, 1, 1, 2, 2, 2]
     assert drivers[0]["peaks"] == {"jvm": 2**30, "worker": 2**27}

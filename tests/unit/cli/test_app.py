@@ -43,10 +43,10 @@ def refused(capsys):
         out, err = capsys.readouterr()
         assert out == ""
         code = main([*words, "--json"])
-        as_json, nothing = capsys.readouterr()
+        to_json, nothing = capsys.readouterr()
         assert (code, nothing) == (exit_code, "")
-        assert as_json.count("\n") == 1
-        error = json.loads(as_json)
+        assert to_json.count("\n") == 1
+        error = json.loads(to_json)
         lines = err.splitlines()
         assert lines[0] == f"{error['error']}: {' '.join(error['message'].split())}"
         assert lines[1:] == ([f"  {' '.join(error['hint'].split())}"] if error["hint"] else [])
@@ -291,7 +291,7 @@ def test_an_error_ends_with_the_code_of_its_class(error, code, monkeypatch, lake
 
     monkeypatch.setattr("capstan.reporting.listings.run_rows", fail)
     found = refused("runs", exit_code=code)
-    assert found == error.as_json()
+    assert found == error.to_json()
 
 
 def test_what_was_not_foreseen_is_one_line_and_5(monkeypatch, lake, refused, capsys):

@@ -85,7 +85,7 @@ def test_what_waits_is_what_was_audited_last(place: Place) -> None:
 
 def test_a_decision_has_somebody_who_took_it_and_a_moment() -> None:
     assert Decision("ann").at.startswith("20")
-    assert Decision("ann", "then").as_json() == {"by": "ann", "at": "then", "reason": ""}
+    assert Decision("ann", "then").to_json() == {"by": "ann", "at": "then", "reason": ""}
     assert PublishRequest("r").decision is None
     with pytest.raises(InvalidRequestError, match="CAP-DECISION"):
         Decision("")

@@ -22,7 +22,7 @@ ALL = Region(Box((None,), (None,)))
 
 
 def found(passed: bool) -> Any:
-    return Some(as_json=lambda _: {"kind": "copy", "passed": passed, "cells": 1, "differing": 0})
+    return Some(to_json=lambda _: {"kind": "copy", "passed": passed, "cells": 1, "differing": 0})
 
 
 @pytest.fixture

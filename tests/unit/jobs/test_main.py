@@ -147,7 +147,7 @@ def test_errors_end_with_the_code_of_their_class(
     arguments = ["--request", "{}", "--result", str(result)]
     assert main(app(error), arguments, session) == exit_code
     assert last_line(capsys) == f"CAP-X: {error.message}"
-    assert json.loads(result.read_text(encoding="utf-8")) == error.as_json()
+    assert json.loads(result.read_text(encoding="utf-8")) == error.to_json()
     assert session.stopped == 1
 
 

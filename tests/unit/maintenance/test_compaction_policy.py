@@ -240,7 +240,7 @@ def test_it_ends_with_damage_before_a_violation_and_with_either_before_what_was_
     assert done.refusal is done.violations[0]
     done.tables["b"] = [Table("records", damaged=[(3, 5)])]
     assert done.refusal.code == "CAP-TAPE"
-    assert [each["error"] for each in done.as_json()["violations"]] == ["CAP-VIOLATION"]  # type: ignore[attr-defined]
+    assert [each["error"] for each in done.to_json()["violations"]] == ["CAP-VIOLATION"]  # type: ignore[attr-defined]
 
 
 def test_it_ends_with_what_could_not_be_kept_up_before_all_else() -> None:
@@ -252,7 +252,7 @@ def test_it_ends_with_what_could_not_be_kept_up_before_all_else() -> None:
     done.failed.append(SystemFailureError("CAP-FORMAT", "stream b is in format 9", "", stream="b"))
     assert isinstance(done.refusal, SystemFailureError)
     assert str(done.refusal) == "CAP-DAMAGED: stream a: gone; nor could be kept up: b"
-    assert done.as_json()["failed"] == [
+    assert done.to_json()["failed"] == [
         {"stream": "a", "error": "CAP-DAMAGED", "message": "stream a: gone", "hint": "put it back"},
         {"stream": "b", "error": "CAP-FORMAT", "message": "stream b is in format 9", "hint": ""},
     ]

@@ -221,7 +221,7 @@ def _told(setting: Settings, replay: Replay, chunk: int | None) -> dict[str, obj
         return {**about, **error.summary()}
     about |= {"cut": found.plan.cut.commit, "counts": dict(found.counts)}
     about["stretches"] = [
-        {**stretch[0].as_json(), "until": stretch[-1].until, "intervals": len(stretch)}
+        {**stretch[0].to_json(), "until": stretch[-1].until, "intervals": len(stretch)}
         for stretch in stretches(found.intervals)
         if stretch[0].state not in (State.COVERED, State.INCOMPLETE)
     ]

@@ -123,7 +123,7 @@ def maintain_dags(setting: Settings) -> Iterator[DAG]:
 
 
 def maintained_markdown(found: Mapping[str, object]) -> str:
-    """What maintenance did, as `Maintained.as_json` gives it."""
+    """What maintenance did, as `Maintained.to_json` gives it."""
     lines = [
         "## Maintenance",
         "",

@@ -84,7 +84,7 @@ def as_task() -> Iterator[None]:
     try:
         yield
     except CapstanError as error:
-        raise failure(error.exit_code, error.as_json()) from error
+        raise failure(error.exit_code, error.to_json()) from error
 
 
 def say_last(context: Mapping[str, object]) -> None:

@@ -81,12 +81,12 @@ class PlanReplayOperator(CapstanSubmitOperator):
             if earlier is not None:
                 self.log.info("an earlier try has begun at commit %s: going on", earlier.as_of)
             found = foresee(self._setting, earlier or request)
-            shown = found.as_json()
+            shown = found.to_json()
             self._tell(shown)
             if not dry:
                 self._require_complete(context, found, wait=wait)
         # What a task keeps has to be JSON, and a tuple is none.
-        asked = json.loads(json.dumps(pinned(found).as_json()))
+        asked = json.loads(json.dumps(pinned(found).to_json()))
         if fields.get("diff"):
             shown = self._compared(context, asked, found.played.records)
         result = {"request": asked, "records": found.played.records, "plan": shown}

@@ -60,7 +60,7 @@ def foreseen(setting: Settings, fields: Sequence[Field]) -> dict[str, object]:
         InvalidRequestError: The request cannot be meant.
     """
     asked = {field.name: _meant(field) for field in fields if field.name not in OWN_FIELDS}
-    return foresee(setting, resolve(setting, asked)).as_json()
+    return foresee(setting, resolve(setting, asked)).to_json()
 
 
 def disclosed(plan: Mapping[str, object], seen: Collection[str]) -> dict[str, object]:

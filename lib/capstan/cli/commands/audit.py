@@ -102,7 +102,7 @@ def _audit_run(shell: Shell, run: str, version: int | None) -> int:
 
 
 def _audited(shell: Shell, about: dict[str, object], found: Audit, time_type: TimeType) -> int:
-    value = found.as_json(time_type)
+    value = found.to_json(time_type)
     lines: list[RenderableType] = [f"{about['target']}: audit {audit_text(value, cell)}"]
     if found.checks:
         lines.append(f"checks: {checks_text(value, cell)}")

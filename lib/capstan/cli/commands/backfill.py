@@ -55,10 +55,10 @@ def gaps(
     found = surveyed(shell.lake, shell.declarations(required=True), asked)
     refusal = _refusal(found, asked)
     told = {} if refusal is None else refusal.summary()
-    shell.output.answer({**found.as_json(), **told}, _stretch_table(found), _counted(found))
+    shell.output.answer({**found.to_json(), **told}, _stretch_table(found), _counted(found))
     if refusal is None:
         return 0
-    if not shell.output.as_json:
+    if not shell.output.to_json:
         shell.output.error(told)
     return refusal.exit_code
 
@@ -116,10 +116,10 @@ def backfill(
             found = carry_out(spark, shell.lake, declarations, found)
     error = found.error
     told = {} if error is None else error.summary()
-    shell.output.answer({**found.as_json(), **told}, *_run_tables(found))
+    shell.output.answer({**found.to_json(), **told}, *_run_tables(found))
     if error is None:
         return 0
-    if not shell.output.as_json:
+    if not shell.output.to_json:
         shell.output.error(told)
     return error.exit_code
 
@@ -208,7 +208,7 @@ def _counted(found: Survey) -> str:
 
 
 def _run_tables(found: Backfilled) -> list[Table | str]:
-    value = found.as_json()
+    value = found.to_json()
     runs = value["runs"]
     assert isinstance(runs, list)
     if not runs:

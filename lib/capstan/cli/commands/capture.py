@@ -157,10 +157,10 @@ def verify(
             # As many as on tape or more, and most often about as many.
             with interpreting(session(), sum(each.records for each in found.workers)):
                 compared = compare(session(), tape, declared, deep=deep, retired=found.retired)
-    value = found.as_json(tape)
+    value = found.to_json(tape)
     lines = [verdict_line(found)]
     if compared is not None:
-        value["source"] = compared.as_json()
+        value["source"] = compared.to_json()
         lines += compared_lines(compared)
     shell.output.answer(value, verdict_table(value), *lines)
     return 0 if found.valid and (compared is None or compared.agrees) else 1

@@ -123,13 +123,13 @@ def _judged(path: Path, given: _Given) -> dict[str, object]:
         verdict = judge(reader.items(), start)
         torn = reader.torn
     time_type = TimeType(tuple(Coordinate.of(f"t{i}", Kind.BIGINT) for i in range(len(start))))
-    found = verdict.as_json(time_type)
+    found = verdict.to_json(time_type)
     if isinstance(minimum, list) and len(minimum) == 1:
         # A list of one coordinate was written so, and is written so again.
         found = {key: _listed(key, value) for key, value in found.items()}
     named = worker_of(path)
     worker = named if named is not None or path.suffix == _BIN else _worker(path)
-    tail = None if torn is None else torn.as_json()
+    tail = None if torn is None else torn.to_json()
     return {"file": str(path), "worker": worker, **found, "torn": tail}
 
 

@@ -28,7 +28,7 @@ def explain(
     pipeline = known(shell.declarations().pipelines).get(name)
     plan = pipeline.plan()
     picture = dag.mermaid(plan)
-    if mermaid and not shell.output.as_json:
+    if mermaid and not shell.output.to_json:
         shell.output.answer({}, picture.rstrip())
         return 0
     shell.output.answer(

@@ -84,7 +84,7 @@ def import_(
         from capstan.interop.transfer.import_files import import_recordings
 
         found = import_recordings(spark, shell.lake, stream, recordings, read, unchecked=unchecked)
-    shell.output.answer(found.as_json(), *_imported(found))
+    shell.output.answer(found.to_json(), *_imported(found))
     return 0
 
 
@@ -133,7 +133,7 @@ def export(
         from capstan.interop.transfer.export_files import export_recordings
 
         found = export_recordings(spark, shell.lake, tape, folder, written, workers=chosen, cut=cut)
-    shell.output.answer(found.as_json(), *_exported(found))
+    shell.output.answer(found.to_json(), *_exported(found))
     return 0
 
 

@@ -44,14 +44,14 @@ def maintain(
         from capstan.maintenance.run import maintain as carry_out
 
         found = carry_out(spark, shell.lake, streams)
-    value, refusal = found.as_json(), found.refusal
+    value, refusal = found.to_json(), found.refusal
     told = {} if refusal is None else refusal.summary()
     shell.output.answer({**value, **told}, _tables(value), _done(value))
     if refusal is None:
         return 0
-    if not shell.output.as_json:
+    if not shell.output.to_json:
         for each in found.failed or [refusal]:
-            shell.output.error(each.as_json())
+            shell.output.error(each.to_json())
     return refusal.exit_code
 
 
@@ -79,14 +79,14 @@ def retire(
     planned = plan_retire(shell.lake, stream, before)
     if plan or planned.stands:
         shell.output.answer(
-            {**planned.as_json(), "retired": planned.stands}, _told(planned, planned=plan)
+            {**planned.to_json(), "retired": planned.stands}, _told(planned, planned=plan)
         )
         return 0
     with shell.spark(Work(f"retire {stream}")) as spark:
         from capstan.maintenance.retire import retire as carry_out
 
         done = carry_out(spark, shell.lake, stream, before)
-    shell.output.answer({**done.as_json(), "retired": True}, _told(done, planned=False))
+    shell.output.answer({**done.to_json(), "retired": True}, _told(done, planned=False))
     return 0
 
 

@@ -104,13 +104,13 @@ def plan(
     shell = shell_of(context)
     declarations = shell.declarations()
     found = preview(shell.lake, declarations, _request(context, declarations))
-    value = found.as_json()
+    value = found.to_json()
     shown = plan_tables(value)
     if diff:
         with shell.spark(Work(f"plan {stream}")) as spark:
             from capstan.replay.output.diff import difference
 
-            told = difference(spark, found.plan).as_json(found.plan.tape.time_type)
+            told = difference(spark, found.plan).to_json(found.plan.tape.time_type)
         value["diff"] = told
         shown += difference_tables(told)
     shell.output.answer(value, *shown)
@@ -172,7 +172,7 @@ def replay(
         outcomes = [carry_out(spark, shell.lake, declarations, request) for request in requests]
     if all_sinks:
         told = [_told(outcome) for outcome in outcomes]
-        runs = [outcome.as_json() for outcome in outcomes]
+        runs = [outcome.to_json() for outcome in outcomes]
         shell.output.answer({"runs": runs}, *itertools.chain.from_iterable(told))
     else:
         _answer(shell, outcomes[0])
@@ -240,12 +240,12 @@ def _request(
 
 
 def _answer(shell: Shell, outcome: ReplayResult) -> None:
-    shell.output.answer(outcome.as_json(), *_told(outcome))
+    shell.output.answer(outcome.to_json(), *_told(outcome))
 
 
 def _told(outcome: ReplayResult) -> tuple[RenderableType, ...]:
     """An outcome as people see it."""
-    value = outcome.as_json()
+    value = outcome.to_json()
     run = value["run"]
     if outcome.stood:
         line = f"nothing to do: run {run} stands"

@@ -78,5 +78,5 @@ def demo(context: typer.Context) -> int:
 
 
 def _say(shell: Shell, line: str) -> None:
-    if not shell.output.as_json:
+    if not shell.output.to_json:
         shell.output.note(line)

@@ -73,7 +73,7 @@ def listen(
     with shell.spark(Work(f"listen for {stream}")) as spark:
         found = record(spark, shell.lake, request)
     tape = open_tape(shell.lake, stream)
-    shell.output.answer(found.as_json(tape), *_listened(found, tape))
+    shell.output.answer(found.to_json(tape), *_listened(found, tape))
     found.require_sound()
     return 0
 
@@ -114,7 +114,7 @@ def serve(
         found = send(
             spark, shell.lake, tape, written, address, workers=chosen, peers=peers, cut=cut
         )
-    shell.output.answer(found.as_json(), *_served(found))
+    shell.output.answer(found.to_json(), *_served(found))
     return 0
 
 

@@ -95,7 +95,7 @@ def _rescale(shell: Shell, name: str, found: list[Taken], peers: int, *, named: 
             for each in newest.values()
         ]
     shell.output.answer(
-        {"pipeline": name, "rescaled": [each.as_json() for each in made]},
+        {"pipeline": name, "rescaled": [each.to_json() for each in made]},
         *[_told(each) for each in made],
     )
     return 0

@@ -36,13 +36,13 @@ class Verdict:
     frontier: Antichain
     closed: bool
 
-    def as_json(self, time_type: TimeType) -> dict[str, object]:
+    def to_json(self, time_type: TimeType) -> dict[str, object]:
         """The verdict as reports write it."""
         return {
             "valid": self.valid,
             "events": self.events,
             "records": self.records,
-            "violation": None if self.violation is None else self.violation.as_json(time_type),
+            "violation": None if self.violation is None else self.violation.to_json(time_type),
             "holdings": holdings_json(self.holdings, time_type),
             "frontier": [time_type.render(time) for time in self.frontier],
             "closed": self.closed,

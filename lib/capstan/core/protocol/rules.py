@@ -79,7 +79,7 @@ class Violation:
         """One sentence that says what is wrong, and what was held."""
         return f"event {self.seq}: {self._complaint(time_type)}; {self._holdings(time_type)}"
 
-    def as_json(self, time_type: TimeType) -> dict[str, object]:
+    def to_json(self, time_type: TimeType) -> dict[str, object]:
         """The violation as reports write it."""
         return {
             "seq": self.seq,

@@ -54,7 +54,7 @@ class Torn:
     missing: int | None
     about: str
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The tail as reports write it."""
         return {
             "offset": self.offset,

@@ -48,7 +48,7 @@ class Exported:
     folder: str
     files: tuple[recording_writer.Written, ...]
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The answer as one JSON object."""
         return {
             "stream": self.stream,
@@ -56,7 +56,7 @@ class Exported:
             "folder": self.folder,
             "events": sum(each.events for each in self.files),
             "records": sum(each.records for each in self.files),
-            "workers": [each.as_json() for each in self.files],
+            "workers": [each.to_json() for each in self.files],
         }
 
 

@@ -47,7 +47,7 @@ class Imported:
     surveys: tuple[Survey, ...]
     stood: bool = False
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The answer as one JSON object."""
         return {
             "stream": self.stream,

@@ -116,7 +116,7 @@ class Listened:
     faults: tuple[str, ...]
     refused: tuple[int, ...]
 
-    def as_json(self, tape: Tape) -> dict[str, object]:
+    def to_json(self, tape: Tape) -> dict[str, object]:
         """The answer as one JSON object."""
         return {
             "stream": self.stream,

@@ -29,13 +29,13 @@ class Written:
     records: int
     bytes: int
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The file as reports name it."""
         return asdict(self)
 
     def to_text(self) -> str:
         """The same as JSON text, which `from_text` reads."""
-        return json.dumps(self.as_json())
+        return json.dumps(self.to_json())
 
     @classmethod
     def from_text(cls, text: str) -> Written:
@@ -116,7 +116,7 @@ def write(batches: Iterable[pa.RecordBatch], folder: str, form: Form) -> Iterato
             yield _told(written.worker, written.to_text(), None)
     except (CheckFailedError, InvalidRequestError) as error:
         recordings[-1].give_up()
-        yield _told(recordings[-1].worker, None, json.dumps(error.as_json()))
+        yield _told(recordings[-1].worker, None, json.dumps(error.to_json()))
 
 
 def _written(

@@ -74,7 +74,7 @@ class Served:
     cut: int
     peers: tuple[tuple[str, tuple[int, ...], int], ...]
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The answer as one JSON object."""
         return {
             "stream": self.stream,

@@ -168,7 +168,7 @@ class StageBuilder:
         put = said.where(F.col(KIND) == NoteKind.ASIDE.value)
         aside = put.select(F.from_json(NOTE, _ASIDE).alias("note")).select("note.*")
         metrics = self._spark.createDataFrame(
-            [tuple(each.as_json().values()) for each in nodes], _METRICS
+            [tuple(each.to_json().values()) for each in nodes], _METRICS
         )
         late = Counter[tuple[str, str]]()
         for each in nodes:

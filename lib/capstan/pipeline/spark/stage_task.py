@@ -164,7 +164,7 @@ class _Task:
             NodeMetrics(work.stage.number, self._worker, name, executor.node_metrics(name))
             for name in work.stage.nodes
         ]
-        yield self._noted(NoteKind.METRICS, [each.as_json() for each in metrics])
+        yield self._noted(NoteKind.METRICS, [each.to_json() for each in metrics])
         marks = []
         for producer, name in work.stage.exits.items():
             mark = executor.watermark(name)

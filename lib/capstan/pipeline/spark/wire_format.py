@@ -63,14 +63,14 @@ class NodeMetrics:
     node: str
     counters: OperatorNodeMetrics
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """All of it in one object."""
         head = {"stage": self.stage, "worker": self.worker, "node": self.node}
         return head | asdict(self.counters)
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> NodeMetrics:
-        """What `as_json` gave."""
+        """What `to_json` gave."""
         rest = dict(value)
         stage, worker, node = rest.pop("stage"), rest.pop("worker"), rest.pop("node")
         assert isinstance(stage, int)

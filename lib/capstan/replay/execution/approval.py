@@ -40,7 +40,7 @@ class Decision:
         if not self.at:
             object.__setattr__(self, "at", datetime.now(UTC).isoformat(timespec="seconds"))
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The decision as the ledger and the certificate have it."""
         return asdict(self)
 
@@ -112,7 +112,7 @@ def reject(lake: Lake, run: str, decision: Decision) -> Row:
         Step.REJECTED,
         stream=row.stream,
         target=row.target,
-        detail={**decision.as_json(), "staging": row.detail["staging"]},
+        detail={**decision.to_json(), "staging": row.detail["staging"]},
     )
     for claim in claims.active(lake, row.target):
         if claim.run == run:

@@ -61,7 +61,7 @@ class ReplayResult:
     certificate: Mapping[str, object]
     stood: bool = False
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The certificate with all the keys that others rely on, null where not known."""
         return {**dict.fromkeys(certificate.KEYS), **self.certificate, "stood": self.stood}
 
@@ -91,7 +91,7 @@ def carry_out(job: Job) -> ReplayResult:
         # Said before it is over, so that the claim does not outlive the attempt.
         told = failed_transform(job.plan, error)
         job.write(
-            Step.FAILED, error_translation.to_capstan_error(told or error, runs.AGAIN).as_json()
+            Step.FAILED, error_translation.to_capstan_error(told or error, runs.AGAIN).to_json()
         )
         if told is not None:
             raise told from error
@@ -162,7 +162,7 @@ def _written(job: Job, output: Output, played: ContentSummary) -> ReplayResult:
     snapshot = None
     if plan.piped is not None and output.state is not None:
         snapshot = snapshot_of_run(job.name, plan.piped, plan.peers, output.state)
-        counted = {**(counted or {}), "state": snapshot.as_json()}
+        counted = {**(counted or {}), "state": snapshot.to_json()}
     draft = certificate.draft(plan, played, counted)
     job.hold()
     job.write(Step.INTENT, job.intent(draft, output.rows.columns))
@@ -188,7 +188,7 @@ def _hold(
     plan = job.plan
     if plan.request.approve:
         found = difference(job.spark, plan, staged)
-        waiting = {**waiting, "diff": found.as_json(plan.tape.time_type)}
+        waiting = {**waiting, "diff": found.to_json(plan.tape.time_type)}
     job.write(Step.AUDITED, waiting)
     emit("replay.audited", run=job.run.name)
     told = {"attempt": job.attempt, "generation": job.run.generation}
@@ -213,7 +213,7 @@ def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str
     emit("replay.audit", run=job.run.name, passed=audit.passed, cells=audit.cells)
     note_findings(job.lake, job.plan, audit, run=job.run.name, attempt=job.attempt)
     audit.require_passed(f"run {job.run.name}, staged at {staging}")
-    return staged, audit.as_json(job.plan.tape.time_type)
+    return staged, audit.to_json(job.plan.tape.time_type)
 
 
 def publish_staged(

@@ -112,7 +112,7 @@ class Job:
         """
         version = delta.version_of(self.plan.target)
         return {
-            "request": self.plan.request.as_json(),
+            "request": self.plan.request.to_json(),
             "cut": self.plan.cut.commit,
             "region": region_text(self.plan.region),
             "reached": [list(time) for time in self.plan.reached.elements],

@@ -149,7 +149,7 @@ def audit_direct(job: Job, version: int, draft: Mapping[str, object]) -> dict[st
             coverage.write_covered(job.lake, covered, job.plan.time_type, state)
         take_back(job, version)
     audit.require_passed(f"run {job.run.name}, taken back from {job.plan.request.into}")
-    return job.record(draft, version, audit.as_json(job.plan.tape.time_type))
+    return job.record(draft, version, audit.to_json(job.plan.tape.time_type))
 
 
 def is_still_published(job: Job, history: History) -> bool:

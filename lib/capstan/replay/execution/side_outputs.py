@@ -25,7 +25,7 @@ def keep_aside(job: Job, piped: PipelineComputation, played: PipelineRun) -> Non
         }
         write_aside(job.spark, job.lake, name, job.run, job.attempt, played.aside, about)
         emit("replay.aside", run=job.run.name, rows=sum(played.put_aside.values()))
-    nodes = [each.as_json() for each in played.nodes]
+    nodes = [each.to_json() for each in played.nodes]
     write_metrics(job.lake, job.run, job.attempt, name, nodes)
     emit("replay.metrics", run=job.run.name, nodes=len(nodes))
 

@@ -65,7 +65,7 @@ class Difference:
     foreign: int
     findings: tuple[Finding, ...]
 
-    def as_json(self, time_type: TimeType) -> dict[str, object]:
+    def to_json(self, time_type: TimeType) -> dict[str, object]:
         """The difference as the object that `--json` prints."""
         return {
             "added": self.added,

@@ -60,7 +60,7 @@ def cursor(request: Request, last: History) -> Antichain:
     assert intent is not None
     was = intent.detail["request"]
     assert isinstance(was, dict)
-    now = request.as_json()
+    now = request.to_json()
     for field in ("workers", "transform", "pipeline", "sink", "since", "mode", "keys"):
         # Intents that were written before there were pipelines lack these.
         if _plain(was.get(field)) != _plain(now[field]):

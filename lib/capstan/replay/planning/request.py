@@ -109,13 +109,13 @@ class Request:
                 "leave them out, or replay without --follow",
             )
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """The request as JSON, for the ledger."""
         return {**asdict(self), "mode": str(self.mode)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> Request:
-        """The request of `as_json`."""
+        """The request of `to_json`."""
         fields = dict(value)
         workers, keys = fields.pop("workers"), fields.pop("keys")
         mode = Mode(str(fields.pop("mode")))

@@ -77,7 +77,7 @@ class Snapshot:
             found.update(mine)
         return dict(found)
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """All of it in one object."""
         return {
             "snapshot": self.name,
@@ -98,7 +98,7 @@ class Snapshot:
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> Self:
-        """The snapshot of `as_json`; other fields are left alone."""
+        """The snapshot of `to_json`; other fields are left alone."""
         given = dict(value)
         times = given["frontier"]
         assert isinstance(times, list)
@@ -201,7 +201,7 @@ def write_became(lake: Lake, pipeline: str, rows: list[Became]) -> None:
             "snapshot": row.snapshot,
             "event": str(row.event),
             "peers": row.rescaled and row.rescaled.peers,
-            "detail": row.rescaled and as_text(row.rescaled.as_json()),
+            "detail": row.rescaled and as_text(row.rescaled.to_json()),
         }
         for row in rows
     ]

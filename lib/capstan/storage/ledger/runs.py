@@ -72,7 +72,7 @@ class Row:
         # Ledgers of before keep what was raised by others as it was, with all its stack.
         raised = Exception(said)
         found = translate(raised) or SystemFailureError("CAP-BROKEN", root_message(raised), AGAIN)
-        return found.as_json()
+        return found.to_json()
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,7 @@ def test_a_fault_counts_in_its_turn(judged):
 
 def test_a_verdict_as_json(judged):
     verdict = judged([progress((0, -1), (2, 2)), messages(1)])
-    assert verdict.as_json(EPOCH) == {
+    assert verdict.to_json(EPOCH) == {
         "valid": False,
         "events": 1,
         "records": 0,

@@ -114,7 +114,7 @@ def test_every_cut_keeps_what_is_whole_and_tells_the_rest(types):
         assert (torn.offset, torn.bytes) == (ends[whole], cut - ends[whole])
         assert torn.missing in {None, ends[whole + 1] - cut}
         assert (torn.missing is None) == (cut - ends[whole] < 8)
-        assert torn.as_json()["about"].startswith(f"torn at byte {cut}, ")
+        assert torn.to_json()["about"].startswith(f"torn at byte {cut}, ")
 
 
 DAMAGE = [

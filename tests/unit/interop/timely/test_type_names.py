@@ -216,9 +216,9 @@ def test_floats_are_kept_bit_by_bit(bits, written):
     data = bytes.fromhex(bits)[::-1]
     codec = codec_of("f64")
     value, _ = codec.decode(data, 0)
-    as_json = codec.to_json(value)
-    assert as_json == written
-    assert struct.pack("<d", codec.from_json(as_json)) == data
+    to_json = codec.to_json(value)
+    assert to_json == written
+    assert struct.pack("<d", codec.from_json(to_json)) == data
     assert encoded("f64", value) == data
 
 

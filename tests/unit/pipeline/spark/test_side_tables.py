@@ -124,4 +124,4 @@ def test_a_row_is_one_line_of_json() -> None:
 
 def test_metrics_come_back_as_they_were() -> None:
     metrics = NodeMetrics(2, 5, "n", OperatorNodeMetrics(events_in=3, rows_out=7, late_rows=1))
-    assert NodeMetrics.from_json(json.loads(json.dumps(metrics.as_json()))) == metrics
+    assert NodeMetrics.from_json(json.loads(json.dumps(metrics.to_json()))) == metrics

@@ -30,7 +30,7 @@ def test_an_error_arrives_whole(error: CapstanError) -> None:
     arrived = sent(error)
     with pytest.raises(type(error)) as found, on_driver():
         raise arrived
-    assert found.value.as_json() == error.as_json()
+    assert found.value.to_json() == error.to_json()
     assert type(found.value) is type(error)
     assert found.value.__cause__ is arrived
 

@@ -163,7 +163,7 @@ def test_who_follows_goes_on_only_from_where_it_was_planned(lake: Lake) -> None:
     plan = plan_of(lake, **asked)
     books = Books(lake, NAME, lake.table("t"))
     require_cursor(plan, read_last_published(lake, identity))
-    request = plan.request.as_json()
+    request = plan.request.to_json()
     intent = {"request": request, "reached": [[3 * HOUR_US]], "certificate": {}}
     books.stepped("t-1", "intent", intent, identity=identity)
     books.stepped("t-1", "done", {"attempt": 1, "target_version": 1}, identity=identity)

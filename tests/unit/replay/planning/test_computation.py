@@ -343,7 +343,7 @@ def test_following_another_sink_under_the_same_name_is_refused(place: Place) -> 
 
     request = place.request("places", "hours", follow="nightly")
     books = Books(place.lake, NAME, place.lake.table("t"))
-    said = {"request": request.as_json(), "reached": [[6 * HOUR_US]], "region": "{}"}
+    said = {"request": request.to_json(), "reached": [[6 * HOUR_US]], "region": "{}"}
     books.stepped("r", "intent", said)
     books.stepped("r", "done", {"attempt": 1, "target_version": 1})
     last = read_last_published(place.lake, "r")
@@ -353,7 +353,7 @@ def test_following_another_sink_under_the_same_name_is_refused(place: Place) -> 
         find_cursor(place.lake, place.request("places", "pairs", follow="nightly"), last)
     # An intent of before there were pipelines lacks their fields.
     older = Request(NAME, "t", follow="copies")
-    fields = {k: v for k, v in older.as_json().items() if k not in ("pipeline", "sink")}
+    fields = {k: v for k, v in older.to_json().items() if k not in ("pipeline", "sink")}
     assert Request.from_json(fields) == older
 
 

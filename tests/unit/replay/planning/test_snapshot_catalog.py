@@ -53,9 +53,9 @@ class Followed:
         made = Snapshot(
             name, "places", peers, reached, last, 4, 9, 1, 800, held, signatures=signatures
         )
-        asked = Request(NAME, "t", pipeline="places", sink="pairs", follow="f").as_json()
+        asked = Request(NAME, "t", pipeline="places", sink="pairs", follow="f").to_json()
         intent = {"request": asked, "reached": [list(t) for t in reached.elements]}
-        said = {"name": "places", "sink": "pairs", "state": made.as_json()}
+        said = {"name": "places", "sink": "pairs", "state": made.to_json()}
         done = {"attempt": 1, "target_version": self.runs, "pipeline": said}
         self.step(run, "intent", intent)
         self.step(run, "done", done)
@@ -78,7 +78,7 @@ def followed(tmp_path: Path) -> Followed:
 
 def rescaled(taken: Snapshot, peers: int) -> dict[str, object]:
     name = f"{taken.name}@{peers}"
-    return replace(taken, name=name, peers=peers, before=taken.peers).as_json()
+    return replace(taken, name=name, peers=peers, before=taken.peers).to_json()
 
 
 def test_a_run_goes_on_from_the_newest_that_stands(followed: Followed) -> None:
@@ -117,7 +117,7 @@ def test_one_that_was_cleared_is_not_gone_on_from(followed: Followed) -> None:
 
 def test_a_snapshot_comes_back_from_json_as_it_was(followed: Followed) -> None:
     taken = followed.publish()
-    assert Snapshot.from_json(json.loads(json.dumps(taken.as_json()))) == taken
+    assert Snapshot.from_json(json.loads(json.dumps(taken.to_json()))) == taken
     dealt = rescaled(taken, 5)
     assert Snapshot.from_json(dealt).before == 3
 
