@@ -237,7 +237,7 @@ def test_the_command_fills_and_prints_one_object(
     assert (found["done"], found["left"], found["runs"][0]["records"]) == (1, 0, 48)
     assert main(["gaps", "typed", *shared]) == 0
     assert main(["backfill", "typed", "--all", "--every", "1 day", *shared]) == 0
-    assert "stood already" in capsys.readouterr().out
+    assert "already published" in capsys.readouterr().out
 
 
 @pytest.mark.nightly

@@ -135,7 +135,7 @@ def test_a_replay_stands_is_altered_mended_and_taken_back(run, spark, place, cap
     again = replay(run, "--workers", "north", "--until", UNTIL)
     assert again == {**found, "stood": True}
     assert main(["replay", "bids", "--into", "table", "--workers", "north", "--until", UNTIL]) == 0
-    assert f"nothing to do: run {found['run']} stands" in capsys.readouterr().out
+    assert f"nothing to do: run {found['run']} is still published" in capsys.readouterr().out
 
     code, checked = run("audit", found["run"])
     assert (code, checked["passed"], checked["run"]) == (0, True, found["run"])

@@ -58,7 +58,7 @@ def test_a_torn_recording_is_told_and_what_is_whole_comes_out(run, tmp_path, cap
     assert "torn at byte 681" in found["workers"][0]["torn"]
     assert main(["import", "torn", str(TORN), "--format", "timely"]) == 0
     told = capsys.readouterr().out
-    assert "torn was imported already" in told
+    assert "torn is already on tape" in told
     assert "torn at byte 681" in told
 
     code, verified = run("verify", "torn", "--deep")

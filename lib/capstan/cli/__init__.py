@@ -1,4 +1,4 @@
-"""The command line: `capstan`, a thin layer over what the other rooms do."""
+"""The `capstan` command line: a thin layer over the library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entry point: global options, the list of commands, and what becomes of errors."""
+"""Entry point of `capstan`: global options, the table of commands, error reports."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from capstan.cli.output import Output
 from capstan.errors import CapstanError, InvalidRequestError, SystemFailureError
 from capstan.structured_logging import Log, logging, owns_standard_error
 
-# What Typer makes of an interrupt.
+# The exit code that Typer gives an interrupt.
 _INTERRUPTED = 130
 _FLAGS = ("--json", "--debug")
 _VALUED = ("--lake", "--streams")
 
-_HELP = """Records what a stream put out, proves the recording is sound, and plays back any part.
+_HELP = """Records the output of streams, verifies the recordings, and replays any part of them.
 
-Ends with 0 done; 1 the answer is no; 2 the request is wrong; 3 not complete yet; \
-4 another run holds that range; 5 something broke.
+Exit codes: 0 done; 1 a check failed; 2 the request is wrong; 3 not complete yet; \
+4 another run holds the range; 5 something broke.
 """
 
 _MARCH = "--since 2013-03-01 --until 2013-04-01"
-# By name: the function, and the arguments of an example.
+# Functions by command name, each with the arguments of an example.
 _COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
     "demo": (setup.demo, ""),
     "doctor": (setup.doctor, "--deep"),
@@ -84,7 +84,7 @@ _COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
 
 app = typer.Typer(
     name="capstan", add_completion=False, pretty_exceptions_enable=False, help=_HELP,
-    epilog="These options may also stand after the command.", rich_markup_mode="rich",
+    epilog="These options can also come after the command.", rich_markup_mode="rich",
 )  # fmt: skip
 for _name, (_function, _example) in _COMMANDS.items():
     app.command(_name, epilog=f"Example: capstan {_name} {_example}".rstrip())(_function)
@@ -96,7 +96,7 @@ def shared(
     lake: Annotated[
         str,
         typer.Option(
-            envvar="CAPSTAN_LAKE", help="The lake: a folder or an object store's URI.",
+            envvar="CAPSTAN_LAKE", help="The lake: a folder or an object-store URI.",
             metavar="PLACE",
         ),
     ] = DEFAULT_LAKE,
@@ -104,34 +104,34 @@ def shared(
         str | None,
         typer.Option(
             envvar="CAPSTAN_STREAMS", metavar="FILE",
-            help="The declarations; dags/streams.yaml of this folder or the project by default.",
+            help="The declarations; by default dags/streams.yaml of this folder or the project.",
         ),
     ] = None,
-    to_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, and nothing else there.")
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object to standard output.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show where an error arose.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:  # fmt: skip
-    """Take the options that all commands share."""
+    """Store the options that all commands share."""
     shell = shell_of(context)
-    assert shell.output.to_json == to_json
+    assert shell.output.as_json == as_json
     shell.place, shell.streams, shell.debug = lake, streams, debug
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code of the process.
+    """Run one command and return the exit code of the process.
 
     Args:
-        arguments: What follows the program's name; by default that of this process.
+        arguments: The arguments after the program's name; those of this process by default.
     """
     words = list(hoisted(sys.argv[1:] if arguments is None else arguments))
     flags = tuple(takewhile(_FLAGS.__contains__, words))
-    shell = Shell(Output.of(to_json="--json" in flags), debug="--debug" in flags)
+    shell = Shell(Output.of(as_json="--json" in flags), debug="--debug" in flags)
     try:
         with logging() as log:
             return _run(words, shell, log)
     except InvalidRequestError as error:
-        # Of the log's own settings; all else has been reported inside.
+        # An error in the log's settings: all others are reported inside.
         return _failed(shell, error)
 
 
@@ -146,49 +146,49 @@ def _run(words: Sequence[str], shell: Shell, log: Log | None) -> int:
 
 
 def hoisted(words: Sequence[str]) -> Iterator[str]:
-    """The words with the options that all commands share in front, flags first of all."""
+    """Move the shared options to the front, flags first."""
     flags: list[str] = []
     valued: list[str] = []
     rest: list[str] = []
-    waiting = list(words)
-    while waiting:
-        word = waiting.pop(0)
+    pending = list(words)
+    while pending:
+        word = pending.pop(0)
         if word == "--":
-            rest += [word, *waiting]
+            rest += [word, *pending]
             break
         if word in _FLAGS:
             flags.append(word)
         elif word.startswith(tuple(f"{name}=" for name in _VALUED)):
             valued.append(word)
-        elif word in _VALUED and waiting and not waiting[0].startswith("--"):
-            valued += [word, waiting.pop(0)]
+        elif word in _VALUED and pending and not pending[0].startswith("--"):
+            valued += [word, pending.pop(0)]
         else:
             rest.append(word)
     yield from (*flags, *valued, *rest)
 
 
 def _failed(shell: Shell, error: Exception, log: Log | None = None) -> int:
-    """Report an error; the exit code."""
+    """Report an error and return its exit code."""
     if shell.debug:
         traceback.print_exception(error, file=sys.stderr)
-    found = _wrapped(error)
+    reported = _wrapped(error)
     if log is not None:
-        log.failed(found)
-    if log is None or shell.output.to_json or not owns_standard_error():
-        shell.output.error(found.to_json())
-    return found.exit_code
+        log.failed(reported)
+    if log is None or shell.output.as_json or not owns_standard_error():
+        shell.output.error(reported.to_json())
+    return reported.exit_code
 
 
 def _wrapped(error: Exception) -> CapstanError:
     if isinstance(error, typer.TyperException):
-        place = getattr(getattr(error, "ctx", None), "command_path", "capstan")
-        return InvalidRequestError("CAP-USAGE", error.format_message(), f"see `{place} --help`")
+        command = getattr(getattr(error, "ctx", None), "command_path", "capstan")
+        return InvalidRequestError("CAP-USAGE", error.format_message(), f"see `{command} --help`")
     return error_translation.to_capstan_error(
-        error, "--debug shows where; `capstan doctor` looks for what is missing"
+        error, "--debug shows the traceback; `capstan doctor` checks the installation"
     )
 
 
 def _interrupted() -> CapstanError:
     return SystemFailureError(
-        "CAP-INTERRUPTED", "interrupted", "the same command again goes on where this one stopped"
+        "CAP-INTERRUPTED", "interrupted", "run the same command again to continue"
     )

@@ -1,4 +1,4 @@
-"""Files that a command leaves where it was told to."""
+"""Output files of commands, written atomically."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from capstan.errors import InvalidRequestError
 
 
 def write_file(output: Path, text: str) -> int:
-    """Write a file, whole or not at all; its size in bytes.
+    """Write a file atomically and return its size in bytes.
 
     Raises:
-        InvalidRequestError: `CAP-OUTPUT` when it cannot be written there.
+        InvalidRequestError: `CAP-OUTPUT` when the file cannot be written.
     """
     content = text.encode("utf-8")
     unfinished = output.with_name(f".{output.name}.part")
@@ -23,7 +23,7 @@ def write_file(output: Path, text: str) -> int:
         raise InvalidRequestError(
             "CAP-OUTPUT",
             f"cannot write {output}: {error}",
-            "name a file in a folder that is there",
+            "name a file in an existing folder",
             file=str(output),
         ) from error
     return len(content)

@@ -1,4 +1,4 @@
-"""What every command needs: the lake, the declarations, the output, a Spark session."""
+"""The context of a command: lake, declarations, output, Spark session."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ DEFAULT_LAKE = "./lake"
 
 @dataclass(slots=True)
 class Shell:
-    """The options that all commands share, and what follows from them.
+    """The options that all commands share.
 
     Attributes:
-        output: Where answers and errors go.
-        place: The lake, as it was given.
+        output: The output of answers and errors.
+        place: The lake, as given on the command line.
         streams: The declaration file, if one was named.
-        debug: Whether errors come with a traceback.
+        debug: Whether errors show a traceback.
     """
 
     output: Output
@@ -43,19 +43,18 @@ class Shell:
 
     @property
     def lake(self) -> Lake:
-        """The lake, which may not be there."""
+        """The lake, which may not exist."""
         from capstan.storage.lake import Lake
 
         return Lake.at(self.place)
 
     def declarations(self, *, required: bool = False) -> ProjectConfig:
-        """What is declared; nothing when no file was named and there is none.
+        """The declarations; empty when no file was named and the default one does not exist.
 
-        What is wrong in the file is left out and told on standard error; whoever asks for it is
-        refused.
+        Faulty entries are left out with a note on standard error; a request for one fails.
 
         Args:
-            required: Whether a file has to be there.
+            required: Whether the file must exist.
 
         Raises:
             InvalidRequestError: `CAP-DECLARE` when the file cannot be read.
@@ -65,22 +64,23 @@ class Shell:
             return ProjectConfig(path, {}, {}, {}, {})
         declared = load_sound(path, lake=self.lake.root)
         declared.require_read()
-        for mistake in () if self.output.to_json else declared.mistakes:
+        for mistake in () if self.output.as_json else declared.mistakes:
             self.output.note(f"left out: {mistake.error}")
         return declared
 
     @contextmanager
     def spark(self, work: Work) -> Iterator[SparkSession]:
-        """A Spark session for some work, which is shown; stopped after it if it was started here.
+        """Give some work a Spark session, and show its progress.
 
-        What the work prints goes to standard error: standard output is for the answer.
+        A session started here is stopped afterwards. The work's own prints go to standard error:
+        standard output is for the answer.
         """
         with self.later(work) as session:
             yield session()
 
     @contextmanager
     def later(self, work: Work) -> Iterator[Later]:
-        """The same for work that may need no session: it is started when it is asked for."""
+        """The same with a session that starts at the first call: the work may not need it."""
         with (
             redirect_stdout(sys.stderr),
             watching(self.output, work) as watch,
@@ -100,7 +100,7 @@ class Shell:
 
 @contextmanager
 def started(watch: Watch) -> Iterator[SparkSession]:
-    """The Spark session of this process; stopped at the end if there was none before."""
+    """The Spark session of this process; stopped at the end if it was started here."""
     watch.now("starting Spark")
     from pyspark import SparkContext
 
@@ -118,7 +118,7 @@ def started(watch: Watch) -> Iterator[SparkSession]:
 
 
 def shell_of(context: typer.Context) -> Shell:
-    """The shell of a command."""
+    """The shell of a command's context."""
     shell = context.obj
     assert isinstance(shell, Shell)
     return shell

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, and how their text is read."""
+"""Arguments and options shared by several commands, and their parsers."""
 
 from __future__ import annotations
 
@@ -9,51 +9,51 @@ import typer
 from capstan.errors import InvalidRequestError
 
 Stream = Annotated[str, typer.Argument(help="The stream's name.", metavar="STREAM")]
-Run = Annotated[str, typer.Argument(help="The run, as `capstan runs` names it.", metavar="RUN")]
+Run = Annotated[str, typer.Argument(help="The run's name, from `capstan runs`.", metavar="RUN")]
 Workers = Annotated[
     str | None,
-    typer.Option(help="Labels or numbers of workers, by commas; all by default.", metavar="LIST"),
+    typer.Option(help="Workers by label or number, comma-separated; default: all.", metavar="LIST"),
 ]
 Since = Annotated[
     str | None,
-    typer.Option(help="First time, such as 2013-03-01, 17 or epoch=3; from the start by default."),
+    typer.Option(help="First time, such as 2013-03-01, 17 or epoch=3; default: the start."),
 ]
 Until = Annotated[
     str | None,
-    typer.Option(help="First time after the range; all complete times by default."),
+    typer.Option(help="First time after the range; default: all complete times."),
 ]
 KnownAt = Annotated[
     int | None,
-    typer.Option(help="The last epoch played, of a bitemporal stream: as known then."),
+    typer.Option(help="For bitemporal streams: replay what was known at this epoch."),
 ]
 AsOf = Annotated[
     int | None,
-    typer.Option(help="The cut: a commit of the tape; the newest by default.", metavar="CUT"),
+    typer.Option(help="The cut: a commit of the tape; default: the newest.", metavar="CUT"),
 ]
 Into = Annotated[
     str | None,
     typer.Option(
-        help="The target: a table of the lake, a declared target or a Delta path; by default that "
-        "of the pipeline's sink.",
+        help="The target: a table of the lake, a declared target or a Delta path; default: the "
+        "target of the pipeline's sink.",
         metavar="TABLE",
     ),
 ]
 
 
 def names(text: str | None, option: str) -> tuple[str, ...] | None:
-    """The names of a list by commas; None when the option was not given.
+    """The names in a comma-separated list; None when the option was not given.
 
     Raises:
-        InvalidRequestError: `CAP-LIST` when no name is in it.
+        InvalidRequestError: `CAP-LIST` when the list is empty.
     """
     if text is None:
         return None
-    found = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not found:
+    listed = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not listed:
         raise InvalidRequestError(
             "CAP-LIST",
-            f"{option} names nothing: {text[:80]!r}",
-            "give names separated by commas, or leave the option out",
+            f"{option} is an empty list: {text[:80]!r}",
+            "give comma-separated names, or omit the option",
             option=option,
         )
-    return found
+    return listed

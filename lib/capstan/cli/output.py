@@ -1,4 +1,4 @@
-"""What a command prints: one JSON object, or tables for people; errors in either form."""
+"""Output of commands: one JSON object or tables for people; errors in either form."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-# Wide enough that nothing is cut where no terminal sets a width: pipes, files, logs.
+# Wide enough to cut nothing when no terminal sets a width: pipes, files, logs.
 _WIDE = 240
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where answers and errors go.
+    """The output of answers and errors.
 
     Attributes:
-        to_json: Whether answers and errors are JSON objects on standard output.
+        as_json: Whether answers and errors are JSON objects on standard output.
         answers: The console of answers, on standard output.
         notes: The console of everything else, on standard error.
     """
 
-    to_json: bool
+    as_json: bool
     answers: Console
     notes: Console
 
     @classmethod
-    def of(cls, *, to_json: bool) -> Output:
-        """Output to the standard streams as they are now."""
+    def of(cls, *, as_json: bool) -> Output:
+        """Create an output to the current standard streams."""
         for stream in (sys.stdout, sys.stderr):
-            # What a terminal's encoding cannot show is escaped, never an error.
+            # Characters that the terminal's encoding lacks are escaped: never an error.
             with suppress(AttributeError, ValueError):
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-        return cls(to_json, _console(stderr=False), _console(stderr=True))
+        return cls(as_json, _console(stderr=False), _console(stderr=True))
 
     def answer(self, value: Mapping[str, object], *shown: RenderableType) -> None:
-        """Print an answer: `value` as JSON, or what is `shown` to people."""
+        """Print an answer: `value` as JSON, or `shown` for people."""
         try:
-            if self.to_json:
+            if self.as_json:
                 self.answers.file.write(json_text(value) + "\n")
             else:
-                for each in shown:
-                    self.answers.print(each, soft_wrap=isinstance(each, str))
+                for part in shown:
+                    self.answers.print(part, soft_wrap=isinstance(part, str))
             self.answers.file.flush()
         except (BrokenPipeError, SystemExit):
-            # Who reads has seen enough: `capstan runs | head`.
+            # The reader has closed the pipe: `capstan runs | head`.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def note(self, text: str) -> None:
@@ -60,7 +60,7 @@ class Output:
 
     def error(self, value: Mapping[str, object]) -> None:
         """Print an error with the keys `error`, `message` and `hint`."""
-        if self.to_json:
+        if self.as_json:
             self.answer(value)
             return
         self.note(f"{value['error']}: {_one_line(str(value['message']))}")
@@ -70,7 +70,7 @@ class Output:
 
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
-    # No markup: names and values come from data, and `[red]` in one of them is no colour.
+    # No markup: names and values come from data, and `[red]` in one is not a colour.
     return Console(
         file=stream,
         markup=False,
@@ -85,12 +85,12 @@ def _one_line(text: str) -> str:
 
 
 def json_text(value: object) -> str:
-    """JSON of `value`, all in ASCII, so that no encoding of a terminal can break it."""
+    """`value` as JSON in ASCII, which every terminal encoding can show."""
     return json.dumps(_plain(value))
 
 
 def _plain(value: object) -> object:
-    """`value` with only what JSON has; numbers that it lacks (NaN, infinity) become text."""
+    """`value` in JSON's types; numbers that JSON lacks (NaN, infinity) become text."""
     if isinstance(value, Mapping):
         return {str(key): _plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -103,8 +103,8 @@ def _plain(value: object) -> object:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """A table for people; numbers are set to the right."""
-    listed = [[cell(each) for each in row] for row in rows]
+    """A table for people; columns of numbers are right-aligned."""
+    listed = [[cell(value) for value in row] for row in rows]
     made = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for index, name in enumerate(columns):
         numbers = all(_is_number(row[index]) for row in listed) and bool(listed)
@@ -115,7 +115,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
 
 
 def facts(title: str, pairs: Iterable[tuple[str, object]]) -> Table:
-    """A table of names and values, without those that are empty."""
+    """A table of names and values; empty values are left out."""
     made = Table(
         title=title or None, box=None, show_header=False, title_justify="left", pad_edge=False
     )
@@ -128,7 +128,7 @@ def facts(title: str, pairs: Iterable[tuple[str, object]]) -> Table:
 
 
 def cell(value: object) -> str:
-    """A value as a table shows it: thousands apart, lists by commas, nothing as nothing."""
+    """A value as table text: thousands separated, lists comma-separated, None empty."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Which tables the sinks of a pipeline go into, where a command does not say so."""
+"""Default targets of a pipeline's sinks, for commands that name none."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ if TYPE_CHECKING:
 def every_sink(
     given: Mapping[str, object], declarations: ProjectConfig
 ) -> list[Mapping[str, object]]:
-    """The fields `sink` and `into` of a request for each sink of a pipeline, as it declares them.
+    """The request fields `sink` and `into` for each sink of a pipeline.
 
     Args:
         given: The command's parameters.
-        declarations: What is declared.
+        declarations: The declarations, for pipelines that are declared.
 
     Raises:
-        InvalidRequestError: `CAP-USAGE` with another choice of what is played or where it goes;
+        InvalidRequestError: `CAP-USAGE` when a sink or a target is given as well, or no pipeline;
             `CAP-PIPELINE` when a sink names no table.
     """
     for name in ("into", "sink"):
         if given[name] is not None:
             raise InvalidRequestError(
                 "CAP-USAGE",
-                f"--{name} does not go with --all-sinks",
-                "each sink of the pipeline goes into the table that it names",
+                f"--{name} cannot be combined with --all-sinks",
+                "each sink of the pipeline names its own table",
             )
     if given["pipeline"] is None:
         raise InvalidRequestError(
-            "CAP-USAGE", "--all-sinks goes with --pipeline", "name the pipeline"
+            "CAP-USAGE", "--all-sinks requires --pipeline", "name the pipeline"
         )
-    found = _pipeline(given["pipeline"], declarations)
-    nowhere = [sink.node for sink in found.sinks if sink.target is None]
-    if nowhere:
+    pipeline = _pipeline(given["pipeline"], declarations)
+    untargeted = [sink.node for sink in pipeline.sinks if sink.target is None]
+    if untargeted:
         raise InvalidRequestError(
             "CAP-PIPELINE",
-            f"pipeline {found.name} does not say which table {', '.join(nowhere)} goes into",
-            "name a target in each Sink of the pipeline, or replay it by --sink and --into",
+            f"pipeline {pipeline.name} names no target for {', '.join(untargeted)}",
+            "name a target in each Sink of the pipeline, or use --sink and --into",
         )
-    return [{"sink": sink.node, "into": sink.target} for sink in found.sinks]
+    return [{"sink": sink.node, "into": sink.target} for sink in pipeline.sinks]
 
 
 def usual_target(context: typer.Context, declarations: ProjectConfig) -> str:
-    """The table that a pipeline's sink goes into, where a command names none.
+    """The default target of a pipeline's sink, for a command without `--into`.
 
     Raises:
-        InvalidRequestError: `CAP-USAGE` when it has no usual one.
+        InvalidRequestError: `CAP-USAGE` when there is no default.
     """
     given = context.params
     if given["pipeline"] is not None:
@@ -62,10 +62,10 @@ def usual_target(context: typer.Context, declarations: ProjectConfig) -> str:
         target = find_sink(_pipeline(given["pipeline"], declarations), given["sink"]).target
         if target is not None:
             return target
-    other = " or --into-stream STREAM" if "into_stream" in given else ""
+    alternative = " or --into-stream STREAM" if "into_stream" in given else ""
     raise InvalidRequestError(
         "CAP-USAGE",
-        f"a replay needs --into TABLE{other}",
+        f"a replay needs --into TABLE{alternative}",
         f"see `capstan {context.info_name} --help`",
     )
 

@@ -1,4 +1,4 @@
-"""Plans as people read them: what would be read, what stands there, what would change."""
+"""Tables of a plan: input, overlap with published data, changes to the target."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from capstan.reporting.summaries import plan_facts
 
 
 def plan_tables(plan: Mapping[str, object]) -> list[RenderableType]:
-    """A plan, as `Preview.to_json` gives it."""
-    # What is covered has a table of its own.
-    told = [fact for fact in plan_facts(plan, cell) if fact[0] != "covered already by"]
+    """Tables of a plan in the form of `Preview.to_json`."""
+    # The covered ranges have a table of their own.
+    about = [fact for fact in plan_facts(plan, cell) if fact[0] != "covered already by"]
     shown: list[RenderableType] = [
-        facts(f"plan: {plan['stream']} into {plan['target']}", [*told, ("", "")])
+        facts(f"plan: {plan['stream']} into {plan['target']}", [*about, ("", "")])
     ]
     covered = plan["covered"]
     if isinstance(covered, list) and covered:
         columns = ("run", "workers", "since", "until", "transform", "stale", "records")
-        rows = [[each[name] for name in columns] for each in covered]
+        rows = [[part[name] for name in columns] for part in covered]
         shown.append(table("covered already", columns, rows))
     return shown
 
 
 def difference_tables(difference: Mapping[str, object]) -> list[RenderableType]:
-    """What a replay would change, as `Difference.to_json` gives it."""
+    """Tables of a replay's changes in the form of `Difference.to_json`."""
     sample = difference["sample"]
     listed = sample if isinstance(sample, list) else []
     shown: list[RenderableType] = [
@@ -47,8 +47,8 @@ def difference_tables(difference: Mapping[str, object]) -> list[RenderableType]:
     if listed:
         columns = ("kind", "worker", "time", "before", "after")
         rows = [
-            (each["kind"], each["worker"], each["time"], *row_pair(each["before"], each["after"]))
-            for each in listed
+            (row["kind"], row["worker"], row["time"], *row_pair(row["before"], row["after"]))
+            for row in listed
         ]
         shown.append(table("", columns, rows))
     return shown

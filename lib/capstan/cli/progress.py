@@ -1,4 +1,4 @@
-"""What is being done, on standard error, driven by the named points of the work."""
+"""Progress on standard error, driven by the named points of the work."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Facts = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a command is about to do.
+    """A piece of work whose progress is shown.
 
     Attributes:
-        title: What it is called.
-        points: The named points that it passes, when they are known: the total of its progress.
+        title: Its name.
+        points: The named points it will pass, when known; their count is the progress total.
     """
 
     title: str
@@ -42,44 +42,48 @@ _HELD = ("verify", "claim", "intent", "staging", "audit", "audited")
 _IMPORT = ("import.survey", "import.records", "import.workers", "import.events")
 _ROLLBACK = ("rollback.publish", "rollback.coverage", "rollback.ledger")
 
-# What was done when a point is reached; points that are not here are too small to be shown.
+# The step that a point completes; points that are not here are too small to show.
 _DONE: Mapping[str, Callable[[Facts], str]] = {
     "verify.events": lambda facts: f"{facts.get('read', 0):,} events verified",
     "verify.deep": lambda _: "records compared with their events",
-    "replay.verify": lambda facts: f"recordings of {facts.get('workers')} workers are sound",
+    "replay.verify": lambda facts: f"recordings of {facts.get('workers')} workers are valid",
     "replay.changed": lambda facts: (
-        f"{facts.get('into')}: {facts.get('change')} has changed rows that stand; "
-        "`capstan replay` over their times mends them"
+        f"{facts.get('into')}: {facts.get('change')} has changed published rows; "
+        "`capstan replay` over their times restores them"
     ),
     "replay.claim": lambda facts: f"{facts.get('run')}, attempt {facts.get('attempt')}: claimed",
-    "replay.fence": lambda _: "earlier attempts are shut out",
-    "replay.intent": lambda facts: f"{facts.get('records', 0):,} records to play",
+    "replay.fence": lambda _: "earlier attempts are fenced",
+    "replay.intent": lambda facts: f"{facts.get('records', 0):,} records to replay",
     "replay.staging": lambda _: "staged",
     "replay.audit": lambda facts: f"{facts.get('cells', 0):,} cells audited",
-    "replay.audited": lambda _: "waits to be published",
+    "replay.audited": lambda _: "waiting to be published",
     "replay.approved": lambda _: "approved",
     "replay.rejected": lambda _: "rejected",
-    "audit.findings": lambda facts: f"{facts.get('findings', 0):,} findings written down",
+    "audit.findings": lambda facts: f"{facts.get('findings', 0):,} findings recorded",
     "replay.publish": lambda facts: f"published as version {facts.get('version')}",
     "replay.coverage": lambda _: "coverage written",
     "replay.certificate": lambda _: "certificate written",
-    "rollback.publish": lambda facts: f"taken back in version {facts.get('version')}",
+    "rollback.publish": lambda facts: f"rolled back in version {facts.get('version')}",
     "rollback.coverage": lambda _: "coverage written",
     "rollback.ledger": lambda _: "ledger written",
     "maintain.compacted": lambda facts: f"{facts.get('table')}: {_compacted(facts)}",
-    "maintain.vacuumed": lambda facts: f"{facts.get('table')}: {facts.get('files'):,} files gone",
-    "maintain.staging": lambda facts: f"{facts.get('cleared')} staged outputs cleared away",
+    "maintain.vacuumed": lambda facts: (
+        f"{facts.get('table')}: {facts.get('files'):,} files deleted"
+    ),
+    "maintain.staging": lambda facts: f"{facts.get('cleared')} staged outputs deleted",
     "retire.begun": lambda facts: f"{facts.get('records', 0):,} records to retire",
     "retire.deleted": lambda _: "records deleted",
-    "retire.done": lambda _: "written down",
+    "retire.done": lambda _: "ledger written",
     "backfill.run": lambda facts: f"run {facts.get('number')} of {facts.get('of')} {_ended(facts)}",
     "capture.close": lambda _: "closed",
-    "idle.events": lambda facts: f"the clock has moved {facts.get('workers')} idle workers",
-    "rescale.events": lambda facts: f"{facts.get('workers')} new workers are open",
+    "idle.events": lambda facts: f"{facts.get('workers')} idle workers advanced by the clock",
+    "rescale.events": lambda facts: f"{facts.get('workers')} new workers opened",
     "put-back.records": lambda _: "records put on tape",
     "put-back.events": lambda facts: f"{facts.get('records', 0):,} records put back",
-    "source.compared": lambda facts: f"{facts.get('batches', 0):,} batches held against the source",
-    "tape.upgrade": lambda facts: f"{facts.get('stream')} brought to format {facts.get('format')}",
+    "source.compared": lambda facts: (
+        f"{facts.get('batches', 0):,} batches compared with the source"
+    ),
+    "tape.upgrade": lambda facts: f"{facts.get('stream')} upgraded to format {facts.get('format')}",
     "import.survey": lambda facts: f"{facts.get('files')} files, {facts.get('events'):,} events",
     "import.records": lambda _: "records written",
     "import.events": lambda _: "events written",
@@ -89,26 +93,28 @@ _DONE: Mapping[str, Callable[[Facts], str]] = {
     "topics.events": lambda _: "events written",
     "recapture.records": lambda _: "records written",
     "recapture.events": lambda facts: f"commit {facts.get('commit')}: events written",
-    "state.rescaled": lambda facts: f"state dealt to {facts.get('peers')} replay workers",
-    "listen.ready": lambda facts: f"listening on {_ports(facts)}; Ctrl-C ends it",
-    "listen.connected": lambda facts: f"worker {facts.get('worker')} is {facts.get('peer')}",
-    "listen.disconnected": lambda facts: f"worker {facts.get('worker')} has gone",
+    "state.rescaled": lambda facts: f"state distributed over {facts.get('peers')} replay workers",
+    "listen.ready": lambda facts: f"listening on {_ports(facts)}; Ctrl-C stops it",
+    "listen.connected": lambda facts: (
+        f"worker {facts.get('worker')} connected from {facts.get('peer')}"
+    ),
+    "listen.disconnected": lambda facts: f"worker {facts.get('worker')} disconnected",
     "listen.events": lambda facts: f"commit {facts.get('commit')}: {facts.get('events'):,} events",
     "serve.sent": lambda facts: f"{facts.get('peer')}: {facts.get('events', 0):,} events sent",
 }
-# What is done next, for the line that moves.
+# The step that begins at a point, for the progress line.
 _NEXT = {
-    "verify.events": "remembering",
+    "verify.events": "saving",
     "replay.verify": "planning",
     "replay.claim": "reading the tape",
-    "replay.intent": "playing",
+    "replay.intent": "replaying",
     "replay.staging": "auditing",
     "replay.audit": "publishing",
-    "replay.publish": "writing down",
+    "replay.publish": "writing ledgers",
     "capture.workers": "writing records",
     "capture.records": "writing late rows",
     "capture.late": "fingerprinting",
-    "capture.events": "reading what came next",
+    "capture.events": "reading the next batch",
 }
 
 
@@ -117,7 +123,7 @@ def _compacted(facts: Facts) -> str:
 
 
 def _ended(facts: Facts) -> str:
-    return "has failed" if facts.get("failed") else "is done"
+    return "failed" if facts.get("failed") else "is done"
 
 
 def _ports(facts: Facts) -> str:
@@ -130,13 +136,13 @@ def _ports(facts: Facts) -> str:
 
 
 def replay_work(title: str, *, direct: bool = False, hold: bool = False, runs: int = 1) -> Work:
-    """The work of replays; a total that holds unless an earlier run stands."""
+    """The work of replays; the total is exact unless a run is already published."""
     steps = _DIRECT if direct else _HELD if hold else _REPLAY
     return Work(title, tuple(f"replay.{step}" for step in steps) * runs)
 
 
 def import_work(title: str) -> Work:
-    """The work of an import of files; a total that holds unless they are on tape already."""
+    """The work of an import of files; the total is exact unless they are already on tape."""
     return Work(title, _IMPORT)
 
 
@@ -147,7 +153,7 @@ def rollback_work(title: str) -> Work:
 
 @dataclass(slots=True)
 class _Tally:
-    """Batches and rows of a capture so far; nobody knows how many will come."""
+    """Batches and rows of a capture so far; the total is unknown."""
 
     batches: int = 0
     rows: int = 0
@@ -166,12 +172,12 @@ class _Tally:
 
 @dataclass(slots=True)
 class Watch:
-    """Shows one piece of work.
+    """The progress display of one piece of work.
 
     Attributes:
-        work: What is done.
-        output: Where to show it.
-        bar: The line that moves; None without a terminal.
+        work: The work.
+        output: The output to show it on.
+        bar: The progress line; None without a terminal.
     """
 
     work: Work
@@ -180,18 +186,18 @@ class Watch:
     tally: _Tally = field(default_factory=_Tally)
 
     def listen(self, point: str, facts: dict[str, object]) -> None:
-        """Take note of a point that was reached."""
+        """Show that a point was reached."""
         done = self._done(point, facts)
         if self.bar is None:
             if done:
                 self.output.note(f"{self.work.title}: {done}")
             return
-        after = _NEXT.get(point, done or "")
-        text = f"{self.tally}, {after}" if point.startswith("capture.") else after
+        step = _NEXT.get(point, done or "")
+        text = f"{self.tally}, {step}" if point.startswith("capture.") else step
         self.now(text, advance=point in self.work.points)
 
     def now(self, text: str, *, advance: bool = False) -> None:
-        """Say what is being done."""
+        """Show the current step."""
         if self.bar is not None and self.bar.task_ids:
             shown = f"{self.work.title}: {text}" if text else self.work.title
             self.bar.update(self.bar.task_ids[0], description=shown, advance=int(advance))
@@ -200,17 +206,17 @@ class Watch:
         if point == "capture.events":
             self.tally.add(facts)
             return f"{self.tally} so far"
-        words = _DONE.get(point)
-        return None if words is None else words(facts)
+        describe = _DONE.get(point)
+        return None if describe is None else describe(facts)
 
 
 @contextmanager
 def watching(output: Output, work: Work) -> Iterator[Watch]:
-    """Show the work inside the `with` block: a line that moves, or a line per finished step.
+    """Show the progress of the `with` block: one moving line, or one line per finished step.
 
-    With JSON nothing is shown, nor where standard error has the log's JSON.
+    Nothing is shown with `--json`, nor when standard error carries the JSON log.
     """
-    if output.to_json or owns_standard_error():
+    if output.as_json or owns_standard_error():
         yield Watch(work, output, None)
         return
     bar = _bar(output, work) if output.notes.is_terminal else None

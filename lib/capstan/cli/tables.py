@@ -1,4 +1,4 @@
-"""Certificates, audits and plans as people read them."""
+"""Tables of certificates and audit findings."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from capstan.cli.output import cell, facts, table
 from capstan.reporting.formatting import approval_text, pipeline_text, workers_text
 from capstan.reporting.summaries import audit_text, bounds_text, checks_text
 
-# Of a row in a table; the whole of it is in the JSON.
+# Longest text of a row in a table, in characters; the JSON has the whole row.
 _LONGEST = 100
 
 
 def certificate_facts(certificate: Mapping[str, object]) -> Table:
-    """A certificate as people read it."""
+    """A certificate as a table of names and values."""
     missing = certificate.get("not_covered")
     left_out = missing if isinstance(missing, Mapping) else {}
     return facts(
@@ -43,28 +43,28 @@ def certificate_facts(certificate: Mapping[str, object]) -> Table:
 
 
 def finding_table(audit: Mapping[str, object]) -> Table:
-    """The sample of an audit's differences, and of the rows that do not meet a check."""
-    found = audit.get("findings")
+    """A table of an audit's sample: differing rows, and rows that fail a check."""
+    findings = audit.get("findings")
     return table(
         "",
         ("kind", "worker", "time", "expected", "actual"),
         [
             (
-                each.get("check") or each["kind"],
-                each["worker"],
-                each["time"],
-                *row_pair(each["expected"], each["actual"]),
+                finding.get("check") or finding["kind"],
+                finding["worker"],
+                finding["time"],
+                *row_pair(finding["expected"], finding["actual"]),
             )
-            for each in (found if isinstance(found, list) else [])
+            for finding in (findings if isinstance(findings, list) else [])
         ],
     )
 
 
 def row_pair(expected: object, actual: object) -> tuple[str, str]:
-    """Two rows; where there are both, only what is not the same in them."""
+    """Texts of two rows; when both are present, only the columns that differ."""
     if isinstance(expected, Mapping) and isinstance(actual, Mapping):
-        other = [name for name in expected if expected[name] != actual.get(name)]
-        return _row(expected, other), _row(actual, other)
+        differing = [name for name in expected if expected[name] != actual.get(name)]
+        return _row(expected, differing), _row(actual, differing)
     return tuple(_row(row, None) for row in (expected, actual))  # type: ignore[return-value]
 
 

@@ -272,7 +272,7 @@ def test_nothing_after_two_dashes_is_an_option(lake, refused, capsys):
     assert main(["check", "--", "--json"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("CAP-FILE: --json cannot be judged")
+    assert err.startswith("CAP-FILE: --json does not exist")
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_doctor_says_what_to_do_and_ends_with_1(monkeypatch, lake, capsys):
     good, bad = Finding("Java", True, "17"), Finding("Disk", False, "0 GiB", "make room")
     monkeypatch.setattr("capstan.doctor.diagnose", lambda place, deep: [good])
     assert main(["doctor"]) == 0
-    assert "all is there" in capsys.readouterr().out
+    assert "everything is in place" in capsys.readouterr().out
     monkeypatch.setattr("capstan.doctor.diagnose", lambda place, deep: [good, bad])
     assert main(["doctor"]) == 1
     assert "make room" in capsys.readouterr().out

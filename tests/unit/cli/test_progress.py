@@ -18,13 +18,13 @@ from capstan.instrumentation import emit
 ROOM = Path(progress.__file__).parents[1]
 
 
-@pytest.mark.parametrize(("failed", "ended"), [(False, "is done"), (True, "has failed")])
+@pytest.mark.parametrize(("failed", "ended"), [(False, "is done"), (True, "failed")])
 def test_each_run_of_a_backfill_is_told(failed: bool, ended: str, capsys) -> None:
-    with watching(Output.of(to_json=False), Work("backfill r", ("backfill.run",) * 3)):
+    with watching(Output.of(as_json=False), Work("backfill r", ("backfill.run",) * 3)):
         emit("backfill.run", replay="r", number=2, of=3, failed=failed)
         emit("too.small", number=1)
     assert capsys.readouterr().err == f"backfill r: run 2 of 3 {ended}\n"
-    with watching(Output.of(to_json=True), Work("backfill r")):
+    with watching(Output.of(as_json=True), Work("backfill r")):
         emit("backfill.run", replay="r", number=2, of=3, failed=failed)
     assert capsys.readouterr() == ("", "")
 
@@ -43,7 +43,7 @@ def test_no_work_is_silent() -> None:
 
 
 def test_a_terminal_has_a_line_that_moves_to_its_total(monkeypatch: pytest.MonkeyPatch) -> None:
-    out = Output.of(to_json=False)
+    out = Output.of(as_json=False)
     notes = Console(file=io.StringIO(), force_terminal=True, width=120)
     work = replay_work("replay r")
     with watching(replace(out, notes=notes), work) as watch:

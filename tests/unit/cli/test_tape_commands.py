@@ -393,7 +393,7 @@ def test_records_that_were_put_back_are_late_no_more(place, tmp_path, capsys):
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out)["put_back"] == 1
     assert main([*words[:2], *words[3:]]) == 0
-    assert "1 records beside the tape, 1 were put back" in capsys.readouterr().out
+    assert "1 records not on tape, 1 put back" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`audit`: of what a run published, or of any table that should hold a stream's rows."""
+"""`audit`: compares a run's target, or any table with a stream's rows, with the tape."""
 
 from __future__ import annotations
 
@@ -22,46 +22,46 @@ if TYPE_CHECKING:
 
 def audit(
     context: typer.Context,
-    what: Annotated[
-        str, typer.Argument(help="A run; or with --against a stream.", metavar="RUN|STREAM")
+    subject: Annotated[
+        str, typer.Argument(help="A run; with --against, a stream.", metavar="RUN|STREAM")
     ],
     against: Annotated[
         str | None,
-        typer.Option(help="The Delta table to hold against the stream.", metavar="TABLE"),
+        typer.Option(help="The Delta table to compare with the stream.", metavar="TABLE"),
     ] = None,
     worker_column: Annotated[
-        str | None, typer.Option(help="Its column of the worker: number or label.")
+        str | None, typer.Option(help="The table's worker column: number or label.")
     ] = None,
-    time_column: Annotated[str | None, typer.Option(help="Its column of the time.")] = None,
+    time_column: Annotated[str | None, typer.Option(help="The table's time column.")] = None,
     columns: Annotated[
-        str | None, typer.Option(help="The columns to compare; all by default.", metavar="LIST")
+        str | None, typer.Option(help="The columns to compare; default: all.", metavar="LIST")
     ] = None,
     version: Annotated[
-        int | None, typer.Option(help="The table's version; the newest by default.")
+        int | None, typer.Option(help="The table's version; default: the newest.")
     ] = None,
     as_of: AsOf = None,
     workers: Workers = None,
     since: Since = None,
     until: Until = None,
 ) -> int:
-    """Check that a table holds exactly what the stream said; ends with 1 where it does not.
+    """Check that a table has exactly the rows it should; exits with 1 if it does not.
 
-    Of a run: the target as it is now. With --against: any table that holds a stream's rows.
+    For a run, check its target as it is now. With --against, check any table with a stream's rows.
     """
     shell = shell_of(context)
     if against is None:
         given = (worker_column, time_column, columns, as_of, workers, since, until)
-        if any(each is not None for each in given):
+        if any(value is not None for value in given):
             raise InvalidRequestError(
                 "CAP-AUDIT-RUN",
-                "the audit of a run takes no option but --version: the run says the rest",
+                "the audit of a run takes only --version: the run determines the rest",
                 "to audit any table: capstan audit STREAM --against TABLE",
             )
-        return _audit_run(shell, what, version)
+        return _audit_run(shell, subject, version)
     from capstan.replay.standalone_audit import TableAudit, audit_against, plan_against
 
-    asked = TableAudit(
-        stream=what,
+    request = TableAudit(
+        stream=subject,
         table=against,
         workers=names(workers, "--workers"),
         since=since,
@@ -72,16 +72,16 @@ def audit(
         columns=names(columns, "--columns"),
         version=version,
     )
-    planned = plan_against(shell.lake, shell.declarations(), asked)
+    planned = plan_against(shell.lake, shell.declarations(), request)
     with shell.spark(Work(f"audit {against}")) as spark:
-        found = audit_against(spark, shell.lake, planned, asked)
+        result = audit_against(spark, shell.lake, planned, request)
     about: dict[str, object] = {
-        "stream": what,
+        "stream": subject,
         "cut": planned.cut.commit,
         "target": against,
         "version": version,
     }
-    return _audited(shell, about, found, planned.tape.time_type)
+    return _audited(shell, about, result, planned.tape.time_type)
 
 
 def _audit_run(shell: Shell, run: str, version: int | None) -> int:
@@ -89,7 +89,7 @@ def _audit_run(shell: Shell, run: str, version: int | None) -> int:
 
     history = require_auditable(shell.lake, run, version)
     with shell.spark(Work(f"audit {run}")) as spark:
-        plan, found = audit_run(spark, shell.lake, shell.declarations(), history, version)
+        plan, result = audit_run(spark, shell.lake, shell.declarations(), history, version)
     about: dict[str, object] = {
         "run": run,
         "stream": plan.tape.name,
@@ -98,21 +98,21 @@ def _audit_run(shell: Shell, run: str, version: int | None) -> int:
         "version": version,
         "target_version": (history.certificate or {}).get("target_version"),
     }
-    return _audited(shell, about, found, plan.tape.time_type)
+    return _audited(shell, about, result, plan.tape.time_type)
 
 
-def _audited(shell: Shell, about: dict[str, object], found: Audit, time_type: TimeType) -> int:
-    value = found.to_json(time_type)
+def _audited(shell: Shell, about: dict[str, object], result: Audit, time_type: TimeType) -> int:
+    value = result.to_json(time_type)
     lines: list[RenderableType] = [f"{about['target']}: audit {audit_text(value, cell)}"]
-    if found.checks:
+    if result.checks:
         lines.append(f"checks: {checks_text(value, cell)}")
-    if found.differing:
-        counts = ", ".join(f"{count:,} {kind}" for kind, count in found.totals.items() if count)
-        lines.append(f"rows: {counts}; the first at {found.first}")
-    if found.differing and found.near.unsure:
-        named = ", ".join(name or "which rows there are" for name in found.near.unsure)
-        lines.append(f"may differ though nothing has changed, by the order of rows: {named}")
-    if not found.passed:
+    if result.differing:
+        counts = ", ".join(f"{count:,} {kind}" for kind, count in result.totals.items() if count)
+        lines.append(f"rows: {counts}; the first at {result.first}")
+    if result.differing and result.near.unsure:
+        columns = ", ".join(name or "the set of rows" for name in result.near.unsure)
+        lines.append(f"may differ only because of the order of rows: {columns}")
+    if not result.passed:
         lines.append(finding_table(value))
     shell.output.answer({**about, **value}, *lines)
-    return 0 if found.passed else 1
+    return 0 if result.passed else 1

@@ -1,4 +1,4 @@
-"""`gaps` and `backfill`: what a declared replay lacks of its range, and how it is filled."""
+"""`gaps` and `backfill`: missing intervals of a declared replay, and filling them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 
 _FEW = 3
 
-Replay = Annotated[
-    str, typer.Argument(help="The replay, as the declarations name it.", metavar="REPLAY")
-]
+Replay = Annotated[str, typer.Argument(help="The name of a declared replay.", metavar="REPLAY")]
 Every = Annotated[
     str | None,
     typer.Option(
-        help="How long an interval is: '6 hours', or 100 where times are numbers; by default "
-        "that of the replay's schedule, or the grain of its transform or sink, or 1 day.",
+        help="The length of an interval: '6 hours', or 100 when times are numbers; default: from "
+        "the replay's schedule, else the grain of its transform or sink, else 1 day.",
         metavar="LENGTH",
     ),
 ]
@@ -43,23 +41,23 @@ def gaps(
     until: Until = None,
     as_of: AsOf = None,
 ) -> int:
-    """Say which intervals of a replay are covered, stale or missing; ends with 1 if any is not.
+    """List a replay's intervals: covered, stale or missing; exits with 1 if any is not covered.
 
-    Intervals whose times can still receive records are incomplete, and no gaps; nor are those for
-    which a run waits to be approved. Those whose records were retired cannot be filled any more.
+    Incomplete intervals, which can still receive records, are not gaps, and neither are intervals
+    with a run that waits for approval. Intervals whose records were retired cannot be filled.
     """
     from capstan.backfill.planner import Backfill, surveyed
 
     shell = shell_of(context)
-    asked = Backfill(replay, since=since, until=until, every=every, as_of=as_of)
-    found = surveyed(shell.lake, shell.declarations(required=True), asked)
-    refusal = _refusal(found, asked)
-    told = {} if refusal is None else refusal.summary()
-    shell.output.answer({**found.to_json(), **told}, _stretch_table(found), _counted(found))
+    request = Backfill(replay, since=since, until=until, every=every, as_of=as_of)
+    survey = surveyed(shell.lake, shell.declarations(required=True), request)
+    refusal = _refusal(survey, request)
+    failure = {} if refusal is None else refusal.summary()
+    shell.output.answer({**survey.to_json(), **failure}, _stretch_table(survey), _counted(survey))
     if refusal is None:
         return 0
-    if not shell.output.to_json:
-        shell.output.error(told)
+    if not shell.output.as_json:
+        shell.output.error(failure)
     return refusal.exit_code
 
 
@@ -69,66 +67,67 @@ def backfill(
     since: Since = None,
     until: Until = None,
     gaps: Annotated[
-        bool, typer.Option("--gaps", help="What is not covered; this is the default.")
+        bool, typer.Option("--gaps", help="Fill intervals that are not covered (the default).")
     ] = False,
     stale: Annotated[
-        bool, typer.Option("--stale", help="What was written by other code than today's.")
+        bool, typer.Option("--stale", help="Redo intervals that older code wrote.")
     ] = False,
     failed: Annotated[
-        bool, typer.Option("--failed", help="Gaps over which the last attempt has failed.")
+        bool, typer.Option("--failed", help="Fill only gaps whose last run failed.")
     ] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Everything that is complete.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Redo every complete interval.")
+    ] = False,
     order: Annotated[
-        str, typer.Option(help="Which run comes first: oldest or newest.", metavar="ORDER")
+        str, typer.Option(help="Which intervals to run first: oldest or newest.", metavar="ORDER")
     ] = "oldest",
     chunk: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Intervals a run has at most; by default one run over each stretch."
-        ),
+        typer.Option(min=1, help="At most this many intervals per run; default: one run per gap."),
     ] = None,
     every: Every = None,
     as_of: AsOf = None,
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="Also replace rows that no replay has put there.")
+        bool, typer.Option("--adopt", help="Also replace rows that no replay wrote.")
     ] = False,
     direct: Annotated[
-        bool, typer.Option("--direct", help="Write to the target at once, and audit it there.")
+        bool,
+        typer.Option("--direct", help="Write to the target without staging, and audit it there."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be run.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")] = False,
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Go on with the next run after one has failed.")
+        bool, typer.Option("--keep-going", help="Continue after a run that fails.")
     ] = False,
 ) -> int:
-    """Fill what is missing of a declared replay, run by run, in one Spark session.
+    """Fill the missing intervals of a declared replay, run by run, in one Spark session.
 
-    The same again goes on where this one was cut off; what stands is not done again.
+    Repeat an interrupted backfill to continue it; published intervals are not replayed again.
     """
     from capstan.backfill.run import carry_out, prepare
 
     shell = shell_of(context)
-    asked = _asked(context)
+    request = _request(context)
     declarations = shell.declarations(required=True)
-    found = prepare(shell.lake, declarations, asked)
-    if found.proposed and not dry_run:
-        work = Work(f"backfill {replay}", ("backfill.run",) * len(found.proposed))
+    result = prepare(shell.lake, declarations, request)
+    if result.proposed and not dry_run:
+        work = Work(f"backfill {replay}", ("backfill.run",) * len(result.proposed))
         with shell.spark(work) as spark:
-            found = carry_out(spark, shell.lake, declarations, found)
-    error = found.error
-    told = {} if error is None else error.summary()
-    shell.output.answer({**found.to_json(), **told}, *_run_tables(found))
+            result = carry_out(spark, shell.lake, declarations, result)
+    error = result.error
+    failure = {} if error is None else error.summary()
+    shell.output.answer({**result.to_json(), **failure}, *_run_tables(result))
     if error is None:
         return 0
-    if not shell.output.to_json:
-        shell.output.error(told)
+    if not shell.output.as_json:
+        shell.output.error(failure)
     return error.exit_code
 
 
-def _asked(context: typer.Context) -> Backfill:
-    """The request of a command whose options are named like the request's fields.
+def _request(context: typer.Context) -> Backfill:
+    """The request of a command whose options have the names of the request's fields.
 
     Raises:
-        InvalidRequestError: `CAP-USAGE` for options that do not go together.
+        InvalidRequestError: `CAP-USAGE` for options that cannot be combined.
     """
     from capstan.backfill.planner import Backfill, BackfillMode, Order
 
@@ -139,43 +138,43 @@ def _asked(context: typer.Context) -> Backfill:
         BackfillMode.FAILED: "failed",
         BackfillMode.ALL: "everything",
     }
-    chosen = [what for what, name in flags.items() if given[name]]
+    chosen = [mode for mode, flag in flags.items() if given[flag]]
     problem = None
     if len(chosen) > 1:
-        problem = f"--{chosen[0]} and --{chosen[1]} do not go together"
+        problem = f"--{chosen[0]} and --{chosen[1]} cannot be combined"
     elif given["order"] not in list(Order):
         problem = f"there is no order {given['order'][:80]!r}"
     if problem is not None:
         raise InvalidRequestError("CAP-USAGE", problem, "see `capstan backfill --help`")
-    own = {name: given[name] for name in Backfill.__dataclass_fields__ if name in given}
-    what = chosen[0] if chosen else BackfillMode.GAPS
-    return Backfill(**{**own, "what": what, "order": Order(given["order"])})
+    fields = {name: given[name] for name in Backfill.__dataclass_fields__ if name in given}
+    mode = chosen[0] if chosen else BackfillMode.GAPS
+    return Backfill(**{**fields, "what": mode, "order": Order(given["order"])})
 
 
-def _refusal(found: Survey, asked: Backfill) -> CheckFailedError | None:
+def _refusal(survey: Survey, request: Backfill) -> CheckFailedError | None:
     """The error of a replay with gaps or stale intervals; None without any."""
-    counts = found.counts
+    counts = survey.counts
     missing, stale = counts["gap"] + counts["changed"] + counts["failed"], counts["stale"]
     if not missing and not stale:
         return None
-    said = [f"{missing} not covered"] if missing else []
-    said += [f"{counts['changed']} of which others have changed"] if counts["changed"] else []
-    said += [f"{counts['failed']} of which have failed"] if counts["failed"] else []
-    said += [f"{stale} stale"] if stale else []
-    words = ["capstan", "backfill", asked.replay]
-    words += [] if missing else ["--stale"]
-    given = {"every": asked.every, "since": asked.since, "until": asked.until}
-    for name, value in given.items():
-        words += [] if value is None else [f"--{name}", value]
+    parts = [f"{missing} not covered"] if missing else []
+    parts += [f"{counts['changed']} of these changed by others"] if counts["changed"] else []
+    parts += [f"{counts['failed']} of these failed"] if counts["failed"] else []
+    parts += [f"{stale} stale"] if stale else []
+    command = ["capstan", "backfill", request.replay]
+    command += [] if missing else ["--stale"]
+    options = {"every": request.every, "since": request.since, "until": request.until}
+    for name, value in options.items():
+        command += [] if value is None else [f"--{name}", value]
     return CheckFailedError(
         "CAP-GAPS",
-        f"replay {asked.replay}: of {len(found.intervals)} intervals {', '.join(said)}",
-        f"`{shlex.join(words)}` fills them; --dry-run shows with what",
+        f"replay {request.replay}: {len(survey.intervals)} intervals, {', '.join(parts)}",
+        f"`{shlex.join(command)}` fills them; --dry-run lists the runs",
     )
 
 
-def _stretch_table(found: Survey) -> Table:
-    """Adjacent intervals of which the same can be said as one row."""
+def _stretch_table(survey: Survey) -> Table:
+    """A table of the intervals; adjacent ones in the same state share a row."""
     from capstan.backfill.interval import stretches
 
     rows = [
@@ -187,13 +186,13 @@ def _stretch_table(found: Survey) -> Table:
             stretch[0].missing,
             _few(
                 list(
-                    dict.fromkeys(name for each in stretch for name in (*each.runs, *each.changes))
+                    dict.fromkeys(name for part in stretch for name in (*part.runs, *part.changes))
                 )
             ),
         )
-        for stretch in stretches(found.intervals)
+        for stretch in stretches(survey.intervals)
     ]
-    title = f"{found.declared.name}: {found.plan.tape.name} into {found.plan.request.into}"
+    title = f"{survey.declared.name}: {survey.plan.tape.name} into {survey.plan.request.into}"
     return table(title, ("since", "until", "intervals", "state", "missing", "runs"), rows)
 
 
@@ -202,39 +201,40 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:_FEW]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def _counted(found: Survey) -> str:
-    counts = [f"{count:,} {state}" for state, count in found.counts.items() if count]
-    return f"{len(found.intervals):,} intervals: {', '.join(counts) or 'nothing is on tape'}"
+def _counted(survey: Survey) -> str:
+    counts = [f"{count:,} {state}" for state, count in survey.counts.items() if count]
+    return f"{len(survey.intervals):,} intervals: {', '.join(counts) or 'nothing is on tape'}"
 
 
-def _run_tables(found: Backfilled) -> list[Table | str]:
-    value = found.to_json()
+def _run_tables(result: Backfilled) -> list[Table | str]:
+    value = result.to_json()
     runs = value["runs"]
     assert isinstance(runs, list)
     if not runs:
-        return [f"nothing to do: {_counted(found.survey)}"]
+        return [f"nothing to do: {_counted(result.survey)}"]
     columns = ("since", "until", "workers", "records", "version", "run", "")
     rows = [
         (
-            each["since"],
-            each["until"],
-            "all" if each["workers"] is None else each["workers"],
-            each["records"],
-            each["target_version"],
-            each["run"],
-            _became(each, dry=found.asked.dry_run),
+            run["since"],
+            run["until"],
+            "all" if run["workers"] is None else run["workers"],
+            run["records"],
+            run["target_version"],
+            run["run"],
+            _status(run, dry=result.asked.dry_run),
         )
-        for each in runs
+        for run in runs
     ]
-    summed = [(name, cell(value[name])) for name in ("done", "stood", "failed", "left")]
-    return [table("", columns, rows), facts("", [each for each in summed if each[1] != "0"])]
+    titles = {"done": "done", "stood": "already published", "failed": "failed", "left": "left"}
+    counts = [(title, cell(value[key])) for key, title in titles.items() if value[key]]
+    return [table("", columns, rows), facts("", counts)]
 
 
-def _became(run: dict[str, object], *, dry: bool) -> str:
+def _status(run: dict[str, object], *, dry: bool) -> str:
     if "error" in run:
         return str(run["error"])
     if run["run"] is None:
-        return "would be run" if dry else "not begun"
+        return "would run" if dry else "not started"
     if run["stood"]:
-        return "stood already"
-    return "waits for approval" if run["published"] is False else "published"
+        return "already published"
+    return "waiting for approval" if run["published"] is False else "published"

@@ -1,4 +1,4 @@
-"""`capture`, `close`, `late` and `verify`: commands that write a tape, or judge it."""
+"""`capture`, `close`, `late` and `verify`: commands that write or check a tape."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def capture(
     reseat: Annotated[
         bool,
         typer.Option(
-            "--reseat", help="Take a new checkpoint, and capture again all that the source offers."
+            "--reseat", help="Start a new checkpoint, and capture everything the source has again."
         ),
     ] = False,
     rescale: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="First close all workers, and open so many as are declared now.",
+            help="First close all workers, and open N new ones, as now declared.",
             metavar="N",
         ),
     ] = None,
 ) -> int:
-    """Put on tape what has arrived of a declared stream, then end."""
+    """Append to the tape what has arrived of a declared stream, then end."""
     shell = shell_of(context)
     declared = shell.declarations(required=True).stream(stream)
     with shell.spark(Work(f"capture {stream}")) as spark:
@@ -50,7 +50,7 @@ def capture(
 
 
 def captured_lines(captured: CaptureResult) -> list[str]:
-    """A capture as people read it."""
+    """A capture as lines of text."""
     if not captured.batches:
         first = f"{captured.stream}: nothing new; the tape is at commit {captured.cut}"
     else:
@@ -62,12 +62,12 @@ def captured_lines(captured: CaptureResult) -> list[str]:
     frontier = ", ".join(str(time) for time in captured.frontier) or "closed"
     lines = [first + (f" ({reasons})" if reasons else ""), f"frontier: {frontier}"]
     if captured.passed is not None and captured.passed.counts:
-        lines.append(f"files passed over: {captured.passed.text}")
+        lines.append(f"files skipped: {captured.passed.text}")
     return lines
 
 
 def close(context: typer.Context, stream: Stream) -> int:
-    """End a stream: its workers let go of all they hold, and every time becomes complete."""
+    """Close a stream permanently; all times become complete."""
     from capstan.storage.tape.tape import newest_cut, open_tape
 
     shell = shell_of(context)
@@ -77,7 +77,7 @@ def close(context: typer.Context, stream: Stream) -> int:
 
         tape, closed = carry_out(spark, shell.lake, stream)
     cut = newest_cut(tape).commit
-    done = f"{closed} workers closed" if closed else "was closed already"
+    done = f"{closed} workers closed" if closed else "already closed"
     shell.output.answer(
         {"stream": stream, "closed": closed, "cut": cut}, f"{stream}: {done}, at commit {cut}"
     )
@@ -89,10 +89,10 @@ def late(
     stream: Stream,
     put_back: Annotated[
         bool,
-        typer.Option("--put-back", help="Send those that came late at the frontier, once each."),
+        typer.Option("--put-back", help="Re-inject late records at the frontier, once each."),
     ] = False,
 ) -> int:
-    """List the records that were fed and are not on tape; or put those back that came late."""
+    """List records that are not on tape, by reason; or re-inject the late ones."""
     from capstan.reporting.listings import late_facts
 
     shell = shell_of(context)
@@ -102,19 +102,19 @@ def late(
         assert isinstance(rows, list)
         columns = ("reason", "records", "workers", "first batch", "last batch")
         cells = [[row[name.replace(" ", "_")] for name in columns] for row in rows]
-        said = f"{stream} at commit {value['cut']}: {value['records']:,} records beside the tape"
-        more = f", {value['put_back']:,} were put back" if value["put_back"] else ""
-        shell.output.answer(value, table("", columns, cells), said + more)
+        line = f"{stream} at commit {value['cut']}: {value['records']:,} records not on tape"
+        more = f", {value['put_back']:,} put back" if value["put_back"] else ""
+        shell.output.answer(value, table("", columns, cells), line + more)
         return 0
     with shell.spark(Work(f"put back {stream}")) as spark:
         from capstan.capture.run import put_back as carry_out
 
         done = carry_out(spark, shell.lake, stream)
     left = ", ".join(f"{count:,} {reason}" for reason, count in done.left.items())
-    what = f"{done.records:,} records are on tape now, in batch {done.batch}"
+    line = f"{done.records:,} records put back, in batch {done.batch}"
     shell.output.answer(
         asdict(done),
-        f"{stream}: {what if done.records else 'nothing to put back'}, at commit {done.cut}"
+        f"{stream}: {line if done.records else 'nothing to put back'}, at commit {done.cut}"
         + (f"; left: {left}" if left else ""),
     )
     return 0
@@ -127,16 +127,16 @@ def verify(
     as_of: AsOf = None,
     deep: Annotated[
         bool,
-        typer.Option("--deep", help="Also compare all records with the counts and hashes."),
+        typer.Option("--deep", help="Also compare all records with their counts and hashes."),
     ] = False,
     source: Annotated[
         bool,
         typer.Option(
-            "--source", help="Also compare with the source: all it gave is on tape or late."
+            "--source", help="Also compare with the source: every row is on tape or late."
         ),
     ] = False,
 ) -> int:
-    """Check that recordings obey the rules; only what is newer than the last check is read."""
+    """Check recordings against the rules, starting where the last check stopped."""
     from capstan.storage.tape.index import find_cut, resolve_workers
     from capstan.storage.tape.tape import open_tape
 
@@ -152,22 +152,22 @@ def verify(
         from capstan.spark.session import interpreting
         from capstan.verify import verify as carry_out
 
-        found = carry_out(session, shell.lake, tape, workers=chosen, cut=cut, deep=deep)
+        result = carry_out(session, shell.lake, tape, workers=chosen, cut=cut, deep=deep)
         if declared is not None:
-            # As many as on tape or more, and most often about as many.
-            with interpreting(session(), sum(each.records for each in found.workers)):
-                compared = compare(session(), tape, declared, deep=deep, retired=found.retired)
-    value = found.to_json(tape)
-    lines = [verdict_line(found)]
+            # The source has at least as many rows as the tape, usually about as many.
+            with interpreting(session(), sum(verdict.records for verdict in result.workers)):
+                compared = compare(session(), tape, declared, deep=deep, retired=result.retired)
+    value = result.to_json(tape)
+    lines = [verdict_line(result)]
     if compared is not None:
         value["source"] = compared.to_json()
         lines += compared_lines(compared)
     shell.output.answer(value, verdict_table(value), *lines)
-    return 0 if found.valid and (compared is None or compared.agrees) else 1
+    return 0 if result.valid and (compared is None or compared.agrees) else 1
 
 
 def verdict_table(value: dict[str, object]) -> Table:
-    """What verify says of each worker."""
+    """A table of the verdict on each worker."""
     workers = value["workers"]
     assert isinstance(workers, list)
     return table(
@@ -175,41 +175,40 @@ def verdict_table(value: dict[str, object]) -> Table:
         ("worker", "label", "valid", "events", "records", "frontier", "violation"),
         [
             (
-                each["worker"],
-                each["label"],
-                each["valid"],
-                each["events"],
-                each["records"],
-                "closed" if each["closed"] else each["frontier"],
-                each["violation"] and f"{each['violation']['rule']}: {each['violation']['about']}",
+                row["worker"],
+                row["label"],
+                row["valid"],
+                row["events"],
+                row["records"],
+                "closed" if row["closed"] else row["frontier"],
+                row["violation"] and f"{row['violation']['rule']}: {row['violation']['about']}",
             )
-            for each in workers
+            for row in workers
         ],
     )
 
 
-def compared_lines(found: Compared) -> list[str]:
-    """A comparison with the source as people read it."""
-    what = "records and their contents" if found.deep else "records"
-    head = f"source: {found.records:,} {what} of {found.batches:,} batches"
-    unread = f"{found.unread:,} files were never read" if found.unread else ""
-    differing = f"{found.differing:,} differences" if found.differing else ""
-    said = ", ".join(filter(None, [differing, unread])) or "all there"
-    lines = [f"{head}: {said}"]
-    lines += [f"  {found.gone:,} batches are gone from the source"] if found.gone else []
-    if found.passed is not None and found.passed.counts:
-        lines.append(f"  files of the source that are not on tape: {found.passed.text}")
-    lines += [f"  nothing is known of what is before batch {found.unknown}"] * bool(found.unknown)
-    for each in found.findings:
-        part = f" of {each.part}" if each.part else ""
-        counts = f"{each.source:,} in the source, {each.stored:,} stored"
-        lines.append(f"  batch {each.batch}{part}: {each.kind}, {counts}")
+def compared_lines(compared: Compared) -> list[str]:
+    """A comparison with the source as lines of text."""
+    scope = "records with contents" if compared.deep else "records"
+    head = f"source: {compared.records:,} {scope} in {compared.batches:,} batches"
+    unread = f"{compared.unread:,} files were never read" if compared.unread else ""
+    differing = f"{compared.differing:,} differences" if compared.differing else ""
+    lines = [f"{head}: {', '.join(filter(None, [differing, unread])) or 'all there'}"]
+    lines += [f"  {compared.gone:,} batches are no longer in the source"] if compared.gone else []
+    if compared.passed is not None and compared.passed.counts:
+        lines.append(f"  files of the source that are not on tape: {compared.passed.text}")
+    lines += [f"  nothing is known of batches before {compared.unknown}"] * bool(compared.unknown)
+    for finding in compared.findings:
+        part = f" of {finding.part}" if finding.part else ""
+        counts = f"{finding.source:,} in the source, {finding.stored:,} stored"
+        lines.append(f"  batch {finding.batch}{part}: {finding.kind}, {counts}")
     return lines
 
 
-def verdict_line(found: Verification) -> str:
+def verdict_line(result: Verification) -> str:
     """A verification in one line."""
-    events = sum(verdict.events for verdict in found.workers)
-    bad = sum(not verdict.valid for verdict in found.workers)
-    said = f"{bad} of {len(found.workers)} recordings are not valid" if bad else "valid"
-    return f"{found.stream} at commit {found.cut.commit}: {said} ({events:,} sound events)"
+    events = sum(verdict.events for verdict in result.workers)
+    bad = sum(not verdict.valid for verdict in result.workers)
+    verdict = f"{bad} of {len(result.workers)} recordings are not valid" if bad else "valid"
+    return f"{result.stream} at commit {result.cut.commit}: {verdict} ({events:,} valid events)"

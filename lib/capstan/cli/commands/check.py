@@ -1,4 +1,4 @@
-"""`check`: recordings judged by the pure reference, without a lake and without a JVM."""
+"""`check`: checks recordings against the protocol, without a lake or a JVM."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 from capstan.cli.context import shell_of
 from capstan.cli.output import table
-from capstan.core.protocol import check as judge
+from capstan.core.protocol import check as check_events
 from capstan.core.protocol import transcript_minimum
 from capstan.core.times import Coordinate, Kind, TimeType
 from capstan.errors import InvalidRequestError
@@ -32,8 +32,8 @@ _FIRST_LINE = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
-    """What the options say of the recordings; None where they say nothing."""
+class _Options:
+    """The command's options on recordings; None when not given."""
 
     minimum: object
     time_type: str | None
@@ -45,47 +45,46 @@ def check(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            help="Transcripts (.jsonl), timely's files (.bin), or folders of them.",
+            help="Transcripts (.jsonl), timely's files (.bin), or folders of either.",
             metavar="PATH...",
         ),
     ],
     minimum: Annotated[
         str | None,
         typer.Option(
-            help="The minimum time as JSON; by default that of case.json beside the file, else "
-            "that of the type, else 0.",
+            help="The minimum time as JSON; default: from case.json beside the file, else from "
+            "the time type, else 0.",
             metavar="JSON",
         ),
     ] = None,
     time_type: Annotated[
         str | None,
         typer.Option(
-            help="The type of times, such as u64 or Product<u64,u64>; by default that of "
-            "case.json. Of a transcript it is looked at only if it is given.",
+            help="The type of times, such as u64 or Product<u64,u64>; default: from case.json. "
+            "Transcripts are checked against it only when it is given.",
             metavar="TYPE",
         ),
     ] = None,
     record_type: Annotated[
         str | None,
         typer.Option(
-            help="The type of records, such as string or (u64,i64); as with --time-type.",
+            help="The type of records, such as string or (u64,i64); see --time-type.",
             metavar="TYPE",
         ),
     ] = None,
 ) -> int:
-    """Judge recordings by the rules, an event a line or timely's bytes; no lake, no JVM."""
-    found = None if minimum is None else minimum_of(minimum)
-    given = _Given(found, time_type, record_type)
-    streams = [_judged(path, given) for path in _files(paths)]
-    valid = all(each["valid"] for each in streams)
+    """Check recordings against the protocol's rules: transcripts or timely's binary files."""
+    options = _Options(None if minimum is None else minimum_of(minimum), time_type, record_type)
+    recordings = [_checked(path, options) for path in _files(paths)]
+    valid = all(recording["valid"] for recording in recordings)
     shell_of(context).output.answer(
-        {"valid": valid, "streams": streams},
+        {"valid": valid, "streams": recordings},
         table(
             "", ("file", "worker", "valid", "events", "records", "closed", "violation"),
-            [[*(each[k] for k in _SHOWN), _about(each["violation"])] for each in streams],
+            [[*(row[key] for key in _SHOWN), _about(row["violation"])] for row in recordings],
         ),
-        *_tails(streams),
-        f"{len(streams)} recordings: " + ("all valid" if valid else "not all are valid"),
+        *_tails(recordings),
+        f"{len(recordings)} recordings: " + ("all valid" if valid else "not all are valid"),
     )  # fmt: skip
     return 0 if valid else 1
 
@@ -97,11 +96,11 @@ def _about(violation: object) -> object:
     return violation.get("about") if isinstance(violation, dict) else None
 
 
-def _tails(streams: Sequence[dict[str, object]]) -> Iterator[str]:
-    for each in streams:
-        torn = each["torn"]
+def _tails(recordings: Sequence[dict[str, object]]) -> Iterator[str]:
+    for recording in recordings:
+        torn = recording["torn"]
         if isinstance(torn, dict):
-            yield f"{each['file']}: {torn['about']}; what is whole was judged"
+            yield f"{recording['file']}: {torn['about']}; the complete part was checked"
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
@@ -109,43 +108,43 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
         if not path.exists():
             raise InvalidRequestError(
                 "CAP-FILE",
-                f"{path} cannot be judged: there is no such file",
-                "name .jsonl or .bin files, or folders that hold some",
+                f"{path} does not exist",
+                "name .jsonl or .bin files, or folders of them",
                 file=str(path),
             )
         yield from recordings_in(path) if path.is_dir() else (path,)
 
 
-def _judged(path: Path, given: _Given) -> dict[str, object]:
-    encoding, minimum = _encoding(path, given)
+def _checked(path: Path, options: _Options) -> dict[str, object]:
+    encoding, minimum = _encoding(path, options)
     start = transcript_minimum(minimum)
     with open_recording(path, encoding) as reader:
-        verdict = judge(reader.items(), start)
+        verdict = check_events(reader.items(), start)
         torn = reader.torn
     time_type = TimeType(tuple(Coordinate.of(f"t{i}", Kind.BIGINT) for i in range(len(start))))
-    found = verdict.to_json(time_type)
+    result = verdict.to_json(time_type)
     if isinstance(minimum, list) and len(minimum) == 1:
-        # A list of one coordinate was written so, and is written so again.
-        found = {key: _listed(key, value) for key, value in found.items()}
+        # The file has times of one coordinate as lists, so the answer has them as lists too.
+        result = {key: _listed(key, value) for key, value in result.items()}
     named = worker_of(path)
     worker = named if named is not None or path.suffix == _BIN else _worker(path)
     tail = None if torn is None else torn.to_json()
-    return {"file": str(path), "worker": worker, **found, "torn": tail}
+    return {"file": str(path), "worker": worker, **result, "torn": tail}
 
 
-def _encoding(path: Path, given: _Given) -> tuple[Encoding, object]:
-    """How a file is read, and its minimum as JSON.
+def _encoding(path: Path, options: _Options) -> tuple[Encoding, object]:
+    """The encoding of a file, and its minimum time as JSON.
 
-    A transcript that is named after a worker has to be of that one, as for an import; of any
-    other the first line says whose it is.
+    A transcript named after a worker must have that worker's events, as in an import; for any
+    other, the first line names the worker.
     """
     worker = worker_of(path)
-    typed = given.time_type is not None or given.record_type is not None
+    typed = options.time_type is not None or options.record_type is not None
     if path.suffix == _BIN or typed:
-        types = types_of(path, given.time_type, given.record_type, given.minimum)
+        types = types_of(path, options.time_type, options.record_type, options.minimum)
         frames = path.suffix == _BIN
         return Frames(types) if frames else Lines.of(types, worker), types.minimum_json
-    minimum = case_beside(path).get("minimum", 0) if given.minimum is None else given.minimum
+    minimum = case_beside(path).get("minimum", 0) if options.minimum is None else options.minimum
     return Lines(minimum, worker=worker), minimum
 
 
@@ -162,22 +161,22 @@ def _listed(key: str, value: object) -> object:
 
 
 def _worker(path: Path) -> int | None:
-    """The worker that the first line of a transcript names, if it names one."""
+    """The worker named in the first line of a transcript, if any."""
     with path.open("rb") as lines:
         line = lines.readline(_FIRST_LINE)
     try:
         value = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError):
         return None
-    found = value.get("worker") if isinstance(value, dict) else None
-    return found if isinstance(found, int) and not isinstance(found, bool) else None
+    worker = value.get("worker") if isinstance(value, dict) else None
+    return worker if isinstance(worker, int) and not isinstance(worker, bool) else None
 
 
 def minimum_of(text: str) -> object:
-    """The value of `--minimum`.
+    """Parse `--minimum`.
 
     Raises:
-        InvalidRequestError: `CAP-TIME`, it is no JSON.
+        InvalidRequestError: `CAP-TIME` when it is not JSON.
     """
     try:
         value: object = json.loads(text)
@@ -185,8 +184,8 @@ def minimum_of(text: str) -> object:
         raise InvalidRequestError(
             "CAP-TIME",
             f"--minimum is not JSON: {error}",
-            "give an integer, or for nested times a list of integers",
+            "give an integer, or a list of integers for nested times",
         ) from error
-    # None would stand for an option that was not given.
+    # Refuses `null` too: None means that the option was not given.
     transcript_minimum(value)
     return value

@@ -1,4 +1,4 @@
-"""`explain`: the graph of a pipeline and its stages, without a JVM."""
+"""`explain`: a pipeline's graph and stages, without a JVM."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ def explain(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="PIPELINE", help="The pipeline's name.")],
     mermaid: Annotated[
-        bool, typer.Option("--mermaid", help="Print the picture alone, in Mermaid's language.")
+        bool, typer.Option("--mermaid", help="Print only the diagram, in Mermaid syntax.")
     ] = False,
 ) -> int:
-    """Show a pipeline: its graph, and the stages that it runs in, with a shuffle between them."""
+    """Show a pipeline's graph and its stages, which are separated by shuffles."""
     from capstan import pipeline as dag
 
     shell = shell_of(context)
     pipeline = known(shell.declarations().pipelines).get(name)
     plan = pipeline.plan()
-    picture = dag.mermaid(plan)
-    if mermaid and not shell.output.to_json:
-        shell.output.answer({}, picture.rstrip())
+    diagram = dag.mermaid(plan)
+    if mermaid and not shell.output.as_json:
+        shell.output.answer({}, diagram.rstrip())
         return 0
     shell.output.answer(
-        {**described(pipeline, plan), "mermaid": picture},
+        {**described(pipeline, plan), "mermaid": diagram},
         facts(
             f"pipeline {name}",
             [
@@ -41,7 +41,7 @@ def explain(
                 ("code", pipeline.code_hash[:16]),
                 (
                     "reads back",
-                    "to the very first record" if pipeline.unbounded else _back(pipeline),
+                    "to the first record" if pipeline.unbounded else _back(pipeline),
                 ),
                 ("reads ahead", str(pipeline.lookahead) if pipeline.lookahead else "nothing"),
                 ("tables", [table.source for table in pipeline.tables]),
@@ -55,21 +55,21 @@ def explain(
 
 
 def known(references: Mapping[str, str] | None = None) -> Pipelines:
-    """The pipelines that can be named: those that are declared, and those that come along.
+    """The pipelines that can be named: declared ones and the bundled ones.
 
     Args:
-        references: Where declared ones are registered, by name.
+        references: References of declared pipelines (`module:name`), by name.
     """
     from capstan.demo import pipelines as flight_pipelines
     from capstan.pipeline import pipelines
 
-    # To import it is to register them.
+    # The import registers them.
     assert flight_pipelines is not None
     return pipelines(references=references)
 
 
 def described(pipeline: Pipeline, plan: Plan) -> dict[str, object]:
-    """A pipeline, its graph and its stages as one JSON object; lengths of time as text."""
+    """A pipeline, its graph and its stages as one JSON object; durations as text."""
     graph = plan.dag
     names = [node.name for node in graph.nodes]
     return {

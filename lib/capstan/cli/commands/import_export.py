@@ -1,4 +1,4 @@
-"""`import` and `export`: recordings of other systems, onto a tape and off it."""
+"""`import` and `export`: exchange recordings with other systems."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FormatOption = Annotated[
     str | None,
-    typer.Option("--format", help="jsonl: transcripts. timely: EventWriter's bytes.", metavar="F"),
+    typer.Option("--format", help="jsonl (transcripts) or timely (EventWriter).", metavar="F"),
 ]
 TimeTypeOption = Annotated[
     str | None,
@@ -44,25 +44,25 @@ def import_(
     place: Annotated[
         str,
         typer.Argument(
-            help="The files' folder, one per worker; or kafka://HOST:PORT/PREFIX.",
+            help="A folder with one file per worker; or kafka://HOST:PORT/PREFIX.",
             metavar="PLACE",
         ),
     ],
     form: FormatOption = None,
     minimum: Annotated[
         str | None,
-        typer.Option(help="The minimum time as JSON; else that of case.json.", metavar="JSON"),
+        typer.Option(help="The minimum time as JSON; default: from case.json.", metavar="JSON"),
     ] = None,
     time_type: TimeTypeOption = None,
     record_type: RecordTypeOption = None,
     unchecked: Annotated[
-        bool, typer.Option("--unchecked", help="Put also a broken recording on tape, as it is.")
+        bool, typer.Option("--unchecked", help="Also accept recordings that break rules.")
     ] = False,
 ) -> int:
-    """Put recordings that another system made on the tape of a new stream.
+    """Import recordings made by another system as a new stream.
 
-    Types of files are those of `case.json` beside them, unless they are given. From topics that an
-    export wrote, what has come since the last time is put on tape.
+    The types of files come from `case.json` beside them, unless given. From Kafka topics that an
+    export wrote, each import appends what is new.
     """
     from capstan.core.config import check_name
     from capstan.interop.kafka.topic_layout import Topics
@@ -76,15 +76,17 @@ def import_(
     format_ = format_of(form)
     start = None if minimum is None else minimum_of(minimum)
     types = {"time_type": time_type, "record_type": record_type}
-    read = Form.of(folder, format_, minimum=start, **types)
-    # What can be refused is refused before a JVM starts.
-    _ = read.time_type
+    encoding = Form.of(folder, format_, minimum=start, **types)
+    # Invalid types are refused before a JVM starts.
+    _ = encoding.time_type
     recordings = find_recordings(folder, format_)
     with shell.spark(import_work(f"import {stream}")) as spark:
         from capstan.interop.transfer.import_files import import_recordings
 
-        found = import_recordings(spark, shell.lake, stream, recordings, read, unchecked=unchecked)
-    shell.output.answer(found.to_json(), *_imported(found))
+        result = import_recordings(
+            spark, shell.lake, stream, recordings, encoding, unchecked=unchecked
+        )
+    shell.output.answer(result.to_json(), *_imported(result))
     return 0
 
 
@@ -104,9 +106,9 @@ def export(
     time_type: TimeTypeOption = None,
     record_type: RecordTypeOption = None,
 ) -> int:
-    """Write the recordings of a stream as files that other systems read, or to topics.
+    """Export the recordings of a stream to files or Kafka topics, for other systems.
 
-    What was imported comes out as the same bytes. To topics the same may be written again.
+    Imported recordings are exported as the same bytes. An export to topics can be repeated.
     """
     from capstan.interop.kafka.topic_layout import Topics
     from capstan.interop.transfer.export_files import form_of, require_new_folder
@@ -127,13 +129,15 @@ def export(
         shell.output.answer(asdict(done), f"{stream} is in {done.place}: {count}")
         return 0
     folder = Path(place)
-    written = form_of(tape, format_of(form), time_type, record_type)
+    encoding = form_of(tape, format_of(form), time_type, record_type)
     require_new_folder(folder)
     with shell.spark(Work(f"export {stream}")) as spark:
         from capstan.interop.transfer.export_files import export_recordings
 
-        found = export_recordings(spark, shell.lake, tape, folder, written, workers=chosen, cut=cut)
-    shell.output.answer(found.to_json(), *_exported(found))
+        result = export_recordings(
+            spark, shell.lake, tape, folder, encoding, workers=chosen, cut=cut
+        )
+    shell.output.answer(result.to_json(), *_exported(result))
     return 0
 
 
@@ -141,49 +145,49 @@ def _import_topics(shell: Shell, stream: str, topics: Topics) -> int:
     with shell.spark(Work(f"import {stream}")) as spark:
         from capstan.interop.kafka.import_topics import import_topics
 
-        found = import_topics(spark, shell.lake, stream, topics)
-    new = "nothing new" if found.stood else f"{found.events:,} events, {found.records:,} records"
+        result = import_topics(spark, shell.lake, stream, topics)
+    new = "nothing new" if result.stood else f"{result.events:,} events, {result.records:,} records"
     shell.output.answer(
-        asdict(found),
-        f"{stream}: {new}; at commit {found.cut}, {found.workers:,} workers",
+        asdict(result),
+        f"{stream}: {new}; at commit {result.cut}, {result.workers:,} workers",
     )
     return 0
 
 
 def format_of(text: str | None) -> Format:
-    """The format of that name.
+    """The format with this name.
 
     Raises:
-        InvalidRequestError: `CAP-FORMAT-NAME`.
+        InvalidRequestError: `CAP-FORMAT-NAME` for an unknown or missing name.
     """
     from capstan.interop.transfer.recording_format import Format
 
     try:
         return Format(text or "")
     except ValueError as error:
-        said = f"there is no format {text[:80]!r}" if text else "files need a format"
+        problem = f"unknown format {text[:80]!r}" if text else "files need a format"
         raise InvalidRequestError(
             "CAP-FORMAT-NAME",
-            said,
+            problem,
             f"give --format {' or '.join(Format)}",
         ) from error
 
 
-def _imported(found: Imported) -> list[str]:
-    events = sum(each.events for each in found.surveys)
-    records = sum(each.records for each in found.surveys)
-    done = "was imported already" if found.stood else "is on tape"
-    count = f"{events:,} events with {records:,} records, {len(found.surveys):,} workers"
-    lines = [f"{found.stream} {done}: {count}"]
-    lines += [f"{each.path}: {each.torn}" for each in found.surveys if each.torn]
-    lines += [f"{each.path}: {each.violation[2]}" for each in found.surveys if each.violation]
+def _imported(result: Imported) -> list[str]:
+    files = result.surveys
+    events, records = sum(file.events for file in files), sum(file.records for file in files)
+    done = "is already on tape" if result.stood else "is on tape"
+    count = f"{events:,} events with {records:,} records, {len(files):,} workers"
+    lines = [f"{result.stream} {done}: {count}"]
+    lines += [f"{file.path}: {file.torn}" for file in files if file.torn]
+    lines += [f"{file.path}: {file.violation[2]}" for file in files if file.violation]
     return lines
 
 
-def _exported(found: Exported) -> list[Table | str]:
+def _exported(result: Exported) -> list[Table | str]:
     rows = [
-        (each.worker, each.file, each.events, each.records, size(each.bytes))
-        for each in found.files
+        (file.worker, file.file, file.events, file.records, size(file.bytes))
+        for file in result.files
     ]
-    head = f"{found.stream} at commit {found.cut} is in {found.folder}"
+    head = f"{result.stream} at commit {result.cut} is in {result.folder}"
     return [table("", ("worker", "file", "events", "records", "size"), rows), head]

@@ -1,4 +1,4 @@
-"""`maintain` and `retire`: keeping a tape quick and bounded, and deleting what has had its time."""
+"""`maintain` and `retire`: compaction and clean-up of tapes, deletion of old records."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def maintain(
         str | None, typer.Argument(help="The stream's name.", metavar="STREAM")
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="The tapes of all streams of the lake.")
+        bool, typer.Option("--all", help="Maintain the tapes of all streams of the lake.")
     ] = False,
 ) -> int:
-    """Compact and clean up a stream's tape, and what all streams of the lake share.
+    """Compact and clean up a stream's tape and the tables that all streams share.
 
-    Small files of times that are complete become larger ones, by worker and time; no row changes.
-    Recordings are verified from where that was last done. The same again changes nothing.
+    Small files of complete times are merged by worker and time; no row changes. Recordings are
+    verified from where the last verification stopped. Repeating the command changes nothing.
     """
     from capstan.storage.tape.tape import require_streams
 
@@ -43,15 +43,15 @@ def maintain(
     with shell.spark(Work(f"maintain {stream or 'all streams'}")) as spark:
         from capstan.maintenance.run import maintain as carry_out
 
-        found = carry_out(spark, shell.lake, streams)
-    value, refusal = found.to_json(), found.refusal
-    told = {} if refusal is None else refusal.summary()
-    shell.output.answer({**value, **told}, _tables(value), _done(value))
+        result = carry_out(spark, shell.lake, streams)
+    value, refusal = result.to_json(), result.refusal
+    failure = {} if refusal is None else refusal.summary()
+    shell.output.answer({**value, **failure}, _tables(value), _done(value))
     if refusal is None:
         return 0
-    if not shell.output.to_json:
-        for each in found.failed or [refusal]:
-            shell.output.error(each.to_json())
+    if not shell.output.as_json:
+        for error in result.failed or [refusal]:
+            shell.output.error(error.to_json())
     return refusal.exit_code
 
 
@@ -61,17 +61,17 @@ def retire(
     before: Annotated[
         str,
         typer.Option(
-            help="The first time whose records stay, such as 2013-03-01, 17 or epoch=3.",
+            help="The first time whose records are kept, such as 2013-03-01, 17 or epoch=3.",
             metavar="TIME",
         ),
     ],
     plan: Annotated[
-        bool, typer.Option("--plan", help="Only tell what would go; nothing is changed.")
+        bool, typer.Option("--plan", help="Only report what would be deleted.")
     ] = False,
 ) -> int:
-    """Delete a stream's records before a time; what was captured then stays in the index.
+    """Delete a stream's records before a time; the index keeps their counts and hashes.
 
-    A replay that needs them is refused from then on. There is no way back.
+    Replays that need deleted records are refused from then on. This cannot be undone.
     """
     from capstan.maintenance.retire import plan_retire
 
@@ -79,24 +79,24 @@ def retire(
     planned = plan_retire(shell.lake, stream, before)
     if plan or planned.stands:
         shell.output.answer(
-            {**planned.to_json(), "retired": planned.stands}, _told(planned, planned=plan)
+            {**planned.to_json(), "retired": planned.stands}, _summary(planned, planned=plan)
         )
         return 0
     with shell.spark(Work(f"retire {stream}")) as spark:
         from capstan.maintenance.retire import retire as carry_out
 
         done = carry_out(spark, shell.lake, stream, before)
-    shell.output.answer({**done.to_json(), "retired": True}, _told(done, planned=False))
+    shell.output.answer({**done.to_json(), "retired": True}, _summary(done, planned=False))
     return 0
 
 
-def _told(plan: Plan, *, planned: bool) -> str:
+def _summary(plan: Plan, *, planned: bool) -> str:
     if plan.stands:
-        return f"{plan.tape.name}: no records are there before that time; nothing is changed"
-    verb = "would go" if planned else "are retired"
+        return f"{plan.tape.name}: no records before that time; nothing changed"
+    verb = "would be deleted" if planned else "deleted"
     return (
-        f"{plan.tape.name}: {plan.records:,} records {verb}: {len(plan.files):,} files as a whole, "
-        f"{plan.bytes:,} bytes, and part of {len(plan.partly):,} more, {plan.partly_bytes:,} bytes"
+        f"{plan.tape.name}: {plan.records:,} records {verb}: {len(plan.files):,} whole files, "
+        f"{plan.bytes:,} bytes, and parts of {len(plan.partly):,} more, {plan.partly_bytes:,} bytes"
     )
 
 
@@ -108,16 +108,16 @@ def _tables(value: dict[str, object]) -> Table:
         ("stream", "table", "files before", "files", "bytes", "rewritten", "vacuumed", "damaged"),
         [
             (
-                each["stream"] or "",
-                each["table"],
-                each["files_before"],
-                each["files"],
-                each["bytes"],
-                each["rewritten"],
-                each["vacuumed"],
-                [f"batches {first} to {last}" for first, last in each["damaged"]],
+                entry["stream"] or "",
+                entry["table"],
+                entry["files_before"],
+                entry["files"],
+                entry["bytes"],
+                entry["rewritten"],
+                entry["vacuumed"],
+                [f"batches {first} to {last}" for first, last in entry["damaged"]],
             )
-            for each in tables
+            for entry in tables
         ],
     )
 
@@ -129,9 +129,9 @@ def _done(value: dict[str, object]) -> str:
     assert isinstance(snapshots, list)
     assert isinstance(busy, list)
     assert isinstance(violations, list)
-    parts = [f"{value['rewritten']:,} bytes written anew", f"{value['vacuumed']:,} files deleted"]
-    parts += [f"{len(staging)} staged outputs cleared away"] if staging else []
-    parts += [f"{len(snapshots)} snapshots cleared away"] if snapshots else []
-    parts += [f"passed over: {each['message']}" for each in busy]
-    parts += [each["message"] for each in violations]
+    parts = [f"{value['rewritten']:,} bytes rewritten", f"{value['vacuumed']:,} files deleted"]
+    parts += [f"{len(staging)} staged outputs deleted"] if staging else []
+    parts += [f"{len(snapshots)} snapshots deleted"] if snapshots else []
+    parts += [f"skipped: {error['message']}" for error in busy]
+    parts += [error["message"] for error in violations]
     return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""`metrics`: figures of the lake for monitoring, told from its tables alone, without a JVM."""
+"""`metrics`: metrics of the lake, read from its tables without a JVM."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def metrics(
         Path | None,
         typer.Option(
             "--output", "-o",
-            help="Write them to this file, whole or not at all; for a collector of text files.",
+            help="Write them atomically to this file, for a textfile collector.",
             metavar="FILE",
         ),
     ] = None,
 ) -> int:  # fmt: skip
-    """Tell figures of streams and runs in the format of Prometheus: frontiers, counts, files."""
+    """Print metrics of streams and runs in Prometheus format: frontiers, counts, files."""
     from capstan.reporting.metrics import lake_samples, prometheus
 
     shell = shell_of(context)
@@ -30,7 +30,8 @@ def metrics(
     text = prometheus(samples)
     value: dict[str, object] = {
         "samples": [
-            {"metric": each.metric, "value": each.value, "labels": each.tags} for each in samples
+            {"metric": sample.metric, "value": sample.value, "labels": sample.tags}
+            for sample in samples
         ]
     }
     if output is None:

@@ -1,4 +1,4 @@
-"""`plan`, `replay`, `publish`, `rollback` and `unlock`: replays, and what becomes of them."""
+"""`plan`, `replay`, `publish`, `reject`, `rollback` and `unlock`: replays and their runs."""
 
 from __future__ import annotations
 
@@ -27,45 +27,43 @@ if TYPE_CHECKING:
     from capstan.replay.run import ReplayResult
 
 Peers = Annotated[
-    int | None, typer.Option(help="Replay workers; one per chosen worker by default.")
+    int | None, typer.Option(help="Number of replay workers; default: one per chosen worker.")
 ]
 Transform = Annotated[
-    str | None, typer.Option(help="A registered transform; the records as they are by default.")
+    str | None, typer.Option(help="A registered transform; default: copy the records.")
 ]
 Pipeline = Annotated[
     str | None,
-    typer.Option(help="A registered pipeline, in place of a transform.", metavar="NAME"),
+    typer.Option(help="A registered pipeline, instead of a transform.", metavar="NAME"),
 ]
 Sink = Annotated[
     str | None,
-    typer.Option(help="Which sink of the pipeline, where it has several.", metavar="NODE"),
+    typer.Option(help="The sink of a pipeline that has several.", metavar="NODE"),
 ]
 AllSinks = Annotated[
     bool,
     typer.Option(
         "--all-sinks",
-        help="Every sink of the pipeline into its own table, one run after the other.",
+        help="Replay every sink of the pipeline into its own table, one run after the other.",
     ),
 ]
-ModeOption = Annotated[Mode, typer.Option(help="How the target is changed.")]
-Keys = Annotated[
-    str | None, typer.Option(help="Columns that merge matches rows by.", metavar="LIST")
-]
+ModeOption = Annotated[Mode, typer.Option(help="How to change the target.")]
+Keys = Annotated[str | None, typer.Option(help="Key columns of --mode merge.", metavar="LIST")]
 Follow = Annotated[
     str | None,
-    typer.Option(help="Play what became complete since the last run of this name.", metavar="NAME"),
+    typer.Option(
+        help="Replay what became complete since the last run of this name.", metavar="NAME"
+    ),
 ]
 Partial = Annotated[
-    bool, typer.Option("--partial", help="Play what is complete of a range that is not.")
+    bool, typer.Option("--partial", help="Replay the complete part of an incomplete range.")
 ]
 Direct = Annotated[
-    bool, typer.Option("--direct", help="Write to the target at once, and audit it there.")
+    bool, typer.Option("--direct", help="Write to the target without staging, and audit it there.")
 ]
-Adopt = Annotated[
-    bool, typer.Option("--adopt", help="Also replace rows that no replay has put there.")
-]
+Adopt = Annotated[bool, typer.Option("--adopt", help="Also replace rows that no replay wrote.")]
 Hold = Annotated[
-    bool, typer.Option("--hold", help="Stop after the audit; `capstan publish` goes on.")
+    bool, typer.Option("--hold", help="Stop after the audit; `capstan publish` continues.")
 ]
 Diff = Annotated[
     bool,
@@ -95,26 +93,26 @@ def plan(
     hold: Hold = False,
     diff: Diff = False,
 ) -> int:
-    """Say what a replay would read and write; ends with 3 where the range is not complete.
+    """Show what a replay would read and write; exits with 3 if the range is not complete.
 
-    With --diff also which rows it would add, remove and change; nothing is written.
+    With --diff, also show the rows it would add, remove and change. Nothing is written.
     """
     from capstan.replay.preview import preview
 
     shell = shell_of(context)
     declarations = shell.declarations()
-    found = preview(shell.lake, declarations, _request(context, declarations))
-    value = found.to_json()
+    planned = preview(shell.lake, declarations, _request(context, declarations))
+    value = planned.to_json()
     shown = plan_tables(value)
     if diff:
         with shell.spark(Work(f"plan {stream}")) as spark:
             from capstan.replay.output.diff import difference
 
-            told = difference(spark, found.plan).to_json(found.plan.tape.time_type)
-        value["diff"] = told
-        shown += difference_tables(told)
+            changes = difference(spark, planned.plan).to_json(planned.plan.tape.time_type)
+        value["diff"] = changes
+        shown += difference_tables(changes)
     shell.output.answer(value, *shown)
-    return 0 if found.plan.complete or partial else 3
+    return 0 if planned.plan.complete or partial else 3
 
 
 def replay(
@@ -124,8 +122,8 @@ def replay(
     into_stream: Annotated[
         str | None,
         typer.Option(
-            help="Record the output on the tape of another stream, which --peers workers have; "
-            "the same again records what became complete since.",
+            help="Record the output on the tape of another stream, with --peers workers; "
+            "repeated, record what became complete since.",
             metavar="STREAM",
         ),
     ] = None,
@@ -147,9 +145,9 @@ def replay(
     adopt: Adopt = False,
     hold: Hold = False,
 ) -> int:
-    """Play chosen workers and times into a table: verified, staged, audited, published.
+    """Replay workers and times into a table: verify, stage, audit, publish.
 
-    The same replay again changes nothing while its result stands.
+    Repeating a replay changes nothing while its result is still published.
     """
     from capstan.replay.planning.plan import make_plan
 
@@ -158,11 +156,11 @@ def replay(
         return _recapture(context, shell)
     declarations = shell.declarations()
     if all_sinks:
-        each = every_sink(context.params, declarations)
-        requests = [_request(context, declarations, fields) for fields in each]
+        sinks = every_sink(context.params, declarations)
+        requests = [_request(context, declarations, sink) for sink in sinks]
     else:
         requests = [_request(context, declarations)]
-    # What can be refused is refused before a JVM starts.
+    # Invalid requests are refused before a JVM starts.
     for request in requests:
         make_plan(shell.lake, declarations, request)
     work = replay_work(f"replay {stream}", direct=direct, hold=hold, runs=len(requests))
@@ -171,9 +169,9 @@ def replay(
 
         outcomes = [carry_out(spark, shell.lake, declarations, request) for request in requests]
     if all_sinks:
-        told = [_told(outcome) for outcome in outcomes]
+        shown = [_result_lines(outcome) for outcome in outcomes]
         runs = [outcome.to_json() for outcome in outcomes]
-        shell.output.answer({"runs": runs}, *itertools.chain.from_iterable(told))
+        shell.output.answer({"runs": runs}, *itertools.chain.from_iterable(shown))
     else:
         _answer(shell, outcomes[0])
     return 0
@@ -191,41 +189,41 @@ def _recapture(context: typer.Context, shell: Shell) -> int:
         if name not in _RECAPTURED and context.params.get(name) != parameter.default:
             raise InvalidRequestError(
                 "CAP-USAGE",
-                f"{parameter.opts[0]} does not go with --into-stream",
-                "a re-capture records all complete times of the chosen workers, as they are",
+                f"{parameter.opts[0]} cannot be combined with --into-stream",
+                "a re-capture copies all complete times of the chosen workers",
             )
     given = context.params
-    asked = RecaptureRequest(
+    request = RecaptureRequest(
         stream=given["stream"],
         into=given["into_stream"],
         workers=names(given["workers"], "--workers"),
         peers=given["peers"],
         as_of=given["as_of"],
     )
-    open_tape(shell.lake, asked.stream)
-    with shell.spark(Work(f"record {asked.stream} onto {asked.into}")) as spark:
+    open_tape(shell.lake, request.stream)
+    with shell.spark(Work(f"record {request.stream} onto {request.into}")) as spark:
         from capstan.interop.transfer.recapture import recapture
 
-        found = recapture(spark, shell.lake, asked)
-    if found.stood:
+        result = recapture(spark, shell.lake, request)
+    if result.stood:
         done = "nothing new"
     else:
-        done = f"{found.records:,} records of {found.stream} at commit {found.cut}"
-    frontier = ", ".join(map(str, found.frontier)) or "closed"
-    line = f"{found.into}, {found.workers} workers, commit {found.commit}: {done}"
-    shell.output.answer(asdict(found), line, f"frontier: {frontier}")
+        done = f"{result.records:,} records of {result.stream} at commit {result.cut}"
+    frontier = ", ".join(map(str, result.frontier)) or "closed"
+    line = f"{result.into}, {result.workers} workers, commit {result.commit}: {done}"
+    shell.output.answer(asdict(result), line, f"frontier: {frontier}")
     return 0
 
 
 def _request(
     context: typer.Context, declarations: ProjectConfig, other: Mapping[str, object] | None = None
 ) -> Request:
-    """The request of a command whose parameters are named like the request's fields.
+    """The request of a command whose parameters have the names of the request's fields.
 
     Args:
-        context: The command.
-        declarations: What is declared.
-        other: Fields that are not as the command has them.
+        context: The command's context.
+        declarations: The declarations.
+        other: Fields that replace parameters of the command.
     """
     from capstan.replay.planning.request import Request
 
@@ -240,26 +238,25 @@ def _request(
 
 
 def _answer(shell: Shell, outcome: ReplayResult) -> None:
-    shell.output.answer(outcome.to_json(), *_told(outcome))
+    shell.output.answer(outcome.to_json(), *_result_lines(outcome))
 
 
-def _told(outcome: ReplayResult) -> tuple[RenderableType, ...]:
-    """An outcome as people see it."""
+def _result_lines(outcome: ReplayResult) -> tuple[RenderableType, ...]:
     value = outcome.to_json()
     run = value["run"]
     if outcome.stood:
-        line = f"nothing to do: run {run} stands"
+        line = f"nothing to do: run {run} is still published"
     elif value["published"]:
         line = f"run {run} is published"
     else:
-        line = f"run {run} is audited and waits: capstan publish {run}"
+        line = f"run {run} is audited and waiting: capstan publish {run}"
     return certificate_facts(value), line
 
 
 def publish(context: typer.Context, run: Run) -> int:
-    """Publish a run that was held after its audit, or finish one that was cut off.
+    """Publish a run that was held after its audit, or finish an interrupted publish.
 
-    A run that waits for approval is approved by this, in the name of who is logged in.
+    This also approves a run that waits for approval, in the name of the logged-in user.
     """
     from capstan.replay.execution.approval import Decision
     from capstan.storage.ledger.runs import read_history
@@ -279,11 +276,11 @@ def publish(context: typer.Context, run: Run) -> int:
 def reject(
     context: typer.Context,
     run: Run,
-    reason: Annotated[str, typer.Option(help="Why; it goes into the ledger.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason, for the ledger.")] = "",
 ) -> int:
-    """Reject a run that was held after its audit: it is not published, and holds nothing more.
+    """Reject a run that was held after its audit, and release its claim.
 
-    What it has staged stays where it is, to be looked at.
+    Its staged output is kept for inspection.
     """
     from capstan.replay.execution.approval import Decision, require_waiting
     from capstan.replay.execution.approval import reject as carry_out
@@ -295,13 +292,13 @@ def reject(
     row = carry_out(shell.lake, run, Decision(_user(), reason=reason))
     shell.output.answer(
         {"run": run, "rejected": True, **row.detail},
-        f"run {run} is rejected; what it staged is at {row.detail['staging']}",
+        f"run {run} is rejected; its staged output is at {row.detail['staging']}",
     )
     return 0
 
 
 def _user() -> str:
-    """Who is logged in, as the system knows them."""
+    """The name of the logged-in user."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -309,26 +306,26 @@ def _user() -> str:
 
 
 def rollback(context: typer.Context, run: Run) -> int:
-    """Take back what a run published; rows that others wrote since stay."""
+    """Roll back what a run published; rows that others wrote since stay."""
     from capstan.storage.ledger.runs import read_history
 
     shell = shell_of(context)
     shell.lake.require()
-    stood = read_history(shell.lake, run).rolled_back
+    repeated = read_history(shell.lake, run).rolled_back
     with shell.spark(rollback_work(f"rollback {run}")) as spark:
         from capstan.replay.run import rollback as carry_out
 
         version = carry_out(spark, shell.lake, shell.declarations(), run)
-    before = "was taken back before" if stood else "is taken back"
+    done = "was already rolled back" if repeated else "is rolled back"
     shell.output.answer(
-        {"run": run, "target_version": version, "rolled_back": True, "stood": stood},
-        f"run {run} {before}: version {version} has the rows of before",
+        {"run": run, "target_version": version, "rolled_back": True, "stood": repeated},
+        f"run {run} {done}: version {version} has the previous rows",
     )
     return 0
 
 
 def unlock(context: typer.Context, run: Run) -> int:
-    """Declare a run dead, so that it holds its range no more."""
+    """Declare a run dead, and release its claim."""
     from capstan.storage.ledger import claims
     from capstan.storage.ledger.runs import read_history
 
@@ -341,7 +338,7 @@ def unlock(context: typer.Context, run: Run) -> int:
         attempt = carry_out(shell.lake, run)
     else:
         read_history(shell.lake, run)
-    done = f"attempt {attempt} holds nothing any more" if attempt else "it held nothing"
+    done = f"the claim of attempt {attempt} is released" if attempt else "it had no claim"
     shell.output.answer(
         {"run": run, "attempt": attempt, "unlocked": bool(attempt)}, f"run {run}: {done}"
     )

@@ -1,4 +1,4 @@
-"""`report`: what a run played and what was found of it, as one file to attach to a ticket."""
+"""`report`: a run's report as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def report(
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", help="The file that is written; one that is there is replaced.",
+            "--output", "-o", help="The file to write; an existing one is replaced.",
             metavar="FILE",
         ),
     ],
 ) -> int:  # fmt: skip
-    """Write a run's report: certificate, what is not covered, late rows, differences, plots."""
+    """Write a run's HTML report: certificate, uncovered parts, late records, differences, plots."""
     from capstan.reporting.html_report import run_report
 
     shell = shell_of(context)

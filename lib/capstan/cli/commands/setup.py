@@ -1,4 +1,4 @@
-"""`demo` and `doctor`: the first commands that anybody runs."""
+"""`demo` and `doctor`: the first commands that a new user runs."""
 
 from __future__ import annotations
 
@@ -21,33 +21,32 @@ def doctor(
         bool, typer.Option("--deep", help="Also start Spark, and write and read a small table.")
     ] = False,
 ) -> int:
-    """Look at what Capstan needs: what is there, what is wrong, and how to mend it."""
+    """Check what Capstan needs: what is installed, what is missing, how to fix it."""
     from capstan.doctor import diagnose
 
     shell = shell_of(context)
     with redirect_stdout(sys.stderr), watching(shell.output, Work("doctor")):
-        found = diagnose(shell.place, deep=deep)
-    ok = all(each.ok for each in found)
+        findings = diagnose(shell.place, deep=deep)
+    ok = all(finding.ok for finding in findings)
     shell.output.answer(
         {
             "ok": ok,
             "findings": [
-                {"what": each.what, "ok": each.ok, "found": each.found, "mend": each.mend}
-                for each in found
+                {"what": f.what, "ok": f.ok, "found": f.found, "mend": f.mend} for f in findings
             ],
         },
         table(
             "",
             ("", "what", "found", "what to do"),
-            [("ok" if f.ok else "WRONG", f.what, f.found, f.mend) for f in found],
+            [("ok" if f.ok else "WRONG", f.what, f.found, f.mend) for f in findings],
         ),
-        "all is there" if ok else "something is missing: see what to do",
+        "everything is in place" if ok else "something is missing: see the column `what to do`",
     )
     return 0 if ok else 1
 
 
 def demo(context: typer.Context) -> int:
-    """Do the main job on real flights, end to end, and say where to look further."""
+    """Run the main job on real flight data, end to end."""
     from capstan.demo import job as main_job
 
     shell = shell_of(context)
@@ -66,17 +65,17 @@ def demo(context: typer.Context) -> int:
             about = {"step": step.name, "changed": done.changed, "seconds": seconds}
             results.append({**done.facts, **about})
             _say(shell, f"   {done.line} ({seconds} s)")
-    changed = any(each["changed"] for each in results)
+    changed = any(result["changed"] for result in results)
     seconds = round(time.monotonic() - began, 1)
     shell.output.answer(
         {"lake": shell.lake.root, "changed": changed, "seconds": seconds, "steps": results},
-        *(certificate_facts(each) for each in results if "run" in each),
-        "" if changed else "Nothing was changed: all of this stood already.\n",
+        *(certificate_facts(result) for result in results if "run" in result),
+        "" if changed else "Nothing changed: all of this was already done.\n",
         main_job.where_to_look(shell.lake),
     )
     return 0
 
 
 def _say(shell: Shell, line: str) -> None:
-    if not shell.output.to_json:
+    if not shell.output.as_json:
         shell.output.note(line)

@@ -1,4 +1,4 @@
-"""`streams`, `show` and `runs`: what is there, told from the tables alone, without a JVM."""
+"""`streams`, `show` and `runs`: listings read from the tables, without a JVM."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from capstan.cli.output import facts, table
 
 
 def streams(context: typer.Context) -> int:
-    """List the streams: those on tape, and those that are declared and not captured yet."""
+    """List the streams, captured and declared."""
     from capstan.reporting import listings
 
     shell = shell_of(context)
@@ -42,7 +42,7 @@ def streams(context: typer.Context) -> int:
 
 
 def show(context: typer.Context, stream: Stream, as_of: AsOf = None) -> int:
-    """Show a tape: its workers with events, records, holdings and frontier; its late rows."""
+    """Show a tape: workers with events, records, capabilities and frontiers; late records."""
     from capstan.reporting import listings
 
     shell = shell_of(context)
@@ -69,15 +69,15 @@ def show(context: typer.Context, stream: Stream, as_of: AsOf = None) -> int:
             ("worker", "label", "events", "records", "frontier", "holdings", "verified to"),
             [
                 (
-                    each["worker"],
-                    each["label"],
-                    each["events"],
-                    each["records"],
-                    "closed" if each["closed"] else each["frontier"],
-                    [f"{time} x{count}" for time, count in each["holdings"]],
-                    each["verified"],
+                    row["worker"],
+                    row["label"],
+                    row["events"],
+                    row["records"],
+                    "closed" if row["closed"] else row["frontier"],
+                    [f"{time} x{count}" for time, count in row["holdings"]],
+                    row["verified"],
                 )
-                for each in workers
+                for row in workers
             ],
         ),
     )
@@ -86,7 +86,7 @@ def show(context: typer.Context, stream: Stream, as_of: AsOf = None) -> int:
 
 def _verified(verified: object) -> str:
     assert isinstance(verified, Mapping)
-    return f"found sound up to commit {verified['cut']}, {verified['at']}"
+    return f"valid up to commit {verified['cut']}, checked at {verified['at']}"
 
 
 def runs(
@@ -97,29 +97,29 @@ def runs(
     stream: Annotated[
         str | None, typer.Option(help="Only runs of this stream.", metavar="STREAM")
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="At most this many; 0 for all.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="List at most this many; 0 for all.")] = 20,
 ) -> int:
-    """List what was done, the newest first: runs, their state and what they played."""
+    """List runs, newest first: state, workers, times, target."""
     from capstan.reporting import listings
 
     shell = shell_of(context)
-    found = listings.run_rows(shell.lake, shell.declarations(), target, stream)
-    shown = found[:limit] if limit else found
+    rows = listings.run_rows(shell.lake, shell.declarations(), target, stream)
+    shown = rows[:limit] if limit else rows
     columns = (
         "run", "stream", "target", "state", "attempts", "records", "since", "until", "version",
         "at",
     )  # fmt: skip
-    more = len(found) - len(shown)
+    more = len(rows) - len(shown)
     shell.output.answer(
-        {"runs": shown, "total": len(found)},
+        {"runs": shown, "total": len(rows)},
         table(
             "", columns, [[_short(row[name], shell.lake.root) for name in columns] for row in shown]
         ),
-        f"{len(found)} runs" + (f", {more} older ones not shown" if more else ""),
+        f"{len(rows)} runs" + (f", {more} older ones not shown" if more else ""),
     )
     return 0
 
 
 def _short(value: object, lake: str) -> object:
-    """A path of one of the lake's own tables as its name."""
+    """The path of a table of the lake, shortened to the table's name."""
     return value.removeprefix(f"{lake}/tables/") if isinstance(value, str) else value

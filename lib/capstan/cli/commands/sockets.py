@@ -1,4 +1,4 @@
-"""`listen` and `serve`: recordings over sockets, onto a tape and off it."""
+"""`listen` and `serve`: receive and send recordings over sockets."""
 
 from __future__ import annotations
 
@@ -33,30 +33,31 @@ def listen(
     stream: Stream,
     port: Annotated[
         int,
-        typer.Option(min=1, max=65_535, help="The port of worker 0; the others follow.",
+        typer.Option(min=1, max=65_535, help="The port of worker 0; worker i uses PORT + i.",
                      metavar="PORT"),
     ],
-    workers: Annotated[int, typer.Option(help="How many workers send.", metavar="N")],
+    workers: Annotated[int, typer.Option(help="The number of sending workers.", metavar="N")],
     form: FormatOption = "timely",
     time_type: TimeTypeOption = None,
     record_type: RecordTypeOption = None,
     minimum: Annotated[
-        str | None, typer.Option(help="The minimum time as JSON; 0 by default.", metavar="JSON")
+        str | None, typer.Option(help="The minimum time as JSON; default: 0.", metavar="JSON")
     ] = None,
     host: Annotated[
         str, typer.Option(help="The address to listen on.", metavar="ADDRESS")
     ] = _LOOPBACK,
     every: Annotated[
-        float, typer.Option(help="Seconds from commit to commit.", metavar="SECONDS")
+        float, typer.Option(help="Seconds between commits.", metavar="SECONDS")
     ] = 5.0,
     idle: Annotated[
         float | None,
-        typer.Option(help="End after so many seconds of silence.", metavar="SECONDS"),
+        typer.Option(help="Stop after this many seconds of silence.", metavar="SECONDS"),
     ] = None,
 ) -> int:  # fmt: skip
     """Record what timely workers send over sockets: worker i connects to port PORT + i.
 
-    Ends when all have closed their recordings, or by Ctrl-C; what was received is then on tape.
+    Stops when all workers have closed their recordings, or on Ctrl-C; everything received by
+    then is on tape.
     """
     from capstan.interop.transfer.listen import ListenRequest
     from capstan.interop.transfer.listen import listen as record
@@ -65,16 +66,16 @@ def listen(
 
     shell = shell_of(context)
     start = None if minimum is None else minimum_of(minimum)
-    written = Form.given(
+    encoding = Form.given(
         format_of(form), time_type=time_type, record_type=record_type, minimum=start
     )
-    _ = written.time_type
-    request = ListenRequest(stream, workers, written, port, host, every, idle)
+    _ = encoding.time_type
+    request = ListenRequest(stream, workers, encoding, port, host, every, idle)
     with shell.spark(Work(f"listen for {stream}")) as spark:
-        found = record(spark, shell.lake, request)
+        result = record(spark, shell.lake, request)
     tape = open_tape(shell.lake, stream)
-    shell.output.answer(found.to_json(tape), *_listened(found, tape))
-    found.require_sound()
+    shell.output.answer(result.to_json(tape), *_listened(result, tape))
+    result.require_sound()
     return 0
 
 
@@ -82,12 +83,12 @@ def serve(
     context: typer.Context,
     stream: Stream,
     to: Annotated[
-        str, typer.Option("--to", help="Where the first peer receives.", metavar="HOST:PORT")
+        str, typer.Option("--to", help="The address of the first peer.", metavar="HOST:PORT")
     ],
     peers: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Deal the workers to so many peers; each to its own by default.",
+            min=1, help="Distribute the workers over N peers; default: one peer per worker.",
             metavar="N",
         ),
     ] = None,
@@ -97,7 +98,7 @@ def serve(
     time_type: TimeTypeOption = None,
     record_type: RecordTypeOption = None,
 ) -> int:  # fmt: skip
-    """Send the recordings of a stream to timely workers: peer i receives on the port plus i."""
+    """Send a stream's recordings to timely workers: peer i listens on PORT + i."""
     from capstan.interop.transfer.export_files import form_of
     from capstan.interop.transfer.serve import Address
     from capstan.interop.transfer.serve import serve as send
@@ -109,31 +110,31 @@ def serve(
     tape = open_tape(shell.lake, stream)
     cut = find_cut(tape, as_of)
     chosen = tuple(resolve_workers(tape, cut, names(workers, "--workers")))
-    written = form_of(tape, format_of(form), time_type, record_type)
+    encoding = form_of(tape, format_of(form), time_type, record_type)
     with shell.spark(Work(f"serve {stream}")) as spark:
-        found = send(
-            spark, shell.lake, tape, written, address, workers=chosen, peers=peers, cut=cut
+        result = send(
+            spark, shell.lake, tape, encoding, address, workers=chosen, peers=peers, cut=cut
         )
-    shell.output.answer(found.to_json(), *_served(found))
+    shell.output.answer(result.to_json(), *_served(result))
     return 0
 
 
-def _listened(found: Listened, tape: Tape) -> list[Table | str]:
+def _listened(result: Listened, tape: Tape) -> list[Table | str]:
     rows = []
-    for each in found.workers:
-        held = ", ".join(str(tape.time_type.render(time)) for time in each.frontier)
-        rows.append((each.worker, each.events, each.records, held or "closed"))
-    received = f"{found.events:,} events with {found.records:,} records were received"
+    for worker in result.workers:
+        frontier = ", ".join(str(tape.time_type.render(time)) for time in worker.frontier)
+        rows.append((worker.worker, worker.events, worker.records, frontier or "closed"))
+    received = f"{result.events:,} events with {result.records:,} records received"
     lines: list[Table | str] = [
         table("", ("worker", "events", "records", "frontier"), rows),
-        f"{found.stream} at commit {found.commit}: {received}",
+        f"{result.stream} at commit {result.commit}: {received}",
     ]
-    return [*lines, *found.faults]
+    return [*lines, *result.faults]
 
 
-def _served(found: Served) -> list[Table | str]:
+def _served(result: Served) -> list[Table | str]:
     rows = [
-        (to, ", ".join(map(str, workers)) or "none", events) for to, workers, events in found.peers
+        (to, ", ".join(map(str, workers)) or "none", events) for to, workers, events in result.peers
     ]
-    head = f"{found.stream} at commit {found.cut} was sent"
+    head = f"{result.stream} at commit {result.cut} was sent"
     return [table("", ("peer", "workers", "events"), rows), head]

@@ -1,4 +1,4 @@
-"""`staging`: what replays have staged and not published, and clearing away what is over."""
+"""`staging`: lists and deletes staged output that was never published."""
 
 from __future__ import annotations
 
@@ -19,46 +19,46 @@ if TYPE_CHECKING:
 def staging(
     context: typer.Context,
     clean: Annotated[
-        bool, typer.Option("--clean", help="Clear away what is over; else it is only told.")
+        bool, typer.Option("--clean", help="Delete expired output; without it, only list.")
     ] = False,
     keep: Annotated[
         str,
         typer.Option(
-            help="How long what was rejected, has failed or was killed is kept.", metavar="LENGTH"
+            help="How long to keep output of rejected, failed and killed runs.", metavar="LENGTH"
         ),
     ] = "30 days",
 ) -> int:
-    """List what replays have staged and not published; --clean clears away what is over.
+    """List staged output that was not published; --clean deletes what has expired.
 
-    What waits to be published is never cleared away.
+    Output that waits to be published is never deleted.
     """
     from capstan.replay.execution.staging import clear_staged, list_staged
 
     shell = shell_of(context)
     shell.lake.require()
     kept, now = _length(keep), datetime.now(UTC)
-    found = list_staged(shell.lake, now)
-    over = [each for each in found if each.is_over(now, kept)]
+    outputs = list_staged(shell.lake, now)
+    over = [output for output in outputs if output.is_over(now, kept)]
     cleared = clear_staged(shell.lake, over, now, kept) if clean else []
-    rows = [_row(each, now, kept) for each in found]
-    size = sum(each.bytes for each in over)
-    done = "are cleared away" if clean else "would be cleared away by --clean"
+    rows = [_row(output, now, kept) for output in outputs]
+    size = sum(output.bytes for output in over)
+    done = "deleted" if clean else "would be deleted by --clean"
     shell.output.answer(
         {"keep": format_duration(kept), "staged": rows, "over": len(over), "cleared": cleared},
         table(
             "",
-            ("staged", "of a run that", "last step", "bytes", "over"),
+            ("staged", "its run", "last step", "bytes", "expired"),
             [(row["name"], row["why"], row["at"], row["bytes"], row["over"]) for row in rows],
         ),
-        f"{len(over)} of {len(found)}, {size:,} bytes, {done}",
+        f"{len(over)} of {len(outputs)}, {size:,} bytes, {done}",
     )
     return 0
 
 
-def _row(each: Staged, now: datetime, keep: timedelta) -> dict[str, object]:
-    at = None if each.at is None else f"{each.at:%Y-%m-%dT%H:%M:%SZ}"
-    about = {"name": each.name, "run": each.run, "why": str(each.why), "at": at}
-    return {**about, "bytes": each.bytes, "over": each.is_over(now, keep)}
+def _row(output: Staged, now: datetime, keep: timedelta) -> dict[str, object]:
+    at = None if output.at is None else f"{output.at:%Y-%m-%dT%H:%M:%SZ}"
+    about = {"name": output.name, "run": output.run, "why": str(output.why), "at": at}
+    return {**about, "bytes": output.bytes, "over": output.is_over(now, keep)}
 
 
 def _length(text: str) -> timedelta:

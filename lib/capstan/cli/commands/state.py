@@ -1,4 +1,4 @@
-"""`state`: what followed pipelines know, and dealing it to more or fewer replay workers."""
+"""`state`: snapshots of followed pipelines, and rescaling them."""
 
 from __future__ import annotations
 
@@ -23,24 +23,22 @@ def state(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="PIPELINE", help="The pipeline's name.")],
     action: Annotated[
-        str | None, typer.Argument(metavar="rescale", help="Deal the newest state anew.")
+        str | None, typer.Argument(metavar="rescale", help="Redistribute the newest state.")
     ] = None,
     peers: Annotated[
         int | None,
-        typer.Argument(metavar="N", help="To so many replay workers.", min=1, max=10_000),
+        typer.Argument(metavar="N", help="The new number of replay workers.", min=1, max=10_000),
     ] = None,
     into: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Only of what is followed into this table; again for more.", metavar="TABLE"
-        ),
+        typer.Option(help="Only state followed into this table; repeatable.", metavar="TABLE"),
     ] = None,
 ) -> int:
     """Show the snapshots of a followed pipeline: workers, keys, sizes; or rescale the newest.
 
-    Each run of a followed pipeline goes on from the snapshot of the one before. A rescaled one is
-    proved to have the same keys, each with the worker that owns it, before it counts. Of a pipeline
-    that is followed into several tables --into says for which the state is rescaled.
+    Each run of a followed pipeline continues from the snapshot of the previous run. A rescaled
+    snapshot takes effect only after a check: it must have the same keys, each with its owner. If
+    the pipeline is followed into several tables, choose with --into which state to rescale.
     """
     from capstan.replay.planning.snapshot_catalog import list_taken
 
@@ -48,15 +46,15 @@ def state(
     shell.lake.require()
     known(shell.declarations().pipelines).get(name)
     if (action, peers) != (None, None) and (action != "rescale" or peers is None):
-        raise InvalidRequestError("CAP-USAGE", f"not a thing to do with state: {action}", _USAGE)
-    found = list_taken(shell.lake, name)
+        raise InvalidRequestError("CAP-USAGE", f"unknown action: {action}", _USAGE)
+    snapshots = list_taken(shell.lake, name)
     if into:
-        paths = {_path(shell, table) for table in into}
-        found = [each for each in found if each.history.last.target in paths]
+        paths = {_path(shell, target) for target in into}
+        snapshots = [taken for taken in snapshots if taken.history.last.target in paths]
     if peers is not None:
-        return _rescale(shell, name, found, peers, named=bool(into))
-    rows = [_row(shell, each) for each in found]
-    columns = ("snapshot", "run that", "replay workers", "keys", "rows", "bytes", "read up to")
+        return _rescale(shell, name, snapshots, peers, named=bool(into))
+    rows = [_row(shell, taken) for taken in snapshots]
+    columns = ("snapshot", "its run", "replay workers", "keys", "rows", "bytes", "read up to")
     shown = ("snapshot", "is", "peers", "keys", "rows", "bytes", "frontier")
     shell.output.answer(
         {"pipeline": name, "snapshots": rows},
@@ -65,17 +63,17 @@ def state(
             columns,
             [[row[name] for name in shown] for row in rows],
         ),
-        *([] if rows else ["none: only runs with --follow keep their state"]),
+        *([] if rows else ["none: only runs with --follow keep state"]),
     )
     return 0
 
 
-def _rescale(shell: Shell, name: str, found: list[Taken], peers: int, *, named: bool) -> int:
-    newest = {each.history.last.target: each for each in found if each.standing}
+def _rescale(shell: Shell, name: str, snapshots: list[Taken], peers: int, *, named: bool) -> int:
+    newest = {taken.history.last.target: taken for taken in snapshots if taken.standing}
     if not newest:
         raise InvalidRequestError(
             "CAP-STATE",
-            f"pipeline {name} has no snapshot that a run could go on from",
+            f"pipeline {name} has no snapshot that a run could continue from",
             "follow it first: capstan replay STREAM --pipeline PIPELINE --follow NAME",
             pipeline=name,
         )
@@ -83,7 +81,7 @@ def _rescale(shell: Shell, name: str, found: list[Taken], peers: int, *, named: 
         raise InvalidRequestError(
             "CAP-STATE",
             f"pipeline {name} is followed into {len(newest)} tables: {', '.join(sorted(newest))}",
-            "say with --into TABLE for which its state is to be rescaled; again for more",
+            "choose the state to rescale with --into TABLE; repeatable",
             pipeline=name,
             targets=sorted(newest),
         )
@@ -91,21 +89,21 @@ def _rescale(shell: Shell, name: str, found: list[Taken], peers: int, *, named: 
 
     with shell.spark(Work(f"rescale {name}")) as spark:
         made = [
-            rescale_state(spark, shell.lake, shell.declarations(), each, peers)
-            for each in newest.values()
+            rescale_state(spark, shell.lake, shell.declarations(), taken, peers)
+            for taken in newest.values()
         ]
     shell.output.answer(
-        {"pipeline": name, "rescaled": [each.to_json() for each in made]},
-        *[_told(each) for each in made],
+        {"pipeline": name, "rescaled": [snapshot.to_json() for snapshot in made]},
+        *[_rescaled_line(snapshot) for snapshot in made],
     )
     return 0
 
 
-def _told(made: Snapshot) -> str:
-    keys = sum(made.keys.values())
+def _rescaled_line(snapshot: Snapshot) -> str:
+    keys = sum(snapshot.keys.values())
     return (
-        f"{made.name}: {keys} keys in {made.rows} rows, proved to be with their owners among "
-        f"{made.peers} replay workers; the next run goes on from there"
+        f"{snapshot.name}: {keys} keys in {snapshot.rows} rows, each checked to be with its owner "
+        f"among {snapshot.peers} replay workers; the next run continues from this snapshot"
     )
 
 
@@ -131,7 +129,7 @@ def _row(shell: Shell, taken: Taken) -> dict[str, object]:
         "before": now.before,
         "keys": sum(now.keys.values()),
         "keys_by_operator": now.keys,
-        "held": {worker: dict(mine) for worker, mine in now.held.items()},
+        "held": {worker: dict(counts) for worker, counts in now.held.items()},
         "rows": now.rows,
         "waiting": now.waiting,
         "bytes": now.bytes,

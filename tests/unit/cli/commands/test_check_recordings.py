@@ -61,7 +61,7 @@ def test_a_torn_tail_is_told_to_people(capsys):
     assert main(["check", str(TIMELY / "e2_torn_w2" / "worker-0.bin")]) == 0
     out = capsys.readouterr().out
     assert "torn at byte 681, in a frame of" in out
-    assert "what is whole was judged" in out
+    assert "the complete part was checked" in out
 
 
 def test_types_and_minimum_may_be_given(tmp_path, check):

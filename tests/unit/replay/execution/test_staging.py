@@ -159,7 +159,7 @@ def test_the_command_tells_first_and_clears_when_it_is_told_to(lake: Lake, capsy
     assert run("--clean")["cleared"] == []
     assert len(children(lake.staging(""))) == 4
     assert main(["staging", "--lake", lake.root]) == 0
-    assert "0 of 4, 0 bytes, would be cleared away by --clean" in capsys.readouterr().out
+    assert "0 of 4, 0 bytes, would be deleted by --clean" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("keep", ["soon", "3 months", "-1 days", ""])

@@ -224,11 +224,11 @@ def test_a_sink_needs_a_pipeline() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ([], "CAP-USAGE", "--all-sinks goes with --pipeline"),
-        (["--pipeline", "places", "--sink", "hours"], "CAP-USAGE", "--sink does not go with"),
-        (["--pipeline", "places", "--into", "t"], "CAP-USAGE", "--into does not go with"),
+        ([], "CAP-USAGE", "--all-sinks requires --pipeline"),
+        (["--pipeline", "places", "--sink", "hours"], "CAP-USAGE", "--sink cannot be combined"),
+        (["--pipeline", "places", "--into", "t"], "CAP-USAGE", "--into cannot be combined"),
         (["--pipeline", "split", "--transform", "x"], "CAP-PIPELINE", "and not both"),
-        (["--pipeline", "places"], "CAP-PIPELINE", "which table pairs, starts goes into"),
+        (["--pipeline", "places"], "CAP-PIPELINE", "names no target for pairs, starts"),
         (["--pipeline", "split", "--workers", "a"], "CAP-WORKERS", "split"),
     ],
 )
