@@ -1,1 +1,1 @@
-"""The engine that runs a graph, event by event in order of time."""
+"""Engine that runs a graph, event by event in order of time."""

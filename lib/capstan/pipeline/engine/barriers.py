@@ -1,4 +1,4 @@
-"""Barriers of checkpoints, and how the inputs of a node wait for each other behind them."""
+"""Checkpoint barriers, and their alignment across the inputs of a node."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Held = TypeVar("Held")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointBarrier:
-    """The cut between what belongs to a checkpoint and what comes after it.
+    """The boundary between the contents of a checkpoint and what follows it.
 
     Attributes:
-        checkpoint_id: Which checkpoint, from 1.
-        epoch: Counts checkpoints that were begun, from 1.
+        checkpoint_id: Id of the checkpoint, from 1.
+        epoch: Number of checkpoints begun so far, from 1.
     """
 
     checkpoint_id: int
@@ -27,12 +27,12 @@ class CheckpointBarrier:
 
 @dataclass(frozen=True, slots=True)
 class Aligned(Generic[Held]):
-    """All inputs have reached the barrier.
+    """The result of an alignment: all inputs have reached the barrier.
 
     Attributes:
         barrier: The barrier.
-        held: What came behind it on inputs that reached it earlier, in order of time, and at one
-            time in order of arrival.
+        held: Items that followed the barrier on inputs that reached it earlier, in order of time;
+            items with the same time are in order of arrival.
     """
 
     barrier: CheckpointBarrier
@@ -40,13 +40,13 @@ class Aligned(Generic[Held]):
 
 
 class BarrierAligner(Generic[Held]):
-    """Waits until each of a number of inputs has reached the same barrier.
+    """Waits until a number of inputs have all reached the same barrier.
 
     Follows LaminarDB's `BarrierAligner`, except that barriers of different checkpoints never
-    align, and that nothing that is held gets lost.
+    align, and that no held item is lost.
 
     Attributes:
-        inputs: How many inputs there are.
+        inputs: Number of inputs.
     """
 
     __slots__ = ("_arrived", "_barrier", "_held", "_time", "inputs")
@@ -64,18 +64,18 @@ class BarrierAligner(Generic[Held]):
         return self._barrier
 
     def behind(self, source: Hashable) -> bool:
-        """Whether what now comes from `source` is behind its barrier."""
+        """Whether items that now arrive from `source` follow its barrier."""
         return source in self._arrived
 
     def process_barrier(self, source: Hashable, barrier: CheckpointBarrier) -> Aligned[Held] | None:
-        """Note that `source` has reached `barrier`.
+        """Record that `source` has reached `barrier`.
 
         Returns:
-            What was held, once the last input has reached it; None before.
+            The held items, once the last input has reached it; None before.
 
         Raises:
-            BarrierMismatch: Another checkpoint's barrier is pending, or `source` has reached
-                this one already.
+            BarrierMismatch: The barrier of another checkpoint is pending, or `source` has already
+                reached this one.
         """
         if self._barrier is not None and (self._barrier != barrier or source in self._arrived):
             raise BarrierMismatch.create(
@@ -93,14 +93,14 @@ class BarrierAligner(Generic[Held]):
         return Aligned(barrier, held)
 
     def buffer_if_aligned(self, source: Hashable, item: Held) -> bool:
-        """Hold `item` when it is behind its input's barrier; whether it was held."""
+        """Hold `item` if its input has reached the barrier; return whether it was held."""
         if source not in self._arrived:
             return False
         self._held.append(item)
         return True
 
     def complete_checkpoint(self) -> tuple[Held, ...]:
-        """End the wait, also an unfinished one; returns what is still held, in order of time."""
+        """End the alignment, even an unfinished one; return the held items in order of time."""
         held = tuple(sorted(self._held, key=self._time))
         self._barrier = None
         self._arrived.clear()

@@ -1,7 +1,7 @@
-"""Everything that an executor knows at one moment, as a value and as bytes.
+"""Checkpoint of an executor, as a value and as bytes.
 
-Format: 4 bytes `CDG2`, 32 bytes BLAKE2b of the rest, 8 bytes little-endian length of a JSON header,
-the header, and the parts that it speaks of one after another.
+Format: 4 bytes `CDG2`, a BLAKE2b hash of the rest in 32 bytes, the length of a JSON header in
+8 bytes (little-endian), the header, and the parts that it refers to, one after another.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _DIGEST: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class NodeCheckpoint:
-    """What one node knows.
+    """The checkpoint of one node.
 
     Attributes:
-        state: Of its operator, or None when it has none.
-        watermark: Its own, or None.
-        timers: Those that have not fired, in order.
-        queue: Events that wait, each with the port it came by.
+        state: State of its operator, or None when it has none.
+        watermark: Its watermark, or None.
+        timers: Timers that have not fired, in order.
+        queue: Queued events, each with its input port.
     """
 
     state: OperatorState | None = None
@@ -41,12 +41,12 @@ class NodeCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class DagCheckpoint:
-    """What an executor knows.
+    """The checkpoint of an executor.
 
     Attributes:
-        nodes: By name.
-        outputs: What was put out and not taken yet.
-        checkpoint_id: Of the barrier that asked for it, or None.
+        nodes: Node checkpoints by node name.
+        outputs: Outputs that were collected and not taken yet.
+        checkpoint_id: Id of the barrier that requested it, or None.
     """
 
     nodes: Mapping[str, NodeCheckpoint]
@@ -55,16 +55,16 @@ class DagCheckpoint:
 
     @property
     def operators(self) -> Mapping[str, OperatorState]:
-        """The states of the nodes that have an operator, by name."""
+        """States of the nodes that have an operator, by name."""
         return {name: node.state for name, node in self.nodes.items() if node.state is not None}
 
     @property
     def signatures(self) -> Signatures:
-        """What their states depend on, by name, as far as it is known."""
+        """Known signatures of the operators with state, by name."""
         return signatures_of(self.nodes)
 
     def to_bytes(self) -> bytes:
-        """The checkpoint as bytes; `from_bytes` reads them."""
+        """Serialize the checkpoint; `from_bytes` reads it."""
         parts = _Parts()
         header = {
             "checkpoint_id": self.checkpoint_id,
@@ -80,46 +80,46 @@ class DagCheckpoint:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> DagCheckpoint:
-        """The checkpoint that `to_bytes` wrote.
+        """Read a checkpoint that `to_bytes` wrote.
 
         Raises:
-            CheckpointCorrupt: The bytes are not exactly that.
+            CheckpointCorrupt: The bytes are not exactly one checkpoint.
         """
         start = len(_MAGIC) + _DIGEST
         magic, digest, body = data[: len(_MAGIC)], data[len(_MAGIC) : start], data[start:]
         if magic != _MAGIC or hashlib.blake2b(body, digest_size=_DIGEST).digest() != digest:
-            reason = "another format" if magic != _MAGIC else "the digest differs"
-            raise CheckpointCorrupt.create(f"not a whole checkpoint: {reason}", reason=reason)
+            reason = "unknown format" if magic != _MAGIC else "the digest differs"
+            raise CheckpointCorrupt.of(f"not a complete checkpoint: {reason}", reason=reason)
         size = int.from_bytes(body[:8], "little")
-        header, rest = json.loads(body[8 : 8 + size]), body[8 + size :]
+        header, parts = json.loads(body[8 : 8 + size]), body[8 + size :]
         return cls(
-            {name: _node_of(node, rest) for name, node in header["nodes"].items()},
+            {name: _node_of(node, parts) for name, node in header["nodes"].items()},
             {
-                OutputKey(node, OutputKind(kind), name): tuple(_events_of(place, rest))
-                for node, kind, name, place in header["outputs"]
+                OutputKey(node, OutputKind(kind), name): tuple(_events_of(events, parts))
+                for node, kind, name, events in header["outputs"]
             },
             header["checkpoint_id"],
         )
 
 
 def signatures_of(nodes: Mapping[str, NodeCheckpoint]) -> Signatures:
-    """What the states of nodes depend on, by name, as far as it is known."""
+    """Return the known signatures of nodes with state, by name."""
     states = {name: node.state for name, node in nodes.items() if node.state is not None}
     return {name: state.signature for name, state in states.items() if state.signature is not None}
 
 
 class _Parts:
-    """Parts of bytes one after another, each known by where it starts and how long it is."""
+    """Byte strings one after another, each addressed by its offset and length."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
         self._size = 0
 
     def add(self, data: bytes) -> list[int]:
-        place = [self._size, len(data)]
+        span = [self._size, len(data)]
         self.parts.append(data)
         self._size += len(data)
-        return place
+        return span
 
     def add_events(self, events: Iterable[Event]) -> list[list[object]]:
         return [
@@ -128,12 +128,12 @@ class _Parts:
         ]
 
 
-def _part(place: Sequence[int], rest: bytes) -> bytes:
-    return rest[place[0] : place[0] + place[1]]
+def _part(span: Sequence[int], parts: bytes) -> bytes:
+    return parts[span[0] : span[0] + span[1]]
 
 
-def _events_of(places: Sequence[tuple[int, Sequence[int]]], rest: bytes) -> list[Event]:
-    return [Event(time, batches_from_bytes(_part(place, rest))[0]) for time, place in places]
+def _events_of(spans: Sequence[tuple[int, Sequence[int]]], parts: bytes) -> list[Event]:
+    return [Event(time, batches_from_bytes(_part(span, parts))[0]) for time, span in spans]
 
 
 def _node_json(node: NodeCheckpoint, parts: _Parts) -> dict[str, object]:
@@ -156,14 +156,14 @@ class _NodeHeader(TypedDict):
     queue: list[tuple[int, list[int]]]
 
 
-def _node_of(node: _NodeHeader, rest: bytes) -> NodeCheckpoint:
+def _node_of(node: _NodeHeader, parts: bytes) -> NodeCheckpoint:
     state = None
     if node["state"] is not None:
-        number, version, place, signature = node["state"]
-        state = OperatorState(number, version, _part(place, rest), signature)
+        number, version, span, signature = node["state"]
+        state = OperatorState(number, version, _part(span, parts), signature)
     return NodeCheckpoint(
         state,
         node["watermark"],
         tuple(Timer(time, tag) for time, tag in node["timers"]),
-        tuple(zip(node["ports"], _events_of(node["queue"], rest), strict=True)),
+        tuple(zip(node["ports"], _events_of(node["queue"], parts), strict=True)),
     )

@@ -1,6 +1,6 @@
-"""Checkpoints of several participants: begun together, counted when all have reported.
+"""Coordinator of checkpoints that several participants take together. Reference implementation.
 
-Follows LaminarDB's `DagCheckpointCoordinator` and recovery manager.
+No product code path uses it. Follows LaminarDB's `DagCheckpointCoordinator` and recovery manager.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ RETAINED: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class CheckpointResult:
-    """A checkpoint that all participants reported to.
+    """A checkpoint that all participants have reported.
 
     Attributes:
-        barrier: Which one.
-        states: What each reported, by name; None from those without state.
+        barrier: Its barrier.
+        states: Reported states by node name; None for nodes without state.
     """
 
     barrier: CheckpointBarrier
@@ -37,11 +37,11 @@ class CheckpointResult:
 
 
 class CheckpointCoordinator:
-    """Numbers checkpoints, and says when one is whole.
+    """Numbers checkpoints and detects when one is complete.
 
     Attributes:
-        nodes: The names of those that have to report.
-        max_retained: How many finished checkpoints are kept; the oldest go first.
+        nodes: Names of the participants.
+        max_retained: Number of finished checkpoints to keep; the oldest are dropped first.
     """
 
     __slots__ = ("_completed", "_epoch", "_last_id", "_pending", "_states", "max_retained", "nodes")
@@ -57,12 +57,12 @@ class CheckpointCoordinator:
 
     @property
     def pending(self) -> CheckpointBarrier | None:
-        """The barrier of the checkpoint that runs, or None."""
+        """The barrier of the running checkpoint, or None."""
         return self._pending
 
     @property
     def completed(self) -> tuple[CheckpointResult, ...]:
-        """The finished checkpoints that are kept, the oldest first."""
+        """The finished checkpoints that are kept, oldest first."""
         return tuple(self._completed.values())
 
     @property
@@ -74,13 +74,12 @@ class CheckpointCoordinator:
         """Begin a checkpoint.
 
         Raises:
-            CheckpointInProgress: One runs already.
+            CheckpointInProgress: Another checkpoint is running.
         """
         if self._pending is not None:
             epoch = self._pending.epoch
-            raise CheckpointInProgress.create(
-                f"a checkpoint runs already, epoch {epoch}", epoch=epoch
-            )
+            message = f"a checkpoint is already running, epoch {epoch}"
+            raise CheckpointInProgress.of(message, epoch=epoch)
         self._last_id += 1
         self._epoch += 1
         self._states = {}
@@ -88,31 +87,31 @@ class CheckpointCoordinator:
         return self._pending
 
     def on_node_snapshot_complete(self, node: str, state: OperatorState | None = None) -> bool:
-        """Note that `node` has taken its snapshot; one that reports again counts once.
+        """Record that `node` has taken its snapshot; only its first report counts.
 
         Returns:
-            Whether all have reported now; False when no checkpoint runs.
+            Whether all participants have reported; False when no checkpoint is running.
 
         Raises:
-            NodeNotFound: Nobody of that name takes part.
+            NodeNotFound: No participant has this name.
         """
         if node not in self.nodes:
             known = ", ".join(self.nodes)
-            raise NodeNotFound.create(f"no node {node!r} takes part, only: {known}", name=node)
+            raise NodeNotFound.of(f"node {node!r} is not a participant: {known}", name=node)
         if self._pending is None:
             return False
         self._states.setdefault(node, state)
         return len(self._states) == len(self.nodes)
 
     def finalize(self) -> CheckpointResult:
-        """End the checkpoint that runs, and keep it.
+        """Finish the running checkpoint and keep it.
 
         Raises:
-            NoCheckpointInProgress: None runs.
-            CheckpointIncomplete: Some have not reported; the checkpoint goes on.
+            NoCheckpointInProgress: No checkpoint is running.
+            CheckpointIncomplete: Some participants have not reported; the checkpoint stays open.
         """
         if self._pending is None:
-            raise NoCheckpointInProgress.create("no checkpoint runs that could be finished")
+            raise NoCheckpointInProgress.of("no checkpoint is running")
         pending = tuple(node for node in self.nodes if node not in self._states)
         if pending:
             raise CheckpointIncomplete.create(
@@ -127,19 +126,19 @@ class CheckpointCoordinator:
         return result
 
     def abandon(self) -> None:
-        """Give up the checkpoint that runs, if any; its id is not used again."""
+        """Abandon the running checkpoint, if any; its id is not reused."""
         self._pending = None
 
     def checkpoint(self, checkpoint_id: int) -> CheckpointResult:
-        """A finished checkpoint that is kept.
+        """Return a finished checkpoint that is kept.
 
         Raises:
-            CheckpointNotFound: It never was, or is not kept any more.
+            CheckpointNotFound: There was none with this id, or it has been dropped.
         """
-        found = self._completed.get(checkpoint_id)
-        if found is None:
+        result = self._completed.get(checkpoint_id)
+        if result is None:
             kept = ", ".join(str(kept) for kept in self._completed) or "none"
             raise CheckpointNotFound.create(
                 f"no checkpoint {checkpoint_id}; kept: {kept}", checkpoint=checkpoint_id
             )
-        return found
+        return result

@@ -1,4 +1,4 @@
-"""Takes the checkpoint of running nodes, and puts one back: all of it or nothing."""
+"""Taking and restoring the checkpoint of running nodes; a restore is all or nothing."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def snapshot_of(
     signatures: Signatures,
     checkpoint_id: int | None,
 ) -> DagCheckpoint:
-    """What these nodes know, in their order.
+    """Take the checkpoint of these nodes, in their order.
 
     Raises:
-        OperatorFailed: An operator cannot give its state.
+        OperatorFailed: An operator cannot return its state.
     """
-    taken: dict[str, NodeCheckpoint] = {}
+    checkpoints: dict[str, NodeCheckpoint] = {}
     outputs: dict[OutputKey, tuple[Event, ...]] = {}
     for node in nodes:
-        taken[node.node] = NodeCheckpoint(
+        checkpoints[node.node] = NodeCheckpoint(
             _state_of(node, signatures.get(node.node)),
             node.watermark,
             node.timers,
@@ -40,18 +40,18 @@ def snapshot_of(
         if changes:
             key = OutputKey(node.node, OutputKind.CHANGE)
             outputs[key] = tuple(change.weighted() for change in changes)
-    return DagCheckpoint(taken, outputs, checkpoint_id)
+    return DagCheckpoint(checkpoints, outputs, checkpoint_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Restoring:
-    """A checkpoint on its way back into running nodes.
+    """A restore of one checkpoint into running nodes.
 
     Attributes:
         nodes: The nodes.
-        changelog: Where their changes go.
-        checkpoint: What is put back.
-        signatures: Of their operators.
+        changelog: Changelog of the nodes.
+        checkpoint: The checkpoint to restore.
+        signatures: Signatures of the current operators.
     """
 
     nodes: Sequence[NodeContext]
@@ -60,11 +60,11 @@ class Restoring:
     signatures: Signatures
 
     def check(self, *, allow_missing: bool) -> None:
-        """Check all that can be told before anything is changed.
+        """Check everything that can be checked before the first change.
 
         Raises:
             RestoreFailed: A node is missing, or changes would be lost.
-            StateChanged: A state is that of another operator.
+            StateChanged: Another operator saved a state.
         """
         if not allow_missing:
             _check_names(self.nodes, self.checkpoint)
@@ -73,60 +73,62 @@ class Restoring:
             self._check_changes(node.node)
 
     def operators(self) -> Iterator[tuple[NodeContext, Operator, OperatorState]]:
-        """The operators that get a state, each with its node and the state."""
+        """Yield the operators whose state is restored, each with its node and the state."""
         states = self.checkpoint.operators
         for node in self.nodes:
             if node.operator is not None and node.node in states:
                 yield node, node.operator, states[node.node]
 
-    def put_back(self) -> None:
-        """Put back everything but the states of operators, which cannot fail."""
+    def apply(self) -> None:
+        """Restore everything but the states of operators; this cannot fail."""
         outputs = self.checkpoint.outputs
         for node in self.nodes:
-            known = self.checkpoint.nodes.get(node.node, NodeCheckpoint())
-            node.watermark = known.watermark
-            node.timers = known.timers
+            saved = self.checkpoint.nodes.get(node.node, NodeCheckpoint())
+            node.watermark = saved.watermark
+            node.timers = saved.timers
             node.queue.clear()
-            node.queue.extend(known.queue)
+            node.queue.extend(saved.queue)
             node.raised = None
-            mine = {key: list(each) for key, each in outputs.items() if key.node == node.node}
+            collected = {
+                key: list(events) for key, events in outputs.items() if key.node == node.node
+            }
             self.changelog.drain(node.node)
-            for event in mine.pop(OutputKey(node.node, OutputKind.CHANGE), []):
+            for event in collected.pop(OutputKey(node.node, OutputKind.CHANGE), []):
                 self.changelog.record(node.node, _change_of(event))
-            node.collect(mine)
+            node.collect(collected)
 
     def _check_changes(self, node: str) -> None:
         changes = self.checkpoint.outputs.get(OutputKey(node, OutputKind.CHANGE), ())
         if changes and not self.changelog.recording(node):
-            reason = f"its changelog is switched off, and {len(changes)} changes would be lost"
+            reason = f"its changelog is off, and {len(changes)} changes would be lost"
             raise _failed(node, reason)
         if len(changes) > self.changelog.capacity:
-            reason = f"its changelog holds {self.changelog.capacity} changes of {len(changes)}"
+            reason = f"its changelog holds {self.changelog.capacity} of {len(changes)} changes"
             raise _failed(node, reason)
 
 
 def restore_all(parts: Sequence[Restoring], *, allow_missing: bool) -> None:
-    """Put checkpoints back: all of them or, when one fails, none.
+    """Restore checkpoints: all of them, or none when one fails.
 
     Raises:
-        RestoreFailed: Naming the node and the reason; nothing was changed.
-        StateChanged: A state is that of another operator; nothing was changed.
-        OperatorFailed: And an operator could not even take its own state back.
+        RestoreFailed: Names the node and the reason; nothing was changed.
+        StateChanged: Another operator saved a state; nothing was changed.
+        OperatorFailed: The restore failed, and an operator could not return to its previous state.
     """
     for part in parts:
         part.check(allow_missing=allow_missing)
-    found = [each for part in parts for each in part.operators()]
-    # All of them before the first change: where one cannot be had, nothing has to be undone.
-    before = [_kept(node, operator) for node, operator, _ in found]
-    for number, (node, operator, state) in enumerate(found):
+    targets = [target for part in parts for target in part.operators()]
+    # All states are saved before the first change, so that a failure here needs no undo.
+    before = [_save(node, operator) for node, operator, _ in targets]
+    for number, (node, operator, state) in enumerate(targets):
         try:
             operator.restore(state.version, state.data)
         except Exception as error:
-            # The one that failed has promised to be as it was.
+            # The failed operator guarantees that it is unchanged.
             _undo(node, before[:number])
             raise _failed(node.node, str(error)) from error
     for part in parts:
-        part.put_back()
+        part.apply()
 
 
 def _state_of(node: NodeContext, signature: Signature | None) -> OperatorState | None:
@@ -136,34 +138,33 @@ def _state_of(node: NodeContext, signature: Signature | None) -> OperatorState |
     try:
         data = operator.checkpoint()
     except Exception as error:
-        what = f"cannot give its state on worker {node.worker}"
-        raise node.failed(what, error) from error
+        raise node.failed(f"cannot return its state on worker {node.worker}", error) from error
     return OperatorState(operator_id(node.node), operator.version, data, signature)
 
 
 def _check_names(nodes: Sequence[NodeContext], checkpoint: DagCheckpoint) -> None:
-    here = {node.node: node for node in nodes}
+    by_name = {node.node: node for node in nodes}
     for name in checkpoint.nodes:
-        if name not in here:
+        if name not in by_name:
             raise _failed(name, "the graph has no such node")
-    for name, node in here.items():
-        known = checkpoint.nodes.get(name)
-        if known is None:
+    for name, node in by_name.items():
+        saved = checkpoint.nodes.get(name)
+        if saved is None:
             raise _failed(name, "the checkpoint has no such node")
-        if (known.state is None) != (node.operator is None):
+        if (saved.state is None) != (node.operator is None):
             raise _failed(
                 name,
-                "the checkpoint has no state of its operator"
-                if known.state is None
-                else "the checkpoint has state, and no operator is registered",
+                "the checkpoint has no state for its operator"
+                if saved.state is None
+                else "the checkpoint has a state, but no operator is registered",
             )
 
 
-def _kept(node: NodeContext, operator: Operator) -> tuple[Operator, int, bytes]:
+def _save(node: NodeContext, operator: Operator) -> tuple[Operator, int, bytes]:
     try:
         return operator, operator.version, operator.checkpoint()
     except Exception as error:
-        reason = f"what it knows now cannot be kept to be put back: {error}"
+        reason = f"its current state cannot be saved for an undo: {error}"
         raise _failed(node.node, reason) from error
 
 
@@ -172,8 +173,8 @@ def _undo(node: NodeContext, undo: Sequence[tuple[Operator, int, bytes]]) -> Non
         for operator, version, before in undo:
             operator.restore(version, before)
     except Exception as error:
-        what = "failed to be restored, and an operator could not take its own state back"
-        raise node.failed(what, error) from error
+        text = "failed to restore, and an operator could not return to its previous state"
+        raise node.failed(text, error) from error
 
 
 def _change_of(event: Event) -> Change:

@@ -1,9 +1,9 @@
-"""Runs a graph, event by event, in one thread. Follows LaminarDB's `DagExecutor`.
+"""Single-threaded executor of a graph, event by event. Follows LaminarDB's `DagExecutor`.
 
-Each call runs until nothing waits any more. Nodes take their turn in topological order: first the
-events that wait, under the node's old watermark; then the new watermark, timers before
-`on_watermark`. So what a node puts out when a window closes reaches its readers before they learn
-that its time is over, and a sink's outputs always come before the watermark that completes them.
+Each call runs until all queues are empty. Nodes run in topological order. A node first handles
+its queued events under its old watermark, then the new watermark: timers before `on_watermark`.
+So the rows that a node emits when a window closes reach its readers before the watermark does,
+and a sink's outputs always precede the watermark that completes them.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ CAPACITY: Final = 2048
 
 
 class DagExecutor(ExecutorView):
-    """One replay worker's run of a graph.
+    """The execution of a graph by one replay worker.
 
-    Nodes are named by id or by name. A node without an operator passes events on. What nodes
-    without readers put out is collected there, and so is what any node puts aside (late rows, side
-    outputs, changes).
+    Methods take a node's id or name. A node without an operator forwards events. The executor
+    collects the outputs of nodes without readers, and everything that a node diverts: late rows,
+    side outputs and changes.
 
     Attributes:
         dag: The graph.
         worker: The replay worker that it runs for; errors name it.
-        capacity: How many events wait at a node at most. A node that puts out more has to wait
-            until its reader has made room, which counts as a stall.
+        capacity: Maximum number of queued events per node. A node that emits more waits until its
+            reader has made room, which counts as a stall.
     """
 
     __slots__ = ("_gate", "_registered", "capacity", "worker")
 
     def __init__(self, dag: Dag, *, worker: int = 0, capacity: int = CAPACITY) -> None:
         if capacity < 1:
-            message = f"at least one event has to fit in a queue, not {capacity}"
+            message = f"a queue needs a capacity of at least 1, not {capacity}"
             raise ValueError(message)
         super().__init__(dag, Engine(dag, worker, capacity))
         self.worker = worker
@@ -57,38 +57,38 @@ class DagExecutor(ExecutorView):
 
     @property
     def changelog(self) -> Changelog:
-        """What operators put out as changes, and the switches of that."""
+        """Changes that operators emit, with a switch for each node."""
         return self._engine.changelog
 
     @property
     def has_timers(self) -> bool:
-        """Whether an operator has timers, so that rows at several times should not come at once."""
+        """Whether an operator has timers; then it should not get rows of several times at once."""
         kinds = [type(node.operator) for node in self._engine.nodes if node.operator is not None]
         return any(kind.on_timer is not Operator.on_timer for kind in kinds)
 
     @classmethod
     def from_dag(cls, dag: Dag, *, worker: int = 0, capacity: int = CAPACITY) -> DagExecutor:
-        """An executor of `dag`, with operators made from what its nodes declare."""
+        """Create an executor of `dag`, with the operators that its nodes declare."""
         return cls(dag, worker=worker, capacity=capacity)
 
     def register_operator(self, node: NodeRef, operator: Operator) -> None:
-        """Let `operator` handle the events of a node from now on.
+        """Make `operator` handle the events of a node from now on.
 
         Raises:
-            NodeNotFound: There is no such node.
+            NodeNotFound: The graph has no such node.
         """
-        found = self._at(node)
-        found.operator = operator
-        self._registered.add(found.node)
+        context = self._at(node)
+        context.operator = operator
+        self._registered.add(context.node)
 
     def process_event(self, node: NodeRef, event: Event) -> None:
-        """Put an event in at a node, mostly a source, and run until nothing waits.
+        """Process an event at a node, usually a source, until all queues are empty.
 
         Raises:
-            NodeNotFound: There is no such node.
+            NodeNotFound: The graph has no such node.
             SchemaMismatch: The rows do not have the columns that a source declares.
-            OperatorFailed: An operator raised, now or before.
-            BackpressureFull: Too much waits behind a barrier.
+            OperatorFailed: An operator raised, now or earlier.
+            BackpressureFull: Too many items wait behind a barrier.
         """
         entry = self._ready(node)
         if not self.dag.inputs(entry.id):
@@ -98,18 +98,18 @@ class DagExecutor(ExecutorView):
             self._engine.run()
 
     def process_watermark(self, node: NodeRef, to: int) -> list[tuple[NodeId, int]]:
-        """Declare that nothing before `to` comes to a node any more, and run.
+        """Declare that nothing before `to` reaches a node from now on, and run.
 
-        Timers of each node fire up to its own watermark, which for a join is the least of its
-        inputs'.
+        Timers of each node fire up to its own watermark; for a join that is the least watermark of
+        its inputs.
 
         Returns:
-            The nodes that moved with their new watermarks, in order of execution.
+            The nodes whose watermark moved, with the new watermarks, in order of execution.
 
         Raises:
-            NodeNotFound: There is no such node.
-            OperatorFailed: An operator raised, now or before.
-            BackpressureFull: Too much waits behind a barrier.
+            NodeNotFound: The graph has no such node.
+            OperatorFailed: An operator raised, now or earlier.
+            BackpressureFull: Too many items wait behind a barrier.
         """
         entry = self._ready(node)
         if self._gate.hold(entry.id, to):
@@ -120,76 +120,77 @@ class DagExecutor(ExecutorView):
         return self._engine.move(entry, to)
 
     def finish(self) -> list[tuple[NodeId, int]]:
-        """Declare that nothing comes any more, at all sources."""
+        """End the input of all sources."""
         moved = []
         for source in self.dag.sources:
             moved += self.process_watermark(source, END)
         return moved
 
     def fire_timers(self, up_to: int) -> None:
-        """Fire the timers of all nodes up to a time, whatever their watermarks are, and run.
+        """Fire the timers of all nodes up to a time, whatever their watermarks, and run.
 
         Raises:
-            OperatorFailed: An operator raised, now or before.
+            OperatorFailed: An operator raised, now or earlier.
         """
         self._engine.check()
         self._engine.fire(up_to)
 
     def inject_events(self, node: NodeRef, events: Iterable[Event], port: int = 0) -> None:
-        """Let events wait at a node; they are handled before the next one that is put in.
+        """Queue events at a node; they are processed before the next event given to it.
 
         Raises:
-            NodeNotFound: There is no such node.
-            BackpressureFull: They do not all fit; none was put in.
+            NodeNotFound: The graph has no such node.
+            BackpressureFull: The queue cannot hold all of them; none was queued.
         """
         entry, events = self._ready(node), list(events)
         if len(entry.queue) + len(events) > self.capacity:
-            message = f"{len(events)} more events at {entry.node}, {self.capacity} may wait there"
-            raise BackpressureFull.create(message, capacity=self.capacity)
+            message = (
+                f"the queue of {entry.node} holds {self.capacity} events; {len(events)} do not fit"
+            )
+            raise BackpressureFull.of(message, capacity=self.capacity)
         entry.queue.extend((port, event) for event in events)
 
     def take_sink_outputs(self, node: NodeRef) -> list[Event]:
-        """Take what was collected at a node, in order.
+        """Remove and return the outputs collected at a node, in order.
 
-        At a node without readers that is its data; at another one what it put aside: late rows,
-        side outputs by name, changes.
+        For a node without readers these are its data; for any other its late rows, its side
+        outputs by name, and its changes.
 
         Raises:
-            NodeNotFound: There is no such node.
+            NodeNotFound: The graph has no such node.
         """
-        found = self._at(node)
-        if not found.targets:
-            taken, found.data = found.data, []
-            return taken
-        taken = [event for events in found.collected().values() for event in events]
-        found.collect({})
-        return taken + [change.weighted() for change in self.changelog.drain(found.node)]
+        context = self._at(node)
+        if not context.targets:
+            outputs, context.data = context.data, []
+            return outputs
+        outputs = [event for events in context.collected().values() for event in events]
+        context.collect({})
+        return outputs + [change.weighted() for change in self.changelog.drain(context.node)]
 
     def take_all_sink_outputs(self) -> dict[OutputKey, list[Event]]:
-        """Take everything that was collected at any node; only keys that have some.
+        """Remove and return the outputs collected at all nodes; empty outputs are left out.
 
         Changes have their weight as a last column `_weight`.
         """
-        taken: dict[OutputKey, list[Event]] = {}
+        outputs: dict[OutputKey, list[Event]] = {}
         for node in self._engine.nodes:
-            taken |= node.collected()
+            outputs |= node.collected()
             node.collect({})
             changes = [change.weighted() for change in self.changelog.drain(node.node)]
             if changes:
-                taken[OutputKey(node.node, OutputKind.CHANGE)] = changes
-        return taken
+                outputs[OutputKey(node.node, OutputKind.CHANGE)] = changes
+        return outputs
 
     def share_sink_outputs(self, node: NodeRef, ring: MulticastBuffer[Event]) -> int:
-        """Move what was collected at a node without readers to a ring, as much as fits.
+        """Move the outputs collected at a node without readers to a ring, as far as they fit.
 
         Returns:
-            How many events are left, until the ring's slowest reader has read on.
+            The number of events left, until the ring's slowest reader has read more.
 
         Raises:
-            NodeNotFound: There is no such node.
+            NodeNotFound: The graph has no such node.
         """
-        found = self._at(node)
-        waiting = found.data
+        waiting = self._at(node).data
         moved = min(ring.free, len(waiting))
         for event in waiting[:moved]:
             ring.publish(event)
@@ -197,10 +198,10 @@ class DagExecutor(ExecutorView):
         return len(waiting)
 
     def checkpoint(self) -> DagCheckpoint:
-        """Everything that the executor knows now, nodes in order of execution.
+        """Return the state of the whole executor, nodes in order of execution.
 
         Raises:
-            OperatorFailed: An operator cannot give its state, or one failed before.
+            OperatorFailed: An operator cannot return its state, or one failed earlier.
             CheckpointInProgress: Some sources wait behind a barrier.
         """
         self._engine.check()
@@ -210,45 +211,45 @@ class DagExecutor(ExecutorView):
     def process_checkpoint_barrier(
         self, barrier: CheckpointBarrier, source: NodeRef | None = None
     ) -> DagCheckpoint | None:
-        """Take in a barrier, at one source or at all that have not had it.
+        """Process a barrier, at one source or at all that have not reached it.
 
-        What comes to a source behind its barrier waits until all sources have reached theirs. It
-        is not in the checkpoint, and is handled after it in the order in which it came.
+        Items that follow the barrier at a source wait until all sources have reached theirs. They
+        are not in the checkpoint, and are processed after it in order of arrival.
 
         Returns:
             The checkpoint, once the barrier has reached all sources; None before.
 
         Raises:
-            NodeNotFound: There is no such node.
-            BarrierMismatch: Another checkpoint's barrier is pending, this source has had it, the
-                node is no source, or its id is not after the last one's.
-            OperatorFailed: An operator raised, now or before.
+            NodeNotFound: The graph has no such node.
+            BarrierMismatch: The barrier of another checkpoint is pending, this source has already
+                reached this one, the node is not a source, or the id is not after the last one.
+            OperatorFailed: An operator raised, now or earlier.
         """
         self._engine.check()
         number = None if source is None else self.dag.node_id(source)
         if not self._gate.reach(barrier, number):
             return None
-        taken = self._snapshot(barrier.checkpoint_id)
+        checkpoint = self._snapshot(barrier.checkpoint_id)
         for held in self._gate.open(barrier.checkpoint_id):
             if isinstance(held.item, Event):
                 self.process_event(held.node, held.item)
             else:
                 self.process_watermark(held.node, held.item)
-        return taken
+        return checkpoint
 
     def restore(self, checkpoint: DagCheckpoint, *, allow_missing: bool = False) -> None:
-        """Take back everything that a checkpoint knows; all of it or nothing.
+        """Restore a checkpoint: all of it or nothing.
 
-        A failed executor is of use again afterwards. Counters stay as they are.
+        A failed executor is usable again afterwards. Counters keep their values.
 
         Args:
-            checkpoint: What `checkpoint` or `process_checkpoint_barrier` gave.
-            allow_missing: Leave out nodes that only the checkpoint knows, and let nodes that only
-                this graph knows keep their operators as they are.
+            checkpoint: Result of `checkpoint` or `process_checkpoint_barrier`.
+            allow_missing: Ignore nodes that only the checkpoint has, and leave operators unchanged
+                whose nodes only this graph has.
 
         Raises:
-            RestoreFailed: Naming the node and the reason; nothing was changed.
-            StateChanged: A state is that of another operator; nothing was changed.
+            RestoreFailed: Names the node and the reason; nothing was changed.
+            StateChanged: Another operator saved a state; nothing was changed.
         """
         self.restore_together([(self, checkpoint)], allow_missing=allow_missing)
 
@@ -256,11 +257,11 @@ class DagExecutor(ExecutorView):
     def restore_together(
         cls, pairs: Sequence[tuple[DagExecutor, DagCheckpoint]], *, allow_missing: bool = False
     ) -> None:
-        """Let several executors take back a checkpoint each: all of them or none.
+        """Restore a checkpoint into each of several executors: all of them or none.
 
         Raises:
-            RestoreFailed: Naming the node and the reason; nothing was changed.
-            StateChanged: A state is that of another operator; nothing was changed.
+            RestoreFailed: Names the node and the reason; nothing was changed.
+            StateChanged: Another operator saved a state; nothing was changed.
         """
         parts = [executor._restoring(checkpoint) for executor, checkpoint in pairs]
         try:
@@ -273,14 +274,14 @@ class DagExecutor(ExecutorView):
             executor._restored(checkpoint)
 
     def checkpoint_watermarks(self) -> tuple[int | None, ...]:
-        """The watermarks by node id; None where there is none."""
+        """Return the watermarks by node id; None for nodes without one."""
         return self._engine.tracker.marks()
 
     def restore_watermarks(self, marks: Sequence[int | None]) -> None:
-        """Take back what `checkpoint_watermarks` gave; no timer fires.
+        """Restore the result of `checkpoint_watermarks`; no timer fires.
 
         Raises:
-            RestoreFailed: They are of another number of nodes.
+            RestoreFailed: The number of watermarks is not that of the nodes.
         """
         self._engine.tracker.restore(marks)
         for node, mark in zip(self._engine.nodes, marks, strict=True):
@@ -288,9 +289,9 @@ class DagExecutor(ExecutorView):
         self._engine.settle()
 
     def _ready(self, node: NodeRef) -> NodeContext:
-        found = self._at(node)
+        context = self._at(node)
         self._engine.check()
-        return found
+        return context
 
     def _snapshot(self, checkpoint_id: int | None) -> DagCheckpoint:
         try:
@@ -312,6 +313,6 @@ class DagExecutor(ExecutorView):
         self._gate.reset(checkpoint.checkpoint_id or 0)
 
     def _signatures(self) -> Signatures:
-        # Of operators that were put in by hand the graph knows nothing.
-        every = self.dag.signatures
-        return {name: each for name, each in every.items() if name not in self._registered}
+        # The graph does not describe operators that were registered by hand.
+        signatures = self.dag.signatures
+        return {name: s for name, s in signatures.items() if name not in self._registered}

@@ -1,4 +1,4 @@
-"""What can be asked of an executor without changing what it computes."""
+"""Read-only view of an executor."""
 
 from __future__ import annotations
 
@@ -24,60 +24,60 @@ class ExecutorView:
         self._engine = engine
 
     def watermark(self, node: NodeRef) -> int | None:
-        """The watermark of a node, or None while it has none.
+        """Return the watermark of a node, or None before its first one.
 
         Raises:
-            NodeNotFound: There is no such node.
+            NodeNotFound: The graph has no such node.
         """
         return self._engine.tracker.get(node)
 
     def effective_watermark(self, node: NodeRef) -> int | None:
-        """What a node's inputs allow its watermark to be; of a source its own.
+        """Return the watermark that a node's inputs allow; for a source, its own.
 
         Raises:
-            NodeNotFound: There is no such node.
+            NodeNotFound: The graph has no such node.
         """
         return self._engine.tracker.effective_watermark(node)
 
     def metrics(self) -> DagExecutorMetrics:
-        """The counters of the whole, as they are now."""
+        """Return a copy of the executor's counters."""
         return replace(self._engine.counters)
 
     def node_metrics(self, node: NodeRef) -> OperatorNodeMetrics:
-        """The counters of a node, as they are now.
+        """Return a copy of a node's counters.
 
         Raises:
-            NodeNotFound: There is no such node.
+            NodeNotFound: The graph has no such node.
         """
         return replace(self._at(node).metrics)
 
     def reset_metrics(self) -> None:
-        """Set all counters to zero."""
+        """Reset all counters to zero."""
         self._engine.counters = DagExecutorMetrics()
         for node in self._engine.nodes:
             node.metrics = OperatorNodeMetrics()
 
     def source_nodes(self) -> tuple[NodeId, ...]:
-        """The nodes without inputs."""
+        """Return the nodes without inputs."""
         return self.dag.sources
 
     def sink_nodes(self) -> tuple[NodeId, ...]:
-        """The nodes without readers."""
+        """Return the nodes without readers."""
         return self.dag.sinks
 
     def node_type(self, node: NodeRef) -> NodeKind:
-        """What a node was declared as.
+        """Return the kind of a node.
 
         Raises:
-            NodeNotFound: There is no such node.
+            NodeNotFound: The graph has no such node.
         """
         return self.dag.node(node).kind
 
     def input_count(self, node: NodeRef) -> int:
-        """How many inputs a node has.
+        """Return the number of a node's inputs.
 
         Raises:
-            NodeNotFound: There is no such node.
+            NodeNotFound: The graph has no such node.
         """
         return len(self.dag.inputs(node))
 

@@ -1,4 +1,4 @@
-"""Counters of an executor and of its nodes, with the meanings that LaminarDB gives them."""
+"""Counters of an executor and of its nodes, with LaminarDB's meanings."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class DagExecutorMetrics:
-    """Counters of a whole executor.
+    """Counters of an executor.
 
     Attributes:
-        events_processed: Events that a node took in, counted at every node.
-        events_routed: Events that a node passed on, once however many read it.
-        multicast_publishes: Those of them that several read.
-        backpressure_stalls: How often a node had to wait until its readers had made room.
+        events_processed: Events that nodes received, counted at every node.
+        events_routed: Events that nodes forwarded, counted once for any number of readers.
+        multicast_publishes: Forwarded events that have several readers.
+        backpressure_stalls: Times a node waited until its readers had made room.
         nodes_skipped: Nodes that had nothing to do when their turn came.
-        watermarks_processed: Watermarks that were given, also those that moved nothing.
+        watermarks_processed: Watermarks received, including those that moved nothing.
     """
 
     events_processed: int = 0
@@ -31,15 +31,15 @@ class OperatorNodeMetrics:
     """Counters of a node.
 
     Attributes:
-        events_in: Events that it took in.
-        events_out: Events that it put out as data.
-        invocations: Calls of its operator with an event, a timer or a watermark; of a node
-            without operator the events that it passed on.
-        total_time_ns: What these calls took, in nanoseconds; nothing for a node without operator.
-        rows_in: Rows of the events that it took in.
-        rows_out: Rows that it put out as data.
-        late_rows: Rows that it put aside as late.
-        side_rows: Rows that it put out beside.
+        events_in: Events received.
+        events_out: Events emitted as data.
+        invocations: Calls of the operator with an event, a timer or a watermark; for a node without
+            an operator, the events forwarded.
+        total_time_ns: Duration of these calls in nanoseconds; 0 without an operator.
+        rows_in: Rows of the events received.
+        rows_out: Rows emitted as data.
+        late_rows: Rows diverted as late.
+        side_rows: Rows emitted to side outputs.
         timers_fired: Timers that fired.
     """
 

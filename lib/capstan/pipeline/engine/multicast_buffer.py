@@ -1,4 +1,7 @@
-"""Bounded places between who writes and who reads."""
+"""Bounded ring buffer with several readers. Reference implementation.
+
+No product code path uses it.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +13,28 @@ Item = TypeVar("Item")
 
 
 class MulticastBuffer(Generic[Item]):
-    """A ring that one writes and several read, each all of it, in order, at its own pace.
+    """A ring buffer with one writer and several readers, each at its own pace.
 
-    Follows LaminarDB's `MulticastBuffer`. A slot is free again when the slowest has read it.
+    Follows LaminarDB's `MulticastBuffer`. Every reader gets all items in order. A slot becomes
+    free when the slowest reader has read it.
 
     Attributes:
-        capacity: How many items fit; a power of two.
+        capacity: Number of slots; a power of two.
     """
 
     __slots__ = ("_read", "_slots", "_write", "capacity")
 
     def __init__(self, capacity: int, consumers: int) -> None:
-        """An empty ring.
+        """Create an empty ring.
 
         Raises:
-            ValueError: `capacity` is not a power of two, or nobody reads.
+            ValueError: `capacity` is not a power of two, or there are no readers.
         """
         if capacity < 1 or capacity & (capacity - 1):
-            message = f"the capacity of a ring is a power of two, not {capacity}"
+            message = f"the capacity of a ring must be a power of two, not {capacity}"
             raise ValueError(message)
         if consumers < 1:
-            message = f"a ring has at least one reader, not {consumers}"
+            message = f"a ring needs at least one reader, not {consumers}"
             raise ValueError(message)
         self.capacity = capacity
         self._slots: list[Item | None] = [None] * capacity
@@ -39,37 +43,38 @@ class MulticastBuffer(Generic[Item]):
 
     @property
     def written(self) -> int:
-        """How many items were ever published."""
+        """Total number of items published."""
         return self._write
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """How many items each reader has ever read."""
+        """Total number of items read, per reader."""
         return tuple(self._read)
 
     @property
     def free(self) -> int:
-        """How many items can be published before somebody has to read."""
+        """Number of items that can be published before the slowest reader must read."""
         return self.capacity - (self._write - min(self._read))
 
     def publish(self, item: Item) -> None:
         """Append an item for all readers.
 
         Raises:
-            BackpressureFull: The slowest reader has to read first.
+            BackpressureFull: The slowest reader must read first.
         """
         if not self.free:
-            raise BackpressureFull.create(
-                f"all {self.capacity} slots wait for their slowest reader", capacity=self.capacity
+            raise BackpressureFull.of(
+                f"all {self.capacity} slots are unread by the slowest reader",
+                capacity=self.capacity,
             )
         self._slots[self._write % self.capacity] = item
         self._write += 1
 
     def consume(self, consumer: int) -> Item | None:
-        """The next item of a reader, or None when it has read all.
+        """Return the next item of a reader, or None when it has read all.
 
         Raises:
-            IndexError: There is no such reader.
+            IndexError: The ring has no such reader.
         """
         position = self._read[consumer]
         if position == self._write:
@@ -77,6 +82,6 @@ class MulticastBuffer(Generic[Item]):
         item = self._slots[position % self.capacity]
         self._read[consumer] = position + 1
         if min(self._read) > position:
-            # Read by all: what it refers to can be freed before the slot is written again.
+            # All readers have read it: release the item before the slot is reused.
             self._slots[position % self.capacity] = None
         return item

@@ -1,4 +1,4 @@
-"""A node while it runs: its queue, its timers, what it put out, and what its operator sees."""
+"""A running node: its queue, its timers, its outputs, and its operator's context."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from capstan.pipeline.graph.errors import BackpressureFull, OperatorFailed, Sche
 from capstan.pipeline.graph.events import Event, OutputKey, OutputKind, Timer
 from capstan.pipeline.graph.graph import Node
 from capstan.pipeline.graph.operator import Operator
-from capstan.pipeline.graph.validation import why_unfit
+from capstan.pipeline.graph.validation import mismatch
 
 Route = Callable[["NodeContext", Event], None]
 
 
 class NodeContext:
-    """The running form of a node, and the `Context` of its operator.
+    """A running node, and the `Context` of its operator.
 
     Attributes:
-        node: Its name.
+        node: Name of the node.
         worker: The replay worker that runs it.
-        port: The input of the event that is being handled.
-        time: Of the event, the timer or the watermark that is being handled.
-        watermark: Its own, or None.
+        port: Input port of the current event.
+        time: Time of the current event or timer, or the current watermark.
+        watermark: Its watermark, or None.
         id: Its id.
-        operator: What it does, or None when it passes events on.
-        targets: Who reads it, each with the port.
-        queue: Events that wait, each with its port.
+        operator: Its operator, or None when it forwards events.
+        targets: Its readers, each with the port.
+        queue: Queued events, each with its port.
         metrics: Its counters.
-        data: What it put out and nobody reads.
+        data: Emitted data that no node reads.
         aside: Its late rows and side outputs.
-        raised: The watermark that its operator declared, until the executor has taken it.
-        due: Whether a timer was set that has been reached already.
+        raised: Watermark declared by its operator that the executor has not taken yet.
+        due: Whether a timer was set for a time that has already been reached.
     """
 
     __slots__ = (
@@ -87,7 +87,7 @@ class NodeContext:
         self._set: set[Timer] = set()
 
     def emit(self, batch: pa.RecordBatch, time: int | None = None) -> None:
-        """Put out rows to all readers; those without rows are not sent."""
+        """Emit rows to all readers; empty batches are not sent."""
         rows = batch.num_rows
         if not rows:
             return
@@ -99,29 +99,29 @@ class NodeContext:
         self._route(self, Event(self.time if time is None else time, batch))
 
     def late(self, batch: pa.RecordBatch) -> None:
-        """Put aside rows that came behind the watermark."""
+        """Divert rows that arrived behind the watermark."""
         self.metrics.late_rows += batch.num_rows
         self._collect(self._late_key, batch)
 
     def side(self, name: str, batch: pa.RecordBatch) -> None:
-        """Put out rows beside the main output, under a name."""
+        """Emit rows to a named side output."""
         self.metrics.side_rows += batch.num_rows
         self._collect(OutputKey(self.node, OutputKind.SIDE, name), batch)
 
     def change(self, batch: pa.RecordBatch, weight: int = 1) -> None:
-        """Put out a change of a table: rows that came (+1) or went (-1)."""
+        """Emit a change of a table: inserted (+1) or deleted (-1) rows."""
         change = Change(Event(self.time, batch), weight)
-        self._recorded(self._changelog.record(self.node, change))
+        self._check_recorded(self._changelog.record(self.node, change))
 
     def replace(self, before: pa.RecordBatch, after: pa.RecordBatch) -> None:
-        """Put out both halves of a change of rows, or neither."""
+        """Emit both halves of a row update, or neither."""
         old, new = Event(self.time, before), Event(self.time, after)
-        self._recorded(self._changelog.record_retraction(self.node, old, new))
+        self._check_recorded(self._changelog.record_retraction(self.node, old, new))
 
     def set_timer(self, time: int, tag: str = "") -> None:
-        """Ask for `on_timer` once the node's watermark has reached `time`."""
+        """Request `on_timer` once the node's watermark reaches `time`."""
         if self._firing is not None and time <= self._firing.time:
-            message = f"a timer for {time} was set while the one for {self._firing.time} fires"
+            message = f"cannot set a timer for {time} while the one for {self._firing.time} fires"
             raise ValueError(message)
         timer = Timer(time, tag)
         if timer not in self._set:
@@ -131,11 +131,11 @@ class NodeContext:
             self.due = True
 
     def advance_watermark(self, to: int) -> None:
-        """Declare that this node puts out nothing before `to` any more."""
+        """Declare that this node emits nothing before `to` from now on."""
         self.raised = to if self.raised is None else max(self.raised, to)
 
     def fire(self, up_to: int) -> None:
-        """Call the operator for each timer that is due, in order of time and tag."""
+        """Call the operator for each due timer, in order of time and tag."""
         self.due = False
         timers, operator = self._timers, self.operator
         while timers and timers[0].time <= up_to:
@@ -151,7 +151,7 @@ class NodeContext:
 
     @property
     def timers(self) -> tuple[Timer, ...]:
-        """The timers that have not fired, in order."""
+        """Timers that have not fired, in order."""
         return tuple(sorted(self._timers))
 
     @timers.setter
@@ -161,32 +161,32 @@ class NodeContext:
         self.due = False
 
     def collected(self) -> dict[OutputKey, list[Event]]:
-        """All that was put out and nobody reads, but changes; only keys that have some."""
-        found = {OutputKey(self.node): self.data} if self.data else {}
-        return found | {key: self.aside[key] for key in sorted(self.aside)}
+        """Return all outputs that no node reads, except changes; empty outputs are left out."""
+        data = {OutputKey(self.node): self.data} if self.data else {}
+        return data | {key: self.aside[key] for key in sorted(self.aside)}
 
     def collect(self, outputs: dict[OutputKey, list[Event]]) -> None:
-        """Let `outputs` take the place of all that `collected` gives."""
+        """Replace everything that `collected` returns by `outputs`."""
         self.data = outputs.pop(OutputKey(self.node), [])
         self.aside = outputs
 
     def check(self, batch: pa.RecordBatch) -> None:
-        """Refuse rows that do not have the columns that the node declares.
+        """Refuse rows without the columns that the node declares.
 
         Raises:
-            SchemaMismatch: Naming the node and the column.
+            SchemaMismatch: Names the node and the column.
         """
-        reason = "" if self._schema is None else why_unfit(batch.schema, self._schema)
+        reason = "" if self._schema is None else mismatch(batch.schema, self._schema)
         if reason or (self._schema is not None and not batch.schema.names):
             reason = reason or "no columns"
             message = f"rows at {self.node} have {reason}"
             raise SchemaMismatch.create(message, source=self.node, target=self.node, reason=reason)
 
-    def failed(self, what: str, error: Exception) -> OperatorFailed:
-        """The error of an operator that raised `error`; `what` follows its name in the message."""
+    def failed(self, event: str, error: Exception) -> OperatorFailed:
+        """Create the error of an operator that raised `error`; `event` completes its message."""
         cause = f"{type(error).__name__}: {error}"
-        return OperatorFailed.create(
-            f"{self.node} {what}: {cause}",
+        return OperatorFailed.of(
+            f"{self.node} {event}: {cause}",
             node=self.node,
             time=self.time,
             worker=self.worker,
@@ -198,9 +198,9 @@ class NodeContext:
         if batch.num_rows:
             self.aside.setdefault(key, []).append(Event(self.time, batch))
 
-    def _recorded(self, done: bool) -> None:
-        # Switched off is a choice; full is a loss.
-        if not done and self._changelog.recording(self.node):
+    def _check_recorded(self, recorded: bool) -> None:
+        # A switched-off changelog is intended; a full one would lose changes.
+        if not recorded and self._changelog.recording(self.node):
             capacity = self._changelog.capacity
-            message = f"the changelog of {self.node} holds {capacity} changes and is full"
-            raise BackpressureFull.create(message, capacity=capacity)
+            message = f"the changelog of {self.node} is full; it holds {capacity} changes"
+            raise BackpressureFull.of(message, capacity=capacity)

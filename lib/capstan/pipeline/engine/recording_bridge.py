@@ -1,7 +1,8 @@
-"""Recordings played into graphs, and what comes out of a graph as a recording.
+"""Bridge between recordings and graphs, in both directions.
 
-A replay worker is an executor: the records of its recordings come to a source, and its frontier as
-the source's watermark. A sink's rows and its watermark are the recording of one worker again.
+A replay worker is an executor. The records of its recordings enter at a source, and its frontier
+becomes the source's watermark. The rows and the watermark of a sink become the recording of one
+worker again.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from capstan.pipeline.graph.graph import Node, NodeRef
 
 
 class SinkCapture:
-    """Records what one sink of an executor puts out: its rows, and its watermark as progress.
+    """Records the output of one sink of an executor: its rows, and its watermark as progress.
 
-    A row of one column is recorded as its value, any other as the tuple of its columns; a column
-    `_time` is the time of the messages, and no part of the record.
+    A row with one column is recorded as its value, any other row as the tuple of its columns. A
+    column `_time` becomes the time of the messages and is not part of the record.
     """
 
     __slots__ = ("_capture", "_executor", "_recorder", "_sink")
@@ -32,13 +33,13 @@ class SinkCapture:
     def __init__(
         self, executor: DagExecutor, sink: str, pusher: EventPusher, minimum: int = 0
     ) -> None:
-        """Starts a recording.
+        """Start a recording.
 
         Args:
-            executor: What runs.
-            sink: The name of a node without readers.
-            pusher: Where the events go: an `EventLink`, an `EventWriter`, a connection.
-            minimum: The time at which the recording starts.
+            executor: The executor.
+            sink: Name of a node without readers.
+            pusher: Destination of the events: an `EventLink`, an `EventWriter` or a connection.
+            minimum: Time at which the recording starts.
         """
         self._executor = executor
         self._sink = sink
@@ -47,32 +48,32 @@ class SinkCapture:
 
     @property
     def captured(self) -> Captured:
-        """What was recorded so far."""
+        """Statistics of the recording so far."""
         return self._capture.captured
 
     def drain(self) -> None:
-        """Record what the sink has put out since the last call, and where it stands now.
+        """Record the rows that the sink has emitted since the last call, and its watermark.
 
         Raises:
-            LateOutput: Rows at a time that was over already.
+            LateOutput: The sink emitted rows at a time that it had completed.
             NodeNotFound: The executor has no such sink.
         """
         outputs = self._executor.take_sink_outputs(self._sink)
         watermark = self._executor.watermark(self._sink)
-        for each in self._recorder.record(outputs, watermark):
-            if each.rows is None:
-                self._capture.output(each.event)
+        for recorded in self._recorder.record(outputs, watermark):
+            if recorded.rows is None:
+                self._capture.output(recorded.event)
             else:
-                assert isinstance(each.event, Messages)
-                self._capture.messages(each.event.time, _records(each.rows))
+                assert isinstance(recorded.event, Messages)
+                self._capture.messages(recorded.event.time, _records(recorded.rows))
 
 
 class IntoExecutors:
     """Plays a replay into graphs: replay worker i into executor i; a consumer of `replay_into`.
 
-    A record is a row of the source: a tuple has a value for each column that the source declares,
-    anything else is the one column. A column `_time` of the source gets the record's time. After
-    each step all that the worker's sinks have put out is recorded.
+    A record is a row of the source: a tuple has a value for each column that the source declares;
+    any other record is the value of its one column. A column `_time` of the source gets the
+    record's time. After each step, the outputs of the worker's sinks are recorded.
     """
 
     __slots__ = ("_captures", "_coordinate", "_executors", "_source")
@@ -85,13 +86,13 @@ class IntoExecutors:
         *,
         coordinate: int = 0,
     ) -> None:
-        """What plays into what.
+        """Connect executors to their recordings.
 
         Args:
-            executors: One for each replay worker, of one graph.
-            source: The source that the records come to; its schema names their columns.
-            captures: Of each replay worker, what records its sinks; none by default.
-            coordinate: The position of the coordinate that the graph takes as its time.
+            executors: One executor per replay worker, all of the same graph.
+            source: Source that receives the records; its schema names their columns.
+            captures: Recorders of each replay worker's sinks; none by default.
+            coordinate: Position of the coordinate that the graph uses as its time.
         """
         self._executors = tuple(executors)
         self._source = source
@@ -99,12 +100,12 @@ class IntoExecutors:
         self._coordinate = coordinate
 
     def messages(self, worker: int, messages: Messages) -> None:
-        """Puts the records of a replay worker in.
+        """Process records of a replay worker.
 
         Raises:
-            SchemaMismatch: A record is no row of the source.
-            OperatorFailed: An operator raised, now or before.
-            LateOutput: A sink put out rows at a time that was over already.
+            SchemaMismatch: A record is not a row of the source.
+            OperatorFailed: An operator raised, now or earlier.
+            LateOutput: A sink emitted rows at a time that it had completed.
         """
         if messages.data:
             executor, time = self._executors[worker], messages.time[self._coordinate]
@@ -113,11 +114,11 @@ class IntoExecutors:
         self._drain(worker)
 
     def advance(self, worker: int, frontier: Antichain) -> None:
-        """Tells how far a replay worker has come; nothing comes after an empty frontier.
+        """Advance the frontier of a replay worker; an empty frontier ends its input.
 
         Raises:
-            OperatorFailed: An operator raised, now or before.
-            LateOutput: A sink put out rows at a time that was over already.
+            OperatorFailed: An operator raised, now or earlier.
+            LateOutput: A sink emitted rows at a time that it had completed.
         """
         to = watermark_of(frontier, self._coordinate)
         self._executors[worker].process_watermark(self._source, to)
@@ -130,15 +131,15 @@ class IntoExecutors:
 
 def _rows(source: Node, time: int, data: Sequence[object]) -> pa.RecordBatch:
     names = [name for name in source.schema.names if name != TIME]
-    rows = [each if isinstance(each, tuple) else (each,) for each in data]
+    rows = [record if isinstance(record, tuple) else (record,) for record in data]
     try:
         columns = dict(zip(names, zip(*rows, strict=True), strict=True))
         columns[TIME] = (time,) * len(rows)
-        arrays = [pa.array(columns[each.name], each.type) for each in source.schema]
-    # pyarrow's errors are ValueError and TypeError.
+        arrays = [pa.array(columns[column.name], column.type) for column in source.schema]
+    # pyarrow raises ValueError and TypeError.
     except (ValueError, TypeError) as error:
-        message = f"records at {source.name} are no rows of {', '.join(names)}: {error}"
-        raise SchemaMismatch.create(
+        message = f"records at {source.name} do not match its columns {', '.join(names)}: {error}"
+        raise SchemaMismatch.of(
             message, source=source.name, target=source.name, reason=str(error)
         ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=source.schema)

@@ -1,4 +1,4 @@
-"""The turns that nodes take, and the way of events between them. One thread, no waiting."""
+"""Scheduler of a graph's nodes and of the events between them, in one thread."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Engine:
     """The running nodes of a graph.
 
     Attributes:
-        nodes: By id.
-        order: In order of execution.
-        tracker: Their watermarks.
-        changelog: What operators put out as changes.
-        counters: Of the whole.
-        failure: Why it is of no use any more, or None.
+        nodes: Nodes by id.
+        order: Nodes in order of execution.
+        tracker: Watermarks of the nodes.
+        changelog: Changes that operators emit.
+        counters: Counters of the executor.
+        failure: Failure after which the engine is unusable, or None.
     """
 
     __slots__ = (
@@ -56,24 +56,24 @@ class Engine:
         self.order = [self.nodes[number] for number in dag.execution_order]
 
     def check(self) -> None:
-        """Refuse to go on after a failure.
+        """Refuse to continue after a failure.
 
         Raises:
-            OperatorFailed: What happened then.
+            OperatorFailed: The failure.
         """
         if self.failure is not None:
             raise self.failure
 
     def put(self, node: NodeContext, port: int, event: Event) -> None:
-        """Let an event wait at a node; a full queue is emptied first."""
+        """Queue an event at a node; a full queue is drained first."""
         if len(node.queue) >= self._capacity:
-            # The reader comes after all that feed it, so it can never be at work already.
+            # A reader comes after all nodes upstream of it, so it cannot be running already.
             self.counters.backpressure_stalls += 1
             self._drain(node)
         node.queue.append((port, event))
 
     def run(self) -> None:
-        """Let each node handle what waits at it, and take the watermarks that operators declare."""
+        """Run each node on its queue, and take the watermarks that operators declare."""
         skipped = 0
         for node in self.order:
             if node.queue:
@@ -86,7 +86,7 @@ class Engine:
         self.counters.nodes_skipped += skipped
 
     def move(self, node: NodeContext, to: int) -> list[tuple[NodeId, int]]:
-        """Raise the watermark of a node and run; the nodes that moved, in order of execution."""
+        """Raise a node's watermark and run; return the nodes that moved, in order of execution."""
         node.advance_watermark(to)
         moved = []
         for current in self.order:
@@ -107,7 +107,7 @@ class Engine:
         self._moving = False
 
     def settle(self) -> None:
-        """Ask all operators anew what they hold back, after their states were put back."""
+        """Query all operators again for their holds, after a restore of their states."""
         self._moving = False
         for node in self.nodes:
             self.tracker.hold(node.id, None if node.operator is None else node.operator.hold())
@@ -146,12 +146,12 @@ class Engine:
                 self._route(node, event)
                 continue
             node.time = event.time
-            began = perf_counter_ns()
+            start = perf_counter_ns()
             try:
                 operator.process(event.batch, node)
             except Exception as error:
                 self._fail(node, error)
-            metrics.total_time_ns += perf_counter_ns() - began
+            metrics.total_time_ns += perf_counter_ns() - start
         if node.due and node.watermark is not None:
             self._fire(node, node.watermark)
         if node.raised is not None:
@@ -174,28 +174,28 @@ class Engine:
 
     def _complete(self, node: NodeContext, operator: Operator, mark: int) -> None:
         node.time = mark
-        began = perf_counter_ns()
+        start = perf_counter_ns()
         try:
             operator.on_watermark(mark, node)
             self.tracker.hold(node.id, operator.hold())
         except Exception as error:
             self._fail(node, error)
-        node.metrics.total_time_ns += perf_counter_ns() - began
+        node.metrics.total_time_ns += perf_counter_ns() - start
 
     def _fire(self, node: NodeContext, up_to: int) -> None:
-        began = perf_counter_ns()
+        start = perf_counter_ns()
         try:
             node.fire(up_to)
         except Exception as error:
             self._fail(node, error)
-        node.metrics.total_time_ns += perf_counter_ns() - began
+        node.metrics.total_time_ns += perf_counter_ns() - start
         if node.raised is not None:
             self._moving = True
 
     def _fail(self, node: NodeContext, error: Exception) -> None:
         if isinstance(error, OperatorFailed):
-            # A reader failed while this node waited for it.
+            # A reader failed while this node was waiting for it.
             raise error
-        what = f"failed at time {node.time} on worker {node.worker}"
-        self.failure = node.failed(what, error)
+        event = f"failed at time {node.time} on worker {node.worker}"
+        self.failure = node.failed(event, error)
         raise self.failure from error

@@ -1,8 +1,8 @@
-"""From frontiers to watermarks, and from what a sink puts out back to a valid recording.
+"""Conversion of frontiers to watermarks, and of a sink's output to a valid recording.
 
-A sink at watermark `w` can still put out anything at `w` or later, so it holds one capability: at
-the minimum time at first, then at its watermark, and none after the end. Source of the idea:
-timely dataflow's `capture`.
+A sink at watermark `w` can still emit anything at `w` or later. So it holds one capability: first
+at the minimum time, then at its watermark, and none after the end. Follows timely dataflow's
+`capture`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from capstan.pipeline.graph.events import END, TIME, Event
 
 
 def watermark_of(frontier: Antichain, coordinate: int = 0) -> int:
-    """The watermark that a frontier means: nothing before it can come any more.
+    """Return the watermark of a frontier: nothing before it can arrive.
 
     Args:
-        frontier: Of a recording, or of several together.
-        coordinate: The position of the coordinate that a pipeline takes as its time.
+        frontier: Frontier of one or more recordings.
+        coordinate: Position of the coordinate that a pipeline uses as its time.
 
     Returns:
         The least value of the coordinate in the frontier; `END` when the frontier is empty.
@@ -37,11 +37,11 @@ def watermark_of(frontier: Antichain, coordinate: int = 0) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """An event of a recording, and the rows that it stands for.
+    """An event of a recording, with its rows.
 
     Attributes:
-        event: Progress, or messages that count their rows.
-        rows: The rows of messages, or None.
+        event: Progress, or messages with the number of rows.
+        rows: Rows of the messages, or None.
     """
 
     event: Progress | Messages
@@ -49,12 +49,12 @@ class Recorded:
 
 
 class SinkRecorder:
-    """Turns what comes out of one sink into the events of one worker's recording.
+    """Turns the output of one sink into the events of one worker's recording.
 
     Attributes:
-        sink: Its name, for errors.
-        minimum: The time at which the recording starts.
-        held: The time that is held, or None once the sink has come to its end.
+        sink: Name of the sink, for errors.
+        minimum: Time at which the recording starts.
+        held: Time of the held capability, or None after the end of the sink.
     """
 
     __slots__ = ("held", "minimum", "sink")
@@ -65,23 +65,23 @@ class SinkRecorder:
         self.held: int | None = minimum
 
     def record(self, outputs: Iterable[Event], watermark: int | None) -> Iterator[Recorded]:
-        """The events for what a sink put out since the last call, and for its watermark now.
+        """Yield the events for a sink's output since the last call, and for its watermark.
 
         Args:
-            outputs: What `take_sink_outputs` gave, after any number of events and watermarks.
-            watermark: Of the sink, when its outputs were taken.
+            outputs: Result of `take_sink_outputs`, after any number of events and watermarks.
+            watermark: Watermark of the sink when its outputs were taken.
 
         Yields:
-            Messages for each time of each batch, by time; then progress, if the watermark moved.
+            Messages for each time of each batch, by time; then progress if the watermark has moved.
 
         Raises:
-            LateOutput: Rows at a time that the recording has declared complete.
+            LateOutput: Rows have a time that the recording has declared complete.
         """
         for output in outputs:
             for time, rows in _by_time(output):
                 if self.held is None or time < self.held:
-                    raise LateOutput.create(
-                        f"{self.sink} put out rows at {time}, and "
+                    raise LateOutput.of(
+                        f"{self.sink} emitted rows at {time}, but "
                         f"{'has ended' if self.held is None else f'was at {self.held}'}",
                         node=self.sink,
                         time=time,
@@ -89,8 +89,8 @@ class SinkRecorder:
                 yield Recorded(Messages(Time.of(time), rows.num_rows), rows)
         held, self.held = self.held, self._after(watermark)
         if held != self.held and held is not None:
-            up = [] if self.held is None else [((self.held,), 1)]
-            yield Recorded(Progress.of([*up, ((held,), -1)]))
+            raised = [] if self.held is None else [((self.held,), 1)]
+            yield Recorded(Progress.of([*raised, ((held,), -1)]))
 
     def _after(self, watermark: int | None) -> int | None:
         if watermark == END or self.held is None:

@@ -1,4 +1,4 @@
-"""Where barriers come in: sources behind theirs wait until all have reached it."""
+"""Gate at the sources: after its barrier, a source waits until all have reached theirs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from capstan.pipeline.graph.graph import NodeId
 
 @dataclass(frozen=True, slots=True)
 class BufferedItem:
-    """What came to a source behind its barrier.
+    """An item that reached a source after its barrier.
 
     Attributes:
-        arrival: Counts what is held, from 1.
+        arrival: Sequence number among held items, from 1.
         node: The source.
         item: An event, or a watermark.
     """
@@ -28,13 +28,13 @@ class BufferedItem:
 
 
 class SourceGate:
-    """Holds what comes behind a barrier, in the order in which it came.
+    """Holds items that follow a barrier, in order of arrival.
 
-    An executor runs each event through to the end before the next, so nothing is under way inside
-    the graph when its sources are aligned, and no node inside needs to wait.
+    An executor runs each event to completion before the next. So the graph is empty when its
+    sources are aligned, and its inner nodes need no alignment.
 
     Attributes:
-        last: The id of the last barrier that all sources reached.
+        last: Id of the last barrier that all sources have reached.
     """
 
     __slots__ = ("_aligned", "_aligner", "_capacity", "_count", "_sources", "last")
@@ -45,42 +45,45 @@ class SourceGate:
         self._count = 0
         self._aligned: tuple[BufferedItem, ...] = ()
         self.last = 0
-        # By arrival: an event may only be late because of a watermark that came before it.
+        # By arrival: only a watermark that arrived before an event may make it late.
         self._aligner: BarrierAligner[BufferedItem] = BarrierAligner(
             len(self._sources), time=attrgetter("arrival")
         )
 
     def check_open(self) -> None:
-        """Refuse while some sources wait.
+        """Refuse while some sources wait behind a barrier.
 
         Raises:
-            CheckpointInProgress: They do.
+            CheckpointInProgress: Some sources wait.
         """
         pending = self._aligner.pending
         if pending is not None:
-            message = f"some sources wait behind the barrier of epoch {pending.epoch}"
-            raise CheckpointInProgress.create(message, epoch=pending.epoch)
+            message = f"sources are waiting behind the barrier of epoch {pending.epoch}"
+            raise CheckpointInProgress.of(message, epoch=pending.epoch)
 
     def hold(self, node: NodeId, item: Event | int) -> bool:
-        """Hold an event or a watermark, if its source is behind a barrier; whether it was held.
+        """Hold an event or a watermark if its source is behind a barrier; return whether it was.
 
         Raises:
-            BackpressureFull: As much is held already as may wait.
+            BackpressureFull: The gate is full.
         """
         if not self._aligner.behind(node):
             return False
         if self._count >= self._capacity:
-            message = f"{self._count} events and watermarks wait behind a barrier already"
-            raise BackpressureFull.create(message, capacity=self._capacity)
+            message = f"{self._count} events and watermarks already wait behind a barrier"
+            raise BackpressureFull.of(message, capacity=self._capacity)
         self._count += 1
         return self._aligner.buffer_if_aligned(node, BufferedItem(self._count, node, item))
 
     def reach(self, barrier: CheckpointBarrier, source: NodeId | None) -> bool:
-        """Note that a source, or each that has not yet, has reached a barrier; whether all have.
+        """Record that a source, or every remaining source, has reached a barrier.
+
+        Returns:
+            Whether all sources have reached it.
 
         Raises:
-            BarrierMismatch: Another checkpoint's barrier is pending, the source has reached this
-                one already or is none, or the id is not after the last one's.
+            BarrierMismatch: The barrier of another checkpoint is pending, the source has already
+                reached this one or is not a source, or the id is not after the last one.
         """
         if barrier.checkpoint_id <= self.last:
             raise BarrierMismatch.create(
@@ -89,11 +92,11 @@ class SourceGate:
                 found=barrier.checkpoint_id,
             )
         if source is not None and source not in self._sources:
-            found = barrier.checkpoint_id
-            message = f"barriers come in at sources, and node {source} is none"
-            raise BarrierMismatch.create(message, expected=found, found=found)
-        waiting = [number for number in self._sources if not self._aligner.behind(number)]
-        for number in waiting if source is None else [source]:
+            expected = barrier.checkpoint_id
+            message = f"barriers enter at sources, but node {source} is not a source"
+            raise BarrierMismatch.of(message, expected=expected, found=expected)
+        remaining = [number for number in self._sources if not self._aligner.behind(number)]
+        for number in remaining if source is None else [source]:
             aligned = self._aligner.process_barrier(number, barrier)
             if aligned is not None:
                 self._aligned = aligned.held
@@ -101,12 +104,12 @@ class SourceGate:
         return False
 
     def open(self, checkpoint_id: int) -> tuple[BufferedItem, ...]:
-        """Let out what is held, once the checkpoint has been taken."""
+        """Release the held items, after the checkpoint has been taken."""
         held, self._aligned = self._aligned, ()
         self.last = checkpoint_id
         self._count = 0
         return held + self._aligner.complete_checkpoint()
 
     def reset(self, last: int) -> None:
-        """Forget what is held, and go on after the barrier `last`."""
+        """Drop the held items, and continue after the barrier `last`."""
         self.open(last)

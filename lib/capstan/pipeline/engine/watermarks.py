@@ -1,4 +1,4 @@
-"""How far each node of a graph has come. Pure; follows LaminarDB's `DagWatermarkTracker`."""
+"""Watermarks of a graph's nodes. Pure; follows LaminarDB's `DagWatermarkTracker`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from capstan.pipeline.graph.graph import Dag, NodeId, NodeRef
 
 
 class WatermarkTracker:
-    """The watermark of every node: nothing before it comes to the node any more.
+    """The watermark of every node: nothing before it reaches the node.
 
-    A node's watermark is the least of what its inputs promise, and unset until all of them have
-    one. It never goes back. What a node promises its readers is its watermark, or less where its
-    operator holds it back.
+    A node's watermark is the minimum of its inputs' promises, and unset until all inputs have one.
+    It never decreases. A node promises its readers its own watermark, or less when its operator
+    holds it back.
     """
 
     __slots__ = ("_dag", "_holds", "_inputs", "_marks")
@@ -25,20 +25,20 @@ class WatermarkTracker:
         self._holds: list[int | None] = [None] * len(dag.nodes)
 
     def get(self, node: NodeRef) -> int | None:
-        """The watermark of a node, or None while it has none."""
+        """Return the watermark of a node, or None before its first one."""
         return self._marks[self._dag.node_id(node)]
 
     def effective_watermark(self, node: NodeRef) -> int | None:
-        """What a node's inputs allow: the least of their promises; of a source its own."""
-        found = self._dag.node_id(node)
-        return self._allowed(found) if self._inputs[found] else self._marks[found]
+        """Return the minimum of a node's input promises; for a source, its own watermark."""
+        number = self._dag.node_id(node)
+        return self._allowed(number) if self._inputs[number] else self._marks[number]
 
     def update_watermark(self, node: NodeRef, to: int) -> list[tuple[NodeId, int]]:
-        """Move a node and all after it.
+        """Raise the watermark of a node and of all nodes after it.
 
         Returns:
-            The nodes that moved with their new watermarks, in order of execution; none when `to`
-            is not beyond what the node has.
+            The nodes that moved with their new watermarks, in order of execution; none when `to` is
+            not beyond the node's watermark.
         """
         start = self._dag.node_id(node)
         if not self.raise_to(start, to):
@@ -52,7 +52,7 @@ class WatermarkTracker:
         return moved
 
     def raise_to(self, node: NodeId, to: int) -> bool:
-        """Move one node alone; whether it moved."""
+        """Raise one node's watermark; return whether it moved."""
         mark = self._marks[node]
         if mark is not None and to <= mark:
             return False
@@ -60,23 +60,23 @@ class WatermarkTracker:
         return True
 
     def follow(self, node: NodeId) -> bool:
-        """Move one node to what its inputs allow; whether it moved."""
+        """Raise one node's watermark to what its inputs allow; return whether it moved."""
         allowed = self._allowed(node) if self._inputs[node] else None
         return allowed is not None and self.raise_to(node, allowed)
 
     def hold(self, node: NodeId, at: int | None) -> None:
-        """Let a node promise its readers no more than `at`; None lifts that."""
+        """Limit the node's promise to its readers to `at`; None lifts the limit."""
         self._holds[node] = at
 
     def marks(self) -> tuple[int | None, ...]:
-        """The watermarks by node id, for a checkpoint."""
+        """Return the watermarks by node id, for a checkpoint."""
         return tuple(self._marks)
 
     def restore(self, marks: Sequence[int | None]) -> None:
-        """Take back what `marks` gave.
+        """Restore the result of `marks`.
 
         Raises:
-            RestoreFailed: They are of another number of nodes.
+            RestoreFailed: The number of watermarks is not that of the nodes.
         """
         if len(marks) != len(self._marks):
             reason = f"{len(marks)} watermarks for {len(self._marks)} nodes"

@@ -1,4 +1,4 @@
-"""Arrow batches to bytes and back, for states and checkpoints."""
+"""Serialization of Arrow batches and tables, for states and checkpoints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 
 def batches_to_bytes(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> bytes:
-    """The batches, which all have `schema`, as an Arrow IPC stream."""
+    """Serialize batches, which all have `schema`, as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         for batch in batches:
@@ -17,48 +17,48 @@ def batches_to_bytes(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> by
 
 
 def batches_from_bytes(data: bytes) -> list[pa.RecordBatch]:
-    """The batches that `batches_to_bytes` wrote.
+    """Read the batches that `batches_to_bytes` wrote.
 
     Raises:
-        ValueError: The bytes are not a whole stream (`pyarrow.ArrowInvalid` is one).
+        ValueError: The stream is truncated (`pyarrow.ArrowInvalid` is a ValueError).
     """
     with pa.ipc.open_stream(data) as reader:
         return list(reader)
 
 
 def table_to_bytes(table: pa.Table) -> bytes:
-    """The table as an Arrow IPC stream."""
+    """Serialize a table as an Arrow IPC stream."""
     return batches_to_bytes(table.schema, table.to_batches())
 
 
 def table_from_bytes(data: bytes) -> pa.Table:
-    """The table that `table_to_bytes` wrote.
+    """Read the table that `table_to_bytes` wrote.
 
     Raises:
-        ValueError: The bytes are not a whole stream (`pyarrow.ArrowInvalid` is one).
+        ValueError: The stream is truncated (`pyarrow.ArrowInvalid` is a ValueError).
     """
     with pa.ipc.open_stream(data) as reader:
         return reader.read_all()
 
 
 def tables_to_bytes(tables: Sequence[pa.Table]) -> bytes:
-    """Several tables one after another, each preceded by its length."""
+    """Serialize several tables one after another, each preceded by its length."""
     parts = [table_to_bytes(table) for table in tables]
     return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
 
 
 def tables_from_bytes(data: bytes) -> list[pa.Table]:
-    """The tables that `tables_to_bytes` wrote.
+    """Read the tables that `tables_to_bytes` wrote.
 
     Raises:
-        ValueError: The last one is not whole.
+        ValueError: The last table is truncated.
     """
-    tables, rest = [], memoryview(data)
-    while rest:
-        length = int.from_bytes(rest[:8], "little")
-        if len(rest) < 8 + length:
-            message = "a state that is cut short"
+    tables, remaining = [], memoryview(data)
+    while remaining:
+        length = int.from_bytes(remaining[:8], "little")
+        if len(remaining) < 8 + length:
+            message = "the state is truncated"
             raise ValueError(message)
-        tables.append(table_from_bytes(bytes(rest[8 : 8 + length])))
-        rest = rest[8 + length :]
+        tables.append(table_from_bytes(bytes(remaining[8 : 8 + length])))
+        remaining = remaining[8 + length :]
     return tables

@@ -1,4 +1,4 @@
-"""Puts a graph together by names, and checks it as a whole. Follows LaminarDB's `DagBuilder`."""
+"""Builder of pipeline graphs from named nodes and edges. Follows LaminarDB's `DagBuilder`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from capstan.pipeline.graph.validation import (
     Declared,
     check_connected,
     check_edges,
-    ordered,
-    resolved,
+    resolve_node,
+    topological_order,
 )
 
 
 class DagBuilder:
-    """Collects nodes and edges; `build` makes the graph of them.
+    """Collects nodes and edges; `build` validates them and returns the graph.
 
     Edges may name nodes that are declared later. Ids and ports follow the order of declaration.
-    Each method returns the builder.
+    Every method returns the builder.
     """
 
     __slots__ = ("_nodes", "_pairs")
@@ -32,14 +32,14 @@ class DagBuilder:
         self._pairs: list[tuple[str, str]] = []
 
     def source(self, name: str, schema: pa.Schema | None = None) -> Self:
-        """Declare where events come in.
+        """Declare a source of events.
 
         Args:
-            name: Its name.
-            schema: Their columns; without it nothing is known of them.
+            name: Name of the node.
+            schema: Columns of the events; None when they are unknown.
 
         Raises:
-            DuplicateNode: The name is taken.
+            DuplicateNode: Another node has this name.
         """
         return self._add(Declared(name, NodeKind.SOURCE, schema=schema))
 
@@ -51,16 +51,16 @@ class DagBuilder:
         schema: pa.Schema | None = None,
         key: Key | None = None,
     ) -> Self:
-        """Declare an operator with state.
+        """Declare a stateful operator.
 
         Args:
-            name: Its name: the identity of its state.
-            operator: What it does; without it events pass, until an executor registers one.
-            schema: The columns that it puts out; without it they follow from the operator.
-            key: What its state is kept by, where `operator` does not say so itself.
+            name: Name of the node, which identifies its state.
+            operator: The operator. Without it, events pass through until an executor registers one.
+            schema: Columns of the output; by default they follow from the operator.
+            key: Key of the state, when `operator` does not define it.
 
         Raises:
-            DuplicateNode: The name is taken.
+            DuplicateNode: Another node has this name.
         """
         return self._add(Declared(name, NodeKind.OPERATOR, operator, schema, key))
 
@@ -71,10 +71,10 @@ class DagBuilder:
         *,
         schema: pa.Schema | None = None,
     ) -> Self:
-        """Declare an operator that keeps nothing from one event to the next.
+        """Declare an operator without state.
 
         Raises:
-            DuplicateNode: The name is taken.
+            DuplicateNode: Another node has this name.
         """
         return self._add(Declared(name, NodeKind.STATELESS, operator, schema))
 
@@ -86,18 +86,18 @@ class DagBuilder:
         schema: pa.Schema | None = None,
         key: Key | None = None,
     ) -> Self:
-        """Declare a view: collected like a sink when nobody reads it.
+        """Declare a view; a view without readers is collected like a sink.
 
         Raises:
-            DuplicateNode: The name is taken.
+            DuplicateNode: Another node has this name.
         """
         return self._add(Declared(name, NodeKind.VIEW, operator, schema, key))
 
     def sink(self, name: str, schema: pa.Schema | None = None) -> Self:
-        """Declare where events are collected.
+        """Declare a sink, which collects events.
 
         Raises:
-            DuplicateNode: The name is taken.
+            DuplicateNode: Another node has this name.
         """
         return self._add(Declared(name, NodeKind.SINK, schema=schema))
 
@@ -105,15 +105,15 @@ class DagBuilder:
         """Declare a sink and connect `upstream` to it.
 
         Raises:
-            DuplicateNode: The name is taken.
+            DuplicateNode: Another node has this name.
         """
         return self.sink(name, schema).connect(upstream, name)
 
     def connect(self, source: str, target: str) -> Self:
-        """Let `target` read what `source` puts out, on its next port.
+        """Connect the output of `source` to the next input port of `target`.
 
         Raises:
-            CycleDetected: They are one node.
+            CycleDetected: `source` and `target` are the same node.
         """
         if source == target:
             raise CycleDetected.create(f"{source} would read itself", name=source)
@@ -121,44 +121,44 @@ class DagBuilder:
         return self
 
     def fan_out(self, shared: str) -> FanOut:
-        """Declare several readers of one node, which need no `connect`."""
+        """Declare several readers of one node without calling `connect`."""
         return FanOut(self, shared)
 
     def build(self) -> Dag:
-        """The graph, checked.
+        """Validate the declarations and return the graph.
 
         Raises:
             EmptyDag, NodeNotFound, WrongWay, DuplicateEdge, FanOutLimitExceeded, CycleDetected,
-            DisconnectedNode, KeyNotDeclared, SchemaMismatch: See there; checked in this order.
+            DisconnectedNode, KeyNotDeclared, SchemaMismatch: See each class; checked in this order.
         """
         if not self._nodes:
-            raise EmptyDag.create("a graph without nodes")
+            raise EmptyDag.of("the graph has no nodes")
         check_edges(self._nodes, self._pairs)
         names = tuple(self._nodes)
-        order = ordered(names, self._pairs)
+        order = topological_order(names, self._pairs)
         check_connected(self._nodes, self._pairs)
-        feeding: dict[str, list[str]] = {name: [] for name in names}
+        upstream: dict[str, list[str]] = {name: [] for name in names}
         for source, target in self._pairs:
-            feeding[target].append(source)
-        found: dict[str, Node] = {}
+            upstream[target].append(source)
+        nodes: dict[str, Node] = {}
         for number in order:
             declared = self._nodes[names[number]]
-            inputs = [found[source] for source in feeding[declared.name]]
-            found[declared.name] = resolved(number, declared, inputs)
+            inputs = [nodes[source] for source in upstream[declared.name]]
+            nodes[declared.name] = resolve_node(number, declared, inputs)
         ids = {name: number for number, name in enumerate(names)}
         edges = numbered((ids[source], ids[target]) for source, target in self._pairs)
-        return Dag(tuple(found[name] for name in names), edges, order)
+        return Dag(tuple(nodes[name] for name in names), edges, order)
 
     def _add(self, declared: Declared) -> Self:
         if declared.name in self._nodes:
-            message = f"two nodes are named {declared.name}"
-            raise DuplicateNode.create(message, name=declared.name)
+            message = f"two nodes have the name {declared.name}"
+            raise DuplicateNode.of(message, name=declared.name)
         self._nodes[declared.name] = declared
         return self
 
 
 class FanOut:
-    """Declares readers of one node; `done` returns to the builder."""
+    """Declares readers of one node; `done` returns the builder."""
 
     __slots__ = ("_builder", "_shared")
 
@@ -174,7 +174,7 @@ class FanOut:
         schema: pa.Schema | None = None,
         key: Key | None = None,
     ) -> Self:
-        """Declare an operator with state that reads the shared node."""
+        """Declare a stateful operator that reads the shared node."""
         self._builder.operator(name, operator, schema=schema, key=key)
         self._builder.connect(self._shared, name)
         return self
@@ -186,11 +186,11 @@ class FanOut:
         *,
         schema: pa.Schema | None = None,
     ) -> Self:
-        """Declare an operator without state that reads the shared node."""
+        """Declare a stateless operator that reads the shared node."""
         self._builder.stateless_operator(name, operator, schema=schema)
         self._builder.connect(self._shared, name)
         return self
 
     def done(self) -> DagBuilder:
-        """The builder."""
+        """Return the builder."""
         return self._builder

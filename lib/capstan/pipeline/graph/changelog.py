@@ -1,6 +1,6 @@
-"""Changes of tables as rows with weights: +1 is put in, -1 is taken out.
+"""Changelog of tables: rows with weights, +1 for an insertion and -1 for a deletion.
 
-Follows LaminarDB's `DagChangelogPropagator`. A slot is a batch of changes, not a row.
+Follows LaminarDB's `DagChangelogPropagator`. A slot holds a batch of changes, not a row.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ CAPACITY: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Rows that came or went at a time.
+    """Rows inserted into or deleted from a table at one time.
 
     Attributes:
         event: The rows and their time.
-        weight: +1 when they came, -1 when they went.
+        weight: +1 for inserted rows, -1 for deleted ones.
     """
 
     event: Event
     weight: int
 
     def weighted(self) -> Event:
-        """The same with the weight as a last column `_weight`."""
+        """Return the event with the weight as its last column, `_weight`."""
         batch = self.event.batch
         weights = pa.repeat(pa.scalar(self.weight, pa.int64()), batch.num_rows)
         return Event(self.event.time, batch.append_column(WEIGHT, weights))
 
 
 class Changelog:
-    """A bounded buffer of changes for each node.
+    """A bounded buffer of changes per node.
 
     Attributes:
-        capacity: How many changes each node's buffer holds.
-        enabled: Whether anything is recorded at all.
+        capacity: Maximum number of changes in each buffer.
+        enabled: Whether changes are recorded at all.
     """
 
     __slots__ = ("_buffers", "_disabled", "capacity", "enabled")
 
     def __init__(self, nodes: Iterable[str], capacity: int = CAPACITY) -> None:
         if capacity < 1:
-            message = f"a changelog holds at least one change, not {capacity}"
+            message = f"a changelog needs a capacity of at least 1, not {capacity}"
             raise ValueError(message)
         self.capacity = capacity
         self.enabled = True
@@ -57,55 +57,55 @@ class Changelog:
         self._disabled: set[str] = set()
 
     def switch(self, node: str, *, on: bool) -> None:
-        """Record the changes of a node, or not.
+        """Turn the recording of one node's changes on or off.
 
         Raises:
-            NodeNotFound: There is no such node.
+            NodeNotFound: The graph has no such node.
         """
         self._buffer(node)
         (self._disabled.discard if on else self._disabled.add)(node)
 
     def recording(self, node: str) -> bool:
-        """Whether changes of a node are recorded.
+        """Whether the changes of a node are recorded.
 
         Raises:
-            NodeNotFound: There is no such node.
+            NodeNotFound: The graph has no such node.
         """
         self._buffer(node)
         return self.enabled and node not in self._disabled
 
     def record(self, node: str, change: Change) -> bool:
-        """Keep a change; False when the buffer is full or switched off.
+        """Record a change; return False when the buffer is full or recording is off.
 
         Raises:
-            NodeNotFound: There is no such node.
+            NodeNotFound: The graph has no such node.
         """
         return self._record(node, (change,))
 
     def record_retraction(self, node: str, before: Event, after: Event) -> bool:
-        """Keep that `after` took the place of `before`: both halves, or none when False.
+        """Record that `after` replaced `before`: both halves, or neither when it returns False.
 
         Raises:
-            NodeNotFound: There is no such node.
+            NodeNotFound: The graph has no such node.
         """
         return self._record(node, (Change(before, -1), Change(after, 1)))
 
     def drain(self, node: str) -> list[Change]:
-        """Take the changes of a node, in order.
+        """Remove and return the changes of a node, in order.
 
         Raises:
-            NodeNotFound: There is no such node.
+            NodeNotFound: The graph has no such node.
         """
         buffer = self._buffer(node)
-        taken = list(buffer)
+        changes = list(buffer)
         buffer.clear()
-        return taken
+        return changes
 
     def peek(self, node: str) -> tuple[Change, ...]:
-        """The changes of a node, in order, which stay where they are.
+        """Return the changes of a node, in order, and keep them.
 
         Raises:
-            NodeNotFound: There is no such node.
+            NodeNotFound: The graph has no such node.
         """
         return tuple(self._buffer(node))
 
@@ -117,7 +117,7 @@ class Changelog:
         return True
 
     def _buffer(self, node: str) -> deque[Change]:
-        found = self._buffers.get(node)
-        if found is None:
-            raise NodeNotFound.create(f"no node {node!r} has a changelog", name=node)
-        return found
+        buffer = self._buffers.get(node)
+        if buffer is None:
+            raise NodeNotFound.of(f"no changelog for node {node!r}", name=node)
+        return buffer

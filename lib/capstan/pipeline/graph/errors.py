@@ -1,7 +1,7 @@
-"""What can be wrong with a graph, a run of it, or a checkpoint, each as an error of its own.
+"""Errors of graphs, their executors and their checkpoints.
 
-The names are those of LaminarDB's `DagError`. Each is raised with `of`, which fills in its code and
-its hint; the facts are in `fields`.
+The names are those of LaminarDB's `DagError`. Raise each with `of`, which adds its code and its
+hint; facts are in `fields`.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from capstan.errors import CodedError, InvalidRequestError, SystemFailureError
 
 
 class DagError(CodedError, InvalidRequestError):
-    """Something that was asked of a graph or an executor cannot be meant as it stands."""
+    """Base of errors for an invalid graph, or an invalid request to an executor."""
 
     CODE = "CAP-DAG"
 
 
 class EmptyDag(DagError):
-    """Raised by a build without nodes."""
+    """Raised when a graph without nodes is built."""
 
     CODE = "CAP-DAG-EMPTY"
-    HINT = "Declare at least a source and a sink, and connect them."
+    HINT = "Declare at least one source and one sink, and connect them."
 
 
 class DuplicateNode(DagError):
-    """Raised when two nodes have one name; `name`."""
+    """Raised when two nodes have the same name; `name`."""
 
     CODE = "CAP-DAG-DUPLICATE-NODE"
-    HINT = "Give each node a name of its own: it is the identity of the node's state."
+    HINT = "Give each node a unique name: it identifies the node's state."
 
 
 class DuplicateEdge(DagError):
@@ -37,66 +37,66 @@ class DuplicateEdge(DagError):
 
 
 class NodeNotFound(DagError):
-    """Raised for a name or an id that is not of this graph; `name`."""
+    """Raised for a node name or id that is not in the graph; `name`."""
 
     CODE = "CAP-DAG-NODE"
-    HINT = "Use the name or the id of a node that was declared."
+    HINT = "Use the name or the id of a declared node."
 
 
 class CycleDetected(DagError):
-    """Raised when a node can be reached from itself; `name`."""
+    """Raised when a node is reachable from itself; `name`."""
 
     CODE = "CAP-DAG-CYCLE"
-    HINT = "Remove an edge: data has to flow one way."
+    HINT = "Remove an edge, so that the graph has no cycle."
 
 
 class DisconnectedNode(DagError):
-    """Raised for a source that nobody reads, a sink that nobody feeds, a lone node; `name`."""
+    """Raised for a source without readers, a sink without input, or an isolated node; `name`."""
 
     CODE = "CAP-DAG-DISCONNECTED"
-    HINT = "Connect the node, or leave it out."
+    HINT = "Connect the node, or remove it."
 
 
 class WrongWay(DagError):
     """Raised for an edge into a source or out of a sink; `source`, `target`."""
 
     CODE = "CAP-DAG-WRONG-WAY"
-    HINT = "A source has no inputs and a sink no outputs; use a view to do both."
+    HINT = "A source has no inputs and a sink no outputs; use a view if you need both."
 
 
 class FanOutLimitExceeded(DagError):
     """Raised when a node has too many readers; `name`, `count`, `limit`."""
 
     CODE = "CAP-DAG-FAN-OUT"
-    HINT = "Put a node between, and let it feed some of the readers."
+    HINT = "Insert a node that forwards to some of the readers."
 
 
 class SchemaMismatch(DagError):
-    """Raised when columns do not fit; `source`, `target`, `reason`."""
+    """Raised when columns do not match; `source`, `target`, `reason`."""
 
     CODE = "CAP-DAG-SCHEMA"
-    HINT = "Make the declared columns those that arrive, by position and type."
+    HINT = "Declare the columns that arrive, with the same positions and types."
 
 
 class KeyNotDeclared(DagError):
-    """Raised for a stateful operator that says nothing about its key; `name`."""
+    """Raised for a stateful operator without a declared key; `name`."""
 
     CODE = "CAP-DAG-KEY"
-    HINT = "Declare the key columns of its state, or GLOBAL where it needs all rows together."
+    HINT = "Declare the key columns of its state, or GLOBAL if it needs all rows together."
 
 
 class BaseTableSchemaNotFound(DagError):
-    """Raised when a view reads a table that nobody described; `name`."""
+    """Raised when a view reads a table without a schema; `name`."""
 
     CODE = "CAP-DAG-BASE-TABLE"
-    HINT = "Give the table's schema, or declare the view that makes it."
+    HINT = "Provide the table's schema, or declare the view that produces it."
 
 
 class BackpressureFull(DagError):
-    """Raised when a bounded place is full and its reader has to come first; `capacity`."""
+    """Raised when a bounded buffer is full until its reader drains it; `capacity`."""
 
     CODE = "CAP-DAG-FULL"
-    HINT = "Take what is there, then go on."
+    HINT = "Drain the buffer, then continue."
 
 
 class BarrierMismatch(DagError):
@@ -107,7 +107,7 @@ class BarrierMismatch(DagError):
 
 
 class CheckpointInProgress(DagError):
-    """Raised when a checkpoint is begun while another one runs; `epoch`."""
+    """Raised when a checkpoint begins while another one is running; `epoch`."""
 
     CODE = "CAP-DAG-CHECKPOINT-RUNNING"
     HINT = "Finish the running checkpoint, or abandon it."
@@ -121,58 +121,58 @@ class NoCheckpointInProgress(DagError):
 
 
 class CheckpointIncomplete(DagError):
-    """Raised when a checkpoint is finished before all nodes reported; `pending`."""
+    """Raised when a checkpoint is finished before all nodes have reported; `pending`."""
 
     CODE = "CAP-DAG-CHECKPOINT-PENDING"
-    HINT = "Let the nodes that are named report; the checkpoint goes on."
+    HINT = "Wait for the listed nodes to report; the checkpoint is still running."
 
 
 class CheckpointNotFound(DagError):
-    """Raised when there is no checkpoint of that id; `checkpoint`."""
+    """Raised when no checkpoint has the given id; `checkpoint`."""
 
     CODE = "CAP-DAG-CHECKPOINT-UNKNOWN"
-    HINT = "Only the newest checkpoints are kept; name one of those."
+    HINT = "Only the newest checkpoints are kept; choose one of those."
 
 
 class CheckpointCorrupt(DagError):
-    """Raised when bytes are not a whole checkpoint that this version reads; `reason`."""
+    """Raised when bytes are not a complete checkpoint of a supported version; `reason`."""
 
     CODE = "CAP-DAG-CHECKPOINT-CORRUPT"
     HINT = "Restore an earlier checkpoint."
 
 
 class RestoreFailed(CodedError, SystemFailureError):
-    """Raised when a node cannot take its state back; nothing was restored. `node`, `reason`."""
+    """Raised when a node cannot restore its state; nothing was restored. `node`, `reason`."""
 
     CODE = "CAP-DAG-RESTORE"
-    HINT = "Restore into the same operators; the executor is as it was before."
+    HINT = "Restore into the same operators; the executor is unchanged."
 
 
 class StateChanged(DagError):
-    """Raised for a state that was kept by another graph or operator; `node`, `reason`.
+    """Raised for a state that another graph or operator saved; `node`, `reason`.
 
     Nothing was restored.
     """
 
     CODE = "CAP-DAG-STATE-CHANGED"
     HINT = (
-        "Follow it under another name, which begins with no state; or, where the code of a logic "
-        "has changed, give the logic another version and a migration."
+        "Follow it under another name, which begins without state. If the code of a logic "
+        "has changed, give the logic a new version and a migration."
     )
 
 
 class OperatorFailed(CodedError, SystemFailureError):
     """Raised when an operator raised; `node`, `time`, `worker`, `port`, `cause`.
 
-    The executor is of no use afterwards, until a checkpoint is restored.
+    The executor is unusable until a checkpoint is restored.
     """
 
     CODE = "CAP-DAG-OPERATOR"
-    HINT = "Mend the operator or the data; a run with a failed operator publishes nothing."
+    HINT = "Fix the operator or the data; a run with a failed operator publishes nothing."
 
 
 class LateOutput(DagError):
-    """Raised when a sink put out a time that it had declared complete; `node`, `time`."""
+    """Raised when a sink emits a time that it has declared complete; `node`, `time`."""
 
     CODE = "CAP-DAG-LATE-OUTPUT"
     HINT = "Divert late rows before they reach the sink."

@@ -1,4 +1,4 @@
-"""What flows through a graph, and what comes out of it."""
+"""Events, timers and outputs of a graph."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final
 import pyarrow as pa
 
 TIME: Final = "_time"
-"""The column that holds each row's own time (int64), where the rows of a batch have several."""
+"""Column with each row's own time (int64), for batches whose rows have several times."""
 
 WEIGHT: Final = "_weight"
-"""The column of a change that says by how much its row counts: +1 is put in, -1 is taken out."""
+"""Column with the weight of a changed row: +1 for an insertion, -1 for a deletion."""
 
 END: Final = 2**63 - 1
-"""The watermark after which nothing comes any more."""
+"""The final watermark; nothing follows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class Event:
     """A batch of rows at a time.
 
     Attributes:
-        time: The time of all rows; where the batch has a column `_time`, that column is each
-            row's time, and this is at most the least of them. In the unit of the coordinate.
+        time: Time of all rows, in the unit of the coordinate. When the batch has a column `_time`,
+            that column has each row's time, and this is at most the least of them.
         batch: The rows.
     """
 
@@ -34,11 +34,11 @@ class Event:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Timer:
-    """A wish of an operator to be called when its node's watermark has reached a time.
+    """A request of an operator to be called when its node's watermark reaches a time.
 
     Attributes:
-        time: Fires when the watermark is at least this.
-        tag: The operator's own word for what is due; orders timers of one time.
+        time: The timer fires when the watermark is at least this.
+        tag: Label chosen by the operator; orders timers with the same time.
     """
 
     time: int
@@ -46,7 +46,7 @@ class Timer:
 
 
 class OutputKind(StrEnum):
-    """What an output is; all but `data` stay at the node that put them out."""
+    """Kind of an output; all kinds but `data` stay at the node that emitted them."""
 
     DATA = "data"
     LATE = "late"
@@ -56,12 +56,12 @@ class OutputKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class OutputKey:
-    """Where an output was collected.
+    """Identity of a collected output.
 
     Attributes:
         node: The name of the node.
-        kind: What it is.
-        name: The name of a side output, else empty.
+        kind: Kind of the output.
+        name: Name of a side output, otherwise empty.
     """
 
     node: str

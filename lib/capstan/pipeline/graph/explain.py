@@ -1,4 +1,4 @@
-"""Graphs and their stages for people: as text, and as a Mermaid picture."""
+"""Graphs and their stages as text and as Mermaid flowcharts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHAPES = {
 
 
 def explain(dag: Dag) -> str:
-    """The graph as text: counts, order, nodes, edges, shared nodes, stages; always the same."""
+    """Describe the graph as deterministic text: counts, order, nodes, edges, stages."""
     names = [node.name for node in dag.nodes]
     lines = [
         f"{len(dag.nodes)} nodes, {len(dag.edges)} edges",
@@ -24,7 +24,7 @@ def explain(dag: Dag) -> str:
         f"order: {' '.join(names[n] for n in dag.execution_order)}",
         "",
         "nodes",
-        *(f"  {_described(dag.nodes[number])}" for number in dag.execution_order),
+        *(f"  {_node_line(dag.nodes[number])}" for number in dag.execution_order),
         "",
         "edges",
         *(f"  {names[e.source]} -> {names[e.target]} ({e.channel})" for e in dag.edges),
@@ -42,28 +42,28 @@ def explain(dag: Dag) -> str:
 
 
 def mermaid(plan: Plan) -> str:
-    """The graph as a Mermaid flowchart, a box for each stage, a thick edge for each shuffle."""
+    """Render the graph as a Mermaid flowchart: a box per stage, a thick edge per shuffle."""
     lines = ["flowchart LR"]
     ids = {node.name: f"n{node.id}" for node in plan.dag.nodes}
     for stage in plan.stages:
-        lines.append(f'  subgraph s{stage.number}["stage {stage.number}: {_keyed(stage)}"]')
+        lines.append(f'  subgraph s{stage.number}["stage {stage.number}: {_partitioning(stage)}"]')
         for name in stage.nodes:
             node = plan.dag.node(name)
-            opened, closed = _SHAPES[node.kind]
-            lines.append(f'    {ids[name]}{opened}"{_quoted(_label(node))}"{closed}')
+            left, right = _SHAPES[node.kind]
+            lines.append(f'    {ids[name]}{left}"{_quoted(_label(node))}"{right}')
         lines.append("  end")
-    within = {name: stage.number for stage in plan.stages for name in stage.nodes}
+    stage_numbers = {name: stage.number for stage in plan.stages for name in stage.nodes}
     for edge in plan.dag.edges:
         source, target = plan.dag.nodes[edge.source].name, plan.dag.nodes[edge.target].name
-        arrow = "-->" if within[source] == within[target] else "==>"
+        arrow = "-->" if stage_numbers[source] == stage_numbers[target] else "==>"
         lines.append(f"  {ids[source]} {arrow} {ids[target]}")
     return "\n".join(lines) + "\n"
 
 
-def _described(node: Node) -> str:
-    does = "" if node.operator is None else f": {node.operator.describe()}"
+def _node_line(node: Node) -> str:
+    operator = "" if node.operator is None else f": {node.operator.describe()}"
     key = "" if node.key is None else f", by {node.key}"
-    return f"{node.name} ({node.kind}{key}){does}"
+    return f"{node.name} ({node.kind}{key}){operator}"
 
 
 def _label(node: Node) -> str:
@@ -71,20 +71,20 @@ def _label(node: Node) -> str:
 
 
 def _stage_lines(stage: Stage) -> list[str]:
-    lines = [f"  {stage.number}: {_keyed(stage)}: {', '.join(stage.nodes)}"]
+    lines = [f"  {stage.number}: {_partitioning(stage)}: {', '.join(stage.nodes)}"]
     for entry in stage.inputs:
-        how = (
+        columns = (
             "as they lie" if entry.columns is None else ", ".join(entry.columns) or "to one worker"
         )
-        lines.append(f"     reads {entry.producer} ({how})")
+        lines.append(f"     reads {entry.producer} ({columns})")
     return lines
 
 
-def _keyed(stage: Stage) -> str:
+def _partitioning(stage: Stage) -> str:
     return "rows as they come" if stage.key is None else f"by {stage.key}"
 
 
 def _quoted(text: str) -> str:
-    # In Mermaid a label ends at a quote, and these begin other things.
+    # A quote ends a label in Mermaid, and these characters have meanings of their own.
     escaped = text.replace("<br/>", "\n").replace("&", "&amp;").replace('"', "&quot;")
     return escaped.replace("<", "&lt;").replace(">", "&gt;").replace("\n", "<br/>")

@@ -1,4 +1,4 @@
-"""The graph of a pipeline: nodes, edges, and what follows from them. Immutable once built."""
+"""The immutable graph of a pipeline: nodes, edges, and properties derived from them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from capstan.pipeline.graph.operator import Key, OperatorSpec
 from capstan.pipeline.graph.signature import Signature, signature_of
 
 NodeId = int
-"""The position of a node in the order of declaration, from 0."""
+"""Position of a node in the order of declaration, from 0."""
 
 NodeRef = int | str
-"""A node by its id or its name."""
+"""A node's id or its name."""
 
 MAX_FAN_OUT: Final = 8
-"""How many readers a node may have."""
+"""Maximum number of readers of a node."""
 
 ANY_COLUMNS: Final = pa.schema([])
-"""A schema without columns: nothing is known of the rows, and it fits all."""
+"""A schema without columns: the columns are unknown, and any schema matches."""
 
 
 class NodeKind(StrEnum):
-    """What a node was declared as. The executor treats all alike."""
+    """Kind with which a node was declared. The executor treats all kinds alike."""
 
     SOURCE = "source"
     OPERATOR = "operator"
@@ -39,7 +39,7 @@ class NodeKind(StrEnum):
 
 
 class ChannelKind(StrEnum):
-    """How many write to an edge's target and read from its source; derived, never given."""
+    """Numbers of writers and readers of an edge's ends; derived from the graph."""
 
     SPSC = "SPSC"
     SPMC = "SPMC"
@@ -47,7 +47,7 @@ class ChannelKind(StrEnum):
 
 
 def operator_id(name: str) -> int:
-    """The identity of the state of a node of that name: 64 bits of its BLAKE2b hash."""
+    """Identify a node's state: 64 bits of the BLAKE2b hash of the node's name."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())
 
 
@@ -56,12 +56,12 @@ class Node:
     """A node of a graph.
 
     Attributes:
-        id: Its position in the order of declaration.
-        name: Its name, and the identity of its state.
-        kind: What it was declared as.
-        schema: The columns that it puts out; none when they are not known.
-        operator: What it does with events, or None when it passes them on.
-        key: What its state is kept by, or None when it has no state.
+        id: Position in the order of declaration.
+        name: Name, which also identifies the node's state.
+        kind: Kind with which the node was declared.
+        schema: Columns of the output; empty when they are unknown.
+        operator: The operator, or None when the node forwards events.
+        key: Key of the state, or None when the node has no state.
     """
 
     id: NodeId
@@ -73,21 +73,21 @@ class Node:
 
     @property
     def operator_id(self) -> int:
-        """A number that follows from the name alone, the same in every process and release."""
+        """Identity of the node's state; depends on the name alone, not on process or release."""
         return operator_id(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """An edge of a graph.
+    """A directed edge between two nodes.
 
     Attributes:
-        id: Its position in the order of declaration.
+        id: Position in the order of declaration.
         source: The node that writes.
         target: The node that reads.
-        source_port: Which of the source's outputs it is, from 0.
-        target_port: Which of the target's inputs it is, from 0.
-        channel: How many write and read here.
+        source_port: Output port of the source, from 0.
+        target_port: Input port of the target, from 0.
+        channel: Whether one or several nodes write and read at its ends.
     """
 
     id: int
@@ -100,12 +100,12 @@ class Edge:
 
 @dataclass(frozen=True)
 class Dag:
-    """A graph that has been checked; `DagBuilder.build` makes it.
+    """A validated graph; `DagBuilder.build` creates it.
 
     Attributes:
-        nodes: By id.
-        edges: By id.
-        execution_order: Ids such that a node comes after all that feed it; ties by id.
+        nodes: Nodes by id.
+        edges: Edges by id.
+        execution_order: Ids in topological order; ties by id.
     """
 
     nodes: tuple[Node, ...]
@@ -119,46 +119,46 @@ class Dag:
         object.__setattr__(self, "_ids", ids)
 
     def node_id(self, node: NodeRef) -> NodeId:
-        """The id of a node.
+        """Return the id of a node.
 
         Raises:
-            NodeNotFound: There is no such name or id.
+            NodeNotFound: The graph has no such name or id.
         """
-        found = self._ids.get(node)
-        if found is None:
+        number = self._ids.get(node)
+        if number is None:
             known = ", ".join(sorted(n.name for n in self.nodes))
-            raise NodeNotFound.create(f"no node {node!r} among: {known}", name=node)
-        return found
+            raise NodeNotFound.of(f"no node {node!r}; the nodes are: {known}", name=node)
+        return number
 
     def node(self, node: NodeRef) -> Node:
-        """The node of that name or id.
+        """Return the node with this name or id.
 
         Raises:
-            NodeNotFound: There is no such name or id.
+            NodeNotFound: The graph has no such name or id.
         """
         return self.nodes[self.node_id(node)]
 
     def inputs(self, node: NodeRef) -> tuple[Edge, ...]:
-        """The edges into a node, in order of ports."""
+        """Return the edges into a node, in order of ports."""
         return self._inputs[self.node_id(node)]
 
     def outputs(self, node: NodeRef) -> tuple[Edge, ...]:
-        """The edges out of a node, in order of ports."""
+        """Return the edges out of a node, in order of ports."""
         return self._outputs[self.node_id(node)]
 
     @cached_property
     def sources(self) -> tuple[NodeId, ...]:
-        """The nodes without inputs, by id."""
+        """Nodes without inputs, by id."""
         return tuple(node.id for node in self.nodes if not self._inputs[node.id])
 
     @cached_property
     def sinks(self) -> tuple[NodeId, ...]:
-        """The nodes without readers, by id: what they put out is collected."""
+        """Nodes without readers, by id; their outputs are collected."""
         return tuple(node.id for node in self.nodes if not self._outputs[node.id])
 
     @cached_property
     def shared_stages(self) -> Mapping[NodeId, tuple[NodeId, ...]]:
-        """The nodes with several readers, and these readers, in order of ports."""
+        """Nodes with several readers, and those readers in order of ports."""
         return {
             node.id: tuple(edge.target for edge in self._outputs[node.id])
             for node in self.nodes
@@ -167,45 +167,46 @@ class Dag:
 
     @cached_property
     def signatures(self) -> Mapping[str, Signature]:
-        """By name the signatures of the operators that have state, and of all that feed these.
+        """Signatures of stateful operators and of all operators upstream of them, by node name.
 
-        They go along when the graph is pickled. So whoever ships it should have asked for them:
-        the text of code may be another one elsewhere.
+        They are pickled with the graph. Compute them before the graph is shipped: the source text
+        of
+        code may differ on another machine.
         """
         stateful = [node.id for node in self.nodes if node.key is not None]
-        kept = frozenset[NodeId]().union(*(self.ancestors(node) for node in stateful))
-        found = {}
-        for node in (self.nodes[number] for number in sorted(kept)):
+        numbers = frozenset[NodeId]().union(*(self.ancestors(node) for node in stateful))
+        signatures = {}
+        for node in (self.nodes[number] for number in sorted(numbers)):
             if node.operator is not None:
-                feeding = [self.nodes[edge.source] for edge in self._inputs[node.id]]
-                inputs = [(each.name, each.schema) for each in feeding]
-                found[node.name] = signature_of(node.operator, node.key, inputs)
-        return found
+                upstream = [self.nodes[edge.source] for edge in self._inputs[node.id]]
+                inputs = [(source.name, source.schema) for source in upstream]
+                signatures[node.name] = signature_of(node.operator, node.key, inputs)
+        return signatures
 
     def ancestors(self, node: NodeRef) -> frozenset[NodeId]:
-        """All nodes that what `node` puts out depends on, itself among them."""
-        found: set[NodeId] = set()
-        waiting = [self.node_id(node)]
-        while waiting:
-            current = waiting.pop()
-            if current not in found:
-                found.add(current)
-                waiting += [edge.source for edge in self._inputs[current]]
-        return frozenset(found)
+        """Return all nodes upstream of `node`, and the node itself."""
+        visited: set[NodeId] = set()
+        pending = [self.node_id(node)]
+        while pending:
+            current = pending.pop()
+            if current not in visited:
+                visited.add(current)
+                pending += [edge.source for edge in self._inputs[current]]
+        return frozenset(visited)
 
     def restricted_to(self, sinks: Iterable[NodeRef]) -> Dag:
-        """The part of the graph that these nodes depend on; ids are given anew.
+        """Return the part of the graph that these nodes depend on, with new ids.
 
-        Nodes keep names, and so the identity of their state; inputs keep their ports.
+        Nodes keep their names, and so the identity of their state; inputs keep their ports.
 
         Raises:
-            NodeNotFound: There is no such name or id.
+            NodeNotFound: The graph has no such name or id.
         """
         kept = sorted(frozenset[NodeId]().union(*(self.ancestors(sink) for sink in sinks)))
         return self.subgraph(kept)
 
     def subgraph(self, kept: Iterable[NodeId]) -> Dag:
-        """These nodes and the edges among them, in the order that they have here."""
+        """Return the graph of these nodes and the edges among them, in their present order."""
         new = {old: position for position, old in enumerate(sorted(kept))}
         nodes = tuple(
             Node(new[n.id], n.name, n.kind, n.schema, n.operator, n.key)
@@ -228,7 +229,7 @@ class Dag:
 
 
 def numbered(pairs: Iterable[tuple[NodeId, NodeId]]) -> tuple[Edge, ...]:
-    """The edges for pairs of source and target: ids, ports and channels follow from their order."""
+    """Number edges, given as source and target; ids, ports and channels follow from their order."""
     pairs = tuple(pairs)
     writers: dict[NodeId, int] = {}
     readers: dict[NodeId, int] = {}

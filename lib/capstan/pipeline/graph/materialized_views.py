@@ -1,4 +1,4 @@
-"""A graph made of tables and the views over them, as LaminarDB's `from_mv_registry` makes it."""
+"""Graphs built from tables and views over them. Follows LaminarDB's `from_mv_registry`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class View:
     """A view over tables and other views.
 
     Attributes:
-        reads: Their names, in order of ports.
-        operator: What it makes of them, or None when it passes rows on.
+        reads: Names of the tables and views that it reads, in order of ports.
+        operator: Operator that computes the view, or None when it forwards rows.
     """
 
     reads: Sequence[str]
@@ -27,29 +27,31 @@ class View:
 
 
 def from_views(tables: Mapping[str, pa.Schema], views: Mapping[str, View]) -> Dag:
-    """The graph of all views and the tables that they read.
+    """Build the graph of all views and the tables that they read.
 
-    Tables that no view reads are left out. Ids: tables in the order in which they are first read,
+    Tables without readers are left out. Ids: tables in the order in which they are first read,
     then views in order of declaration.
 
     Args:
-        tables: The schemas of the tables, by name.
-        views: The views by name; they may read views that are declared later.
+        tables: Schemas of the tables, by name.
+        views: Views by name; a view may read views that are declared later.
 
     Raises:
         EmptyDag: There are no views.
-        BaseTableSchemaNotFound: A view reads what is neither a view nor a table.
-        DagError: What `DagBuilder.build` raises, such as `CycleDetected`.
+        BaseTableSchemaNotFound: A view reads a name that is neither a view nor a table.
+        DagError: Any error that `DagBuilder.build` raises, such as `CycleDetected`.
     """
     builder = DagBuilder()
-    read = dict.fromkeys(name for view in views.values() for name in view.reads)
-    for name in read:
+    names = dict.fromkeys(name for view in views.values() for name in view.reads)
+    for name in names:
         if name in views:
             continue
         if name not in tables:
-            reader = next(view for view, read in views.items() if name in read.reads)
-            message = f"the view {reader} reads {name}, which is no view and has no schema"
-            raise BaseTableSchemaNotFound.create(message, name=name)
+            reader = next(view for view, declared in views.items() if name in declared.reads)
+            message = (
+                f"view {reader} reads {name}, which is neither a view nor a table with a schema"
+            )
+            raise BaseTableSchemaNotFound.of(message, name=name)
         builder.source(name, tables[name])
     for name, view in views.items():
         builder.materialized_view(name, view.operator)

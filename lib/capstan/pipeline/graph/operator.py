@@ -1,4 +1,4 @@
-"""What an operator is: its description, which is a value, and its running form, which has state.
+"""Operators: the specification, a comparable value, and the running operator, which has state.
 
 The shape is that of LaminarDB's `Operator` and of its later `OperatorGraph`: whole batches on
 numbered ports, timers, watermarks, and every call may fail.
@@ -18,39 +18,39 @@ from capstan.pipeline.graph.events import Timer
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What the state of an operator is kept by: rows with equal values have to meet.
+    """The key of an operator's state: the operator must see rows with equal keys together.
 
     Attributes:
-        columns: For each port the names of its key columns, in the same order. No columns means
-            that all rows have to meet: `GLOBAL`.
+        columns: Names of the key columns for each port, in the same order. No columns means that
+            the operator must see all rows together: `GLOBAL`.
     """
 
     columns: tuple[tuple[str, ...], ...] = ((),)
 
     @classmethod
     def of(cls, *columns: str) -> Self:
-        """The same key columns on every port."""
+        """Return a key with the same columns on every port."""
         return cls((columns,))
 
     @classmethod
     def of_ports(cls, *columns: Sequence[str]) -> Self:
-        """Key columns that are named differently on each port.
+        """Return a key whose columns have different names on each port.
 
         Raises:
-            ValueError: The ports have different numbers of them.
+            ValueError: The ports have different numbers of key columns.
         """
         if len({len(names) for names in columns}) != 1:
-            message = f"every port needs as many key columns as the others: {columns}"
+            message = f"all ports need the same number of key columns: {columns}"
             raise ValueError(message)
         return cls(tuple(tuple(names) for names in columns))
 
     @property
     def is_global(self) -> bool:
-        """Whether all rows have to meet."""
+        """Whether the operator must see all rows together."""
         return not self.columns[0]
 
     def on(self, port: int) -> tuple[str, ...]:
-        """The key columns of the rows that arrive on `port`."""
+        """Return the key columns of the rows that arrive on `port`."""
         return self.columns[port] if len(self.columns) > 1 else self.columns[0]
 
     def __str__(self) -> str:
@@ -64,14 +64,14 @@ GLOBAL: Final = Key()
 
 
 class Context(Protocol):
-    """What an operator sees of its node, and what it puts out through.
+    """An operator's view of its node, and its outputs.
 
     Attributes:
-        node: The name of the node.
-        worker: The replay worker that runs it.
-        port: The input that the batch came by, from 0 in the order of the edges.
-        time: The time of the event, of the timer, or the watermark that is being handled.
-        watermark: The node's own watermark, or None while it has none.
+        node: Name of the node.
+        worker: The replay worker that runs the node.
+        port: Input port of the batch, from 0 in the order of the edges.
+        time: Time of the current event or timer, or the current watermark.
+        watermark: The node's own watermark, or None before the first one.
     """
 
     node: str
@@ -81,46 +81,46 @@ class Context(Protocol):
     watermark: int | None
 
     def emit(self, batch: pa.RecordBatch, time: int | None = None) -> None:
-        """Put out rows to all readers; those without rows are not sent.
+        """Emit rows to all readers; empty batches are not sent.
 
         Args:
             batch: Rows with the columns that the node declares.
-            time: Of the event; `context.time` when it is not given.
+            time: Time of the event; by default `context.time`.
         """
 
     def late(self, batch: pa.RecordBatch) -> None:
-        """Put aside rows that came behind the watermark."""
+        """Divert rows that arrived behind the watermark."""
 
     def side(self, name: str, batch: pa.RecordBatch) -> None:
-        """Put out rows beside the main output, under a name."""
+        """Emit rows to a named side output."""
 
     def change(self, batch: pa.RecordBatch, weight: int = 1) -> None:
-        """Put out a change of a table: rows that came (+1) or went (-1)."""
+        """Emit a change of a table: inserted (+1) or deleted (-1) rows."""
 
     def replace(self, before: pa.RecordBatch, after: pa.RecordBatch) -> None:
-        """Put out both halves of a change of rows, or neither."""
+        """Emit both halves of a row update, or neither."""
 
     def set_timer(self, time: int, tag: str = "") -> None:
-        """Ask for `on_timer` once the node's watermark has reached `time`; once per time and tag.
+        """Request `on_timer` once the node's watermark reaches `time`; once per time and tag.
 
         Raises:
-            ValueError: Asked for from `on_timer`, for a time that is not after the one that fires.
+            ValueError: It is called from `on_timer`, for a time not after the firing one.
         """
 
     def advance_watermark(self, to: int) -> None:
-        """Declare that this node puts out nothing before `to` any more."""
+        """Declare that this node emits nothing before `to` from now on."""
 
 
 class Operator(ABC):
-    """The running form of an operator: one per node and worker.
+    """A running operator: one per node and worker.
 
-    Every method may raise; the run then fails, and the error names node, time and worker.
+    Every method may raise; the run then fails with an error that names node, time and worker.
 
     Attributes:
-        version: Of the form of its state; `restore` is told which one it gets.
-        state_ports: Where the state is tables that `tables_to_bytes` wrote: for each of them the
-            port by whose key columns its rows are kept, or None for one that is the same on every
-            worker. None for any other state; such a state cannot be dealt to other workers.
+        version: Version of the state's format; `restore` receives that of the saved state.
+        state_ports: For a state of tables written by `tables_to_bytes`: the port whose key columns
+            partition each table, or None for a table that is the same on every worker. None for any
+            other state, which cannot be rescaled.
     """
 
     version: int = 1
@@ -128,106 +128,105 @@ class Operator(ABC):
 
     @property
     def form(self) -> str:
-        """What tells forms of its state apart: `version`, and that of whatever writes parts of it.
+        """Format of the state: `version`, and the formats of any nested states.
 
-        Under another one, code that has changed may go on from the state: `restore` migrates it.
+        Changed code may continue from a state of another format, because `restore` migrates it.
         """
         return str(self.version)
 
     @abstractmethod
     def process(self, batch: pa.RecordBatch, context: Context) -> None:
-        """Take in the rows of one event, from `context.port`, at `context.time`."""
+        """Process the rows of one event, from `context.port`, at `context.time`."""
 
-    # Not abstract: most operators have no timers, no interest in watermarks and no state.
+    # Not abstract: most operators have no timers, ignore watermarks and keep no state.
     def on_timer(self, timer: Timer, context: Context) -> None:  # noqa: B027
-        """Handle a timer that is due; timers of a node fire in order of time and tag.
+        """Handle a due timer; the timers of a node fire in order of time and tag.
 
-        A stage of a pipeline in which some operator has this method takes in the rows of one time
-        after another, with the timers in between that are due. What other operators of the stage
-        put out comes when they do.
+        If any operator of a stage has this method, the stage processes one time after another, and
+        fires due timers in between. The other operators of the stage emit in that order.
         """
 
     def on_watermark(self, watermark: int, context: Context) -> None:  # noqa: B027
-        """Learn that rows before `watermark` are complete; comes after all rows and timers."""
+        """Handle a watermark: rows before it are complete. Comes after all rows and timers."""
 
     def hold(self) -> int | None:
-        """The least time at which it may still put something out, if before the watermark."""
+        """Return the least time before the watermark at which the operator may still emit."""
         return None
 
     def checkpoint(self) -> bytes:
-        """The state, as bytes that `restore` reads."""
+        """Return the state, as bytes that `restore` reads."""
         return b""
 
     def restore(self, version: int, state: bytes) -> None:
-        """Take back a state, all of it or, when it raises, nothing.
+        """Restore a state: all of it, or nothing when it raises.
 
         Raises:
-            ValueError: It is of a version that is not known, or not a state at all.
+            ValueError: The version is unknown, or the bytes are not a state.
         """
         if state:
-            message = f"an operator without state was given {len(state)} bytes of version {version}"
+            message = f"an operator without state got {len(state)} bytes of state version {version}"
             raise ValueError(message)
 
 
 class OperatorSpec(Protocol):
-    """The description of an operator: a value that can be compared, shipped and shown.
+    """The specification of an operator: a value that can be compared, shipped and displayed.
 
-    A graph holds descriptions, so that any number of executors can be made of it.
+    A graph holds specifications, so that any number of executors can be created from it.
     """
 
     @property
     def key(self) -> Key | None:
-        """What its state is kept by, or None when it has none."""
+        """Key of the state, or None for an operator without state."""
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """The columns that it puts out, given those of its inputs in order of ports.
+        """Return the columns of the output, given those of its inputs in order of ports.
 
         Raises:
-            ValueError: A column that it needs is not there, or not of a fitting type.
+            ValueError: A required column is missing, or its type does not match.
         """
 
     def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
-        """The columns whose value a row keeps from the row, or the rows, that it was made of."""
+        """Return the columns whose values each row keeps from the rows it was made of."""
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
-        """A running form with no state yet."""
+        """Create a running operator with empty state."""
 
     def describe(self) -> str:
-        """One line for people."""
+        """Describe the operator in one line."""
 
 
 class Stateless:
-    """What descriptions of operators without state have in common."""
+    """Base of specifications of operators without state."""
 
     __slots__ = ()
 
     @property
     def key(self) -> Key | None:
-        """Nothing: there is no state to keep."""
+        """None: there is no state."""
         return None
 
 
-def check_version(found: int, known: int = 1) -> None:
-    """Refuse a state of another version than the one that is known.
+def check_version(version: int, known: int = 1) -> None:
+    """Refuse a state whose version is not the known one.
 
     Raises:
-        ValueError: It is another one.
+        ValueError: The version is another one.
     """
-    if found != known:
-        message = f"a state of version {found}, and only version {known} is known"
+    if version != known:
+        message = f"unsupported state version {version}; only version {known} is supported"
         raise ValueError(message)
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorState:
-    """The state of one operator as a checkpoint has it.
+    """State of one operator in a checkpoint.
 
     Attributes:
-        operator_id: Stable number of the operator, from its node's name.
-        version: Of the form of `data`.
-        data: What `Operator.checkpoint` gave.
-        signature: What the state depends on, see `capstan.pipeline.graph.signature`; None where it
-            is not known, as of an operator that no graph describes.
+        operator_id: Stable number of the operator, derived from its node's name.
+        version: Format version of `data`.
+        data: Result of `Operator.checkpoint`.
+        signature: What the state depends on, see `capstan.pipeline.graph.signature`; None when it
+            is unknown, as for an operator outside a graph.
     """
 
     operator_id: int

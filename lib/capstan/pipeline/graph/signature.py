@@ -1,9 +1,9 @@
-"""What the state of an operator depends on, so that no other operator goes on from it unnoticed.
+"""Signatures of operators, which detect a state that another operator saved.
 
-A signature is told setting by setting, for errors that say what was changed. Settings count as they
-are. Code counts by a digest of its text, without comments, docstrings and layout: functions with
-what they close over, and classes that are not Capstan's own. What code calls elsewhere does not
-count, and neither does code of which there is no text.
+A signature lists the operator's settings one by one, so that errors can name the change. Settings
+count by their values. Code counts by a digest of its source, without comments, docstrings and
+layout: functions with their closures, and classes outside Capstan. Code that it calls elsewhere
+does not count, nor does code without source.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from capstan.pipeline.graph.errors import StateChanged
 from capstan.pipeline.graph.operator import Key, OperatorSpec
 
 Signature = Mapping[str, str]
-"""By setting its value as text. Names that begin with # are no settings of the operator's own."""
+"""Settings as text, by name. Names that begin with # are not settings of the operator."""
 
 Signatures = Mapping[str, Signature]
-"""By operator, of those whose signature is known."""
+"""Known signatures, by operator."""
 
 FORM: Final = "#form"
 CODE: Final = "#code"
@@ -45,7 +45,7 @@ _OWN: Final = (
     "capstan.pipeline.operators.",
     "capstan.pipeline.state.",
 )
-_SHOWN: Final = 80
+_SHOWN_CHARS: Final = 80
 _SCALARS: Final = (bool, int, float, str, bytes, Decimal, date, datetime, time)
 _ARROW: Final = (pa.DataType, pa.Field, pa.Scalar, pc.Expression)
 
@@ -53,12 +53,12 @@ _ARROW: Final = (pa.DataType, pa.Field, pa.Scalar, pc.Expression)
 def signature_of(
     spec: OperatorSpec, key: Key | None, inputs: Sequence[tuple[str, pa.Schema]]
 ) -> Signature:
-    """What the state of an operator depends on, or the rows that it makes where it has none.
+    """Compute an operator's signature: what its state, or without state its output, depends on.
 
     Args:
         spec: The operator.
-        key: What its state is kept by; None where it has none.
-        inputs: By port the node that feeds it, and that node's columns.
+        key: Key of its state; None when it has none.
+        inputs: Name and columns of the node upstream of each port.
     """
     reader = _Reader()
     form = ""
@@ -66,54 +66,54 @@ def signature_of(
         operator = spec.create([schema for _, schema in inputs])
         form = operator.form
         reader.code_of(type(operator))
-    found = {
+    signature = {
         "#operator": type(spec).__qualname__,
         FORM: form,
         "#key": "none" if key is None else str(key),
         "#inputs": "; ".join(f"{name} ({_columns(schema)})" for name, schema in inputs),
     }
     reader.code_of(type(spec))
-    found |= {name: reader.text(value) for name, value in _settings(spec)}
-    return found | {CODE: reader.digest()}
+    signature |= {name: reader.text(value) for name, value in _settings(spec)}
+    return signature | {CODE: reader.digest()}
 
 
-def require_unchanged(kept: Signatures, now: Signatures, *, whole: bool = False) -> None:
-    """Check that what was kept is of operators with these signatures, as far as both are known.
+def require_unchanged(saved: Signatures, current: Signatures, *, whole: bool = False) -> None:
+    """Check saved signatures against the current ones, where both are known.
 
     Args:
-        kept: The signatures that were kept with the state.
-        now: Those of the operators that are to go on from it.
-        whole: Whether both are of whole graphs: then each has to have the other's operators.
+        saved: Signatures that were saved with the state.
+        current: Signatures of the operators that continue from it.
+        whole: Whether both cover whole graphs; then each must have the operators of the other.
 
     Raises:
-        StateChanged: Naming the first operator of which it is not.
+        StateChanged: A signature differs; names the first such operator.
     """
-    for name in sorted({*kept, *now}):
-        was, becomes = kept.get(name), now.get(name)
-        if was is not None and becomes is not None:
-            reason = _why_changed(was, becomes)
+    for name in sorted({*saved, *current}):
+        before, after = saved.get(name), current.get(name)
+        if before is not None and after is not None:
+            reason = _change(before, after)
         else:
-            reason = "it was not there" if was is None else "it is there no more"
+            reason = "it is new" if before is None else "it was removed"
             reason = reason if whole else ""
         if reason:
-            text = f"{name} is not as it was when the state was kept: {reason}"
-            raise StateChanged.create(text, node=name, reason=reason)
+            text = f"{name} has changed since the state was saved: {reason}"
+            raise StateChanged.of(text, node=name, reason=reason)
 
 
-def _why_changed(was: Signature, now: Signature) -> str:
-    """What tells two signatures apart, in words; empty where the one's state is the other's.
+def _change(before: Signature, after: Signature) -> str:
+    """Describe the change between two signatures; empty when the state can be used.
 
-    Code makes no difference where the form of the state is told to be another one: then the
-    operator itself has to migrate it, or to refuse.
+    Code does not matter when the format of the state differs: then the operator itself
+    migrates the state, or refuses it.
     """
-    migrates = was.get(FORM) != now.get(FORM)
-    for name in sorted({*was, *now} - {FORM, CODE}):
-        if was.get(name) != now.get(name):
-            shown = [str(each.get(name, "nothing"))[:_SHOWN] for each in (was, now)]
-            return f"{name.lstrip('#')} was {shown[0]}, and is {shown[1]}"
-    if migrates or was.get(CODE) == now.get(CODE):
+    migrates = before.get(FORM) != after.get(FORM)
+    for name in sorted({*before, *after} - {FORM, CODE}):
+        if before.get(name) != after.get(name):
+            old, new = (str(s.get(name, "nothing"))[:_SHOWN_CHARS] for s in (before, after))
+            return f"{name.lstrip('#')} was {old}, and is {new}"
+    if migrates or before.get(CODE) == after.get(CODE):
         return ""
-    return "its code was another"
+    return "its code has changed"
 
 
 def _columns(schema: pa.Schema) -> str:
@@ -121,62 +121,62 @@ def _columns(schema: pa.Schema) -> str:
 
 
 def _settings(value: object) -> list[tuple[str, object]]:
-    """The fields of a dataclass, or what else an object has, by name."""
+    """Return the fields of a dataclass, or the attributes of another object, with their names."""
     if is_dataclass(value):
-        return [(each.name, getattr(value, each.name)) for each in fields(value)]
-    found = dict(getattr(value, "__dict__", {}))
+        return [(declared.name, getattr(value, declared.name)) for declared in fields(value)]
+    attributes = dict(getattr(value, "__dict__", {}))
     for kind in type(value).__mro__:
         slots = getattr(kind, "__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
             if hasattr(value, name):
-                found[name] = getattr(value, name)
-    return sorted(found.items())
+                attributes[name] = getattr(value, name)
+    return sorted(attributes.items())
 
 
-def _is_own(kind: type) -> bool:
-    module = kind.__module__
+def _is_builtin(cls: type) -> bool:
+    module = cls.__module__
     return module.startswith(_OWN) or module.partition(".")[0] in sys.stdlib_module_names
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads settings as text, and gathers the code among them."""
+    """Renders settings as text, and collects the code among them."""
 
     _parts: list[str] = field(default_factory=list)
-    _within: set[int] = field(default_factory=set)
+    _open: set[int] = field(default_factory=set)
 
     def digest(self) -> str:
-        """Of all code so far; empty where there is none."""
+        """Digest of all code so far; empty without code."""
         if not self._parts:
             return ""
         return hashlib.blake2b("\0".join(self._parts).encode(), digest_size=8).hexdigest()
 
     def text(self, value: object) -> str:
-        """A setting as text; the code in it is gathered."""
+        """Render a setting as text; collect the code in it."""
         plain = _plain(value)
         if plain is not None:
             return plain
         if isinstance(value, Mapping):
-            pairs = (f"{self.text(key)}: {self.text(each)}" for key, each in value.items())
+            pairs = (f"{self.text(key)}: {self.text(entry)}" for key, entry in value.items())
             return f"{{{', '.join(pairs)}}}"
         if isinstance(value, AbstractSet):
             return f"{{{', '.join(sorted(map(self.text, value)))}}}"
         if isinstance(value, tuple | list):
             return f"[{', '.join(map(self.text, value))}]"
-        if is_dataclass(value) and not isinstance(value, type) and _is_own(type(value)):
-            own = (f"{name}={self.text(each)}" for name, each in _settings(value))
-            return f"{type(value).__name__}({', '.join(own)})"
+        if is_dataclass(value) and not isinstance(value, type) and _is_builtin(type(value)):
+            settings = (f"{name}={self.text(setting)}" for name, setting in _settings(value))
+            return f"{type(value).__name__}({', '.join(settings)})"
         self.code_of(value)
         return "code"
 
     def code_of(self, value: object) -> None:
-        """Gather what decides what a function, a class or any other object does."""
-        if id(value) in self._within:
+        """Collect the code that decides the behaviour of a function, class or other object."""
+        if id(value) in self._open:
             return
-        self._within.add(id(value))
+        self._open.add(id(value))
         if isinstance(value, type):
-            users = [kind for kind in value.__mro__ if not _is_own(kind)]
-            self._parts += [_source(kind) or kind.__qualname__ for kind in users]
+            custom = [cls for cls in value.__mro__ if not _is_builtin(cls)]
+            self._parts += [_source(cls) or cls.__qualname__ for cls in custom]
         elif isinstance(value, FunctionType):
             self._parts.append(_source(value.__code__) or value.__qualname__)
             cells = [_content(cell) for cell in value.__closure__ or ()]
@@ -191,12 +191,12 @@ class _Reader:
             self._parts.append(value.__qualname__)
         else:
             self.code_of(type(value))
-            self._parts += [f"{name}={self.text(each)}" for name, each in _settings(value)]
-        self._within.discard(id(value))
+            self._parts += [f"{name}={self.text(setting)}" for name, setting in _settings(value)]
+        self._open.discard(id(value))
 
 
 def _plain(value: object) -> str | None:
-    """A value without parts as text; None for any other."""
+    """Render an atomic value as text; None for any other."""
     if isinstance(value, timedelta):
         return str(value // timedelta(microseconds=1))
     if isinstance(value, Enum):
@@ -209,21 +209,21 @@ def _plain(value: object) -> str | None:
 
 
 def _content(cell: object) -> object:
-    # A cell is empty while the function that fills it has not come so far.
+    # A cell is empty until the enclosing function has assigned its variable.
     return getattr(cell, "cell_contents", None)
 
 
 @lru_cache(maxsize=1024)
-def _source(of: type | CodeType) -> str | None:
-    """The text of a class or a function as it is parsed; None where there is none."""
+def _source(code: type | CodeType) -> str | None:
+    """Return the normalized source of a class or function; None when there is none."""
     try:
-        text = textwrap.dedent(inspect.getsource(of))
+        text = textwrap.dedent(inspect.getsource(code))
     except (OSError, TypeError):
         return None
     try:
         tree = ast.parse(text)
     except SyntaxError:
-        # Of a lambda there are only the lines that it is on.
+        # The source of a lambda is only the lines that it is on.
         return " ".join(text.split())
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):

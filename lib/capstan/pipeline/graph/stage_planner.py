@@ -1,8 +1,8 @@
-"""Cuts a graph where the key changes, into stages that each run on many workers.
+"""Planner that cuts a graph into stages where the key changes.
 
-Within a stage rows stay with the worker that they came to. So rows that a stateful operator needs
-together have to come to the stage by its key: between stages lies a shuffle. A stage's sub-graph
-runs in an executor of its own, on every worker.
+Every stage runs on many workers, in an executor of its own. Within a stage, rows stay on their
+worker. A stateful operator needs rows with equal keys together, so its stage receives them
+partitioned by its key: between stages lies a shuffle.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from capstan.pipeline.graph.operator import Key
 
 @dataclass(frozen=True, slots=True)
 class StageInput:
-    """What a stage reads.
+    """An input of a stage.
 
     Attributes:
-        producer: The node of an earlier stage that puts it out.
-        columns: Its columns by which rows come to their worker: none means that all come to one;
-            None that they stay where they are.
-        source: The name of the source that stands for it in the stage's sub-graph.
-        readers: The nodes that read it, each with the port.
+        producer: Node of an earlier stage that emits the rows.
+        columns: Columns that partition the rows: empty when all rows go to one worker, None when
+            rows stay on their worker.
+        source: Name of the source that represents it in the stage's sub-graph.
+        readers: Nodes that read it, each with the port.
     """
 
     producer: str
@@ -40,15 +40,15 @@ class Stage:
     """A part of a graph that runs without a shuffle.
 
     Attributes:
-        number: From 0; a stage reads only stages with a lower number.
-        key: What its rows come by; None where they stay as they came.
-        nodes: The names of its nodes, in order of execution.
-        inputs: What it reads of other stages.
+        number: From 0; a stage reads only stages with lower numbers.
+        key: Key that partitions its rows; None when they stay on their worker.
+        nodes: Names of its nodes, in order of execution.
+        inputs: Inputs from other stages.
         outputs: Those of its nodes that other stages read.
-        sinks: Those of its nodes whose outputs are results of the whole.
-        dag: Its nodes, with a source for each of `inputs`. What `outputs` put out is collected at
-            sinks with the names in `exits`.
-        exits: For each of `outputs` the name of the sink in `dag` that collects it.
+        sinks: Those of its nodes whose outputs are results of the graph.
+        dag: Sub-graph of its nodes, with a source for each of `inputs`. Sinks named in `exits`
+            collect the rows of `outputs`.
+        exits: For each of `outputs`, the sink in `dag` that collects it.
     """
 
     number: int
@@ -60,24 +60,24 @@ class Stage:
     dag: Dag
     exits: Mapping[str, str]
 
-    def lying(self) -> Mapping[str, Key]:
-        """By stateful node the columns by which its rows lie on the stage's workers.
+    def partitioning(self) -> Mapping[str, Key]:
+        """Return, for each stateful node, the columns that partition its rows among workers.
 
-        These are the columns of its key, or some of them where rows are together by fewer already.
+        These are its key columns, or some of them when fewer already bring the rows together.
         """
-        by = {entry.source: entry.columns for entry in self.inputs}
-        found: dict[str, Key] = {}
+        partitioning = {entry.source: entry.columns for entry in self.inputs}
+        keys: dict[str, Key] = {}
         for number in self.dag.execution_order:
             node, inputs = self.dag.nodes[number], self.dag.inputs(number)
             if not inputs:
                 continue
-            coming = {by.get(self.dag.nodes[edge.source].name) for edge in inputs}
-            columns = next(iter(coming)) if len(coming) == 1 else None
+            arriving = {partitioning.get(self.dag.nodes[edge.source].name) for edge in inputs}
+            columns = next(iter(arriving)) if len(arriving) == 1 else None
             if node.key is not None:
-                found[node.name] = Key((columns,)) if columns and len(inputs) == 1 else node.key
-                columns = found[node.name].on(0)
-            by[node.name] = _kept(self.dag, node, columns)
-        return found
+                keys[node.name] = Key((columns,)) if columns and len(inputs) == 1 else node.key
+                columns = keys[node.name].on(0)
+            partitioning[node.name] = _preserved(self.dag, node, columns)
+        return keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,58 +86,60 @@ class Plan:
 
     Attributes:
         dag: The graph, or the part of it that the chosen sinks depend on.
-        stages: In an order in which each comes after all that it reads.
+        stages: Stages in topological order.
     """
 
     dag: Dag
     stages: tuple[Stage, ...]
 
     def stage_of(self, node: NodeRef) -> Stage:
-        """The stage that a node is in.
+        """Return the stage of a node.
 
         Raises:
-            NodeNotFound: There is no such node.
+            NodeNotFound: The graph has no such node.
         """
         name = self.dag.node(node).name
         return next(stage for stage in self.stages if name in stage.nodes)
 
 
 def plan_stages(dag: Dag, sinks: Iterable[NodeRef] | None = None) -> Plan:
-    """The stages of a graph.
+    """Cut a graph into stages.
 
-    Each source is a stage of its own with what follows it, up to the first operator with state. A
-    stateful operator stays in the stage of its input where rows that it needs together are
-    together already: by the same key columns, or by some of them, that have kept their values.
-    Otherwise it begins a stage, or joins another one at the same depth with the same key. So two
-    operators over one key, and a join of their results by it, cost one shuffle.
+    Each source begins a stage, with the nodes after it up to the first stateful operator. A
+    stateful operator joins the stage of its input when the rows it needs together already are: they
+    are partitioned by its key columns or by some of them, with unchanged values. Otherwise it
+    begins
+    a stage, or joins a stage of the same depth and key. So two operators with one key, and a join
+    of
+    their results by that key, cost one shuffle.
 
     Args:
         dag: The graph.
-        sinks: Only what these depend on; all when not given.
+        sinks: Restrict the graph to what these depend on; by default all sinks.
 
     Raises:
-        NodeNotFound: There is no such name or id.
+        NodeNotFound: The graph has no such name or id.
     """
     dag = dag if sinks is None else dag.restricted_to(sinks)
-    placed = _Placement(dag)
+    placement = _Placement(dag)
     for number in dag.execution_order:
-        placed.place(dag.nodes[number])
+        placement.place(dag.nodes[number])
     groups: dict[_Place, list[NodeId]] = {}
     for number in dag.execution_order:
-        groups.setdefault(placed.places[number], []).append(number)
-    ranked = sorted(groups.values(), key=lambda group: placed.places[group[0]].depth)
-    stages = [_stage(dag, n, group, placed) for n, group in enumerate(ranked)]
+        groups.setdefault(placement.places[number], []).append(number)
+    ranked = sorted(groups.values(), key=lambda group: placement.places[group[0]].depth)
+    stages = [_stage(dag, n, group, placement) for n, group in enumerate(ranked)]
     return Plan(dag, tuple(stages))
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What nodes of one stage have in common.
+    """Identity of a stage during planning.
 
     Attributes:
-        depth: How many shuffles lie before it at most.
-        key: What rows come by.
-        origin: Tells stages apart that have no key: the first node in them.
+        depth: Maximum number of shuffles before it.
+        key: Key that partitions the rows.
+        origin: First node of a stage without a key, which identifies it.
     """
 
     depth: int
@@ -147,13 +149,13 @@ class _Place:
 
 @dataclass(slots=True)
 class _Placement:
-    """Where each node is, and by which columns its output lies.
+    """The stage of each node, and the partitioning of its output.
 
     Attributes:
         dag: The graph.
-        places: The place of each node.
-        by: For each node the columns such that rows with equal values are on one worker: none of
-            them when all rows are, None when nothing is known.
+        places: Stage of each node.
+        by: Columns that partition each node's rows among workers: empty when all rows are on one
+            worker, None when the partitioning is unknown.
     """
 
     dag: Dag
@@ -161,98 +163,96 @@ class _Placement:
     by: dict[NodeId, tuple[str, ...] | None] = field(default_factory=dict)
 
     def place(self, node: Node) -> None:
-        """Place a node whose inputs are placed."""
+        """Place a node whose inputs have been placed."""
         inputs = self.dag.inputs(node.id)
         if not inputs:
             self.places[node.id] = _Place(0, None, node.id)
             self.by[node.id] = None
             return
-        depths = {self.places[edge.source] for edge in inputs}
-        below = 1 + max(place.depth for place in depths)
-        if node.key is not None and not self._together(node.key, inputs):
+        sources = {self.places[edge.source] for edge in inputs}
+        below = 1 + max(place.depth for place in sources)
+        if node.key is not None and not self._is_partitioned(node.key, inputs):
             self.places[node.id] = _Place(below, node.key, None)
-            self.by[node.id] = self._out(node, node.key.on(0))
+            self.by[node.id] = _preserved(self.dag, node, node.key.on(0))
             return
-        if len(depths) == 1:
-            (self.places[node.id],) = depths
+        if len(sources) == 1:
+            (self.places[node.id],) = sources
         else:
             self.places[node.id] = _Place(below, None, node.id)
-        found = {self.by[edge.source] for edge in inputs}
-        same = len(depths) == 1 and len(found) == 1
-        self.by[node.id] = self._out(node, next(iter(found))) if same else None
+        partitionings = {self.by[edge.source] for edge in inputs}
+        same = len(sources) == 1 and len(partitionings) == 1
+        columns = next(iter(partitionings)) if same else None
+        self.by[node.id] = _preserved(self.dag, node, columns)
 
-    def _together(self, key: Key, inputs: tuple[Edge, ...]) -> bool:
-        """Whether rows that are equal in the key are on one worker as they come."""
-        lying = [self.by[edge.source] for edge in inputs]
-        if any(columns is None for columns in lying):
+    def _is_partitioned(self, key: Key, inputs: tuple[Edge, ...]) -> bool:
+        """Whether rows with equal keys arrive on the same worker."""
+        arriving = [self.by[edge.source] for edge in inputs]
+        if any(columns is None for columns in arriving):
             return False
         if len({self.places[edge.source] for edge in inputs}) > 1:
             return False
         if key.is_global:
-            return all(columns == () for columns in lying)
+            return all(columns == () for columns in arriving)
         if len(inputs) == 1:
-            # All rows on one worker would be together too, but would stay there for no reason.
-            (columns,) = lying
+            # Rows that are all on one worker would do too, but would stay there for no reason.
+            (columns,) = arriving
             return bool(columns) and set(columns or ()) <= set(key.on(0))
-        return all(columns == key.on(port) for port, columns in enumerate(lying))
-
-    def _out(self, node: Node, columns: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        return _kept(self.dag, node, columns)
+        return all(columns == key.on(port) for port, columns in enumerate(arriving))
 
 
-def _kept(dag: Dag, node: Node, columns: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """The columns by which what a node puts out lies, when its rows lie by `columns`."""
+def _preserved(dag: Dag, node: Node, columns: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Return the columns that partition a node's output when `columns` partition its input."""
     if columns is None or node.operator is None:
         return columns
     schemas = [dag.nodes[edge.source].schema for edge in dag.inputs(node.id)]
     return columns if set(columns) <= node.operator.preserves(schemas) else None
 
 
-def _stage(dag: Dag, number: int, group: list[NodeId], placed: _Placement) -> Stage:
-    here = set(group)
-    place = placed.places[group[0]]
+def _stage(dag: Dag, number: int, group: list[NodeId], placement: _Placement) -> Stage:
+    members = set(group)
+    place = placement.places[group[0]]
     inputs = _inputs(dag, group, place.key)
     outputs = tuple(
-        dag.nodes[n].name for n in group if any(e.target not in here for e in dag.outputs(n))
+        dag.nodes[n].name for n in group if any(e.target not in members for e in dag.outputs(n))
     )
     sinks = tuple(dag.nodes[n].name for n in group if not dag.outputs(n))
     taken = {dag.nodes[n].name for n in group} | {entry.source for entry in inputs}
-    exits = {name: _free(f"{name}.out", taken) for name in outputs}
+    exits = {name: _unused_name(f"{name}.out", taken) for name in outputs}
     names = tuple(dag.nodes[n].name for n in group)
-    sub = _sub_dag(dag, group, inputs, exits)
-    return Stage(number, place.key, names, inputs, outputs, sinks, sub, exits)
+    sub_dag = _sub_dag(dag, group, inputs, exits)
+    return Stage(number, place.key, names, inputs, outputs, sinks, sub_dag, exits)
 
 
 def _inputs(dag: Dag, group: list[NodeId], key: Key | None) -> tuple[StageInput, ...]:
-    here = set(group)
-    found: dict[tuple[NodeId, tuple[str, ...] | None], list[tuple[str, int]]] = {}
+    members = set(group)
+    readers_of: dict[tuple[NodeId, tuple[str, ...] | None], list[tuple[str, int]]] = {}
     for number in group:
         for edge in dag.inputs(number):
-            if edge.source not in here:
+            if edge.source not in members:
                 columns = None if key is None else key_of(dag.nodes[number], key, edge.target_port)
                 reader = (dag.nodes[number].name, edge.target_port)
-                found.setdefault((edge.source, columns), []).append(reader)
+                readers_of.setdefault((edge.source, columns), []).append(reader)
     taken = {dag.nodes[number].name for number in group}
-    made = []
-    for (source, columns), readers in found.items():
+    stage_inputs = []
+    for (source, columns), readers in readers_of.items():
         producer = dag.nodes[source].name
-        name = _free(producer, taken)
+        name = _unused_name(producer, taken)
         taken.add(name)
-        made.append(StageInput(producer, columns, name, tuple(readers)))
-    return tuple(made)
+        stage_inputs.append(StageInput(producer, columns, name, tuple(readers)))
+    return tuple(stage_inputs)
 
 
 def key_of(node: Node, key: Key, port: int) -> tuple[str, ...]:
-    """The columns by which rows come to a node that begins a stage with this key."""
+    """Return the columns that partition a node's input when it begins a stage with this key."""
     return (node.key or key).on(port)
 
 
-def _free(name: str, taken: set[str]) -> str:
-    found, number = name, 1
-    while found in taken:
+def _unused_name(name: str, taken: set[str]) -> str:
+    candidate, number = name, 1
+    while candidate in taken:
         number += 1
-        found = f"{name}.{number}"
-    return found
+        candidate = f"{name}.{number}"
+    return candidate
 
 
 def _sub_dag(
@@ -260,22 +260,22 @@ def _sub_dag(
 ) -> Dag:
     builder = DagBuilder()
     for entry in inputs:
-        builder.source(entry.source, _declared(dag.node(entry.producer).schema))
+        builder.source(entry.source, _known_columns(dag.node(entry.producer).schema))
     for number in group:
-        _again(builder, dag.nodes[number])
-    feeding = {(reader, port): i.source for i in inputs for reader, port in i.readers}
+        _redeclare(builder, dag.nodes[number])
+    source_of = {(reader, port): i.source for i in inputs for reader, port in i.readers}
     for number in group:
         name = dag.nodes[number].name
         for edge in dag.inputs(number):
-            upstream = feeding.get((name, edge.target_port), dag.nodes[edge.source].name)
+            upstream = source_of.get((name, edge.target_port), dag.nodes[edge.source].name)
             builder.connect(upstream, name)
     for producer, name in exits.items():
         builder.sink_for(producer, name)
     return builder.build()
 
 
-def _again(builder: DagBuilder, node: Node) -> None:
-    schema = _declared(node.schema)
+def _redeclare(builder: DagBuilder, node: Node) -> None:
+    schema = _known_columns(node.schema)
     if node.kind is NodeKind.SOURCE:
         builder.source(node.name, schema)
     elif node.kind is NodeKind.SINK:
@@ -288,5 +288,5 @@ def _again(builder: DagBuilder, node: Node) -> None:
         builder.materialized_view(node.name, node.operator, schema=schema, key=node.key)
 
 
-def _declared(schema: pa.Schema) -> pa.Schema | None:
+def _known_columns(schema: pa.Schema) -> pa.Schema | None:
     return schema if schema.names else None

@@ -1,4 +1,4 @@
-"""What `build` checks, and what it works out: order, schemas, keys."""
+"""Validation of declared graphs: order, schemas and keys."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from capstan.pipeline.graph.operator import Key, OperatorSpec
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A node as it was declared.
+    """A declared node.
 
     Attributes:
-        name: Its name.
-        kind: What it was declared as.
-        operator: What it does, or None.
-        schema: The columns that it puts out, or None where they follow from its inputs.
-        key: What its state is kept by, where its operator does not say so itself.
+        name: Name of the node.
+        kind: Kind of the node.
+        operator: Its operator, or None.
+        schema: Columns of its output, or None when they follow from its inputs.
+        key: Key of its state, when its operator does not define it.
     """
 
     name: str
@@ -46,86 +46,86 @@ Pairs = Sequence[tuple[str, str]]
 
 
 def check_edges(nodes: Mapping[str, Declared], pairs: Pairs) -> None:
-    """Refuse edges that name unknown nodes, go the wrong way, or come twice; too many readers.
+    """Refuse edges with unknown nodes, wrong directions or duplicates, and too many readers.
 
     Raises:
-        NodeNotFound, WrongWay, DuplicateEdge, FanOutLimitExceeded: See there.
+        NodeNotFound, WrongWay, DuplicateEdge, FanOutLimitExceeded: See each class.
     """
     for source, target in pairs:
         for name in (source, target):
             if name not in nodes:
-                message = f"an edge {source} -> {target} names {name!r}, which nobody declared"
-                raise NodeNotFound.create(message, name=name)
+                message = f"edge {source} -> {target} names {name!r}, which is not declared"
+                raise NodeNotFound.of(message, name=name)
         into, out = nodes[target].kind is NodeKind.SOURCE, nodes[source].kind is NodeKind.SINK
         if into or out:
-            what = f"into the source {target}" if into else f"out of the sink {source}"
-            raise WrongWay.create(f"an edge {what}", source=source, target=target)
+            direction = f"into the source {target}" if into else f"out of the sink {source}"
+            raise WrongWay.of(f"an edge {direction}", source=source, target=target)
     for (source, target), times in Counter(pairs).items():
         if times > 1:
             message = f"{source} and {target} are connected {times} times"
             raise DuplicateEdge.create(message, source=source, target=target)
     for name, count in Counter(source for source, _ in pairs).items():
         if count > MAX_FAN_OUT:
-            raise FanOutLimitExceeded.create(
-                f"{count} nodes read {name}, at most {MAX_FAN_OUT} may",
+            raise FanOutLimitExceeded.of(
+                f"{count} nodes read {name}; the limit is {MAX_FAN_OUT}",
                 name=name,
                 count=count,
                 limit=MAX_FAN_OUT,
             )
 
 
-def ordered(nodes: Sequence[str], pairs: Pairs) -> tuple[int, ...]:
-    """The positions of the nodes such that each comes after all that feed it; ties by position.
+def topological_order(nodes: Sequence[str], pairs: Pairs) -> tuple[int, ...]:
+    """Return positions of the nodes such that each follows its inputs; ties by position.
 
     Raises:
-        CycleDetected: There is no such order.
+        CycleDetected: The edges form a cycle.
     """
     position = {name: index for index, name in enumerate(nodes)}
-    waits = Counter(target for _, target in pairs)
+    pending = Counter(target for _, target in pairs)
     readers: dict[str, list[str]] = {name: [] for name in nodes}
     for source, target in pairs:
         readers[source].append(target)
-    ready = [position[name] for name in nodes if not waits[name]]
+    ready = [position[name] for name in nodes if not pending[name]]
     heapify(ready)
     order: list[int] = []
     while ready:
         current = heappop(ready)
         order.append(current)
         for reader in readers[nodes[current]]:
-            waits[reader] -= 1
-            if not waits[reader]:
+            pending[reader] -= 1
+            if not pending[reader]:
                 heappush(ready, position[reader])
     if len(order) < len(nodes):
-        stuck = [name for name in nodes if waits[name]]
-        message = f"data would go round in a circle at or before: {', '.join(stuck)}"
-        raise CycleDetected.create(message, name=stuck[0])
+        stuck = [name for name in nodes if pending[name]]
+        message = f"the edges form a cycle at or before: {', '.join(stuck)}"
+        raise CycleDetected.of(message, name=stuck[0])
     return tuple(order)
 
 
 def check_connected(nodes: Mapping[str, Declared], pairs: Pairs) -> None:
-    """Refuse sources that nobody reads, sinks that nobody feeds, and nodes without edges.
+    """Refuse sources without readers, sinks without inputs, and isolated nodes.
 
     Raises:
-        DisconnectedNode: Naming the first of them.
+        DisconnectedNode: Names the first such node.
     """
-    read, fed = {source for source, _ in pairs}, {target for _, target in pairs}
+    read, written = {source for source, _ in pairs}, {target for _, target in pairs}
     for name, node in nodes.items():
         if node.kind is NodeKind.SOURCE:
-            problem = "nobody reads the source" if name not in read else ""
+            problem = "no node reads the source" if name not in read else ""
         elif node.kind is NodeKind.SINK:
-            problem = "nobody feeds the sink" if name not in fed else ""
+            problem = "no node feeds the sink" if name not in written else ""
         else:
-            problem = "no edge touches" if name not in read | fed else ""
+            problem = "no edge connects" if name not in read | written else ""
         if problem:
             raise DisconnectedNode.create(f"{problem} {name}", name=name)
 
 
-def resolved(number: int, declared: Declared, inputs: Sequence[Node]) -> Node:
-    """The node with its key and its columns, given the nodes that feed it in order of ports.
+def resolve_node(number: int, declared: Declared, inputs: Sequence[Node]) -> Node:
+    """Create a node with its key and columns, given its inputs in order of ports.
 
     Raises:
-        KeyNotDeclared: It has state and no key.
-        SchemaMismatch: Its inputs do not fit.
+        KeyNotDeclared: The node is stateful and has no key.
+        SchemaMismatch: The columns of its inputs do not match.
     """
     key = _key(declared)
     schemas = [node.schema for node in inputs]
@@ -135,17 +135,17 @@ def resolved(number: int, declared: Declared, inputs: Sequence[Node]) -> Node:
     return Node(number, declared.name, declared.kind, schema, declared.operator, key)
 
 
-def why_unfit(found: pa.Schema, wanted: pa.Schema) -> str:
-    """Why rows of one schema do not fit another, or nothing when they do.
+def mismatch(actual: pa.Schema, expected: pa.Schema) -> str:
+    """Describe why rows of one schema do not match another; empty when they do.
 
-    They fit when columns have the same names and types by position; a schema without columns fits
-    all.
+    They match when columns have the same names and types by position. A schema without columns
+    matches any other.
     """
-    if not found.names or not wanted.names:
+    if not actual.names or not expected.names:
         return ""
-    if len(found) != len(wanted):
-        return f"{len(found)} columns ({', '.join(found.names)}) instead of {len(wanted)}"
-    for position, (field, other) in enumerate(zip(found, wanted, strict=True)):
+    if len(actual) != len(expected):
+        return f"{len(actual)} columns ({', '.join(actual.names)}) instead of {len(expected)}"
+    for position, (field, other) in enumerate(zip(actual, expected, strict=True)):
         if field.name != other.name or field.type != other.type:
             return (
                 f"column {position} is {field.name} {field.type} "
@@ -155,46 +155,46 @@ def why_unfit(found: pa.Schema, wanted: pa.Schema) -> str:
 
 
 def _key(declared: Declared) -> Key | None:
-    own = None if declared.operator is None else declared.operator.key
+    operator_key = None if declared.operator is None else declared.operator.key
     name = declared.name
-    if declared.kind is NodeKind.STATELESS and (own or declared.key) is not None:
-        message = f"{name} is declared without state, and its operator keeps some by {own}"
-        raise KeyNotDeclared.create(message, name=name)
-    if own is not None and declared.key is not None and own != declared.key:
-        message = f"{name} is declared with the key {declared.key}, its operator's is {own}"
-        raise KeyNotDeclared.create(message, name=name)
-    key = declared.key if own is None else own
+    if declared.kind is NodeKind.STATELESS and (operator_key or declared.key) is not None:
+        message = f"{name} is declared stateless, but its operator has state by {operator_key}"
+        raise KeyNotDeclared.of(message, name=name)
+    if operator_key is not None and declared.key is not None and operator_key != declared.key:
+        message = f"{name} has the key {declared.key}, but its operator has the key {operator_key}"
+        raise KeyNotDeclared.of(message, name=name)
+    key = declared.key if operator_key is None else operator_key
     if key is None and declared.kind is NodeKind.OPERATOR:
-        message = f"the stateful operator {name} declares no key"
-        raise KeyNotDeclared.create(message, name=name)
+        message = f"stateful operator {name} has no key"
+        raise KeyNotDeclared.of(message, name=name)
     return key
 
 
 def _check_key(name: str, key: Key, inputs: Sequence[Node]) -> None:
     if len(key.columns) not in (1, len(inputs)):
-        message = f"{name} has {len(inputs)} inputs, its key columns are for {len(key.columns)}"
-        raise SchemaMismatch.create(message, source=name, target=name, reason=message)
+        message = f"{name} has {len(inputs)} inputs, but key columns for {len(key.columns)}"
+        raise SchemaMismatch.of(message, source=name, target=name, reason=message)
     types: list[list[pa.DataType]] = []
     for port, node in enumerate(inputs):
         if not node.schema.names:
             continue
         for column in key.on(port):
-            reason = _why_no_key(node.schema, column)
+            reason = _unusable_key(node.schema, column)
             if reason:
                 raise _mismatch(node.name, name, reason)
         types.append([node.schema.field(column).type for column in key.on(port)])
         if types[-1] != types[0]:
-            reason = f"the key is of types {types[-1]} on port {port}, {types[0]} on the first"
+            reason = f"its key has types {types[-1]} on port {port}, but {types[0]} on the first"
             raise _mismatch(node.name, name, reason)
 
 
-def _why_no_key(schema: pa.Schema, column: str) -> str:
+def _unusable_key(schema: pa.Schema, column: str) -> str:
     if schema.names.count(column) != 1:
         return f"no key column {column} among {', '.join(schema.names)}"
     kind = schema.field(column).type
-    # Two floats can be equal without having the same bits, and hashes go by bits.
+    # Two equal floats can have different bits, and hashes use the bits.
     if pa.types.is_floating(kind) or pa.types.is_nested(kind):
-        return f"the key column {column} is of type {kind}, which cannot be hashed exactly"
+        return f"key column {column} has the type {kind}, which cannot be hashed exactly"
     return ""
 
 
@@ -204,22 +204,22 @@ def _schema(declared: Declared, inputs: Sequence[Node], schemas: Sequence[pa.Sch
         try:
             computed = declared.operator.output_schema(schemas)
         except ValueError as error:
-            feeding = ", ".join(node.name for node in inputs)
-            raise _mismatch(feeding, name, str(error)) from error
-        reason = why_unfit(computed, declared.schema or ANY_COLUMNS)
+            upstream = ", ".join(node.name for node in inputs)
+            raise _mismatch(upstream, name, str(error)) from error
+        reason = mismatch(computed, declared.schema or ANY_COLUMNS)
         if reason:
-            raise _mismatch(name, name, f"its operator puts out {reason}")
+            raise _mismatch(name, name, f"its operator emits {reason}")
         return computed
-    # A node without an operator passes rows on as they are, so all it knows has to fit together.
+    # A node without an operator forwards rows, so its input and output schemas must agree.
     known = [declared.schema, *schemas]
-    wanted = next((s for s in known if s is not None and s.names), ANY_COLUMNS)
+    expected = next((s for s in known if s is not None and s.names), ANY_COLUMNS)
     for node in inputs:
-        reason = why_unfit(node.schema, wanted)
+        reason = mismatch(node.schema, expected)
         if reason:
             raise _mismatch(node.name, name, reason)
-    return wanted
+    return expected
 
 
 def _mismatch(source: str, target: str, reason: str) -> SchemaMismatch:
-    message = f"{source} does not fit {target}: {reason}"
-    return SchemaMismatch.create(message, source=source, target=target, reason=reason)
+    message = f"{source} does not match {target}: {reason}"
+    return SchemaMismatch.of(message, source=source, target=target, reason=reason)

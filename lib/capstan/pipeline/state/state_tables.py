@@ -56,7 +56,7 @@ class KeptTables:
         Raises:
             NotKeyed: Its state is not kept by key.
         """
-        return cls.of(stage.dag, stage.dag.node(name), stage.lying())
+        return cls.of(stage.dag, stage.dag.node(name), stage.partitioning())
 
     def hashes(self, rows: pa.Table, port: int) -> pa.Array:
         """The hash (int64) of each row's key; one and the same where all rows meet."""

@@ -132,7 +132,7 @@ def test_logs_are_switched_as_a_whole_and_by_node():
     for call in (log.drain, log.recording, lambda node: log.record(node, Change(event(1), 1))):
         with pytest.raises(NodeNotFound):
             call("none")
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="at least 1"):
         Changelog(["a"], 0)
 
 

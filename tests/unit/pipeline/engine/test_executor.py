@@ -368,7 +368,7 @@ def test_a_restore_changes_nothing_where_it_could_not_be_undone():
         raise ValueError("boom")
 
     two.checkpoint = cannot
-    with pytest.raises(RestoreFailed, match="two.*cannot be kept to be put back: boom"):
+    with pytest.raises(RestoreFailed, match="two.*cannot be saved for an undo: boom"):
         executor.restore(saved)
     assert (one.count, two.count) == (1, 1)
 
@@ -376,9 +376,9 @@ def test_a_restore_changes_nothing_where_it_could_not_be_undone():
 @pytest.mark.parametrize(
     ("narrow", "reason"),
     [
-        (lambda log: setattr(log, "enabled", False), "switched off, and 2 changes would be lost"),
-        (lambda log: log.switch("op", on=False), "switched off, and 2 changes would be lost"),
-        (lambda log: setattr(log, "capacity", 1), "holds 1 changes of 2"),
+        (lambda log: setattr(log, "enabled", False), "off, and 2 changes would be lost"),
+        (lambda log: log.switch("op", on=False), "off, and 2 changes would be lost"),
+        (lambda log: setattr(log, "capacity", 1), "holds 1 of 2 changes"),
     ],
 )
 def test_a_restore_loses_no_changes(narrow, reason):
@@ -424,7 +424,7 @@ def test_state_needs_an_operator_and_an_operator_its_state():
     with_state, without = running(dag, op=Does()).checkpoint(), running(dag).checkpoint()
     with pytest.raises(RestoreFailed, match="no operator is registered"):
         running(dag).restore(with_state)
-    with pytest.raises(RestoreFailed, match="no state of its operator"):
+    with pytest.raises(RestoreFailed, match="no state for its operator"):
         running(dag, op=Does()).restore(without)
 
 

@@ -139,7 +139,7 @@ def test_a_state_is_of_one_setting(spec, settings):
     assert node == "op"
     assert reason.startswith(f"{next(iter(settings))} was ")
     kept = DagExecutor.from_dag(graph(spec)).checkpoint()
-    with pytest.raises(StateChanged, match="op is not as it was when the state was kept"):
+    with pytest.raises(StateChanged, match="op has changed since the state was saved"):
         DagExecutor.from_dag(graph(other)).restore(DagCheckpoint.from_bytes(kept.to_bytes()))
     DagExecutor.from_dag(graph(replace(spec))).restore(kept)
 
@@ -176,8 +176,8 @@ def test_a_length_is_the_same_however_it_is_written():
 def test_what_feeds_a_state_is_a_part_of_what_it_depends_on(one, other):
     node, _ = changed(graph(WINDOW, one), graph(WINDOW, other))
     assert node == "before0"
-    assert changed(graph(WINDOW), graph(WINDOW, one)) == ("before0", "it was not there")
-    assert changed(graph(WINDOW, one), graph(WINDOW)) == ("before0", "it is there no more")
+    assert changed(graph(WINDOW), graph(WINDOW, one)) == ("before0", "it is new")
+    assert changed(graph(WINDOW, one), graph(WINDOW)) == ("before0", "it was removed")
 
 
 def test_what_comes_after_all_states_may_change():
@@ -197,7 +197,7 @@ def test_code_counts_by_its_text():
     assert changed(graph(WINDOW, more_than(1)), graph(WINDOW, more_than(1))) is None
     assert changed(graph(WINDOW, more_than(1)), graph(WINDOW, more_than(2))) == (
         "before0",
-        "its code was another",
+        "its code has changed",
     )
 
     def above(limit, batch):
@@ -231,13 +231,13 @@ def test_comments_docstrings_and_layout_make_no_difference(tmp_path):
     made = [module_of(tmp_path, text).total for text in (plain, told, otherwise)]
     one, same, other = (graph(logic(stateful_map(each))) for each in made)
     assert changed(one, same) is None
-    assert changed(one, other) == ("op", "its code was another")
+    assert changed(one, other) == ("op", "its code has changed")
 
 
 def test_a_logic_of_other_code_needs_another_version():
     total = graph(logic(Total()))
     assert changed(total, graph(logic(Total()))) is None
-    assert changed(total, graph(logic(Otherwise()))) == ("op", "its code was another")
+    assert changed(total, graph(logic(Otherwise()))) == ("op", "its code has changed")
     assert changed(total, graph(logic(OfAnotherForm()))) is None
     assert changed(graph(logic(Above(1))), graph(logic(Above(2)))) is not None
 
@@ -283,7 +283,7 @@ def test_operators_of_ones_own_have_signatures_as_well():
     assert changed(graph(Own(1)), graph(Own(1))) is None
     assert changed(graph(Own(1)), graph(Own(2)))[1] == "limit was 1, and is 2"
     assert changed(graph(Own(1)), graph(Own(1, CountsMore))) is None
-    assert changed(graph(Own(1)), graph(Own(1, CountsOtherwise)))[1] == "its code was another"
+    assert changed(graph(Own(1)), graph(Own(1, CountsOtherwise)))[1] == "its code has changed"
 
 
 def test_of_an_operator_that_was_put_in_by_hand_nothing_is_known():

@@ -339,7 +339,7 @@ def test_rows_that_lie_by_fewer_columns_than_the_key_stay_where_they_lie():
     builder.operator("both", both).connect("in", "first").connect("first", "both")
     last = plan_stages(builder.sink_for("both", "out").build()).stages[-1]
     assert last.nodes == ("first", "both", "out")
-    assert last.lying()["both"] == Key.of("key", "number")
+    assert last.partitioning()["both"] == Key.of("key", "number")
     (entry,) = last.inputs
     assert last.dag.node("both").key == Key.of("number", "key")
     executor = DagExecutor.from_dag(last.dag)
@@ -349,9 +349,9 @@ def test_rows_that_lie_by_fewer_columns_than_the_key_stay_where_they_lie():
         executor.process_watermark(entry.source, n)
     executor.take_all_sink_outputs()
     whole = {0: executor.checkpoint()}
-    there = rescaled(last.dag, whole, (0, 1, 2), Rendezvous(), last.lying())
+    there = rescaled(last.dag, whole, (0, 1, 2), Rendezvous(), last.partitioning())
     assert there.proofs["both"].moved > 0
-    back = rescaled(last.dag, there.checkpoints, (0,), Rendezvous(), last.lying())
+    back = rescaled(last.dag, there.checkpoints, (0,), Rendezvous(), last.partitioning())
     assert back.proofs["both"].keys == there.proofs["both"].keys == 29
     with pytest.raises(Misplaced):
         rescaled(last.dag, there.checkpoints, (0,), Rendezvous())

@@ -238,5 +238,5 @@ def test_a_changed_pipeline_is_refused_before_spark_starts(
     assert resumed() == third.name
     del changed["odd"]
     followed.publish(signatures=changed | {"visits": kept["visits"]})
-    with pytest.raises(StateChanged, match="odd is not as it was .* it was not there"):
+    with pytest.raises(StateChanged, match="odd is not as it was .* it is new"):
         resumed()
