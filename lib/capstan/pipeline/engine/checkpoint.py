@@ -89,7 +89,7 @@ class DagCheckpoint:
         magic, digest, body = data[: len(_MAGIC)], data[len(_MAGIC) : start], data[start:]
         if magic != _MAGIC or hashlib.blake2b(body, digest_size=_DIGEST).digest() != digest:
             reason = "unknown format" if magic != _MAGIC else "the digest differs"
-            raise CheckpointCorrupt.of(f"not a complete checkpoint: {reason}", reason=reason)
+            raise CheckpointCorrupt.create(f"not a complete checkpoint: {reason}", reason=reason)
         size = int.from_bytes(body[:8], "little")
         header, parts = json.loads(body[8 : 8 + size]), body[8 + size :]
         return cls(

@@ -79,7 +79,7 @@ class CheckpointCoordinator:
         if self._pending is not None:
             epoch = self._pending.epoch
             message = f"a checkpoint is already running, epoch {epoch}"
-            raise CheckpointInProgress.of(message, epoch=epoch)
+            raise CheckpointInProgress.create(message, epoch=epoch)
         self._last_id += 1
         self._epoch += 1
         self._states = {}
@@ -97,7 +97,7 @@ class CheckpointCoordinator:
         """
         if node not in self.nodes:
             known = ", ".join(self.nodes)
-            raise NodeNotFound.of(f"node {node!r} is not a participant: {known}", name=node)
+            raise NodeNotFound.create(f"node {node!r} is not a participant: {known}", name=node)
         if self._pending is None:
             return False
         self._states.setdefault(node, state)
@@ -111,7 +111,7 @@ class CheckpointCoordinator:
             CheckpointIncomplete: Some participants have not reported; the checkpoint stays open.
         """
         if self._pending is None:
-            raise NoCheckpointInProgress.of("no checkpoint is running")
+            raise NoCheckpointInProgress.create("no checkpoint is running")
         pending = tuple(node for node in self.nodes if node not in self._states)
         if pending:
             raise CheckpointIncomplete.create(

@@ -147,7 +147,7 @@ class DagExecutor(ExecutorView):
             message = (
                 f"the queue of {entry.node} holds {self.capacity} events; {len(events)} do not fit"
             )
-            raise BackpressureFull.of(message, capacity=self.capacity)
+            raise BackpressureFull.create(message, capacity=self.capacity)
         entry.queue.extend((port, event) for event in events)
 
     def take_sink_outputs(self, node: NodeRef) -> list[Event]:

@@ -63,7 +63,7 @@ class MulticastBuffer(Generic[Item]):
             BackpressureFull: The slowest reader must read first.
         """
         if not self.free:
-            raise BackpressureFull.of(
+            raise BackpressureFull.create(
                 f"all {self.capacity} slots are unread by the slowest reader",
                 capacity=self.capacity,
             )

@@ -185,7 +185,7 @@ class NodeContext:
     def failed(self, event: str, error: Exception) -> OperatorFailed:
         """Create the error of an operator that raised `error`; `event` completes its message."""
         cause = f"{type(error).__name__}: {error}"
-        return OperatorFailed.of(
+        return OperatorFailed.create(
             f"{self.node} {event}: {cause}",
             node=self.node,
             time=self.time,
@@ -203,4 +203,4 @@ class NodeContext:
         if not recorded and self._changelog.recording(self.node):
             capacity = self._changelog.capacity
             message = f"the changelog of {self.node} is full; it holds {capacity} changes"
-            raise BackpressureFull.of(message, capacity=capacity)
+            raise BackpressureFull.create(message, capacity=capacity)

@@ -139,7 +139,7 @@ def _rows(source: Node, time: int, data: Sequence[object]) -> pa.RecordBatch:
     # pyarrow raises ValueError and TypeError.
     except (ValueError, TypeError) as error:
         message = f"records at {source.name} do not match its columns {', '.join(names)}: {error}"
-        raise SchemaMismatch.of(
+        raise SchemaMismatch.create(
             message, source=source.name, target=source.name, reason=str(error)
         ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=source.schema)

@@ -80,7 +80,7 @@ class SinkRecorder:
         for output in outputs:
             for time, rows in _by_time(output):
                 if self.held is None or time < self.held:
-                    raise LateOutput.of(
+                    raise LateOutput.create(
                         f"{self.sink} emitted rows at {time}, but "
                         f"{'has ended' if self.held is None else f'was at {self.held}'}",
                         node=self.sink,

@@ -59,7 +59,7 @@ class SourceGate:
         pending = self._aligner.pending
         if pending is not None:
             message = f"sources are waiting behind the barrier of epoch {pending.epoch}"
-            raise CheckpointInProgress.of(message, epoch=pending.epoch)
+            raise CheckpointInProgress.create(message, epoch=pending.epoch)
 
     def hold(self, node: NodeId, item: Event | int) -> bool:
         """Hold an event or a watermark if its source is behind a barrier; return whether it was.
@@ -71,7 +71,7 @@ class SourceGate:
             return False
         if self._count >= self._capacity:
             message = f"{self._count} events and watermarks already wait behind a barrier"
-            raise BackpressureFull.of(message, capacity=self._capacity)
+            raise BackpressureFull.create(message, capacity=self._capacity)
         self._count += 1
         return self._aligner.buffer_if_aligned(node, BufferedItem(self._count, node, item))
 
@@ -94,7 +94,7 @@ class SourceGate:
         if source is not None and source not in self._sources:
             expected = barrier.checkpoint_id
             message = f"barriers enter at sources, but node {source} is not a source"
-            raise BarrierMismatch.of(message, expected=expected, found=expected)
+            raise BarrierMismatch.create(message, expected=expected, found=expected)
         remaining = [number for number in self._sources if not self._aligner.behind(number)]
         for number in remaining if source is None else [source]:
             aligned = self._aligner.process_barrier(number, barrier)

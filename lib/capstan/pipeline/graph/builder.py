@@ -132,7 +132,7 @@ class DagBuilder:
             DisconnectedNode, KeyNotDeclared, SchemaMismatch: See each class; checked in this order.
         """
         if not self._nodes:
-            raise EmptyDag.of("the graph has no nodes")
+            raise EmptyDag.create("the graph has no nodes")
         check_edges(self._nodes, self._pairs)
         names = tuple(self._nodes)
         order = topological_order(names, self._pairs)
@@ -152,7 +152,7 @@ class DagBuilder:
     def _add(self, declared: Declared) -> Self:
         if declared.name in self._nodes:
             message = f"two nodes have the name {declared.name}"
-            raise DuplicateNode.of(message, name=declared.name)
+            raise DuplicateNode.create(message, name=declared.name)
         self._nodes[declared.name] = declared
         return self
 

@@ -119,5 +119,5 @@ class Changelog:
     def _buffer(self, node: str) -> deque[Change]:
         buffer = self._buffers.get(node)
         if buffer is None:
-            raise NodeNotFound.of(f"no changelog for node {node!r}", name=node)
+            raise NodeNotFound.create(f"no changelog for node {node!r}", name=node)
         return buffer

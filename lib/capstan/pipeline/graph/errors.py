@@ -1,6 +1,6 @@
 """Errors of graphs, their executors and their checkpoints.
 
-The names are those of LaminarDB's `DagError`. Raise each with `of`, which adds its code and its
+The names are those of LaminarDB's `DagError`. Raise each with `create`, which adds its code and its
 hint; facts are in `fields`.
 """
 

@@ -127,7 +127,7 @@ class Dag:
         number = self._ids.get(node)
         if number is None:
             known = ", ".join(sorted(n.name for n in self.nodes))
-            raise NodeNotFound.of(f"no node {node!r}; the nodes are: {known}", name=node)
+            raise NodeNotFound.create(f"no node {node!r}; the nodes are: {known}", name=node)
         return number
 
     def node(self, node: NodeRef) -> Node:

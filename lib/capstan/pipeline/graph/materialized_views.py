@@ -51,7 +51,7 @@ def from_views(tables: Mapping[str, pa.Schema], views: Mapping[str, View]) -> Da
             message = (
                 f"view {reader} reads {name}, which is neither a view nor a table with a schema"
             )
-            raise BaseTableSchemaNotFound.of(message, name=name)
+            raise BaseTableSchemaNotFound.create(message, name=name)
         builder.source(name, tables[name])
     for name, view in views.items():
         builder.materialized_view(name, view.operator)

@@ -97,7 +97,7 @@ def require_unchanged(saved: Signatures, current: Signatures, *, whole: bool = F
             reason = reason if whole else ""
         if reason:
             text = f"{name} has changed since the state was saved: {reason}"
-            raise StateChanged.of(text, node=name, reason=reason)
+            raise StateChanged.create(text, node=name, reason=reason)
 
 
 def _change(before: Signature, after: Signature) -> str:

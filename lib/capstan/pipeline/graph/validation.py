@@ -55,18 +55,18 @@ def check_edges(nodes: Mapping[str, Declared], pairs: Pairs) -> None:
         for name in (source, target):
             if name not in nodes:
                 message = f"edge {source} -> {target} names {name!r}, which is not declared"
-                raise NodeNotFound.of(message, name=name)
+                raise NodeNotFound.create(message, name=name)
         into, out = nodes[target].kind is NodeKind.SOURCE, nodes[source].kind is NodeKind.SINK
         if into or out:
             direction = f"into the source {target}" if into else f"out of the sink {source}"
-            raise WrongWay.of(f"an edge {direction}", source=source, target=target)
+            raise WrongWay.create(f"an edge {direction}", source=source, target=target)
     for (source, target), times in Counter(pairs).items():
         if times > 1:
             message = f"{source} and {target} are connected {times} times"
             raise DuplicateEdge.create(message, source=source, target=target)
     for name, count in Counter(source for source, _ in pairs).items():
         if count > MAX_FAN_OUT:
-            raise FanOutLimitExceeded.of(
+            raise FanOutLimitExceeded.create(
                 f"{count} nodes read {name}; the limit is {MAX_FAN_OUT}",
                 name=name,
                 count=count,
@@ -98,7 +98,7 @@ def topological_order(nodes: Sequence[str], pairs: Pairs) -> tuple[int, ...]:
     if len(order) < len(nodes):
         stuck = [name for name in nodes if pending[name]]
         message = f"the edges form a cycle at or before: {', '.join(stuck)}"
-        raise CycleDetected.of(message, name=stuck[0])
+        raise CycleDetected.create(message, name=stuck[0])
     return tuple(order)
 
 
@@ -159,21 +159,21 @@ def _key(declared: Declared) -> Key | None:
     name = declared.name
     if declared.kind is NodeKind.STATELESS and (operator_key or declared.key) is not None:
         message = f"{name} is declared stateless, but its operator has state by {operator_key}"
-        raise KeyNotDeclared.of(message, name=name)
+        raise KeyNotDeclared.create(message, name=name)
     if operator_key is not None and declared.key is not None and operator_key != declared.key:
         message = f"{name} has the key {declared.key}, but its operator has the key {operator_key}"
-        raise KeyNotDeclared.of(message, name=name)
+        raise KeyNotDeclared.create(message, name=name)
     key = declared.key if operator_key is None else operator_key
     if key is None and declared.kind is NodeKind.OPERATOR:
         message = f"stateful operator {name} has no key"
-        raise KeyNotDeclared.of(message, name=name)
+        raise KeyNotDeclared.create(message, name=name)
     return key
 
 
 def _check_key(name: str, key: Key, inputs: Sequence[Node]) -> None:
     if len(key.columns) not in (1, len(inputs)):
         message = f"{name} has {len(inputs)} inputs, but key columns for {len(key.columns)}"
-        raise SchemaMismatch.of(message, source=name, target=name, reason=message)
+        raise SchemaMismatch.create(message, source=name, target=name, reason=message)
     types: list[list[pa.DataType]] = []
     for port, node in enumerate(inputs):
         if not node.schema.names:
@@ -222,4 +222,4 @@ def _schema(declared: Declared, inputs: Sequence[Node], schemas: Sequence[pa.Sch
 
 def _mismatch(source: str, target: str, reason: str) -> SchemaMismatch:
     message = f"{source} does not match {target}: {reason}"
-    return SchemaMismatch.of(message, source=source, target=target, reason=reason)
+    return SchemaMismatch.create(message, source=source, target=target, reason=reason)
