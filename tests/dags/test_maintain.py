@@ -71,7 +71,9 @@ def test_frontiers_that_stand_still_are_told_without_a_capture(
         return place.bag().dags["capstan_maintain"].get_task("watch")
 
     assert execute(told("9 days", "other", "unheard"), context()) == ["little", "other"]
-    with pytest.raises(TaskRefusedError, match="^CAP-STALLED: stream little: the frontier stands"):
+    with pytest.raises(
+        TaskRefusedError, match="^CAP-STALLED: stream little: the frontier has been"
+    ):
         execute(told("1 microsecond"), context())
     several = told("1 microsecond", "other")
     with pytest.raises(TaskRefusedError, match="^CAP-STALLED: 2 streams stand still: little, oth"):
@@ -83,7 +85,7 @@ def test_frontiers_that_stand_still_are_told_without_a_capture(
     capsys.readouterr()
     with pytest.raises(TaskBrokenError, match="^CAP-TABLE: "):
         execute(several, context())
-    assert "stream other: the frontier stands" in capsys.readouterr().out
+    assert "stream other: the frontier has been" in capsys.readouterr().out
     log.write_text(whole, encoding="utf-8")
     assert place.run("capstan_maintain").state == "failed"
     # What is maintained does not wait for it, nor does it for Spark.

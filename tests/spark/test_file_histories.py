@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from capstan.capture.run import CaptureResult, capture
-from capstan.capture.source_reconciliation import compare
+from capstan.capture.source_reconciliation import reconcile
 from capstan.core.config import ByKey, EpochTime, Source, Stream
 from capstan.errors import InvalidRequestError
 from capstan.storage import delta
@@ -173,7 +173,7 @@ def test_what_is_on_tape_is_what_the_folder_has_had(
             mend(folder, act, path)
         done = capture(spark, lake, stream)
         require_alike(lake, folder, done)
-    found = compare(spark, open_tape(lake, "histories"), stream)
+    found = reconcile(spark, open_tape(lake, "histories"), stream)
     there = {p for p in folder.read if p.exists() and folder.read[p] == folder.now(p)}
     assert found.unread == 0
     assert (found.gone == 0) == all(path.exists() for path in folder.read)

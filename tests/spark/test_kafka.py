@@ -16,7 +16,7 @@ from pyspark.sql import DataFrameWriter
 
 from capstan import instrumentation
 from capstan.capture.run import capture, close, put_back
-from capstan.capture.source_reconciliation import Difference, compare
+from capstan.capture.source_reconciliation import Difference, reconcile
 from capstan.cli import main
 from capstan.core.config import ByKey, EventTime, Source, Stream
 from capstan.errors import CheckFailedError, InvalidRequestError, SystemFailureError
@@ -146,7 +146,7 @@ def test_what_the_topics_gave_is_on_tape_or_late(
     lake, stream = captured
     tape = open_tape(lake, "clicks")
     for deep in (False, True):
-        found = compare(spark, tape, stream, deep=deep)
+        found = reconcile(spark, tape, stream, deep=deep)
         assert found.agrees, found
         assert (found.batches, found.records) == (3, 82)
 
@@ -162,7 +162,7 @@ def test_offsets_that_no_batch_has_consumed_are_found(
         f"UPDATE delta.`{tape.paths.feed}` SET since = since + 2, until = until + 2 "
         "WHERE batch = 2 AND part = 'web/0'"
     )
-    found = compare(spark, tape, captured[1])
+    found = reconcile(spark, tape, captured[1])
     assert found.findings == (Difference(2, "web/0", "gap", 2, 0),)
     assert not found.agrees
 
@@ -221,7 +221,7 @@ def test_partitions_that_a_topic_gains_are_workers_from_then_on(
     assert sorted(labels.values()) == ["grown/0", "grown/1", "grown/2"]
     assert ids(lake, "grown") == list(range(22))
     assert verify(spark, lake, tape, deep=True).valid
-    found = compare(spark, tape, stream, deep=True)
+    found = reconcile(spark, tape, stream, deep=True)
     assert (found.agrees, found.records) == (True, 22)
 
 
@@ -233,17 +233,17 @@ def test_a_record_that_was_lost_or_changed_is_found(
     capture(spark, lake, stream)
     tape = open_tape(lake, "lost")
     spark.sql(f"DELETE FROM delta.`{tape.paths.records}` WHERE data.offset = 5 AND worker = 0")
-    found = compare(spark, tape, stream)
+    found = reconcile(spark, tape, stream)
     assert found.findings == (Difference(0, "lost/0", "missing", 10, 9),)
     spark.sql(
         f"UPDATE delta.`{tape.paths.records}` SET data.value = X'00' "
         "WHERE data.offset = 5 AND worker = 1"
     )
-    deep = compare(spark, tape, stream, deep=True)
+    deep = reconcile(spark, tape, stream, deep=True)
     assert deep.findings[1] == Difference(0, "lost/1", "changed", 10, 10)
     # What the topic has let go of says nothing of the tape.
     forget(spark, kafka, "lost", before=3)
-    later = compare(spark, tape, stream, deep=True)
+    later = reconcile(spark, tape, stream, deep=True)
     assert (later.batches, later.gone) == (0, 1)
     assert [each.part for each in later.findings] == ["lost/1"]
 
@@ -281,15 +281,15 @@ def test_a_broker_that_dies_in_the_midst_loses_and_doubles_nothing(
     ):
         capture(spark, lake, hasty)
     with pytest.raises(SystemFailureError, match="CAP-BROKER"):
-        compare(spark, open_tape(lake, "dying"), hasty, deep=True)
+        reconcile(spark, open_tape(lake, "dying"), hasty, deep=True)
     # What is known without the broker is still told.
-    assert compare(spark, open_tape(lake, "dying"), stream).agrees
+    assert reconcile(spark, open_tape(lake, "dying"), stream).agrees
     mortal.start()
     capture(spark, lake, stream)
     assert ids(lake, "dying") == list(range(40))
     tape = open_tape(lake, "dying")
     assert verify(spark, lake, tape, deep=True).valid
-    assert compare(spark, tape, stream, deep=True).records == 40
+    assert reconcile(spark, tape, stream, deep=True).records == 40
 
 
 @pytest.mark.nightly
@@ -322,7 +322,7 @@ def test_wherever_a_broker_dies_the_next_capture_goes_on(
     assert ids(lake, "mortal") == list(range(50))
     tape = open_tape(lake, "mortal")
     assert verify(spark, lake, tape, deep=True).valid
-    assert compare(spark, tape, stream, deep=True).records == 50
+    assert reconcile(spark, tape, stream, deep=True).records == 50
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pytest
 
 from capstan.capture.run import capture
 from capstan.capture.source import read_source
-from capstan.capture.source_reconciliation import compare
+from capstan.capture.source_reconciliation import reconcile
 from capstan.cli import main
 from capstan.errors import InvalidRequestError
 from capstan.storage import delta
@@ -122,11 +122,11 @@ def test_what_was_fed_from_there_is_compared_with_what_is_there_now(
     stream = far_stream("compared", files)
     capture(reached, lake, stream)
     tape = open_tape(lake, NAME)
-    found = compare(reached, tape, stream, deep=True)
+    found = reconcile(reached, tape, stream, deep=True)
     assert (found.agrees, found.batches, found.records) == (True, 3, 60)
     s3.put("compared/part-1.parquet", (files / "part-2.parquet").read_bytes())
     s3.delete("compared/part-2.parquet")
-    found = compare(reached, tape, stream, deep=True)
+    found = reconcile(reached, tape, stream, deep=True)
     assert [(each.batch, each.kind) for each in found.findings] == [(1, "changed")]
     assert (found.batches, found.gone) == (2, 1)
 

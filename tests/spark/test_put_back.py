@@ -146,7 +146,7 @@ def test_what_is_not_there_to_be_put_back_is_told_before_anything_is_on_tape(
 
     with (
         instrumentation.subscribe(lose),
-        pytest.raises(SystemFailureError, match="CAP-FEED.* 2 late .* and 1 are there"),
+        pytest.raises(SystemFailureError, match="CAP-FEED.* 2 late .* but 1 are stored"),
     ):
         put_back(spark, lake, "little")
     assert (newest_cut(tape), lake_contents.rows(tape.paths.events)) == known

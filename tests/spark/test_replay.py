@@ -308,7 +308,7 @@ def test_columns_of_others_are_emptied_only_when_that_is_asked_for(
         ("casts", "CAP-TRANSFORM: transform casts fails for a record .*CAST_INVALID_INPUT"),
         ("raises", "CAP-TRANSFORM: transform raises fails for a record .*not so"),
         ("twice", "CAP-TRANSFORM: .*'X': to Spark it is the same name as x"),
-        ("blank", "CAP-TRANSFORM: .*'x.a b': a Delta table takes none"),
+        ("blank", "CAP-TRANSFORM: .*'x.a b': a Delta table allows no name"),
         ("interval", "CAP-TYPE: column x has type interval"),
     ],
 )

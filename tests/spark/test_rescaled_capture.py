@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 
 from capstan import instrumentation
 from capstan.capture import batch_scan, classify
-from capstan.capture.roster import number_of_next
+from capstan.capture.roster import next_worker_number
 from capstan.capture.run import capture
 from capstan.core.config import ByColumn, ByKey
 from capstan.errors import InvalidRequestError
@@ -132,8 +132,8 @@ def test_a_number_that_nobody_asked_for_is_refused(
     capture(spark, lake, by_key(source, 2))
     before = lake_contents.tape(lake)
     for stream, rescale, said in (
-        (by_key(source, 3), None, "has 2 workers, and is declared with 3"),
-        (by_key(source, 3), 4, "to 4 workers, and is declared with 3 workers"),
+        (by_key(source, 3), None, "has 2 workers, but is declared with 3"),
+        (by_key(source, 3), 4, "to 4 workers: it is declared with 3 workers"),
         (little_stream(source), 3, "declared with workers that are not by key"),
     ):
         with pytest.raises(InvalidRequestError, match="CAP-RESCALE.*" + said):
@@ -195,9 +195,9 @@ def test_more_workers_than_a_stream_can_have_are_refused_before_anything_is_writ
         capture(spark, lake, stream)
 
     assert (lake_contents.tape(lake), lake_contents.feed(lake)) == before
-    assert number_of_next(open_tape(lake, "little")) == 3
+    assert next_worker_number(open_tape(lake, "little")) == 3
     prepared = classify.prepare(spark.read.parquet(str(source)), stream)
-    found = batch_scan.survey(prepared, stream, [Consumed()], ())
+    found = batch_scan.scan_batch(prepared, stream, [Consumed()], ())
     assert found is not None
     assert len(found.labels) == 5
     # As the error says, those that may come can be named; the same batch ends by that.

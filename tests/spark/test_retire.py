@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from capstan import instrumentation
-from capstan.capture.source_reconciliation import compare
+from capstan.capture.source_reconciliation import reconcile
 from capstan.cli import main
 from capstan.core.times import Box
 from capstan.core.times.region import Region
@@ -172,9 +172,9 @@ def test_what_needs_whole_recordings_is_refused(retired: Sixteen, tmp_path: Path
 def test_a_source_is_held_against_the_batches_that_are_whole(retired: Sixteen) -> None:
     spark, tape = retired.spark, retired.tape
     boxes = boxes_of(retired.lake, tape)
-    found = compare(spark, tape, retired.stream, deep=True, retired=boxes)
+    found = reconcile(spark, tape, retired.stream, deep=True, retired=boxes)
     assert (found.agrees, found.batches, found.retired) == (True, 2, 3)
-    assert not compare(spark, tape, retired.stream).agrees
+    assert not reconcile(spark, tape, retired.stream).agrees
 
 
 def run_of(made: Sixteen, table: str) -> str:

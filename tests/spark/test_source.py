@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import orc, parquet
 
-from capstan.capture.file_listing import Passed
+from capstan.capture.file_listing import SkippedFiles
 from capstan.capture.run import capture, put_back
-from capstan.capture.source_reconciliation import Difference, compare
+from capstan.capture.source_reconciliation import Difference, reconcile
 from capstan.core.config import (
     ByColumn,
     ByKey,
@@ -69,7 +69,7 @@ def test_all_that_was_consumed_is_there(spark: SparkSession, made: Made) -> None
     lake, stream, _ = made
     tape = open_tape(lake, "little")
     for deep in (False, True):
-        found = compare(spark, tape, stream, deep=deep)
+        found = reconcile(spark, tape, stream, deep=deep)
         assert found.differing == 0
         # What was put back was fed in the batch that brought it late, and counts there alone.
         assert (found.batches, found.records, found.gone, found.unknown) == (13, 122, 0, 0)
@@ -109,7 +109,7 @@ def test_what_a_source_leaves_out_is_not_missing(
     lake = Lake.at(tmp_path / "lake")
     capture(spark, lake, stream)
     for deep in (False, True):
-        found = compare(spark, open_tape(lake, "dropping"), stream, deep=deep)
+        found = reconcile(spark, open_tape(lake, "dropping"), stream, deep=deep)
         assert (found.agrees, found.records) == (True, 2)
 
 
@@ -163,7 +163,7 @@ def test_what_does_not_parse_is_kept_as_it_was(
     # Whose whole record did not parse opens no worker.
     assert sorted(pl.read_delta(tape.paths.workers)["label"]) == ["a", "d", "e"]
     for deep in (False, True):
-        found = compare(spark, tape, stream, deep=deep)
+        found = reconcile(spark, tape, stream, deep=deep)
         assert (found.agrees, found.records) == (True, 6)
 
 
@@ -215,7 +215,7 @@ def test_names_of_any_kind_are_names(spark: SparkSession, tmp_path: Path) -> Non
     assert (done.certificate["published"], done.certificate["records"]) == (True, 3)
     merged = Request("strange", "merged", partial=True, mode=Mode.MERGE, keys=("id",))
     assert replay(spark, lake, known, merged).certificate["published"] is True
-    assert compare(spark, open_tape(lake, "strange"), stream, deep=True).agrees
+    assert reconcile(spark, open_tape(lake, "strange"), stream, deep=True).agrees
 
 
 def test_a_record_that_the_tape_lost(spark: SparkSession, made: Made, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_record_that_the_tape_lost(spark: SparkSession, made: Made, tmp_path: 
     tape = open_tape(Lake.at(tmp_path / "lake"), "little")
     spark.sql(f"DELETE FROM delta.`{tape.paths.records}` WHERE data.id = 55")
     spark.sql(f"UPDATE delta.`{tape.paths.late}` SET data.amount = 77 WHERE data.id = 500")
-    found = compare(spark, tape, made[1], deep=True)
+    found = reconcile(spark, tape, made[1], deep=True)
     assert found.findings == (
         Difference(5, None, "missing", 10, 9),
         Difference(12, None, "changed", 2, 2),
@@ -241,7 +241,7 @@ def test_files_that_were_changed_or_are_gone(
     lay(source, "part 3", rows(range(930, 940)))
     (source / "part 4.parquet").unlink()
 
-    found = compare(spark, tape, stream)
+    found = reconcile(spark, tape, stream)
     assert found.findings == (
         Difference(1, None, "missing", 12, 10),
         Difference(2, None, "extra", 7, 10),
@@ -252,7 +252,7 @@ def test_files_that_were_changed_or_are_gone(
     ):
         found.require_agreement()
 
-    found = compare(spark, tape, stream, deep=True)
+    found = reconcile(spark, tape, stream, deep=True)
     assert [(each.batch, each.kind) for each in found.findings] == [
         (1, "missing"),
         (2, "extra"),
@@ -271,10 +271,10 @@ def test_a_source_that_does_not_count_is_refused_by_name(
     stream = little_stream(source, source=Source(format="delta", path=table))
     capture(spark, lake, stream)
     with pytest.raises(InvalidRequestError, match="CAP-NO-FEED.*neither files nor offsets"):
-        compare(spark, open_tape(lake, "little"), stream)
+        reconcile(spark, open_tape(lake, "little"), stream)
     recapture(spark, lake, RecaptureRequest("little", "copy"))
-    with pytest.raises(InvalidRequestError, match="CAP-NO-FEED: stream copy does not say"):
-        compare(spark, open_tape(lake, "copy"), stream)
+    with pytest.raises(InvalidRequestError, match="CAP-NO-FEED: stream copy has no record"):
+        reconcile(spark, open_tape(lake, "copy"), stream)
     # It says itself where it stands, and the feed keeps that.
     assert "reservoirVersion" in pl.read_delta(lake.stream("little").feed)["detail"][0]
 
@@ -297,7 +297,7 @@ class TestListing:
         tape = open_tape(lake, "little")
         ids = pl.read_delta(tape.paths.records)["data"].struct.field("id").sort().to_list()
         assert ids == [*range(30), *range(40, 50)]
-        compared = compare(spark, tape, stream, deep=True)
+        compared = reconcile(spark, tape, stream, deep=True)
         assert (compared.agrees, compared.records) == (True, 40)
         assert compared.passed is not None
         assert compared.passed.files == told
@@ -332,9 +332,9 @@ class TestListing:
         found = capture(spark, lake, stream)
         assert (found.fed, found.passed) == (
             20,
-            Passed({"hidden": 1}, {"hidden": ["in/_3.parquet"]}),
+            SkippedFiles({"hidden": 1}, {"hidden": ["in/_3.parquet"]}),
         )
-        assert compare(spark, open_tape(lake, "little"), stream).passed == found.passed
+        assert reconcile(spark, open_tape(lake, "little"), stream).passed == found.passed
 
     def test_a_folder_whose_name_is_a_pattern_is_not_nothing(
         self, spark: SparkSession, lake: Lake, tmp_path: Path
@@ -342,7 +342,7 @@ class TestListing:
         folder = tmp_path / "of [2024]"
         lay(folder, "0", rows(range(10)))
         stream = little_stream(folder)
-        with pytest.raises(InvalidRequestError, match="CAP-SOURCE: .*takes for a pattern"):
+        with pytest.raises(InvalidRequestError, match="CAP-SOURCE: .*reads it as a pattern"):
             capture(spark, lake, stream)
         named = replace(stream.source, path=f"{tmp_path}/of \\[2024\\]")
         assert capture(spark, lake, replace(stream, source=named)).fed == 10
@@ -350,10 +350,10 @@ class TestListing:
     @pytest.mark.parametrize(
         ("given", "said"),
         [
-            ({"options": {"maxFilesPerTrigger": "0"}}, "refuses its options: .*maxFilesPerTrigger"),
+            ({"options": {"maxFilesPerTrigger": "0"}}, "rejects its options: .*maxFilesPerTrigger"),
             (
                 {"options": {"modifiedAfter": "2020-01-01T00:00:00"}},
-                "refuses its options: .*allowed",
+                "rejects its options: .*allowed",
             ),
             ({"format": "nothing"}, "cannot be read: .*nothing"),
         ],
@@ -372,7 +372,7 @@ class TestListing:
         with pytest.raises(
             InvalidRequestError, match="CAP-SOURCE: the source at .* cannot be read"
         ):
-            compare(spark, open_tape(lake, "little"), stream)
+            reconcile(spark, open_tape(lake, "little"), stream)
 
     def test_what_delta_refuses_of_a_declaration_or_a_log_is_told(
         self, spark: SparkSession, lake: Lake, tmp_path: Path
@@ -381,7 +381,7 @@ class TestListing:
         pl.DataFrame({"id": [1], "place": ["a"], "at": [START]}).write_delta(str(table))
         stream = little_stream(table, source=Source(format="delta", path=str(table)))
         for option, code in (
-            ({"startingTimestamp": "2999-01-01"}, "CAP-SOURCE: .* refuses its options"),
+            ({"startingTimestamp": "2999-01-01"}, "CAP-SOURCE: .* rejects its options"),
             ({"startingVersion": "9"}, "CAP-SOURCE-LOST: .* no such version"),
         ):
             with pytest.raises(InvalidRequestError, match=code):
@@ -396,7 +396,7 @@ class TestListing:
             lay(source / f"store={store}", "0", rows([number]))
         plain = replace(little_stream(source).source, schema=None)
         stream = little_stream(source, source=plain, workers=ByColumn(by="column", column="store"))
-        assert capture(spark, lake, stream).passed == Passed({}, {})
+        assert capture(spark, lake, stream).passed == SkippedFiles({}, {})
         tape = open_tape(lake, "little")
         assert set(index.worker_labels(tape, newest_cut(tape)).values()) == {"007", "07", "7"}
 
@@ -450,19 +450,23 @@ class TestShapes:
             assert capture(spark, lake, stream).records == 2
         rows = pl.read_delta(lake.stream("little").records).sort("batch")["data"].struct.unnest()
         assert [int(each or 0) for each in rows["discount"]] == [0, 0, 5, 6, 0, 0]
-        assert compare(spark, open_tape(lake, "little"), stream, deep=True).agrees
+        assert reconcile(spark, open_tape(lake, "little"), stream, deep=True).agrees
 
     @pytest.mark.parametrize(
         ("suffix", "changes", "said"),
         [
-            ("parquet", {"net": ["1", "2"]}, "net as string, and the stream has it as bigint"),
-            ("parquet", {"net": [1.5, None]}, "net as double, and the stream has it as bigint"),
+            ("parquet", {"net": ["1", "2"]}, "net as string, but the stream has it as bigint"),
+            ("parquet", {"net": [1.5, None]}, "net as double, but the stream has it as bigint"),
             ("parquet", {"net": None, "nett": [1, 2]}, "no column net"),
             ("parquet", {"net": None}, "no column net"),
-            ("parquet", {"at": [START.date()] * 2}, "at as date, and the stream has it as time"),
-            ("csv", {"net": None, "gross": None, "brutto": [1, 2]}, "brutto where net is"),
-            ("csv", {"net": None}, "gross where net is"),
-            ("orc", {"net": ["1", "2"]}, "net as string, and the stream has it as bigint"),
+            ("parquet", {"at": [START.date()] * 2}, "at as date, but the stream has it as time"),
+            (
+                "csv",
+                {"net": None, "gross": None, "brutto": [1, 2]},
+                "brutto in the position of net",
+            ),
+            ("csv", {"net": None}, "gross in the position of net"),
+            ("orc", {"net": ["1", "2"]}, "net as string, but the stream has it as bigint"),
         ],
     )
     def test_all_else_is_refused_by_file_and_column(
@@ -517,7 +521,7 @@ class TestShapes:
         assert capture(spark, lake, stream).records == 2
         tape = open_tape(lake, "little")
         assert set(index.worker_labels(tape, newest_cut(tape)).values()) == {"x"}
-        assert compare(spark, tape, stream, deep=True).agrees
+        assert reconcile(spark, tape, stream, deep=True).agrees
 
     def test_columns_in_another_order_are_read_by_name_or_refused(
         self, spark: SparkSession, lake: Lake, source: Path, tmp_path: Path
@@ -532,7 +536,9 @@ class TestShapes:
                 swapped
             ).write_parquet(folder / "1.parquet")
             if suffix == "csv":
-                with pytest.raises(InvalidRequestError, match="CAP-SCHEMA.*has gross where net is"):
+                with pytest.raises(
+                    InvalidRequestError, match="CAP-SCHEMA.*has gross in the position of net"
+                ):
                     capture(spark, its, stream)
                 continue
             assert capture(spark, its, stream).records == 2

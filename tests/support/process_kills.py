@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from capstan.airflow.local.processes import send
 from capstan.capture.run import capture
-from capstan.capture.source_reconciliation import compare
+from capstan.capture.source_reconciliation import reconcile
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import open_tape
 from tests.support import child_drivers, kafka_topics, lake_contents
@@ -120,7 +120,7 @@ class Topics:
             stream = kafka_topics.stream_of(kafka.address, kafka_topics.NAME)
             capture(spark, self._lake, stream)
             lake_contents.require_sound(spark, self._lake, kafka_topics.NAME)
-            found = compare(spark, open_tape(self._lake, kafka_topics.NAME), stream, deep=True)
+            found = reconcile(spark, open_tape(self._lake, kafka_topics.NAME), stream, deep=True)
         assert found.agrees, found
         assert (found.gone, found.unknown) == (0, 0), found
         assert found.records >= _CLICKS, found

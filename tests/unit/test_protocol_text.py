@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from capstan.capture import classify
-from capstan.capture.source_reconciliation import Compared, Difference
+from capstan.capture.source_reconciliation import Difference, Reconciliation
 from capstan.core.protocol import Rule
 from capstan.core.times import Kind, TimeType
 from capstan.interop.kafka import export_topics
@@ -173,7 +173,9 @@ def test_settings_are_named() -> None:
 
 def test_late_reasons_are_those_of_the_code() -> None:
     tree = ast.parse(Path(classify.__file__).read_text(encoding="utf-8"))
-    judge = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "judge")
+    judge = next(
+        n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "classify_rows"
+    )
     coded = {
         call.args[1].value
         for call in ast.walk(judge)
@@ -291,7 +293,7 @@ def test_keys_of_maintenance_and_retirement_are_those_of_the_code() -> None:
 
 def test_source_keys_are_those_of_the_code() -> None:
     listed = set(names(rows(section("Source"), "key")))
-    assert listed == {field.name for field in fields(Compared)} | {"agrees"}
+    assert listed == {field.name for field in fields(Reconciliation)} | {"agrees"}
     assert {field.name for field in fields(Difference)} <= words(section("Source"))
 
 

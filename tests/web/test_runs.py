@@ -197,4 +197,4 @@ def test_the_last_line_of_a_capture_and_of_an_audit_says_what_is_wrong(
         elsewhere.rename(source)
     assert captured.rest.task(CAPTURE, run, "capture")["try_number"] == 1
     last = captured.last_line(CAPTURE, run, "capture")
-    assert last.startswith(f"CAP-SOURCE: stream flights: there is nothing at {source}"), last
+    assert last.startswith(f"CAP-SOURCE: stream flights: {source} does not exist"), last

@@ -1,7 +1,7 @@
-"""What is asked of a micro-batch before it is judged: one reading of its rows, or none.
+"""Pre-scan of a micro-batch: its labels and its range of times, from at most one read.
 
-Each reading reads the source anew. So labels and times are found together, and what they already
-answer is not asked again.
+Every read goes back to the source. So labels and times are gathered together, and later checks use
+them instead of reading again.
 """
 
 from __future__ import annotations
@@ -18,65 +18,64 @@ from capstan.storage.tape.feed import Consumed
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
-    """What a micro-batch has.
+class BatchScan:
+    """Labels and event times of a micro-batch.
 
     Attributes:
-        labels: What its records' workers stand for; not all of them, where they are more than a
-            stream can have.
-        least: The least event time of these in microseconds, truncated; None without any.
-        greatest: The greatest one.
+        labels: Labels of its records; incomplete if there are more than a stream can have.
+        least: The least event time of labelled records in microseconds, truncated; None if there is
+            none.
+        greatest: The greatest such event time.
     """
 
     labels: frozenset[str]
     least: int | None
     greatest: int | None
 
-    def has_none_ahead(self, time: EventTime, seen: int | None, begun: int | None) -> bool:
-        """Whether no record of a worker can be more than `max_ahead` after every time before it.
+    def has_none_ahead(self, time: EventTime, seen: int | None, started: int | None) -> bool:
+        """Whether no record of a worker can be more than `max_ahead` after all times before it.
 
         Args:
-            time: The declaration.
-            seen: The greatest time on tape, in microseconds, or None.
-            begun: When the micro-batch was begun, in microseconds; None where that is not known.
+            time: The stream's event time.
+            seen: The greatest time on tape in microseconds, or None.
+            started: The start of the micro-batch in microseconds; None if unknown.
         """
         assert time.max_ahead is not None
-        known = [each for each in (seen, begun) if each is not None]
-        most = max(known, default=None)
+        latest = max((moment for moment in (seen, started) if moment is not None), default=None)
         if self.greatest is None:
             return True
-        return most is not None and self.greatest <= most + classify.micros(time.max_ahead)
+        return latest is not None and self.greatest <= latest + classify.micros(time.max_ahead)
 
     def has_none_late(self, frontiers: Collection[int]) -> bool:
-        """Whether no record of a worker can be before any of the event times that workers hold."""
+        """Whether no record of a worker can precede an event time that a worker holds."""
         return self.least is None or self.least >= max(frontiers, default=classify.NEVER)
 
 
-def survey(
+def scan_batch(
     prepared: DataFrame, stream: Stream, consumed: Collection[Consumed], known: Collection[str]
-) -> Survey | None:
-    """Read a micro-batch once, where its rows may have labels that are new.
+) -> BatchScan | None:
+    """Read a micro-batch once if its rows may have new labels.
 
     Args:
         prepared: Its rows.
-        stream: The declaration.
-        consumed: What it has consumed of its source.
-        known: Labels of the workers that are open.
+        stream: The stream's configuration.
+        consumed: The parts of the source that it consumed.
+        known: Labels of the open workers.
 
     Returns:
-        What was found; None where there is no need to look.
+        The scan; None if no new label is possible.
     """
     if not _may_have_new(stream, consumed, known):
         return None
-    # Records without a label belong to no worker, whatever their times are; nor do malformed ones.
+    # Records without a label belong to no worker, whatever their times; nor do malformed ones.
     by_label = prepared.where("label IS NOT NULL AND raw IS NULL").groupBy("label")
-    own = F.lit(None).cast("bigint")
+    event_time = F.lit(None).cast("bigint")
     if isinstance(stream.time, EventTime):
-        own = classify.truncated(F.col("at"), stream.time)
-    found = by_label.agg(F.min(own).alias("least"), F.max(own).alias("greatest"))
-    # One more than there can be is too many, however many there are.
-    rows = found.limit(max(MOST_WORKERS, len(known)) + 1).collect()
-    return Survey(
+        event_time = classify.truncated(F.col("at"), stream.time)
+    ranges = by_label.agg(F.min(event_time).alias("least"), F.max(event_time).alias("greatest"))
+    # One label over the limit is enough to know that there are too many.
+    rows = ranges.limit(max(MOST_WORKERS, len(known)) + 1).collect()
+    return BatchScan(
         frozenset(row["label"] for row in rows),
         min((row["least"] for row in rows if row["least"] is not None), default=None),
         max((row["greatest"] for row in rows if row["greatest"] is not None), default=None),
@@ -88,6 +87,7 @@ def _may_have_new(stream: Stream, consumed: Collection[Consumed], known: Collect
     if isinstance(by, ByKey) or (isinstance(by, ByColumn) and by.labels):
         return False
     if isinstance(by, ByPartition) and by.column is None:
-        # Of Kafka the offsets tell. A partition without a record opens no worker: it takes a look.
-        return any(each.part is None or each.part not in known for each in consumed)
+        # Kafka's offsets name the partitions. An empty partition opens no worker, so new ones are
+        # read.
+        return any(piece.part is None or piece.part not in known for piece in consumed)
     return True

@@ -1,8 +1,8 @@
-"""The checkpoint guard: Structured Streaming's batch numbers must be those of the tape.
+"""The checkpoint guard: Structured Streaming's batch numbers must match those of the tape.
 
-A lost or replaced checkpoint restarts batch numbers. Delta would take the batches for repeated
-ones and skip them in silence; so before a query starts, the tape's last batch must be the
-checkpoint's last one or one behind.
+A lost or replaced checkpoint restarts batch numbers. Delta would mistake the batches for repeats
+and skip them silently. So before a query starts, the tape's last batch must equal the checkpoint's
+last batch or be one behind it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ class Checkpoint:
     """A checkpoint of a tape.
 
     Attributes:
-        identity: Its identity.
+        identity: The id that Structured Streaming gave it.
         base: The tape's number of its batch 0.
-        shift: How many batches have been inserted since: batches that follow have a number which
-            is so much greater.
+        shift: The number of synthetic batches since; it is added to the numbers of later batches.
     """
 
     identity: str
@@ -49,7 +48,7 @@ class Checkpoint:
     shift: int = 0
 
     def number(self, batch: int) -> int:
-        """The tape's number of a batch that is still to come."""
+        """The tape's number for a future batch of the checkpoint."""
         return self.base + self.shift + batch
 
 
@@ -57,7 +56,7 @@ def validate(tape: Tape) -> Checkpoint:
     """Check the tape's checkpoint and return it; a new tape gets one.
 
     Raises:
-        InvalidRequestError: `CAP-CHECKPOINT` when it is gone, is another one, or is an older copy.
+        InvalidRequestError: `CAP-CHECKPOINT` for a missing, foreign or outdated checkpoint.
     """
     known = _known(tape)
     identity = _identity(tape)
@@ -65,26 +64,26 @@ def validate(tape: Tape) -> Checkpoint:
         identity = identity or _write_identity(tape)
         return _remember(tape, Checkpoint(identity, 0))
     if identity is None:
-        raise _refused(tape, "is gone")
+        raise _checkpoint_error(tape, "is missing")
     if identity != known.identity:
-        raise _refused(tape, "is another one than the one that wrote this tape")
+        raise _checkpoint_error(tape, "is not the one that wrote this tape")
     known = replace(known, shift=_inserted(tape, known.base))
     on_tape = last_batch(tape) - known.number(0)
     offsets, commits = _last(tape, "offsets"), _last(tape, "commits")
     if not (on_tape == offsets or (on_tape == offsets - 1 and commits == offsets - 1)):
-        raise _refused(tape, f"stands at batch {offsets}, the tape at batch {on_tape}")
+        raise _checkpoint_error(tape, f"is at batch {offsets}, but the tape is at batch {on_tape}")
     return known
 
 
-def reseat(spark: SparkSession, tape: Tape) -> Checkpoint:
-    """Give the tape a new checkpoint, whose batches are numbered on from the tape's.
+def replace_checkpoint(spark: SparkSession, tape: Tape) -> Checkpoint:
+    """Give the tape a new checkpoint whose batch numbers continue those of the tape.
 
-    Rows of a batch that was half done are not on the tape, and are cleared away. What the source
-    offers from its start is captured again: it must offer only what is not on tape yet.
+    Rows of an incomplete batch are not on the tape and are deleted. The source is captured again
+    from its start, so it must offer only records that are not on the tape yet.
     """
     last = newest_cut(tape).batch
-    # Before any row goes, and its identity before the rest: a capture that comes upon what was cut
-    # off here must not take the checkpoint for one whose rows Delta knows to be there.
+    # The checkpoint goes before any row, and its identity first. A capture that resumes after an
+    # interruption here must not take it for a checkpoint whose rows Delta has.
     delete_file(_identity_path(tape))
     delete_folder(tape.paths.checkpoint)
     for path in (tape.paths.records, tape.paths.late, tape.paths.feed):
@@ -94,66 +93,66 @@ def reseat(spark: SparkSession, tape: Tape) -> Checkpoint:
 
 
 def last_batch(tape: Tape) -> int:
-    """The last micro-batch that left anything on tape or in `late`, or ended without; else -1."""
+    """The last micro-batch that wrote to the tape or to `late`, or ended without rows; else -1."""
     late, cut = delta.open_table(tape.paths.late).get_add_actions(flatten=True), newest_cut(tape)
-    # While there is no worker, nobody could state that a batch without rows was there.
-    bare = _ended(tape) if cut.commit < 0 else -1
-    return max([cut.batch, bare, *delta.stat(late, "max.batch")])
+    # Without workers, a batch without rows leaves no statement on the tape.
+    empty = _last_finished(tape) if cut.commit < 0 else -1
+    return max([cut.batch, empty, *delta.stat(late, "max.batch")])
 
 
-def _ended(tape: Tape) -> int:
-    """The last batch of the feed that the tape's checkpoint gave, and knows to be over; -1."""
+def _last_finished(tape: Tape) -> int:
+    """The last batch in the feed that the tape's checkpoint marks as finished; -1 without one."""
     known, commits = _known(tape), _last(tape, "commits")
     return max(
         (
-            each.batch
-            for each in feed.claims_from(tape, 0)
+            entry.batch
+            for entry in feed.claims_from(tape, 0)
             if known is not None
-            and each.checkpoint == known.identity
-            and each.number is not None
-            and each.number <= commits
+            and entry.checkpoint == known.identity
+            and entry.number is not None
+            and entry.number <= commits
         ),
         default=-1,
     )
 
 
 def transaction(tape: Tape, identity: str, batch: int) -> Txn:
-    """What a batch's records and late rows are committed under: its version is the batch."""
+    """The transaction of a batch's records and late rows; its version is the batch number."""
     return Txn(f"capture:{tape.name}:{identity}", batch)
 
 
-def require_no_partial_batch(tape: Tape, what: str) -> None:
-    """Check that no micro-batch is half done.
+def require_no_partial_batch(tape: Tape, operation: str) -> None:
+    """Check that no micro-batch is incomplete.
 
     Raises:
-        InvalidRequestError: `CAP-HALF-DONE`, saying that `what` has to wait.
+        InvalidRequestError: `CAP-HALF-DONE`, saying that `operation` has to wait.
     """
     known = _known(tape)
-    # Its late rows come before its events, and do not make it whole.
+    # Late rows are written before events, so they do not make a batch complete.
     if known is None or _last(tape, "offsets") <= _last(tape, "commits"):
         return
-    # Records are a batch's first rows: a batch without them was begun and has written nothing.
+    # Records are written first: a batch without them has started but written nothing.
     last = newest_cut(tape).batch
     app = transaction(tape, known.identity, last).app
     written = delta.open_table(tape.paths.records).transaction_version(app)
     if written is not None and written > last:
-        raise half_done(tape, what)
+        raise half_done(tape, operation)
 
 
-def half_done(tape: Tape, what: str) -> InvalidRequestError:
-    """The error of work that has to wait until a micro-batch has ended as it began."""
+def half_done(tape: Tape, operation: str) -> InvalidRequestError:
+    """The error for an operation that must wait until a micro-batch ends as it began."""
     return InvalidRequestError(
         "CAP-HALF-DONE",
-        f"stream {tape.name}: {what} has to wait, its last micro-batch is half done",
-        f"finish it with `capstan capture {tape.name}` as it was declared before",
+        f"stream {tape.name}: {operation} has to wait, the last micro-batch is incomplete",
+        f"complete it with `capstan capture {tape.name}` and the previous configuration",
         stream=tape.name,
     )
 
 
 def _inserted(tape: Tape, base: int) -> int:
-    """How many batches from `base` on stand on the tape that no checkpoint has given."""
+    """The number of synthetic batches on the tape from batch `base` on."""
     last = newest_cut(tape).batch
-    return sum(base <= each.batch <= last for each in feed.inserted(tape))
+    return sum(base <= entry.batch <= last for entry in feed.inserted(tape))
 
 
 def _known(tape: Tape) -> Checkpoint | None:
@@ -173,7 +172,7 @@ def _identity(tape: Tape) -> str | None:
 
 
 def _write_identity(tape: Tape) -> str:
-    # Spark takes over the query id that it finds here; so it is known before the first batch.
+    # Spark adopts the query id that it finds here, so the id is known before the first batch.
     identity = str(uuid.uuid4())
     write_text(_identity_path(tape), json.dumps({"id": identity}))
     return identity
@@ -188,11 +187,11 @@ def _last(tape: Tape, log: str) -> int:
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
-def _refused(tape: Tape, what: str) -> InvalidRequestError:
+def _checkpoint_error(tape: Tape, problem: str) -> InvalidRequestError:
     return InvalidRequestError(
         "CAP-CHECKPOINT",
-        f"stream {tape.name}: the checkpoint at {tape.paths.checkpoint} {what}",
-        "put the right one back from a copy; or, if the source now offers only what is not on "
-        f"tape yet, take a new one with `capstan capture {tape.name} --reseat`",
+        f"stream {tape.name}: the checkpoint at {tape.paths.checkpoint} {problem}",
+        "restore the right checkpoint from a backup; or, if the source now offers only records "
+        f"that are not on the tape, start a new one with `capstan capture {tape.name} --reseat`",
         stream=tape.name,
     )

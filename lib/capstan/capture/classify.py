@@ -1,7 +1,7 @@
-"""Time domains: which time a record has, which worker it belongs to, and whether it came too late.
+"""Classification of records: event time, worker and lateness of each row.
 
-Everything is an expression; no row passes through Python. A record is judged against the frontier
-that its worker held *before* its micro-batch, so that a rerun of the batch judges it the same.
+Everything is a Spark expression; no row passes through Python. A record is compared with the
+frontier that its worker held *before* the micro-batch, so a repeated batch gives the same result.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ NEVER = -(2**63)
 """An event time, in microseconds, before all others."""
 
 _TIMES = ("timestamp", "timestamp_ntz", "date", "string")
-"""Spark's types of columns that may be declared as times."""
+"""Spark types that a time column may have."""
 
 _DATED = r"(?s)^\s*[+-]?\d{4}.*"
 """Text that begins with a year."""
 
 _HOURS_ALONE = r"^(\s*[+-]?\d{4,6}-\d{1,2}-\d{1,2}T\d{1,2})(?![:\d])"
-"""A day and an hour, whose minutes do not follow."""
+"""A day and an hour without minutes."""
 
 _MINUTES_ALONE = r"^(\s*[+-]?\d{4,6}-\d{1,2}-\d{1,2}[T ]\d{1,2}:\d{1,2})(?![:\d])"
-"""The same with minutes, whose seconds do not follow."""
+"""A day, an hour and minutes without seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """What a micro-batch is judged by.
+    """The limits that apply to a micro-batch.
 
     Attributes:
         epoch: The number of the micro-batch.
-        ahead_from: Records at this time (microseconds) and later are too far ahead; None for no
-            such bound.
+        ahead_from: Records at this time (microseconds) or later are too far ahead; None for no
+            limit.
     """
 
     epoch: int
@@ -73,7 +73,7 @@ def since_epoch(moment: datetime) -> int:
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
-# What a time of kind `timestamp` may be; Spark's reach from -290308 to 294247.
+# The range of a time of kind `timestamp`; Spark's own range is the years -290308 to 294247.
 _YEARS = (
     since_epoch(datetime.min.replace(tzinfo=UTC)),
     since_epoch(datetime.max.replace(tzinfo=UTC)),
@@ -90,16 +90,15 @@ def time_type_of(stream: Stream) -> TimeType:
 
 
 def prepare(frame: DataFrame, stream: Stream) -> DataFrame:
-    """The source's rows, ready to be judged.
+    """The source's rows, prepared for classification.
 
     Columns `data STRUCT`, `label STRING`, `worker INT`, `at TIMESTAMP`, `raw STRING`. `label` is
-    set where workers are known by what they stand for, `worker` where they are computed from a key;
-    `at` is the event time as it was recorded, null where it cannot be read; `raw` is the text of a
-    record of which something does not parse, null of all others.
+    set if workers have labels, `worker` if they are computed from a key; `at` is the recorded event
+    time, null if it cannot be parsed; `raw` is the text of a malformed record, else null.
     """
     raw = F.col(quoted(raw_text.COLUMN)) if raw_text.COLUMN in frame.columns else F.lit(None)
     raw = raw.cast("string").alias("raw")
-    whole, frame = frame, frame.drop(raw_text.COLUMN)
+    source, frame = frame, frame.drop(raw_text.COLUMN)
     require_names(stream, frame.schema)
     columns = (
         F.struct(*(F.col(quoted(name)) for name in frame.columns)).alias("data"),
@@ -109,13 +108,13 @@ def prepare(frame: DataFrame, stream: Stream) -> DataFrame:
         raw,
     )
     try:
-        return whole.select(*columns)
+        return source.select(*columns)
     except AnalysisException as error:
         raise InvalidRequestError(
             "CAP-SOURCE",
-            f"stream {stream.name}: Spark does not take the source's columns as they are: "
+            f"stream {stream.name}: Spark does not accept the source's columns: "
             f"{error_translation.root_message(error)}",
-            "give them other types or names where they come from",
+            "change their types or names in the source",
             stream=stream.name,
         ) from error
 
@@ -123,31 +122,31 @@ def prepare(frame: DataFrame, stream: Stream) -> DataFrame:
 def event_time(stream: Stream, rows: DataFrame) -> Column:
     """The event time of rows with the source's columns, as TIMESTAMP.
 
-    Null in the epoch domain, and where the declared column or expression gives no time for a row.
+    Null in the epoch domain, and for rows without a time in the declared column or expression.
 
     Raises:
-        InvalidRequestError: `CAP-TIME-COLUMN` when the column is not there or is not a time, or the
+        InvalidRequestError: `CAP-TIME-COLUMN` when the column is missing or not a time, or the
             expression cannot be computed from these columns.
     """
     if isinstance(stream.time, EpochTime):
         return F.lit(None).cast("timestamp")
-    own, kind = _declared_time(stream, stream.time, rows)
+    time, kind = _declared_time(stream, stream.time, rows)
     if kind == "timestamp" and stream.time.expression is None:
-        return own
+        return time
     if kind == "string":
-        # To Spark a bare time of day is one of today: it would be another one tomorrow.
-        text = F.regexp_extract(own, _DATED, 0)
-        # ISO 8601 lets a time end with its minutes, or its hours; to Spark such text is no time.
+        # Spark reads a bare time of day as a time of today, which would change tomorrow.
+        text = F.regexp_extract(time, _DATED, 0)
+        # ISO 8601 allows a time to end with its minutes or hours; Spark cannot parse that.
         minutes = F.regexp_replace(text, _HOURS_ALONE, "$1:00")
-        whole = F.regexp_replace(minutes, _MINUTES_ALONE, "$1:00")
-        # Few have such times: the others are looked at no further.
-        own = F.coalesce(text.try_cast("timestamp"), whole.try_cast("timestamp"))
-    # A sum that is tried is null whatever fails inside of it: also in the expression.
-    return F.try_add(own.try_cast("timestamp"), F.expr("INTERVAL '0' SECOND"))
+        completed = F.regexp_replace(minutes, _MINUTES_ALONE, "$1:00")
+        # Few rows have such times; the others are parsed only once.
+        time = F.coalesce(text.try_cast("timestamp"), completed.try_cast("timestamp"))
+    # A tried sum is null whatever fails inside it, including the expression.
+    return F.try_add(time.try_cast("timestamp"), F.expr("INTERVAL '0' SECOND"))
 
 
 def _declared_time(stream: Stream, time: EventTime, rows: DataFrame) -> tuple[Column, str]:
-    """The declared column or expression as it is, and its type."""
+    """The declared column or expression, and its type."""
     if time.expression is None:
         name = time.column or ""
         kinds = {field.name: field.dataType.typeName() for field in rows.schema.fields}
@@ -156,24 +155,24 @@ def _declared_time(stream: Stream, time: EventTime, rows: DataFrame) -> tuple[Co
                 "CAP-TIME-COLUMN",
                 f"stream {stream.name}: time.column {name} is "
                 f"{kinds.get(name, 'not in the source')}",
-                "name a TIMESTAMP, DATE or STRING column, or give time.expression",
+                "name a TIMESTAMP, DATE or STRING column, or set time.expression",
                 stream=stream.name,
             )
         return F.col(quoted(name)), kinds[name]
     try:
-        own = F.expr(time.expression)
-        # Among columns, so that what makes one row of many, or many of one, is refused.
-        found = rows.select("*", own.alias("_at"), own.try_cast("timestamp"))
-        kind = found.schema["_at"].dataType.typeName()
+        value = F.expr(time.expression)
+        # Selected among columns, so that aggregates and generators are refused.
+        selected = rows.select("*", value.alias("_at"), value.try_cast("timestamp"))
+        kind = selected.schema["_at"].dataType.typeName()
     except PySparkException as error:
         raise InvalidRequestError(
             "CAP-TIME-COLUMN",
             f"stream {stream.name}: time.expression cannot be computed: "
             f"{error_translation.root_message(error)}",
-            "give SQL over the source's columns that is a TIMESTAMP, a DATE or a STRING",
+            "use SQL over the source's columns that returns a TIMESTAMP, DATE or STRING",
             stream=stream.name,
         ) from error
-    moment = moment_in(time.expression, found)
+    moment = moment_in(time.expression, selected)
     if moment is not None:
         raise InvalidRequestError(
             "CAP-TIME-COLUMN",
@@ -181,7 +180,7 @@ def _declared_time(stream: Stream, time: EventTime, rows: DataFrame) -> tuple[Co
             "write the time itself, as TIMESTAMP '2024-01-01 00:00:00'",
             stream=stream.name,
         )
-    return own, kind
+    return value, kind
 
 
 def _label(frame: DataFrame, stream: Stream) -> Column:
@@ -193,10 +192,10 @@ def _label(frame: DataFrame, stream: Stream) -> Column:
             return _column(frame, stream, by.column)
         if stream.source.format == "kafka":
             return F.concat_ws("/", F.col("topic"), F.col("partition"))
-        # A file's partition is the folder it lies in; the path is a URI, in which a plus is itself.
+        # A file's partition is its folder; the path is a URI, in which a plus stands for itself.
         folder = F.regexp_extract(file_path(frame), "([^/]+)/[^/]+$", 1)
-        named = F.try_url_decode(F.replace(folder, F.lit("+"), F.lit("%2B")))
-        return F.coalesce(named, folder)
+        decoded = F.try_url_decode(F.replace(folder, F.lit("+"), F.lit("%2B")))
+        return F.coalesce(decoded, folder)
     return F.lit(None)
 
 
@@ -207,7 +206,7 @@ def _key_worker(frame: DataFrame, stream: Stream) -> Column:
     for name in by.columns:
         _column(frame, stream, name)
     fields = [frame.schema[name] for name in by.columns]
-    # The canonical hash, so that the same key goes to the same worker whatever its width in bytes.
+    # The canonical hash: a key goes to the same worker whatever the width of its type.
     return F.pmod(row_hashes(fields)[0], F.lit(by.count))
 
 
@@ -215,25 +214,26 @@ def _column(frame: DataFrame, stream: Stream, name: str) -> Column:
     if name not in frame.columns:
         raise InvalidRequestError(
             "CAP-COLUMN",
-            f"stream {stream.name}: workers are taken from column {name}, which the source lacks",
+            f"stream {stream.name}: workers are taken from column {name}, but the source has "
+            "no such column",
             f"its columns: {', '.join(frame.columns)}",
             stream=stream.name,
         )
     return F.col(quoted(name))
 
 
-def judge(frame: DataFrame, stream: Stream, limits: BatchLimits) -> DataFrame:
-    """Give each prepared row its time, and a reason where it may not go on tape.
+def classify_rows(frame: DataFrame, stream: Stream, limits: BatchLimits) -> DataFrame:
+    """Add to each prepared row its time, and the reason if it cannot be recorded.
 
     Args:
         frame: Columns `data`, `raw`, `worker INT`, `at TIMESTAMP`, `frontier BIGINT` (the event
             time in microseconds that the row's worker held before this micro-batch).
-        stream: The declaration.
-        limits: Of this micro-batch.
+        stream: The stream's configuration.
+        limits: The limits of this micro-batch.
 
     Returns:
-        Columns `worker`, `time STRUCT`, `reason STRING` (null: goes on tape), `frontier`,
-        `at BIGINT` (microseconds), `data`, `raw`.
+        Columns `worker`, `time STRUCT`, `reason STRING` (null for rows to record), `frontier`, `at
+        BIGINT` (microseconds), `data`, `raw`.
     """
     malformed, unknown = F.col("raw").isNotNull(), F.col("worker").isNull()
     epoch = F.lit(limits.epoch).cast("bigint").alias("epoch")
@@ -241,24 +241,24 @@ def judge(frame: DataFrame, stream: Stream, limits: BatchLimits) -> DataFrame:
         reason = F.when(malformed, "malformed").when(unknown, "unknown-worker")
         time = F.struct(epoch)
     else:
-        own = truncated(F.col("at"), stream.time)
+        moment = truncated(F.col("at"), stream.time)
         first, last = _YEARS
-        late = own < F.col("frontier")
+        late = moment < F.col("frontier")
         reason = (
             F.when(malformed, "malformed")
             .when(unknown, "unknown-worker")
-            .when(own.isNull() | (own > F.lit(last)), "no-time")
-            .when(own < F.lit(since_epoch(stream.time.minimum)), "below-minimum")
+            .when(moment.isNull() | (moment > F.lit(last)), "no-time")
+            .when(moment < F.lit(since_epoch(stream.time.minimum)), "below-minimum")
         )
         if limits.ahead_from is not None:
-            reason = reason.when(own >= F.lit(limits.ahead_from), "ahead")
+            reason = reason.when(moment >= F.lit(limits.ahead_from), "ahead")
         if stream.late is LatePolicy.ADVANCE:
-            # The least upper bound with the frontier; the record's own time stays in its data.
-            own = F.when(late, F.col("frontier")).otherwise(own)
+            # The least upper bound with the frontier; the data keeps the original time.
+            moment = F.when(late, F.col("frontier")).otherwise(moment)
         else:
             reason = reason.when(late, "late")
-        told = F.when(own.between(F.lit(first), F.lit(last)), own)
-        event = F.timestamp_micros(told).alias("event")
+        in_range = F.when(moment.between(F.lit(first), F.lit(last)), moment)
+        event = F.timestamp_micros(in_range).alias("event")
         time = F.struct(epoch, event) if stream.time.bitemporal else F.struct(event)
     at = F.unix_micros("at").alias("at")
     return frame.select(
@@ -269,16 +269,16 @@ def judge(frame: DataFrame, stream: Stream, limits: BatchLimits) -> DataFrame:
 def truncated(at: Column, time: EventTime) -> Column:
     """An event time in microseconds, truncated to a multiple of `every` (UTC).
 
-    Null where no BIGINT holds it.
+    Null if it does not fit into a BIGINT.
     """
     moment = F.unix_micros(at)
     return F.try_subtract(moment, F.pmod(moment, F.lit(micros(time.every))))
 
 
 def watermark(time: EventTime, greatest: int, before: int) -> int:
-    """The held event time after event times up to `greatest` were seen; never behind `before`.
+    """The event time to hold after event times up to `greatest`; never earlier than `before`.
 
-    All three in microseconds.
+    All three are in microseconds.
     """
     if time.lateness is None:
         return before
@@ -287,31 +287,31 @@ def watermark(time: EventTime, greatest: int, before: int) -> int:
 
 
 def ahead_from(
-    frame: DataFrame, time: EventTime, seen: int | None, begun: int | None
+    frame: DataFrame, time: EventTime, seen: int | None, started: int | None
 ) -> int | None:
-    """The first time of a batch that lies more than `max_ahead` after every time before it.
+    """The first time of a batch that lies more than `max_ahead` after all times before it.
 
-    What lies behind a gap is ahead, not what is far from the batch's start: so a backlog of a year
-    in one micro-batch is judged as it would have been day by day. Nor is what the clock has come
-    to: a source may be silent for long, and what it sends then is no error.
+    Only times behind such a gap are ahead, however far they are from the start of the batch. So a
+    backlog of a year in one micro-batch gives the same result as day by day. Times up to
+    `max_ahead` after the clock are never ahead, because a source may resume after a long silence.
 
     Args:
         frame: Prepared rows of the micro-batch.
-        time: The declaration.
-        seen: The greatest time on tape, in microseconds, or None.
-        begun: When the micro-batch was begun, in microseconds; None where that is not known.
+        time: The stream's event time.
+        seen: The greatest time on tape in microseconds, or None.
+        started: The start of the micro-batch in microseconds; None if unknown.
     """
     if time.max_ahead is None:
         return None
-    most = micros(time.max_ahead)
-    own = truncated(F.col("at"), time).alias("own")
-    times = frame.select(own).where(F.col("own") >= since_epoch(time.minimum)).distinct()
+    allowed = micros(time.max_ahead)
+    event = truncated(F.col("at"), time).alias("event")
+    times = frame.select(event).where(F.col("event") >= since_epoch(time.minimum)).distinct()
     if seen is not None:
-        times = times.where(F.col("own") > seen)
-    before = F.expr("lag(own) OVER (ORDER BY own)")
-    gaps = times.select("own", F.coalesce(before, F.lit(seen)).alias("before"))
-    first = gaps.where(F.col("own") - F.col("before") > most)
-    if begun is not None:
-        first = first.where(F.col("own") > begun + most)
-    row = first.agg(F.min("own").alias("first")).collect()[0]
+        times = times.where(F.col("event") > seen)
+    before = F.expr("lag(event) OVER (ORDER BY event)")
+    gaps = times.select("event", F.coalesce(before, F.lit(seen)).alias("before"))
+    ahead = gaps.where(F.col("event") - F.col("before") > allowed)
+    if started is not None:
+        ahead = ahead.where(F.col("event") > started + allowed)
+    row = ahead.agg(F.min("event").alias("first")).collect()[0]
     return None if row["first"] is None else int(row["first"])

@@ -1,4 +1,4 @@
-"""Names of a source's columns: which a tape can have."""
+"""Checks of column names: which names of a source a tape can store."""
 
 from __future__ import annotations
 
@@ -9,55 +9,54 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from capstan.core.config import Stream
 from capstan.errors import InvalidRequestError
 
-# What Delta keeps out of names, of fields within fields too.
+# Characters that Delta refuses in names, also of nested fields.
 _REFUSED = frozenset(" ,;{}()\n\t=")
 _CHARACTERS = "a blank, a tab, a line break, or one of ,;{}()="
 RESERVED = ("_worker", "_time", "_label", "_batch", "_pos", "_at")
-"""Names that replays and captures give to columns of their own."""
+"""Names that replays and captures use for their own columns."""
 
 
 def require_names(stream: Stream, payload: StructType) -> None:
-    """Check that a tape can have columns of these names; in any case, as names differ for Spark.
+    """Check that a tape can have columns with these names, ignoring case as Spark does.
 
     Raises:
-        InvalidRequestError: `CAP-COLUMN`, naming the column, and what is in the way.
+        InvalidRequestError: `CAP-COLUMN`, with the column and the problem.
     """
-    own = [(name, "Capstan uses that name itself") for name in payload.names if _is_reserved(name)]
-    problems = [*own, *problems_of(payload)]
+    reserved = [
+        (name, "Capstan uses that name itself")
+        for name in payload.names
+        if name.lower() in RESERVED
+    ]
+    problems = [*reserved, *problems_of(payload)]
     if problems:
         column, problem = problems[0]
         raise InvalidRequestError(
             "CAP-COLUMN",
             f"stream {stream.name}: the source has a column {column!r}: {problem}",
-            "rename it in the source; or capture a table or files that give it another name",
+            "rename it in the source; or capture a table or files with another name for it",
             stream=stream.name,
             column=column,
         )
 
 
 def problems_of(columns: StructType) -> list[tuple[str, str]]:
-    """Names that a Delta table cannot have, each with the reason."""
+    """The names that a Delta table cannot have, each with the reason."""
     problems: list[tuple[str, str]] = []
-    seen: dict[str, int] = {}
-    for place, name in enumerate(columns.names):
-        other = seen.setdefault(name.lower(), place)
-        if other != place:
-            said = f"to Spark it is the same name as {columns.names[other]}"
-            problems.append((name, said))
+    first: dict[str, int] = {}
+    for position, name in enumerate(columns.names):
+        other = first.setdefault(name.lower(), position)
+        if other != position:
+            problems.append((name, f"Spark treats it as the same name as {columns.names[other]}"))
     problems += [
-        (".".join(path), f"a Delta table takes none with {_CHARACTERS}")
+        (".".join(path), f"a Delta table allows no name that is empty or has {_CHARACTERS}")
         for path in _paths(columns)
         if not path[-1] or set(path[-1]) & _REFUSED
     ]
     return problems
 
 
-def _is_reserved(name: str) -> bool:
-    return name.lower() in RESERVED
-
-
 def _paths(kind: DataType) -> Iterator[tuple[str, ...]]:
-    """The names of fields, and of those inside of them."""
+    """The paths of all fields, including nested ones."""
     if isinstance(kind, StructType):
         for field in kind.fields:
             yield (field.name,)

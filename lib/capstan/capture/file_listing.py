@@ -1,8 +1,7 @@
-"""The files of a source as a listing has them, held against those that captures have read.
+"""File listing of a source, compared with the files that captures have read.
 
-Structured Streaming lists a folder as well, and passes over what its rules leave out without a
-word: names that begin with `_` or `.`, files that its options exclude, what was changed after it
-was read. Here each of them is counted, by its reason.
+Structured Streaming skips some files silently: names that begin with `_` or `.`, files that its
+options exclude, files modified after they were read. Here each skipped file is counted by reason.
 """
 
 from __future__ import annotations
@@ -28,54 +27,54 @@ from capstan.storage.lake import is_table, list_files
 from capstan.storage.tape.tape import Tape
 
 FILES = frozenset({"parquet", "orc", "avro", "csv", "json", "xml", "text", "binaryfile"})
-"""Formats of Spark whose source is a folder of files."""
+"""Spark formats that read a folder of files."""
 
 _PARTITION = re.compile(r"[^/=]+=[^/]*")
-# What writers leave beside their files, and which holds no records.
+# Files without records that writers leave beside their output.
 _MARKS = re.compile(
     r"_SUCCESS|_started_.*|_committed_.*|_metadata|_common_metadata|\..*\.crc|.*\._COPYING_"
 )
 _FOLDERS_OF_WRITERS = frozenset({"_temporary", "_spark_metadata", "_delta_log"})
-# Options that leave out files by their age.
+# Options that exclude files by age.
 _BY_AGE = frozenset({"modifiedbefore", "modifiedafter", "maxfileage"})
 _SAMPLE = 3
 
 
 class Reason(StrEnum):
-    """Why a capture has passed over a file."""
+    """Why a capture has skipped a file."""
 
     HIDDEN = "hidden"
-    """Its name, or that of a folder of it, begins with `_` or `.`."""
+    """Its name, or the name of one of its folders, begins with `_` or `.`."""
     CHANGED = "changed"
-    """It was read before, and has another size or another time of change since."""
+    """It was read before, but its size or modification time has changed since."""
     EXCLUDED = "excluded"
-    """`source.options` of the declaration leave it out."""
+    """The declared `source.options` exclude it."""
     UNREAD = "unread"
-    """Nothing leaves it out, and no capture has read it."""
+    """Nothing excludes it, but no capture has read it."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file as it is, or as it was when it was read.
+    """The state of a file, now or when it was read.
 
     Attributes:
-        size: In bytes; None where only the other was kept.
-        modified: When it was changed last, in milliseconds since 1970.
+        size: The size in bytes; None if only the modification time was stored.
+        modified: The modification time in milliseconds since 1970.
     """
 
     size: int | None
     modified: int
 
-    def became(self, now: File) -> bool:
-        """Whether it may be the same file now, as far as is known of it."""
+    def matches(self, now: File) -> bool:
+        """Whether the file may be unchanged, as far as its stored state shows."""
         return self == UNKNOWN or (self.modified == now.modified and self.size in (None, now.size))
 
 
 UNKNOWN = File(None, -1)
-"""A file of which no more than the path was kept."""
+"""The state of a file for which only the path was stored."""
 
-Read = dict[str, File]
-"""Files that were read, as they were then, by their paths."""
+FilesRead = dict[str, File]
+"""The state of files when they were read, by path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +82,10 @@ class Listing:
     """The files of a source.
 
     Attributes:
-        scheme: What its places begin with: `s3a://`, or nothing on this machine.
+        scheme: The URI scheme, such as `s3a://`; empty for local files.
         root: The folder, or the file.
-        files: Each of them by its path.
-        rule: Of a path with wildcards, which files are of the source; None of any other.
+        files: The files by path.
+        rule: The pattern that files must match if the path has wildcards; else None.
     """
 
     scheme: str
@@ -96,13 +95,12 @@ class Listing:
 
     @classmethod
     def of(cls, source: Source) -> Listing | None:
-        """The files that a source has, however deep they lie; None where they cannot be listed.
+        """List the files of a source at any depth; None if they cannot be listed.
 
-        That is so for a source that is none of files, and for a place that Arrow does not reach.
+        That is the case for a source without files and for storage that Arrow cannot access.
 
         Raises:
-            InvalidRequestError: `CAP-SOURCE` for a folder that a symbolic link leads back to from
-                within.
+            InvalidRequestError: `CAP-SOURCE` for a folder with a symbolic link back to itself.
         """
         if source.path is None or source.format.lower() not in FILES:
             return None
@@ -129,40 +127,41 @@ class Listing:
 
     @property
     def partitioned(self) -> bool:
-        """Whether folders of it are named as partitions are: `day=2024-05-01`."""
+        """Whether folders are named like partitions: `day=2024-05-01`."""
         return any(self.partitions(path) for path in self.files)
 
-    def folders_named(self) -> set[str]:
-        """The columns that names of folders tell."""
+    def partition_columns(self) -> set[str]:
+        """The columns that the names of folders define."""
         return {name for path in self.files for name in self.partitions(path)}
 
     def partitions(self, path: str) -> list[str]:
-        """The names before the `=` in the names of a file's folders, from the outermost on."""
+        """The partition columns of a file's folders, outermost first."""
         folders = self.below(path)[:-1]
         return [name.partition("=")[0] for name in folders if _PARTITION.fullmatch(name)]
 
     def place(self, path: str) -> str:
-        """Where a file lies, as Arrow and Spark open it."""
+        """The location of a file, as Arrow and Spark open it."""
         return self.scheme + path
 
-    def inside(self, path: str) -> str:
+    def relative(self, path: str) -> str:
         """A file's path below the folder."""
         return path.removeprefix(self.root).lstrip("/")
 
     def below(self, path: str) -> list[str]:
-        """The names of a file's folders and its own, without what the source's path says itself."""
-        found = None if self.rule is None else self.rule.fullmatch(path)
-        inside = self.inside(path) if found is None else (found["below"] or path.rpartition("/")[2])
-        return inside.lstrip("/").split("/")
+        """The names of a file's folders and of the file, below the source's own path."""
+        match = None if self.rule is None else self.rule.fullmatch(path)
+        if match is None:
+            return self.relative(path).split("/")
+        return (match["below"] or path.rpartition("/")[2]).lstrip("/").split("/")
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
-    """Files that were passed over.
+class SkippedFiles:
+    """Files that captures have skipped.
 
     Attributes:
-        counts: How many, by reason.
-        files: Some of them, by reason: paths below the source's folder.
+        counts: The number of files by reason.
+        files: A sample of them by reason: paths below the source's folder.
     """
 
     counts: Mapping[str, int]
@@ -170,29 +169,29 @@ class Passed:
 
     @property
     def text(self) -> str:
-        """What people read of it; empty where none was passed over."""
-        told = (
+        """The summary for people; empty when no file was skipped."""
+        return "; ".join(
             f"{count:,} {reason} ({', '.join(self.files[reason])}"
             + (", ...)" if count > len(self.files[reason]) else ")")
             for reason, count in self.counts.items()
         )
-        return "; ".join(told)
 
 
 def path_of(uri: str) -> str:
-    """The path of a place, however it is written: as a path, or as a URI as Spark writes it."""
+    """The normalized path of a location given as a path or as a URI in Spark's form."""
     scheme, colon, rest = uri.partition(":")
     if not colon or "/" in scheme:
         return normpath(uri)
-    inside = unquote(rest).lstrip("/") if scheme == "file" else unquote(rest).removeprefix("//")
-    return normpath(f"/{inside}") if scheme == "file" else inside.rstrip("/")
+    if scheme == "file":
+        return normpath(f"/{unquote(rest).lstrip('/')}")
+    return unquote(rest).removeprefix("//").rstrip("/")
 
 
-def read_files(tape: Tape) -> Read | None:
-    """The files that captures of a tape have read, by its feed; None where that is unknown.
+def captured_files(tape: Tape) -> FilesRead | None:
+    """The files that captures of a tape have read, from its feed; None if unknown.
 
-    Unknown is what batches have read that came before all were written down. Of files that were
-    read before their sizes were kept there is no more than the path.
+    They are unknown if the tape has batches from before the feed recorded files. For files read
+    before the feed stored sizes, only the path is known.
     """
     if not is_table(tape.paths.feed):
         return {}
@@ -200,122 +199,122 @@ def read_files(tape: Tape) -> Read | None:
     captured = [row for row in rows if row["number"] is not None]
     if captured and min(row["batch"] for row in captured) > 0:
         return None
-    found: dict[str, File] = {}
+    files: dict[str, File] = {}
     for row in sorted(captured, key=lambda row: int(row["batch"])):
-        found.update(_read(row))
-    return found
+        files.update(_files_in(row))
+    return files
 
 
-def seen_files(tape: Tape) -> Read:
-    """The files that a tape's checkpoint has seen, by a log of few files, however many these are.
+def seen_files(tape: Tape) -> FilesRead:
+    """The files that a tape's checkpoint has seen, without their sizes.
 
-    How large they were it does not say.
+    Spark keeps them in a log of few files, whatever their number.
     """
-    found = consumed_offsets.logged_files(tape.paths.checkpoint)
-    return {path_of(path): File(None, modified) for path, modified in found}
+    logged = consumed_offsets.logged_files(tape.paths.checkpoint)
+    return {path_of(path): File(None, modified) for path, modified in logged}
 
 
-def fresh_files(source: Source, listing: Listing, read: Read) -> list[str]:
-    """The files that the next capture may read, by their paths, in no order."""
-    found = _passed(source, listing, read, aged=Reason.UNREAD)
-    return [path for path, reason in found if reason is Reason.UNREAD]
+def fresh_files(source: Source, listing: Listing, read: FilesRead) -> list[str]:
+    """The paths of files that the next capture may read, in no order."""
+    skipped = _skipped(source, listing, read, aged=Reason.UNREAD)
+    return [path for path, reason in skipped if reason is Reason.UNREAD]
 
 
-def passed_over(source: Source, listing: Listing, read: Read) -> Passed:
-    """The files of a listing that no capture has read as they are, by reason."""
+def skipped_files(source: Source, listing: Listing, read: FilesRead) -> SkippedFiles:
+    """The files of a listing that no capture has read in their present state, by reason."""
     found: dict[str, list[str]] = {}
-    for path, reason in sorted(_passed(source, listing, read)):
-        found.setdefault(str(reason), []).append(listing.inside(path))
+    for path, reason in sorted(_skipped(source, listing, read)):
+        found.setdefault(str(reason), []).append(listing.relative(path))
     counts = {reason: len(paths) for reason, paths in found.items()}
-    return Passed(counts, {reason: paths[:_SAMPLE] for reason, paths in found.items()})
+    return SkippedFiles(counts, {reason: paths[:_SAMPLE] for reason, paths in found.items()})
 
 
-def require_none_renamed(listing: Listing, seen: Read, tape: Tape) -> None:
-    """Check that no file of a listing has been read under another name, which is gone.
+def require_none_renamed(listing: Listing, seen: FilesRead, tape: Tape) -> None:
+    """Check that no file was already read under a former name.
 
     Args:
         listing: The listing.
         seen: The files that the tape's checkpoint has seen.
-        tape: The tape, which is asked only where a file may be one of those that are gone.
+        tape: The tape; it is read only if a new file may be a missing one.
 
     Raises:
-        InvalidRequestError: `CAP-RENAMED`, naming both.
+        InvalidRequestError: `CAP-RENAMED`, with both names.
     """
     fresh = {path: file for path, file in listing.files.items() if path not in seen}
     gone = {path for path in seen if path not in listing.files}
     moments = {seen[path].modified for path in gone}
     if not any(file.modified in moments for file in fresh.values()):
         return
-    # How large they were the feed alone has kept.
-    read = {path: file for path, file in (read_files(tape) or {}).items() if path in gone}
-    before_by_file = {file: path for path, file in read.items() if file.size}
+    # Only the feed has the sizes of files.
+    read = {path: file for path, file in (captured_files(tape) or {}).items() if path in gone}
+    former_paths = {file: path for path, file in read.items() if file.size}
     for path, file in fresh.items():
-        before = before_by_file.get(file)
-        if before is not None:
+        former = former_paths.get(file)
+        if former is not None:
             raise InvalidRequestError(
                 "CAP-RENAMED",
-                f"stream {tape.name}: {listing.inside(path)} is {listing.inside(before)} under "
-                "another name, of the same size and time of change, and that was captured already",
-                "give it its old name back; if it is another file, touch it; then run it again",
+                f"stream {tape.name}: {listing.relative(path)} is the renamed file "
+                f"{listing.relative(former)}, with the same size and modification time, which was "
+                "already captured",
+                "rename it back; or, if it is a different file, touch it; then run again",
                 stream=tape.name,
                 path=path,
             )
 
 
-def _passed(
-    source: Source, listing: Listing, read: Read, aged: Reason = Reason.EXCLUDED
+def _skipped(
+    source: Source, listing: Listing, read: FilesRead, aged: Reason = Reason.EXCLUDED
 ) -> Iterator[tuple[str, Reason]]:
-    """Files with their reasons.
+    """The skipped files, with their reasons.
 
     Args:
-        source: The declaration.
+        source: The stream's source.
         listing: The files.
-        read: Those that were read.
-        aged: The reason of a file that options leave out or not, by its age.
+        read: The files that were read.
+        aged: The reason for files that options may exclude by age.
     """
     options = {name.lower(): value for name, value in source.options.items()}
-    # Said of a folder with partitions it would be without effect.
+    # In a folder with partitions the option has no effect.
     flat = options.get("recursivefilelookup", "").lower() == "false" and not listing.partitioned
-    named = path_patterns.rule_of(options.get("pathglobfilter", "*"))
+    name_filter = path_patterns.rule_of(options.get("pathglobfilter", "*"))
     for path, file in listing.files.items():
         names = listing.below(path)
         if _FOLDERS_OF_WRITERS.intersection(names) or _MARKS.fullmatch(names[-1]):
             continue
         if path in read:
-            if not read[path].became(file):
+            if not read[path].matches(file):
                 yield path, Reason.CHANGED
         elif any(name[:1] in "._" and "=" not in name for name in names):
             yield path, Reason.HIDDEN
-        elif not named.fullmatch(names[-1]) or (flat and len(names) > 1):
+        elif not name_filter.fullmatch(names[-1]) or (flat and len(names) > 1):
             yield path, Reason.EXCLUDED
         else:
             yield path, aged if _BY_AGE & options.keys() else Reason.UNREAD
 
 
-def _read(row: Mapping[str, object]) -> Iterator[tuple[str, File]]:
-    """The files of a batch, as the feed tells of them."""
+def _files_in(row: Mapping[str, object]) -> Iterator[tuple[str, File]]:
+    """The files of a batch, from its row in the feed."""
     paths, detail = row["files"], json.loads(str(row["detail"] or "{}"))
     for number, path in enumerate(paths if isinstance(paths, list) else ()):
         yield path_of(path), File(*detail["kept"][number]) if "kept" in detail else UNKNOWN
 
 
 def _require_no_loop(folder: str, above: frozenset[str] = frozenset()) -> None:
-    """Check that no folder leads back to itself: it would be read again and again, without end."""
+    """Check that no symbolic link leads back to its own folder, which would never end."""
     here = realpath(folder)
     if here in above:
         raise InvalidRequestError(
             "CAP-SOURCE",
-            f"{folder} is a link to a folder that it lies in: its files would be read again and "
-            "again",
-            "remove the link from the folder of the source",
+            f"{folder} is a link to one of its parent folders: its files would be read endlessly",
+            "remove the link from the source's folder",
             path=folder,
         )
     folders: list[str] = []
-    # What may not be read is told by the listing.
+    # The listing reports folders that cannot be read.
     with suppress(OSError), scandir(folder) as entries:
         folders = [entry.path for entry in entries if entry.is_dir()]
-    for each in folders:
-        _require_no_loop(each, above | {here})
+    for child in folders:
+        _require_no_loop(child, above | {here})
 
 
 def _file(info: fs.FileInfo) -> File:

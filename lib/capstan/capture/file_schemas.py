@@ -1,8 +1,8 @@
-"""The columns of a source's files, looked at before any of them is read: by name, never by place.
+"""Schema checks of a source's files before they are read; columns match by name, not position.
 
-Structured Streaming takes the columns of one file for those of all, or reads values by their place
-under the names of others. Here each file that is new is held against the stream's columns: columns
-that it has besides go on tape, and everything else is refused with file and column.
+Structured Streaming applies the columns of one file to all files, or reads values by position under
+the names of others. Here each new file is compared with the stream's columns: additional columns go
+on tape, every other difference is refused with file and column.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _AT_ONCE = 8
-# Of types that may be read as a wider one, by what Parquet's reader of Spark takes them for.
+# Types that Spark's Parquet reader can widen, and to what.
 _WIDER: Mapping[str, frozenset[str]] = {
     "tinyint": frozenset({"smallint", "int", "bigint", "double"}),
     "smallint": frozenset({"int", "bigint", "double"}),
     "int": frozenset({"bigint", "double"}),
     "float": frozenset({"double"}),
 }
-# Types of which Spark reads none as another one, but for wider ones.
+# Types that Spark never reads as another type, except a wider one.
 _PLAIN = frozenset({*_WIDER, "bigint", "double", "string", "boolean"})
-# Formats whose files tell their columns at their end, and how that is read.
+# Formats that store their columns in a footer, and how to read it.
 _FOOTERS: Mapping[str, Callable[[pa.NativeFile], pa.Schema]] = {
     "parquet": parquet.read_schema,
     "orc": lambda opened: orc.ORCFile(opened).schema,
 }
-_WRITE_ANEW = (
-    "a stream may only gain columns: write the file anew with those of the others, take it out of "
-    "the source, or capture it as a stream of its own"
+_REWRITE = (
+    "a stream may only gain columns: rewrite the file with the columns of the others, remove it "
+    "from the source, or capture it as a separate stream"
 )
-_NOT_TAKEN = (
-    "write the file anew, with times in microseconds and names that differ in more than their case"
+_UNSUPPORTED = (
+    "rewrite the file with times in microseconds and names that differ in more than their case"
 )
-_BY_PLACE = (
-    "CSV is read by the places of its columns: write the file anew in the order of the others; "
-    "source.options.enforceSchema: true takes the places for right, whatever the first line says"
+_POSITIONAL = (
+    "CSV is read by column position: rewrite the file in the order of the others; "
+    "source.options.enforceSchema: true trusts the positions, whatever the first line says"
 )
 
 
@@ -63,61 +63,60 @@ def columns_of(
     fresh: Sequence[str],
     known: StructType | None,
 ) -> StructType | None:
-    """The columns that a stream's rows have from now on; None where only Spark can tell.
+    """The columns of a stream's rows from now on; None if only Spark can determine them.
 
     Args:
         spark: The session.
-        stream: The declaration.
+        stream: The stream's configuration.
         listing: The files of its source.
-        fresh: Those of them that are to be read, by their paths.
-        known: The columns that are on tape; None before the first capture.
+        fresh: The paths of the files to be read.
+        known: The columns on tape; None before the first capture.
 
     Raises:
-        InvalidRequestError: `CAP-SCHEMA`, naming the file, the column, and both types.
-        SystemFailureError: `CAP-NO-ACCESS` for a file that may not be read.
+        InvalidRequestError: `CAP-SCHEMA`, with the file, the column, and both types.
+        SystemFailureError: `CAP-NO-ACCESS` for a file that cannot be read.
     """
     schema = stream.source.schema
     declared = None if schema is None else StructType.fromDDL(schema)
     assert declared is None or isinstance(declared, StructType)
-    files = _Files(stream, listing, sorted(fresh, key=lambda path: _age(listing, path)))
+    oldest_first = sorted(fresh, key=lambda path: (listing.files[path].modified, path))
+    files = _Files(stream, listing, oldest_first)
     if stream.source.format.lower() in _FOOTERS:
-        return files.of_footers(spark, declared, known)
+        return files.from_footers(spark, declared, known)
     if stream.source.format.lower() == "csv":
-        return files.of_csv(declared, known)
+        return files.from_csv(declared, known)
     return None
-
-
-def _age(listing: Listing, path: str) -> tuple[int, str]:
-    return listing.files[path].modified, path
 
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """Files of a stream that are to be read, the oldest first."""
+    """The files of a stream to be read, oldest first."""
 
     stream: Stream
     listing: Listing
     fresh: Sequence[str]
 
-    def of_footers(
+    def from_footers(
         self, spark: SparkSession, declared: StructType | None, known: StructType | None
     ) -> StructType | None:
-        found = declared or known
+        columns = declared or known
         folders = dict.fromkeys(
             name for path in self.listing.files for name in self.listing.partitions(path)
         )
-        for path, own in self._distinct(spark):
-            there = {field.name.lower() for field in own.fields}
-            texts = [StructField(name, StringType()) for name in folders]
-            named = StructType([*own.fields, *(f for f in texts if f.name.lower() not in there)])
+        for path, footer in self._distinct(spark):
+            names = {field.name.lower() for field in footer.fields}
+            partitions = [StructField(n, StringType()) for n in folders if n.lower() not in names]
+            file_columns = StructType([*footer.fields, *partitions])
             if declared is not None:
-                self._check_types(path, named, declared, declared=True)
+                self._check_types(path, file_columns, declared, declared=True)
+            elif columns is None:
+                columns = file_columns
             else:
-                found = named if found is None else self._joined(path, named, found)
-        return found
+                columns = self._merge(path, file_columns, columns)
+        return columns
 
     def _distinct(self, spark: SparkSession) -> Iterator[tuple[str, StructType]]:
-        """Of all files that have the same columns the first, and its columns."""
+        """The first file of each distinct schema, with its columns."""
         first: dict[pa.Schema, str] = {}
         places = map(self.listing.place, self.fresh)
         kind = self.stream.source.format.lower()
@@ -126,74 +125,75 @@ class _Files:
             for path, footer in zip(self.fresh, several.map(footer_of, places), strict=True):
                 if footer is not None:
                     first.setdefault(footer, path)
-        # What Spark makes of them is not to be told from a footer alone.
+        # A footer alone does not determine the types that Spark reads.
         reader = spark.read.options(**self.stream.source.options).option("__globPaths__", "false")
         for footer, path in first.items():
             try:
                 yield path, reader.format(kind).load(self.listing.place(path)).schema
             except AnalysisException as error:
-                # Of all types of Parquet it is those of nanoseconds that Spark does not know.
-                fine = next((each for each in footer if "[ns" in str(each.type)), None)
-                said = (
+                # Spark does not support Parquet's timestamps in nanoseconds.
+                nanos = next((field for field in footer if "[ns" in str(field.type)), None)
+                detail = (
                     error_translation.root_message(error)
-                    if fine is None
-                    else f"{fine.name} as {fine.type}"
+                    if nanos is None
+                    else f"{nanos.name} as {nanos.type}"
                 )
-                what = f"has columns that Spark does not take: {said}"
-                self._refuse(path, what, "" if fine is None else fine.name, _NOT_TAKEN)
+                problem = f"has columns that Spark does not support: {detail}"
+                self._refuse(path, problem, "" if nanos is None else nanos.name, _UNSUPPORTED)
 
-    def _joined(self, path: str, own: StructType, known: StructType) -> StructType:
-        """The columns of a stream with those of a file, each of which is told by its name."""
-        self._check_types(path, own, known, declared=False)
-        there, here = ({name.lower() for name in each.names} for each in (known, own))
-        more = [field for field in own.fields if field.name.lower() not in there]
-        lacking = [name for name in known.names if name.lower() not in here]
-        # Of columns that came later, which are the last, a file of before has none.
-        if lacking and (more or lacking != known.names[-len(lacking) :]):
+    def _merge(self, path: str, file_columns: StructType, known: StructType) -> StructType:
+        """The columns of a stream together with those of a file, matched by name."""
+        self._check_types(path, file_columns, known, declared=False)
+        known_names = {name.lower() for name in known.names}
+        file_names = {name.lower() for name in file_columns.names}
+        added = [field for field in file_columns.fields if field.name.lower() not in known_names]
+        lacking = [name for name in known.names if name.lower() not in file_names]
+        # An older file lacks only later columns, which come last.
+        if lacking and (added or lacking != known.names[-len(lacking) :]):
             self._refuse(path, f"has no column {lacking[0]}", lacking[0])
-        return StructType([*known.fields, *(StructField(f.name, f.dataType) for f in more)])
+        return StructType([*known.fields, *(StructField(f.name, f.dataType) for f in added)])
 
     def _check_types(
-        self, path: str, own: StructType, wanted: StructType, *, declared: bool
+        self, path: str, file_columns: StructType, expected: StructType, *, declared: bool
     ) -> None:
-        types = {field.name.lower(): field.dataType.simpleString() for field in wanted.fields}
-        for field in own.fields:
+        types = {field.name.lower(): field.dataType.simpleString() for field in expected.fields}
+        for field in file_columns.fields:
             has = field.dataType.simpleString()
             wants = types.get(field.name.lower(), has)
-            # Of other types Spark itself knows which it can read as what was declared.
+            # Spark itself decides which other types it can read as the declared one.
             unknown = declared and not {has, wants} <= _PLAIN
             if has != wants and wants not in _WIDER.get(has, ()) and not unknown:
-                what = f"has {field.name} as {has}, and the stream has it as {wants}"
-                self._refuse(path, what, field.name)
+                problem = f"has {field.name} as {has}, but the stream has it as {wants}"
+                self._refuse(path, problem, field.name)
 
-    def of_csv(self, declared: StructType | None, known: StructType | None) -> StructType | None:
-        """The same by the first line of each file, which Spark takes for that of all."""
+    def from_csv(self, declared: StructType | None, known: StructType | None) -> StructType | None:
+        """The columns from the first line of each file; Spark applies one file's line to all."""
         options = {name.lower(): value for name, value in self.stream.source.options.items()}
         if options.get("header", "").lower() != "true" or "enforceschema" in options:
             return declared
-        wanted = list((declared or known or StructType()).names)
+        columns = list((declared or known or StructType()).names)
         for path in self.fresh:
-            names = _header(self.listing.place(path), options)
-            shared = min(len(names), len(wanted))
-            for place in range(shared):
-                if names[place].lower() != wanted[place].lower():
-                    what = f"has {names[place]} where {wanted[place]} is in the others"
-                    self._refuse(path, what, wanted[place], _BY_PLACE)
-            if declared is None and len(names) > len(wanted):
-                if wanted and options.get("inferschema", "").lower() == "true":
-                    what = f"has a column {names[shared]} besides"
-                    self._refuse(path, what, names[shared], "give source.schema in streams.yaml")
-                wanted = names
-        plain = all(wanted) and len(set(map(str.lower, wanted))) == len(wanted)
-        if declared is not None or not plain or "inferschema" in options or not wanted:
+            header = _header(self.listing.place(path), options)
+            shared = min(len(header), len(columns))
+            for i in range(shared):
+                if header[i].lower() != columns[i].lower():
+                    problem = f"has {header[i]} in the position of {columns[i]}"
+                    self._refuse(path, problem, columns[i], _POSITIONAL)
+            if declared is None and len(header) > len(columns):
+                if columns and options.get("inferschema", "").lower() == "true":
+                    problem = f"has an additional column {header[shared]}"
+                    self._refuse(path, problem, header[shared], "set source.schema in streams.yaml")
+                columns = header
+        distinct = all(columns) and len(set(map(str.lower, columns))) == len(columns)
+        if declared is not None or not distinct or "inferschema" in options or not columns:
             return declared
-        return StructType([StructField(name, StringType()) for name in wanted])
+        return StructType([StructField(name, StringType()) for name in columns])
 
-    def _refuse(self, path: str, what: str, column: str, hint: str = _WRITE_ANEW) -> NoReturn:
-        file = self.listing.inside(path)
+    def _refuse(self, path: str, problem: str, column: str, hint: str = _REWRITE) -> NoReturn:
+        file = self.listing.relative(path)
         raise InvalidRequestError(
             "CAP-SCHEMA",
-            f"stream {self.stream.name}: the file {file} {what}",
+            f"stream {self.stream.name}: the file {file} {problem}",
             hint,
             stream=self.stream.name,
             file=file,
@@ -202,14 +202,14 @@ class _Files:
 
 
 def _footer(read: Callable[[pa.NativeFile], pa.Schema], place: str) -> pa.Schema | None:
-    """The columns of a file; None of one that is damaged, which stops the batch that reads it."""
+    """The columns of a file; None for a damaged file, which fails the batch that reads it."""
     try:
         with open_file(place) as opened:
             return read(opened).remove_metadata()
     except (OSError, pa.ArrowException) as error:
-        known = error_translation.translate(error)
-        if known is not None and known.code != "CAP-DAMAGED":
-            raise known from error
+        translated = error_translation.translate(error)
+        if translated is not None and translated.code != "CAP-DAMAGED":
+            raise translated from error
         return None
 
 

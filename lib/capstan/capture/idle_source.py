@@ -1,7 +1,7 @@
-"""An idle source: where nothing has come for so long, the clock moves the frontier.
+"""Idle advance: the clock moves the frontier of a source without new records.
 
-A record that comes after a silence of `idle_after` may still be as late as the stream allows. So an
-idle worker moves on to the present, less `idle_after`, less `lateness`; never back.
+A record that arrives after a silence of `idle_after` may still be as late as the stream allows. So
+an idle worker advances to the current time less `idle_after` and `lateness`, and never moves back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from capstan.capture import classify
 from capstan.capture.in_process_events import numbered
 from capstan.capture.progress_events import CLOSING, Statement, moved
 from capstan.capture.roster import OpenWorker, Roster
-from capstan.capture.stall_check import moments
+from capstan.capture.stall_check import commit_times
 from capstan.core.config import EventTime, Stream
 from capstan.core.times import Time
 from capstan.instrumentation import emit
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 
 def detail_of(tape: Tape, stream: Stream, now: datetime) -> dict[str, object] | None:
-    """Which workers the clock moves, and to where; None where it moves none.
+    """The workers that the clock advances, and their new event time; None for no advance.
 
     Args:
-        tape: The tape, with all on it that has arrived.
-        stream: The declaration.
-        now: The present moment.
+        tape: The tape, up to date with its source.
+        stream: The stream's configuration.
+        now: The current time.
     """
     time = stream.time
     if not isinstance(time, EventTime) or time.idle_after is None or time.lateness is None:
@@ -54,18 +54,18 @@ def detail_of(tape: Tape, stream: Stream, now: datetime) -> dict[str, object] | 
     return {"workers": idle, "event": bound} if idle else None
 
 
-def carry_out(_: SparkSession, tape: Tape, claim: BatchEntry) -> None:
-    """Move idle workers on, in one commit: the batch of this claim."""
+def apply(_: SparkSession, tape: Tape, entry: BatchEntry) -> None:
+    """Advance idle workers as batch `entry`, in one commit."""
     cut = newest_cut(tape)
     roster = Roster.load(tape, cut)
-    numbers = claim.detail["workers"]
+    numbers = entry.detail["workers"]
     assert isinstance(numbers, Collection)
-    event = int(str(claim.detail["event"]))
+    event = int(str(entry.detail["event"]))
 
     def held(worker: OpenWorker) -> Time:
         last = max(event, worker.held[-1]) if worker.number in numbers else worker.held[-1]
-        # The number of the batch comes first where times have one.
-        return Time((*(claim.batch + 1 for _ in worker.held[1:]), last))
+        # The epoch, if there is one, comes first.
+        return Time((*(entry.batch + 1 for _ in worker.held[1:]), last))
 
     after = replace(roster, workers=tuple(replace(w, held=held(w)) for w in roster.workers))
     statements: list[Statement] = [
@@ -77,19 +77,19 @@ def carry_out(_: SparkSession, tape: Tape, claim: BatchEntry) -> None:
         tape.time_type,
         statements,
         roster.positions(),
-        batch=claim.batch,
+        batch=entry.batch,
         commit=cut.commit + 1,
     )
-    note = {"stream": tape.name, "batch": claim.batch, "idle": len(numbers)}
+    note = {"stream": tape.name, "batch": entry.batch, "idle": len(numbers)}
     append_few_events(tape, events, cut.commit + 1, note)
     emit("idle.events", stream=tape.name, workers=len(numbers))
 
 
 def _busy_since(tape: Tape, moment: datetime) -> set[int]:
-    """Workers that have received records since a moment, as the tape's commits tell."""
+    """Workers that have received records since a moment, by the times of the tape's commits."""
     recent: int | None = None
-    for commit, made in moments(tape, newest_cut(tape).commit):
-        if made < moment:
+    for commit, committed_at in commit_times(tape, newest_cut(tape).commit):
+        if committed_at < moment:
             break
         recent = commit
     if recent is None:

@@ -1,4 +1,4 @@
-"""The events of a small micro-batch, numbered in this process: Spark only counts its records."""
+"""Events of a small micro-batch, numbered in this process; Spark only counts the records."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Event = tuple[int, int, tuple[int, ...], Updates | None, int | None, Mapping[str
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """What is stored of a micro-batch, by worker and time.
+    """The stored records of a micro-batch, aggregated by worker and time.
 
     Attributes:
         rows: Columns `_worker INT, _time STRUCT, records BIGINT, fingerprint STRUCT, at BIGINT`:
-            how many records, their content hash, their greatest event time in microseconds.
+            the number of records, their content hash, their greatest event time in microseconds.
     """
 
     rows: pa.Table
@@ -37,29 +37,30 @@ class Cells:
         """Count the records of a micro-batch, in one job.
 
         Args:
-            stored: A row each: `_worker`, `_time`, `_at`, and the content hashes `_h1`, `_h2`.
+            stored: One row per record: `_worker`, `_time`, `_at`, and the content hashes `_h1`,
+                `_h2`.
         """
-        found = stored.groupBy("_worker", "_time").agg(
+        cells = stored.groupBy("_worker", "_time").agg(
             F.count(F.lit(1)).alias("records"),
             fingerprint(F.col("_h1"), F.col("_h2")).alias("fingerprint"),
             F.max("_at").alias("at"),
         )
-        return cls(found.toArrow().combine_chunks())
+        return cls(cells.toArrow().combine_chunks())
 
     @property
     def records(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         return sum(self.rows["records"].to_pylist())
 
     @property
     def greatest(self) -> Mapping[int, int | None]:
-        """Per worker the greatest event time of its records, in microseconds."""
-        found: dict[int, int | None] = {}
+        """The greatest event time of each worker's records, in microseconds."""
+        greatest: dict[int, int | None] = {}
         pairs = zip(self.rows["_worker"].to_pylist(), self.rows["at"].to_pylist(), strict=True)
         for worker, at in pairs:
-            known = found.get(worker)
-            found[worker] = at if known is None else max(known, at if at is not None else known)
-        return found
+            known = greatest.get(worker)
+            greatest[worker] = at if known is None else max(known, at if at is not None else known)
+        return greatest
 
     def numbered(
         self,
@@ -70,7 +71,7 @@ class Cells:
         batch: int,
         commit: int,
     ) -> pa.Table:
-        """The events of one commit; arguments and columns as of `numbered`."""
+        """The events of one commit; arguments and columns as in the function `numbered`."""
         times = pa.chunked_array(self.rows["_time"]).combine_chunks()
         messages = zip(
             self.rows["_worker"].to_pylist(),
@@ -92,23 +93,23 @@ def numbered(
     batch: int,
     commit: int,
 ) -> pa.Table:
-    """The events of one commit, numbered on from each worker's last.
+    """The events of one commit, numbered from each worker's last event on.
 
     Args:
         time_type: The coordinates of the tape's times.
-        statements: The progress statements, before or after a worker's messages by their rank.
-        positions: The next `seq` by worker.
-        messages: The messages events; none where only progress is stated.
+        statements: The progress statements; their rank places them before or after messages.
+        positions: The next `seq` of each worker.
+        messages: The messages events; none for progress only.
         batch: The micro-batch.
         commit: The ordinal of the commit.
 
     Returns:
         Rows with the columns of `events`, by worker and `seq`.
     """
-    told: list[Event] = [
+    progress: list[Event] = [
         (worker, rank, (), moves, None, None) for worker, rank, moves in statements
     ]
-    events = sorted([*told, *messages], key=lambda event: event[:3])
+    events = sorted([*progress, *messages], key=lambda event: event[:3])
     next_seq, seqs = dict(positions), []
     for worker, *_ in events:
         seqs.append(next_seq[worker])
@@ -131,7 +132,7 @@ def numbered(
 
 
 def _times(times: Sequence[Time | tuple[int, ...] | None], kind: pa.StructType) -> pa.StructArray:
-    """Times as integers, as a column of the tape's own types; null where there is none."""
+    """Times given as integers, as a column of the tape's types; null for None."""
     fields = [kind.field(i) for i in range(kind.num_fields)]
     columns = [
         _typed([None if time is None else time[i] for time in times], field.type)
@@ -142,21 +143,22 @@ def _times(times: Sequence[Time | tuple[int, ...] | None], kind: pa.StructType) 
 
 
 def _typed(values: list[int | None], kind: pa.DataType) -> pa.Array:
-    # A day is an integer of 32 bits before it is one of a date.
+    # Arrow casts only 32-bit integers to dates.
     whole = pa.array(values, pa.int64())
     return whole.cast(pa.int32()).cast(kind) if pa.types.is_date32(kind) else whole.cast(kind)
 
 
 def _updates(updates: Iterable[Updates | None], kind: pa.ListType) -> pa.ListArray:
-    """Updates of each event, null where it has none."""
+    """The updates of each event as a column; null for None."""
     flat: list[tuple[Time, int]] = []
     offsets: list[int | None] = []
-    for each in updates:
-        offsets.append(None if each is None else len(flat))
-        flat += each or ()
+    for moves in updates:
+        offsets.append(None if moves is None else len(flat))
+        flat += moves or ()
     offsets.append(len(flat))
-    of = kind.value_type
+    element = kind.value_type
     diffs = pa.array([diff for _, diff in flat], pa.int64())
-    columns = [_times([time for time, _ in flat], of.field("time").type), diffs]
-    values = pa.StructArray.from_arrays(columns, fields=[of.field("time"), of.field("diff")])
+    columns = [_times([time for time, _ in flat], element.field("time").type), diffs]
+    fields = [element.field("time"), element.field("diff")]
+    values = pa.StructArray.from_arrays(columns, fields=fields)
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, type=kind)

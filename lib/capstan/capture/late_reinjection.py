@@ -1,8 +1,8 @@
-"""Late records put back: they enter the tape at the frontier, once each.
+"""Re-injection of late records: each enters the tape once, at the frontier.
 
-A put-back is a batch of its own. It takes every record that came late in an earlier batch and was
-not put back yet, and sends it at the least upper bound of its time and what its worker holds. The
-row in `late` stays as it is; from the number of the batch follows that it is on tape.
+A put-back is a batch of its own. It takes every record that was late in an earlier batch and not
+yet put back, and sends it at the least upper bound of its time and its worker's held time. The row
+in `late` stays unchanged; its batch number shows that it is on the tape.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class PutBack:
-    """What a put-back did.
+class PutBackResult:
+    """The outcome of a put-back.
 
     Attributes:
         stream: The stream.
-        batch: The batch that they are in; None where there was nothing to put back.
-        records: Records that were put back now.
+        batch: The new batch; None when there was nothing to put back.
+        records: Records put back now.
         cut: The tape's newest commit.
-        left: What is still kept beside the tape, by reason.
+        left: Rows that remain in `late`, by reason.
     """
 
     stream: str
@@ -51,27 +51,27 @@ class PutBack:
     left: Mapping[str, int]
 
 
-def carry_out(spark: SparkSession, tape: Tape, claim: BatchEntry) -> None:
-    """Put the late records of earlier batches on tape, in one commit: the batch of this claim.
+def apply(spark: SparkSession, tape: Tape, entry: BatchEntry) -> None:
+    """Put the late records of earlier batches on tape as batch `entry`, in one commit.
 
     Raises:
-        SystemFailureError: `CAP-FEED` where not as many are stored as the claim says; none is on
+        SystemFailureError: `CAP-FEED` when the number stored differs from the entry; none is on
             tape then.
     """
     cut = newest_cut(tape)
     roster = Roster.load(tape, cut)
-    rows = _rows(spark, tape, roster, feed.put_back_before(tape, cut), claim.batch)
-    delta.append(rows, tape.paths.records, txn=Txn(f"late:{tape.name}", claim.batch))
-    emit("put-back.records", stream=tape.name, batch=claim.batch)
-    stored = spark.read.format("delta").load(tape.paths.records).where(f"batch = {claim.batch}")
-    # The commit of events cannot be taken back: it waits until all of them are there.
+    rows = _rows(spark, tape, roster, feed.put_back_before(tape, cut), entry.batch)
+    delta.append(rows, tape.paths.records, txn=Txn(f"late:{tape.name}", entry.batch))
+    emit("put-back.records", stream=tape.name, batch=entry.batch)
+    stored = spark.read.format("delta").load(tape.paths.records).where(f"batch = {entry.batch}")
+    # The commit of events cannot be undone, so it waits until all records are stored.
     records = stored.count()
-    if records != claim.detail["records"]:
+    if records != entry.detail["records"]:
         raise SystemFailureError(
             "CAP-FEED",
-            f"stream {tape.name}: {claim.detail['records']} late records are to be put back, and "
-            f"{records} are there to be",
-            "see `capstan verify --deep` for what is damaged; once it is mended, run this again",
+            f"stream {tape.name}: {entry.detail['records']} late records should be put back, "
+            f"but {records} are stored",
+            "`capstan verify --deep` names the damage; repair it, then run this again",
             stream=tape.name,
         )
     h1, h2 = record_hashes(stored)
@@ -84,27 +84,27 @@ def carry_out(spark: SparkSession, tape: Tape, claim: BatchEntry) -> None:
     events = numbered_events(
         hashed,
         tape,
-        # A batch that was cut off may have left workers that open with this commit.
-        roster.past(claim.batch).progress_since(roster),
+        # An interrupted batch may have left workers that open with this commit.
+        roster.after_batch(entry.batch).progress_since(roster),
         roster.positions(),
-        batch=claim.batch,
+        batch=entry.batch,
         commit=cut.commit + 1,
     )
-    note = {"stream": tape.name, "batch": claim.batch, "put-back": True}
+    note = {"stream": tape.name, "batch": entry.batch, "put-back": True}
     append_events(tape, events, cut.commit + 1, note)
-    emit("put-back.events", stream=tape.name, batch=claim.batch, records=records)
+    emit("put-back.events", stream=tape.name, batch=entry.batch, records=records)
 
 
 def _rows(spark: SparkSession, tape: Tape, roster: Roster, since: int, batch: int) -> DataFrame:
-    """The late records of batches from `since` to before `batch`, as rows of `records`."""
+    """The late records of batches from `since` up to `batch` (exclusive), as rows of `records`."""
     late = spark.read.format("delta").load(tape.paths.late)
     chosen = late.where(f"reason = 'late' AND batch >= {since} AND batch < {batch}")
     payload = stored_payload(tape)
     data = _data(payload_of(late.schema), payload)
-    keyed = _key(tape, payload, roster)
-    owned = chosen.select(data.alias("data"), "worker", "time", "batch", "pos")
-    if keyed is not None:
-        owned = owned.withColumn("worker", keyed)
+    key_worker = _key_worker(tape, payload, roster)
+    rows = chosen.select(data.alias("data"), "worker", "time", "batch", "pos")
+    if key_worker is not None:
+        rows = rows.withColumn("worker", key_worker)
     held = pa.table(
         {
             "worker": pa.array([worker.number for worker in roster.workers], pa.int32()),
@@ -112,11 +112,11 @@ def _rows(spark: SparkSession, tape: Tape, roster: Roster, since: int, batch: in
         }
     )
     names = tape.time_type.names
-    own = F.unix_micros(F.col("time").getField(names[-1]))
-    last = coordinate(F.greatest(own, F.col("held")), tape.time_type.coordinates[-1])
+    event_time = F.unix_micros(F.col("time").getField(names[-1]))
+    last = coordinate(F.greatest(event_time, F.col("held")), tape.time_type.coordinates[-1])
     first = [F.lit(batch).cast("bigint").alias(name) for name in names[:-1]]
     return (
-        owned.join(F.broadcast(spark.createDataFrame(held)), "worker")
+        rows.join(F.broadcast(spark.createDataFrame(held)), "worker")
         .orderBy("batch", "pos")
         .select(
             "worker",
@@ -128,14 +128,14 @@ def _rows(spark: SparkSession, tape: Tape, roster: Roster, since: int, batch: in
     )
 
 
-def _data(kept: StructType, payload: StructType) -> Column:
-    """The columns of the stream, of which `late` may lack the newest."""
-    there = set(kept.names)
+def _data(stored: StructType, payload: StructType) -> Column:
+    """The stream's columns; `late` may lack the newest of them."""
+    stored_names = set(stored.names)
     return F.struct(
         *(
             (
                 F.col("data").getField(field.name)
-                if field.name in there
+                if field.name in stored_names
                 else F.lit(None).cast(field.dataType)
             ).alias(field.name)
             for field in payload.fields
@@ -143,8 +143,8 @@ def _data(kept: StructType, payload: StructType) -> Column:
     )
 
 
-def _key(tape: Tape, payload: StructType, roster: Roster) -> Column | None:
-    """The worker that a key belongs to now; None where workers are not by key."""
+def _key_worker(tape: Tape, payload: StructType, roster: Roster) -> Column | None:
+    """The open worker of each row's key; None when workers are not by key."""
     fixed = tape.settings["fixed"]
     assert isinstance(fixed, Mapping)
     by = fixed["workers"]

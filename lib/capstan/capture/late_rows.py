@@ -1,4 +1,4 @@
-"""Records that may not go on tape as they are: kept raw in `late`, counted, or refused."""
+"""Rows that cannot be recorded: stored in `late`, counted, or refused."""
 
 from __future__ import annotations
 
@@ -18,55 +18,55 @@ from capstan.storage.tape.tape import Tape
 from capstan.storage.tape.time_columns import coordinate
 
 
-def rows(judged: DataFrame, batch: int, time_type: TimeType, *, text: bool) -> DataFrame:
-    """The rows of `late` for a judged micro-batch, columns of the `late` table.
+def rows(classified: DataFrame, batch: int, time_type: TimeType, *, text: bool) -> DataFrame:
+    """The rows of `late` for a classified micro-batch, with the columns of the `late` table.
 
     Args:
-        judged: The rows, with their reasons.
-        batch: Its number.
+        classified: The rows, with their reasons.
+        batch: The batch's number.
         time_type: The coordinates of the stream's times.
-        text: Whether its source is text, of which malformed records are kept as they were.
+        text: Whether the source is text; the raw text of malformed records is then kept.
     """
-    # Of the coordinates only the event time can shut a record out; an epoch is the batch's own.
-    told = {"epoch": F.lit(batch).cast("bigint")}
-    shut_out = F.struct(
-        *(coordinate(told.get(c.name, F.col("frontier")), c) for c in time_type.coordinates)
+    # Only the event time can make a record late; the epoch is always that of the batch.
+    known = {"epoch": F.lit(batch).cast("bigint")}
+    frontier = F.struct(
+        *(coordinate(known.get(c.name, F.col("frontier")), c) for c in time_type.coordinates)
     )
-    return judged.where("reason IS NOT NULL").select(
+    return classified.where("reason IS NOT NULL").select(
         "worker",
         F.lit(batch).cast("bigint").alias("batch"),
         "time",
         F.monotonically_increasing_id().alias("pos"),
         "reason",
-        F.when(F.col("frontier").isNotNull(), F.array(shut_out)).alias("frontier"),
+        F.when(F.col("frontier").isNotNull(), F.array(frontier)).alias("frontier"),
         "data",
         *(["raw"] if text else []),
     )
 
 
 def count(tape: Tape, batch: int) -> dict[str, int]:
-    """Late rows of a micro-batch as stored, by reason."""
+    """Count the stored late rows of a micro-batch, by reason."""
     path = tape.paths.late
     table = delta.open_table(path)
     files = files_between(path, table, "batch", batch, batch)
     rows = read_columns(path, ["reason", "batch"], table, files)
-    own = rows.filter(dataset.field("batch") == batch)
-    return dict(Counter(own["reason"].to_pylist()))
+    reasons = rows.filter(dataset.field("batch") == batch)["reason"]
+    return dict(Counter(reasons.to_pylist()))
 
 
-def refuse_any(stream: Stream, judged: DataFrame) -> None:
-    """Check that nothing came late, for a stream whose policy is `fail`.
+def refuse_any(stream: Stream, classified: DataFrame) -> None:
+    """Check that no record is late, for a stream with the policy `fail`.
 
     Raises:
         CheckFailedError: `CAP-LATE`, before anything of the micro-batch is written.
     """
-    found = judged.where("reason = 'late'").count()
-    if found:
+    late = classified.where("reason = 'late'").count()
+    if late:
         raise CheckFailedError(
             "CAP-LATE",
-            f"stream {stream.name}: {found} records came after their time was complete",
-            "its declaration says `late: fail`; nothing of this micro-batch was captured. Allow "
+            f"stream {stream.name}: {late} records arrived after their time was complete",
+            "streams.yaml sets `late: fail`, so nothing of this micro-batch was captured. Allow "
             "more lateness, or choose `late: dead-letter` or `late: advance`",
             stream=stream.name,
-            late=found,
+            late=late,
         )

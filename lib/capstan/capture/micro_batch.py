@@ -1,7 +1,7 @@
-"""One micro-batch: records, then late ones, then - read back from what was stored - its events.
+"""One micro-batch: writes its records, its late rows, then events computed from stored rows.
 
-The events commit is the point of no return. Killed anywhere before it, the same micro-batch comes
-again with the same rows, finds its earlier commits done, and ends in the same tape.
+The events commit is the point of no return. If the process is killed before it, Spark repeats the
+micro-batch with the same rows; it skips its earlier commits and produces the same tape.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from capstan.capture import checkpoint_guard, classify, late_rows, raw_text
-from capstan.capture.batch_scan import Survey, survey
-from capstan.capture.consumed_offsets import begun_at, most_rows
+from capstan.capture.batch_scan import BatchScan, scan_batch
+from capstan.capture.consumed_offsets import max_rows, started_at
 from capstan.capture.in_process_events import Cells
 from capstan.capture.progress_events import CLOSING, numbered_events
 from capstan.capture.roster import Roster
@@ -35,7 +35,7 @@ from capstan.storage.tape.tape import Tape, append_events, append_few_events
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What became of a micro-batch: rows fed, put on tape, and late by reason."""
+    """The outcome of a micro-batch: rows fed, rows recorded, late rows by reason."""
 
     batch: int
     fed: int
@@ -46,14 +46,14 @@ class BatchResult:
 
 @dataclass(frozen=True, slots=True)
 class WriteStats:
-    """What was seen while records were written.
+    """Statistics gathered while records were written.
 
     Attributes:
         version: The commit of `records`.
         fed: Rows of the micro-batch.
-        refused: Rows that may not go on tape.
-        written: Rows that were written.
-        greatest: The greatest event time of these in microseconds; None without any.
+        refused: Rows not recorded on tape.
+        written: Rows written.
+        greatest: The greatest event time of the written rows in microseconds; None without rows.
     """
 
     version: int
@@ -65,77 +65,77 @@ class WriteStats:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """A micro-batch on its way to the tape.
+    """A micro-batch to be recorded.
 
     Attributes:
-        stream: The declaration.
-        tape: Where it goes.
-        claim: Its number, and what it consumed; its checkpoint is in the transaction identity of
+        stream: The stream's configuration.
+        tape: The tape.
+        entry: The batch's number and input; its checkpoint is part of the transaction identity of
             records and late rows.
     """
 
     stream: Stream
     tape: Tape
-    claim: BatchEntry
+    entry: BatchEntry
 
     @property
     def number(self) -> int:
-        """The tape's number of the batch."""
-        return self.claim.batch
+        """The batch's number on the tape."""
+        return self.entry.batch
 
     def capture(self, prepared: DataFrame, roster: Roster) -> BatchResult:
-        """Put the batch on tape.
+        """Record the batch.
 
         Args:
-            prepared: The source's rows as `domain.prepare` gives them.
-            roster: The workers and what they hold, before this batch.
+            prepared: The source's rows as `classify.prepare` returns them.
+            roster: The workers and their held times before this batch.
 
         Returns:
             Counts, and the roster after the batch.
         """
-        rows = most_rows(self.claim.consumed)
+        rows = max_rows(self.entry.consumed)
         with interpreting(prepared.sparkSession, FEW_ROWS + 1 if rows is None else rows):
-            return self._captured(prepared, roster)
+            return self._capture(prepared, roster)
 
-    def _captured(self, prepared: DataFrame, roster: Roster) -> BatchResult:
-        found = survey(prepared, self.stream, self.claim.consumed, roster.labels)
-        roster, fresh = roster.with_labels(self.stream, found.labels if found else ())
-        judged = self._judged(prepared, roster, found)
+    def _capture(self, prepared: DataFrame, roster: Roster) -> BatchResult:
+        scan = scan_batch(prepared, self.stream, self.entry.consumed, roster.labels)
+        roster, new_workers = roster.with_new_workers(self.stream, scan.labels if scan else ())
+        classified = self._classify(prepared, roster, scan)
         held = [worker.held[-1] for worker in roster.workers]
-        if self.stream.late == "fail" and not (found and found.has_none_late(held)):
-            late_rows.refuse_any(self.stream, judged)
-        feed.register_batch(self.tape, self.claim)
+        if self.stream.late == "fail" and not (scan and scan.has_none_late(held)):
+            late_rows.refuse_any(self.stream, classified)
+        feed.register_batch(self.tape, self.entry)
         emit("capture.claim", batch=self.number)
-        roster.write_down(self.tape, fresh)
+        roster.register(self.tape, new_workers)
         emit("capture.workers", batch=self.number)
-        seen = self._write_records(judged)
+        stats = self._write_records(classified)
         emit("capture.records", batch=self.number)
-        late = {} if seen is not None and seen.refused == 0 else self._write_late(judged)
+        late = {} if stats is not None and stats.refused == 0 else self._write_late(classified)
         emit("capture.late", batch=self.number)
-        if seen is not None and seen.fed != seen.written + sum(late.values()):
-            raise self._uneven(seen.fed, seen.written + sum(late.values()))
-        stored = self._stored(prepared.sparkSession, payload_of(prepared.schema), seen)
-        return self._commit(stored, roster, seen, late)
+        if stats is not None and stats.fed != stats.written + sum(late.values()):
+            raise self._count_mismatch(stats.fed, stats.written + sum(late.values()))
+        stored = self._stored(prepared.sparkSession, payload_of(prepared.schema), stats)
+        return self._commit(stored, roster, stats, late)
 
-    def _judged(self, prepared: DataFrame, roster: Roster, found: Survey | None) -> DataFrame:
+    def _classify(self, prepared: DataFrame, roster: Roster, scan: BatchScan | None) -> DataFrame:
         ahead, time = None, self.stream.time
         if isinstance(time, EventTime) and time.max_ahead is not None:
-            assert self.claim.number is not None
-            begun = begun_at(self.tape.paths.checkpoint, self.claim.number)
-            if not (found and found.has_none_ahead(time, roster.seen, begun)):
-                ahead = classify.ahead_from(prepared, time, roster.seen, begun)
+            assert self.entry.number is not None
+            started = started_at(self.tape.paths.checkpoint, self.entry.number)
+            if not (scan and scan.has_none_ahead(time, roster.greatest_time, started)):
+                ahead = classify.ahead_from(prepared, time, roster.greatest_time, started)
         limits = classify.BatchLimits(self.number, ahead)
-        return classify.judge(roster.assign(prepared, self.stream), self.stream, limits)
+        return classify.classify_rows(roster.assign(prepared, self.stream), self.stream, limits)
 
-    def _write_records(self, judged: DataFrame) -> WriteStats | None:
-        """Write what goes on tape; None where an earlier try of the micro-batch has written it."""
+    def _write_records(self, classified: DataFrame) -> WriteStats | None:
+        """Write the records; None when an earlier attempt at the batch has written them."""
         metrics = Observation()
         figures = (
             F.count(F.lit(1)).alias("fed"),
             F.count(F.col("reason")).alias("refused"),
             F.max(F.when(F.col("reason").isNull(), F.col("at"))).alias("greatest"),
         )
-        counted = judged.observe(metrics, *figures)
+        counted = classified.observe(metrics, *figures)
         rows = counted.where("reason IS NULL").select(
             "worker",
             F.lit(self.number).cast("bigint").alias("batch"),
@@ -145,71 +145,70 @@ class MicroBatch:
         )
         commit = delta.append(rows, self.tape.paths.records, txn=self._txn, merge_schema=True)
         if commit is None:
-            return None  # An observation of a skipped write never comes.
+            return None  # The observation of a skipped write never arrives.
         written = int(commit.metrics["numOutputRows"])
-        # Where Spark can tell that no row goes on tape, it reads none, and observes nothing.
-        found = metrics.get if written else judged.agg(*figures).collect()[0].asDict()
+        # If Spark can prove that no row is recorded, it reads none and observes nothing.
+        totals = metrics.get if written else classified.agg(*figures).collect()[0].asDict()
         return WriteStats(
-            commit.version, found["fed"], found["refused"], written, found["greatest"]
+            commit.version, totals["fed"], totals["refused"], written, totals["greatest"]
         )
 
-    def _write_late(self, judged: DataFrame) -> dict[str, int]:
+    def _write_late(self, classified: DataFrame) -> dict[str, int]:
         text = self.stream.source.format.lower() in raw_text.FORMATS
-        rows = late_rows.rows(judged, self.number, self.tape.time_type, text=text)
+        rows = late_rows.rows(classified, self.number, self.tape.time_type, text=text)
         delta.append(rows, self.tape.paths.late, txn=self._txn, merge_schema=True)
         return late_rows.count(self.tape, self.number)
 
     @property
     def _txn(self) -> Txn:
-        return checkpoint_guard.transaction(self.tape, str(self.claim.checkpoint), self.number)
+        return checkpoint_guard.transaction(self.tape, str(self.entry.checkpoint), self.number)
 
     def _stored(
-        self, spark: SparkSession, payload: StructType, seen: WriteStats | None
+        self, spark: SparkSession, payload: StructType, stats: WriteStats | None
     ) -> DataFrame:
-        """What is stored of this batch: `_worker`, `_time`, `_at` and two content hashes a row."""
+        """The stored rows of this batch: `_worker`, `_time`, `_at` and two content hashes each."""
         path, schema = self.tape.paths.records, records_schema(self.tape.time_type, payload)
-        files = [] if seen is None else delta.added_files(path, seen.version)
-        # The same files that Delta would find, without replaying its log for each micro-batch.
-        fresh = spark.read.schema(schema)
+        files = [] if stats is None else delta.added_files(path, stats.version)
         if files:
-            # What a commit of records has added is all of one batch.
-            stored = fresh.option("__globPaths__", "false").parquet(*files)
+            # The files Delta would find, without replaying its log for each micro-batch. A commit
+            # of records adds rows of one batch only.
+            stored = spark.read.schema(schema).option("__globPaths__", "false").parquet(*files)
         else:
             stored = delta.load(spark, path).where(f"batch = {self.number}")
         rows = stored.select(
             F.col("worker").alias("_worker"), F.col("time").alias("_time"), F.col("data.*")
         )
-        # An earlier try may have written them before the source gained a column: null, it is not in
-        # the hash of a row, and with the next batch it is in the table.
+        # An earlier attempt may have written the rows before the source gained a column. The column
+        # is null there, so it does not affect the row hashes; the next batch adds it to the table.
         h1, h2 = row_hashes(payload_of(stored.schema).fields)
         at = F.unix_micros(classify.event_time(self.stream, rows)).alias("_at")
         return rows.select("_worker", "_time", at, h1.alias("_h1"), h2.alias("_h2"))
 
     def _greatest(
-        self, stored: DataFrame, roster: Roster, seen: WriteStats | None, few: Cells | None
+        self, stored: DataFrame, roster: Roster, stats: WriteStats | None, few: Cells | None
     ) -> dict[int, int | None]:
-        """Per worker the event time in microseconds that its watermark may count from."""
+        """The greatest event time in microseconds per worker, on which its watermark is based."""
         time = self.stream.time
         if not isinstance(time, EventTime):
             return {}
-        if time.watermark == "stream" and seen is not None:
-            return {worker.number: seen.greatest for worker in roster.workers}
+        if time.watermark == "stream" and stats is not None:
+            return {worker.number: stats.greatest for worker in roster.workers}
         if few is not None:
             return dict(few.greatest)
-        found = stored.groupBy("_worker").agg(F.max("_at").alias("at")).collect()
-        return {row["_worker"]: row["at"] for row in found}
+        rows = stored.groupBy("_worker").agg(F.max("_at").alias("at")).collect()
+        return {row["_worker"]: row["at"] for row in rows}
 
     def _commit(
-        self, stored: DataFrame, roster: Roster, seen: WriteStats | None, late: Mapping[str, int]
+        self, stored: DataFrame, roster: Roster, stats: WriteStats | None, late: Mapping[str, int]
     ) -> BatchResult:
         if not roster.workers:
             return BatchResult(self.number, sum(late.values()), 0, late, roster)
-        few = Cells.of(stored) if seen is not None and seen.written <= FEW_ROWS else None
-        greatest = self._greatest(stored, roster, seen, few)
+        few = Cells.of(stored) if stats is not None and stats.written <= FEW_ROWS else None
+        greatest = self._greatest(stored, roster, stats, few)
         after = roster.advance(self.stream, self.number, greatest)
         statements = after.progress_since(roster)
-        if not statements and (stored.isEmpty() if seen is None else seen.written == 0):
-            # Nothing moved: an empty statement, so that the tape knows the batch was there.
+        if not statements and (stored.isEmpty() if stats is None else stats.written == 0):
+            # Nothing moved: an empty statement records on the tape that the batch took place.
             statements = [(roster.workers[0].number, CLOSING, [])]
         commit = roster.commit + 1
         note = {"stream": self.tape.name, "batch": self.number}
@@ -223,17 +222,17 @@ class MicroBatch:
             frame = numbered_events(stored, self.tape, statements, positions, **numbers)
             version = append_events(self.tape, frame, commit, note)
             events, records = index.added_counts(self.tape, version)
-        if seen is not None and records != seen.written:
-            raise self._uneven(seen.written, records)
+        if stats is not None and records != stats.written:
+            raise self._count_mismatch(stats.written, records)
         fed = records + sum(late.values())
         emit("capture.events", batch=self.number, fed=fed, records=records, late=dict(late))
-        return BatchResult(self.number, fed, records, late, after.written(commit, events))
+        return BatchResult(self.number, fed, records, late, after.committed(commit, events))
 
-    def _uneven(self, given: int, stored: int) -> SystemFailureError:
+    def _count_mismatch(self, fed: int, stored: int) -> SystemFailureError:
         return SystemFailureError(
             "CAP-FEED",
-            f"stream {self.tape.name}: of batch {self.number} {given} rows were fed, and {stored} "
-            "are stored",
-            "the source gave different rows when it was read twice; make it repeatable",
+            f"stream {self.tape.name}, batch {self.number}: {fed} rows were fed, but {stored} are "
+            "stored",
+            "the source returned different rows when it was read again; make it repeatable",
             stream=self.tape.name,
         )

@@ -1,4 +1,4 @@
-"""What workers state in one commit of a tape: progress, before or after their messages."""
+"""Progress statements of workers in one commit of a tape, before or after their messages."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from capstan.storage.tape.time_columns import coordinate
 if TYPE_CHECKING:
     from capstan.storage.tape.tape import Tape
 
-# Within a commit: where a worker's numbers go on, its opening, its messages, its closing.
+# Ranks within a commit: a worker's next number, its opening, its messages, its closing.
 POSITION, OPENING, MESSAGES, CLOSING = -1, 0, 1, 2
 
 Statement = tuple[int, int, list[tuple[Time, int]]]
-"""A worker, the rank of what it states, and the updates."""
+"""A worker, the rank of its statement, and the updates."""
 
 
 def moved(before: Time, after: Time) -> list[tuple[Time, int]]:
-    """The updates of a worker that lets go of one time and holds another."""
+    """The updates that move a worker from one held time to another."""
     return [(before, -1), (after, 1)]
 
 
@@ -38,14 +38,14 @@ def numbered_events(
     batch: int,
     commit: int,
 ) -> DataFrame:
-    """The events of one commit, numbered on from each worker's last.
+    """The events of one commit, numbered from each worker's last event on.
 
     Args:
-        stored: The batch's records as they are stored, a row each: `_worker INT, _time STRUCT` and
-            the content hashes `_h1, _h2 BIGINT`.
+        stored: The batch's stored records, one row each: `_worker INT, _time STRUCT` and the
+            content hashes `_h1, _h2 BIGINT`.
         tape: The tape.
-        statements: The progress statements, before or after a worker's messages by their rank.
-        positions: The next `seq` by worker.
+        statements: The progress statements; their rank places them before or after messages.
+        positions: The next `seq` of each worker.
         batch: The micro-batch.
         commit: The ordinal of the commit.
 
@@ -88,16 +88,16 @@ def progress_frame(
 ) -> DataFrame:
     """Progress statements as rows `worker INT, rank INT, start BIGINT, updates ARRAY`.
 
-    A row of rank `POSITION` per worker carries its next `seq` as `start`. Times travel as integers
-    and become the tape's types in Spark: Python's own dates would have to be told their zone.
+    A row of rank `POSITION` per worker carries its next `seq` as `start`. Times are passed as
+    integers and cast to the tape's types in Spark, because Python's dates depend on a time zone.
     """
     width = len(tape.time_type.coordinates)
-    seats = [(worker, POSITION, start, None) for worker, start in positions.items()]
-    told = [
+    starting = [(worker, POSITION, start, None) for worker, start in positions.items()]
+    stated = [
         (worker, rank, None, [[*time, diff] for time, diff in updates])
         for worker, rank, updates in statements
     ]
-    workers, ranks, starts, updates = zip(*seats, *told, strict=True)
+    workers, ranks, starts, updates = zip(*starting, *stated, strict=True)
     rows = {
         "worker": pa.array(workers, pa.int32()),
         "rank": pa.array(ranks, pa.int32()),

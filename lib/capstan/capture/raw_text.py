@@ -1,7 +1,7 @@
-"""The text of records that do not parse: kept with them, where the source is text.
+"""Raw text of malformed records, for sources of text.
 
-Spark makes a null of each field that it cannot read, and goes on. Beside them it can say what the
-whole record was; here that is a column of its own, null where the record has parsed.
+Spark replaces each field that it cannot parse by null and can add the text of the whole record.
+Here that text is a separate column, null for records that parse.
 """
 
 from __future__ import annotations
@@ -20,33 +20,35 @@ from capstan.errors import InvalidRequestError
 from capstan.storage.tape.region_sql import quoted
 
 COLUMN = "capstan's raw text"
-"""The column beside those of the source; of a name that no column of a tape can have."""
+"""The added column; no column of a tape can have this name."""
 
-_SPARKS = "_corrupt_record"
+_SPARK_COLUMN = "_corrupt_record"
 FORMATS = ("csv", "json")
-"""Formats of Spark's that are text."""
-# Options of a file, which one line of it does not have.
-_OF_FILES = frozenset({"header", "enforceschema", "inferschema", "multiline", "linesep", "mode"})
+"""Spark's text formats."""
+# Options of a file that do not apply to a single line.
+_FILE_OPTIONS = frozenset(
+    {"header", "enforceschema", "inferschema", "multiline", "linesep", "mode"}
+)
 
 
-def of_others(inferred: StructType, known: StructType | None) -> StructType:
-    """Columns that Spark has found in files, without the one that it adds where some do not parse.
+def without_corrupt_record(inferred: StructType, known: StructType | None) -> StructType:
+    """The columns that Spark inferred, without the one that it adds for malformed records.
 
     Args:
-        inferred: What Spark has found.
-        known: The columns on tape: one that has been captured as a column stays one.
+        inferred: The inferred columns.
+        known: The columns on tape; a column captured under that name stays.
 
     Raises:
         InvalidRequestError: `CAP-MALFORMED` when there is no other column.
     """
-    if known is not None and _SPARKS in known.names:
+    if known is not None and _SPARK_COLUMN in known.names:
         return inferred
-    rest = StructType([field for field in inferred.fields if field.name != _SPARKS])
+    rest = StructType([field for field in inferred.fields if field.name != _SPARK_COLUMN])
     if inferred.fields and not rest.fields:
         raise InvalidRequestError(
             "CAP-MALFORMED",
-            "no record of the source's files parses, so that it has no columns",
-            "see whether source.format is theirs; or give source.schema in streams.yaml",
+            "no record of the source's files parses, so the source has no columns",
+            "check source.format, or set source.schema in streams.yaml",
         )
     return rest
 
@@ -56,60 +58,60 @@ class Text:
     """A source of text.
 
     Attributes:
-        source: The declaration.
+        source: The stream's source.
         columns: The columns of its records.
-        inside: Those that are in the text: not what the names of folders say.
+        parsed: The columns parsed from the text, without those from folder names.
     """
 
     source: Source
     columns: StructType
-    inside: tuple[str, ...]
+    parsed: tuple[str, ...]
 
     @classmethod
     def of(cls, source: Source, listing: Listing | None, columns: StructType) -> Text | None:
-        """The source as one of text; None where it is none, or says itself what becomes of such.
+        """A source of text; None for other sources, or if options already treat malformed records.
 
         Args:
-            source: The declaration.
-            listing: The files of the source, where they could be listed.
+            source: The stream's source.
+            listing: The files of the source, if they could be listed.
             columns: The columns of its records.
         """
         options = _lower(source.options)
-        asked = options.get("mode", "permissive").lower() != "permissive"
-        told = "columnnameofcorruptrecord" in options or _SPARKS in columns.names
-        if source.format.lower() not in FORMATS or asked or told:
+        has_mode = options.get("mode", "permissive").lower() != "permissive"
+        has_column = "columnnameofcorruptrecord" in options or _SPARK_COLUMN in columns.names
+        if source.format.lower() not in FORMATS or has_mode or has_column:
             return None
-        folders = set() if listing is None else listing.folders_named()
+        folders = set() if listing is None else listing.partition_columns()
         return cls(source, columns, tuple(n for n in columns.names if n not in folders))
 
     @property
     def schema(self) -> StructType:
-        """The columns that Spark is asked for."""
-        return StructType([*self.columns.fields, StructField(_SPARKS, StringType())])
+        """The columns to request from Spark."""
+        return StructType([*self.columns.fields, StructField(_SPARK_COLUMN, StringType())])
 
-    def told(self, frame: DataFrame) -> DataFrame:
-        """The records with `COLUMN`: the whole text of one of which something was not read.
+    def with_raw_text(self, frame: DataFrame) -> DataFrame:
+        """The records with `COLUMN`: the whole text of each record with an unparsed field.
 
         Args:
-            frame: What Spark has read by `schema`.
+            frame: The rows that Spark read with `schema`.
         """
-        raw = F.col(_SPARKS)
+        raw = F.col(_SPARK_COLUMN)
         if self.source.format.lower() == "csv":
             raw = F.when(self._lost(raw), raw)
-        return frame.withColumn(COLUMN, raw).drop(_SPARKS)
+        return frame.withColumn(COLUMN, raw).drop(_SPARK_COLUMN)
 
     def _lost(self, raw: Column) -> Column:
-        """Whether a field of a line of CSV was not read.
+        """Whether a field of a CSV line was not parsed.
 
-        Spark calls a line malformed too if it ends early, as those of a file do that was written
-        before the others gained a column.
+        Spark also calls a line malformed that ends early. That is normal in a file written before
+        the stream gained a column.
         """
-        names = [f"c{place}" for place in range(len(self.inside) + 1)]
-        options = {k: v for k, v in self.source.options.items() if k.lower() not in _OF_FILES}
+        names = [f"c{place}" for place in range(len(self.parsed) + 1)]
+        options = {k: v for k, v in self.source.options.items() if k.lower() not in _FILE_OPTIONS}
         fields = F.from_csv(raw, ", ".join(f"{name} STRING" for name in names), options)
         lost = [
             F.col(quoted(name)).isNull() & fields.getField(place).isNotNull()
-            for name, place in zip(self.inside, names, strict=False)
+            for name, place in zip(self.parsed, names, strict=False)
         ]
         more = fields.getField(names[-1]).isNotNull()
         return raw.isNotNull() & reduce(lambda one, other: one | other, [*lost, more])

@@ -1,7 +1,7 @@
-"""Rescaling a capture: the workers by key close, and as many as are wanted now open.
+"""Rescale of a capture: closes all keyed workers and opens the new number of them.
 
-A key belongs to the worker that its hash names among those that are open. So old workers keep what
-they have, and no time that was complete opens again: the new ones begin at the stream's frontier.
+A key's hash selects one of the open workers. Old workers keep their records, and new ones start at
+the stream's frontier, so complete times stay complete.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from capstan.capture.in_process_events import numbered
 from capstan.capture.progress_events import CLOSING, OPENING, Statement, moved
-from capstan.capture.roster import Roster, number_of_next
+from capstan.capture.roster import Roster, next_worker_number
 from capstan.errors import InvalidRequestError
 from capstan.instrumentation import emit
 from capstan.storage.tape.feed import BatchEntry
@@ -23,69 +23,71 @@ if TYPE_CHECKING:
 
 
 def require_declared(name: str, settings: Mapping[str, object], rescale: int | None) -> None:
-    """Check that the number of workers that was asked for is the one that is declared.
+    """Check that the requested number of workers is the declared one.
 
     Args:
         name: The stream.
-        settings: The declaration, as it is kept with a tape.
-        rescale: The number that was asked for; None to change none.
+        settings: The configuration, as stored with a tape.
+        rescale: The requested number; None for no rescale.
 
     Raises:
         InvalidRequestError: `CAP-RESCALE`.
     """
-    now = _count(settings)
-    if rescale is not None and now != rescale:
-        declared = "workers that are not by key" if now is None else f"{now} workers"
+    declared = _count(settings)
+    if rescale is not None and declared != rescale:
+        workers = "workers that are not by key" if declared is None else f"{declared} workers"
         raise InvalidRequestError(
             "CAP-RESCALE",
-            f"stream {name} is to be rescaled to {rescale} workers, and is declared with "
-            f"{declared}",
-            "set workers.count in streams.yaml to the number that is wanted; only workers by key "
-            "can be rescaled",
+            f"stream {name} cannot be rescaled to {rescale} workers: it is declared with {workers}",
+            "set workers.count in streams.yaml to the new number; only workers by key can be "
+            "rescaled",
             stream=name,
         )
 
 
-def wanted_count(tape: Tape, settings: Mapping[str, object], rescale: int | None) -> int | None:
-    """The number of workers to rescale to; None where there is nothing to rescale.
+def target_count(tape: Tape, settings: Mapping[str, object], rescale: int | None) -> int | None:
+    """The number of workers to rescale to; None for no rescale.
 
     Raises:
-        InvalidRequestError: `CAP-RESCALE` when the declaration changes the number, and nobody asked
-            for it.
+        InvalidRequestError: `CAP-RESCALE` when the declared number has changed, but no rescale was
+            requested.
     """
-    was, now = _count(tape.settings), _count(settings)
-    if was is None or now is None or was == now or with_count(settings, was) != _fixed(tape):
+    current, declared = _count(tape.settings), _count(settings)
+    if current is None or declared is None or current == declared:
+        return None
+    if _settings_with_count(settings, current)["fixed"] != tape.settings.get("fixed"):
         return None
     if rescale is None:
         raise InvalidRequestError(
             "CAP-RESCALE",
-            f"stream {tape.name} has {was} workers, and is declared with {now}",
-            f"`capstan capture {tape.name} --rescale {now}` closes the old workers and opens "
-            f"{now} new ones; or put workers.count back",
+            f"stream {tape.name} has {current} workers, but is declared with {declared}",
+            f"`capstan capture {tape.name} --rescale {declared}` closes the old workers and opens "
+            f"{declared} new ones; or restore workers.count",
             stream=tape.name,
-            workers=was,
-            declared=now,
+            workers=current,
+            declared=declared,
         )
-    return now
+    return declared
 
 
-def carry_out(_: SparkSession, tape: Tape, claim: BatchEntry) -> None:
-    """Close the open workers and open new ones, in one commit: the batch of this claim."""
-    count, cut = int(str(claim.detail["count"])), newest_cut(tape)
-    change_settings(tape, with_all(tape.settings, count))
+def apply(_: SparkSession, tape: Tape, entry: BatchEntry) -> None:
+    """Close the open workers and open new ones as batch `entry`, in one commit."""
+    count, cut = int(str(entry.detail["count"])), newest_cut(tape)
+    change_settings(tape, _settings_with_count(tape.settings, count))
     emit("rescale.settings", stream=tape.name, workers=count)
-    first = int(str(claim.detail["first"]))
-    # Also those that a batch which was cut off has left to open; not the new ones of this rescale.
+    first = int(str(entry.detail["first"]))
+    # Includes workers that an interrupted batch has registered, but not those of this rescale.
     old = Roster.load(tape, cut).before(first)
-    fresh = {first + i: str(first + i) for i in range(count)}
-    new = Roster(cut.commit, old.minimum, (), first, old.seen).opened_at(old.frontier, fresh)
-    if number_of_next(tape) == first:
-        new.write_down(tape, fresh)
+    labels = {first + i: str(first + i) for i in range(count)}
+    empty = Roster(cut.commit, old.minimum, (), first, old.greatest_time)
+    new = empty.opened_at(old.frontier, labels)
+    if next_worker_number(tape) == first:
+        new.register(tape, labels)
     emit("rescale.workers", stream=tape.name)
     statements: list[Statement] = [
         (worker.number, CLOSING, [(worker.on_tape, -1)]) for worker in old.workers
     ]
-    # Without a move an event is still stated, so that each new worker has its first.
+    # Every new worker states a first event, even if it does not move.
     statements += [
         (worker.number, OPENING, moved(worker.on_tape, worker.held)) for worker in new.workers
     ]
@@ -93,37 +95,28 @@ def carry_out(_: SparkSession, tape: Tape, claim: BatchEntry) -> None:
         tape.time_type,
         statements,
         {**old.positions(), **new.positions()},
-        batch=claim.batch,
+        batch=entry.batch,
         commit=cut.commit + 1,
     )
-    note = {"stream": tape.name, "batch": claim.batch, "rescale": count}
+    note = {"stream": tape.name, "batch": entry.batch, "rescale": count}
     append_few_events(tape, events, cut.commit + 1, note)
     emit("rescale.events", stream=tape.name, workers=count)
 
 
 def detail_of(tape: Tape, count: int) -> dict[str, object]:
-    """What a claim has to say of a rescale, so that it can be carried out."""
-    return {"count": count, "was": _count(tape.settings), "first": number_of_next(tape)}
+    """The details to register for a rescale, from which it can be applied."""
+    return {"count": count, "was": _count(tape.settings), "first": next_worker_number(tape)}
 
 
-def with_count(settings: Mapping[str, object], count: int) -> object:
-    """The fixed part of settings, with another number of workers."""
+def _settings_with_count(settings: Mapping[str, object], count: int) -> dict[str, object]:
+    """The settings with another number of workers."""
     fixed = json.loads(json.dumps(settings["fixed"]))
     fixed["workers"]["count"] = count
-    return fixed
-
-
-def with_all(settings: Mapping[str, object], count: int) -> dict[str, object]:
-    """Settings with another number of workers."""
-    return {**settings, "fixed": with_count(settings, count)}
-
-
-def _fixed(tape: Tape) -> object:
-    return tape.settings.get("fixed")
+    return {**settings, "fixed": fixed}
 
 
 def _count(settings: Mapping[str, object]) -> int | None:
-    """How many workers by key there are; None where workers are not by key."""
+    """The number of workers by key; None when workers are not by key."""
     fixed = settings.get("fixed")
     workers = fixed.get("workers") if isinstance(fixed, Mapping) else None
     count = workers.get("count") if isinstance(workers, Mapping) else None

@@ -1,4 +1,4 @@
-"""The roster: which workers a tape has, what each holds, and which number comes next."""
+"""The roster: a tape's open workers, their held times, and the next free worker number."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from capstan.storage.tape.tape import Cut, Tape, append_workers, fenced
 
 @dataclass(frozen=True, slots=True)
 class OpenWorker:
-    """A worker that capture writes for; it holds one capability.
+    """An open worker that capture writes for; it holds one capability.
 
     Attributes:
-        number: The worker.
-        label: What it stands for.
+        number: The worker's number.
+        label: The value or partition that it stands for.
         next_seq: The position of its next event.
-        on_tape: The time it holds as the tape tells it.
-        held: The time it is judged by: the stream's frontier, for one that is just being opened.
+        on_tape: The time it holds according to the tape.
+        held: The time that decides whether its records are late; the stream's frontier for a worker
+            that is just opening.
     """
 
     number: int
@@ -47,40 +48,39 @@ class Roster:
     Attributes:
         commit: The ordinal of the tape's last commit.
         minimum: The time that a worker holds before its first event.
-        workers: By number.
-        free: The first number that no worker has had. Two that go on from one roster take the same
-            one, so that only one of them can write down whom it gives it to.
-        seen: The greatest event time on tape in microseconds (or epoch, where times have none), or
-            None.
+        workers: The open workers, by number.
+        free: The first number never used. Two processes that start from the same roster pick the
+            same number, so only one of them can register it.
+        greatest_time: The greatest event time on tape in microseconds (the epoch when times have no
+            event time), or None.
     """
 
     commit: int
     minimum: Time
     workers: tuple[OpenWorker, ...]
     free: int
-    seen: int | None = None
+    greatest_time: int | None = None
 
     @classmethod
     def load(cls, tape: Tape, cut: Cut) -> Roster:
-        """The roster at a cut, from `events` and `workers` alone.
+        """Load the roster at a cut from `events` and `workers` alone.
 
-        With the workers that an unfinished batch has written down: they open with the next commit,
-        whatever it is, or they would hold the stream back from then on.
+        Includes workers that an unfinished batch has registered: they open with the next commit,
+        whatever it is. Otherwise they would hold the stream back from then on.
 
         Raises:
             InvalidRequestError: `CAP-CLOSED` when the stream is closed.
-            FencedError: `CAP-FENCED` when another process has written down workers of a later
-                commit.
+            FencedError: `CAP-FENCED` when another process has registered workers of a later commit.
         """
-        # Before all else: a number that is taken from now on is in the way of who takes this one.
-        free = number_of_next(tape)
-        found = index.tape_state(tape, cut)
-        states = found.workers
+        # Read first: a number taken from now on conflicts with the one taken here.
+        free = next_worker_number(tape)
+        tape_state = index.tape_state(tape, cut)
+        states = tape_state.workers
         if states and all(state.closed for state in states):
             raise InvalidRequestError(
                 "CAP-CLOSED",
-                f"stream {tape.name} is closed: no record can come any more",
-                "capture what follows as a new stream",
+                f"stream {tape.name} is closed: it takes no more records",
+                "capture later records as a new stream",
                 stream=tape.name,
             )
         minimum = tape.time_type.minimum
@@ -89,96 +89,99 @@ class Roster:
             if not state.closed:
                 held = state.holdings[0][0]
                 workers.append(OpenWorker(state.worker, state.label, state.events, held, held))
-        roster = cls(cut.commit, minimum, tuple(workers), free, _seen(tape, found, workers))
-        there = {state.worker for state in states}
-        written = index.worker_labels(tape, Cut(cut.commit + 1, cut.batch))
-        if free > max(written, default=-1) + 1:
+        greatest = _greatest_time(tape, tape_state, workers)
+        roster = cls(cut.commit, minimum, tuple(workers), free, greatest)
+        known = {state.worker for state in states}
+        registered = index.worker_labels(tape, Cut(cut.commit + 1, cut.batch))
+        if free > max(registered, default=-1) + 1:
             raise fenced(tape, cut.commit + 1)
-        fresh = {n: label for n, label in written.items() if n not in there}
-        return roster.opened_at(roster.frontier, fresh)
+        opening = {number: label for number, label in registered.items() if number not in known}
+        return roster.opened_at(roster.frontier, opening)
 
     @property
     def frontier(self) -> Time:
-        """The greatest time that is before all held ones; the minimum while there is no worker."""
+        """The greatest lower bound of all held times; the minimum while there are no workers."""
         held = [worker.held for worker in self.workers] or [self.minimum]
         return Time(map(min, zip(*held, strict=True)))
 
     @property
     def labels(self) -> frozenset[str]:
-        """What the workers stand for."""
+        """The labels of the open workers."""
         return frozenset(worker.label for worker in self.workers)
 
     def before(self, number: int) -> Roster:
-        """The roster without the workers from a number on."""
-        kept = tuple(worker for worker in self.workers if worker.number < number)
-        return replace(self, workers=kept, free=number)
+        """The roster without workers numbered `number` or higher."""
+        older = tuple(worker for worker in self.workers if worker.number < number)
+        return replace(self, workers=older, free=number)
 
     def positions(self) -> dict[int, int]:
-        """The next `seq` by worker."""
+        """The next `seq` of each worker."""
         return {worker.number: worker.next_seq for worker in self.workers}
 
-    def with_labels(
-        self, stream: Stream, found: Collection[str]
+    def with_new_workers(
+        self, stream: Stream, batch_labels: Collection[str]
     ) -> tuple[Roster, Mapping[int, str]]:
-        """The roster with a worker for every label that is declared, or is in the micro-batch.
+        """The roster with a worker for every label declared or present in the micro-batch.
 
         Args:
-            stream: The declaration.
-            found: Labels of the micro-batch; they do not count where labels are declared.
+            stream: The stream's configuration.
+            batch_labels: Labels of the micro-batch; ignored when labels are declared.
 
         Returns:
-            The roster, and the workers that are new: they open at the stream's frontier, so that
-            what was complete stays complete, and have yet to be written down.
+            The roster and its new workers, not yet registered. They open at the stream's frontier,
+            so that complete times stay complete.
 
         Raises:
-            InvalidRequestError: `CAP-WORKERS` when they are too many.
+            InvalidRequestError: `CAP-WORKERS` for too many workers.
         """
         known = self.labels
-        labels = [label for label in self._labels(stream, found) if label not in known]
+        labels = [label for label in self._labels(stream, batch_labels) if label not in known]
         if not labels:
             return self, {}
         if len(known) + len(labels) > MOST_WORKERS:
             raise _too_many(stream)
-        fresh = {self.free + i: label for i, label in enumerate(labels)}
-        return self.opened_at(self.frontier, fresh), fresh
+        new_workers = {self.free + i: label for i, label in enumerate(labels)}
+        return self.opened_at(self.frontier, new_workers), new_workers
 
-    def write_down(self, tape: Tape, fresh: Mapping[int, str]) -> None:
-        """Write down new workers, before the events that name them.
+    def register(self, tape: Tape, new_workers: Mapping[int, str]) -> None:
+        """Register new workers, before any events that name them.
 
         Raises:
             FencedError: `CAP-FENCED` when another process has taken their numbers.
         """
-        if not fresh:
+        if not new_workers:
             return
-        opened = self.commit + 1
+        commit = self.commit + 1
         # The first free number only rises; another process that has taken it has taken over.
-        if not append_workers(tape, fresh, opened, number=min(fresh)):
-            raise fenced(tape, opened)
+        if not append_workers(tape, new_workers, commit, number=min(new_workers)):
+            raise fenced(tape, commit)
 
     def opened_at(self, frontier: Time, labels: Mapping[int, str]) -> Roster:
-        """The roster with further workers, which are judged by a frontier from the beginning."""
-        added = [OpenWorker(n, x, 0, self.minimum, frontier) for n, x in labels.items()]
-        everyone = sorted([*self.workers, *added], key=lambda worker: worker.number)
+        """The roster with additional workers that hold `frontier` from the start."""
+        added = [
+            OpenWorker(number, label, 0, self.minimum, frontier) for number, label in labels.items()
+        ]
+        workers = sorted([*self.workers, *added], key=lambda worker: worker.number)
         return replace(
-            self, workers=tuple(everyone), free=max([self.free, *(n + 1 for n in labels)])
+            self, workers=tuple(workers), free=max([self.free, *(n + 1 for n in labels)])
         )
 
-    def _labels(self, stream: Stream, found: Collection[str]) -> list[str]:
+    def _labels(self, stream: Stream, batch_labels: Collection[str]) -> list[str]:
         by = stream.workers
         if isinstance(by, ByKey):
-            # All of them open at once: in the first batch, or by a rescale.
+            # Keyed workers open all at once: in the first batch or by a rescale.
             return [] if self.workers else [str(number) for number in range(by.count)]
-        return list(by.labels) if isinstance(by, ByColumn) and by.labels else sorted(found)
+        return list(by.labels) if isinstance(by, ByColumn) and by.labels else sorted(batch_labels)
 
     def assign(self, prepared: DataFrame, stream: Stream) -> DataFrame:
-        """Prepared rows with `worker INT` (null: unknown) and the `frontier BIGINT` it holds.
+        """Prepared rows with `worker INT` (null if unknown) and `frontier BIGINT`, its held time.
 
-        The frontier is the last coordinate: the event time, where there is one.
+        The frontier is the last coordinate of the held time: the event time if there is one.
         """
         keyed = isinstance(stream.workers, ByKey)
         held = {worker.held[-1] for worker in self.workers}
         if keyed:
-            # The hash of a key names one of those that are open, in their order.
+            # The hash of a key selects one of the open workers, in their order.
             first = F.lit(self.workers[0].number)
             prepared = prepared.withColumn("worker", (F.col("worker") + first).cast("int"))
         if keyed and len(held) == 1:
@@ -201,32 +204,33 @@ class Roster:
         """The roster after a micro-batch.
 
         Args:
-            stream: The declaration.
+            stream: The stream's configuration.
             batch: The micro-batch.
-            greatest: Per worker with records, the greatest event time in microseconds.
+            greatest: The greatest event time in microseconds of each worker with records.
         """
         time = stream.time
         if not isinstance(time, EventTime):
             return self._moved(lambda _: Time((batch + 1,)))
-        present = {worker: at for worker, at in greatest.items() if at is not None}
-        everywhere = max(present.values(), default=None)
-        if time.watermark == "stream" and everywhere is not None:
-            present = {worker.number: everywhere for worker in self.workers}
+        newest = {worker: at for worker, at in greatest.items() if at is not None}
+        overall = max(newest.values(), default=None)
+        if time.watermark == "stream" and overall is not None:
+            newest = {worker.number: overall for worker in self.workers}
 
         def held(worker: OpenWorker) -> Time:
             event = worker.held[-1]
-            if worker.number in present:
-                event = classify.watermark(time, present[worker.number], event)
+            if worker.number in newest:
+                event = classify.watermark(time, newest[worker.number], event)
             return Time((batch + 1, event) if time.bitemporal else (event,))
 
         after = self._moved(held)
-        if everywhere is None:
+        if overall is None:
             return after
-        last = everywhere - everywhere % classify.micros(time.every)
-        return replace(after, seen=last if self.seen is None else max(last, self.seen))
+        last = overall - overall % classify.micros(time.every)
+        seen = self.greatest_time
+        return replace(after, greatest_time=last if seen is None else max(last, seen))
 
-    def past(self, batch: int) -> Roster:
-        """The roster after a batch that moves no event time; its number does, if times have it."""
+    def after_batch(self, batch: int) -> Roster:
+        """The roster after a batch that advances no event time, only the epoch, if there is one."""
         return self._moved(
             lambda worker: Time((*(batch + 1 for _ in worker.held[1:]), worker.held[-1]))
         )
@@ -238,7 +242,7 @@ class Roster:
     def progress_since(self, before: Roster) -> list[Statement]:
         """The progress statements of a micro-batch: worker, rank, updates.
 
-        One opens a worker before its messages, the other moves it on after them.
+        One statement opens a worker before its messages, another advances it after them.
         """
         statements: list[Statement] = []
         for old, new in zip(before.workers, self.workers, strict=True):
@@ -248,8 +252,8 @@ class Roster:
                 statements.append((old.number, CLOSING, moved(old.held, new.held)))
         return statements
 
-    def written(self, commit: int, events: Mapping[int, int]) -> Roster:
-        """The roster once a commit with so many events per worker stands on the tape."""
+    def committed(self, commit: int, events: Mapping[int, int]) -> Roster:
+        """The roster after a commit with this number of events per worker."""
         moved = tuple(
             replace(
                 worker,
@@ -266,18 +270,18 @@ def _too_many(stream: Stream) -> InvalidRequestError:
     column = by.column if isinstance(by, ByColumn | ByPartition) else None
     source = "the source" if column is None else f"column {column}"
     values = "partitions" if column is None else "values"
-    named = "in workers.labels name those that may come; or " if isinstance(by, ByColumn) else ""
+    by_label = "list the expected values in workers.labels; or " if isinstance(by, ByColumn) else ""
     return InvalidRequestError(
         "CAP-WORKERS",
-        f"stream {stream.name}: {source} has more than {MOST_WORKERS} {values}, and each would "
-        "have a worker",
-        f"{named}declare another stream, with workers by a coarser column or by key",
+        f"stream {stream.name}: {source} has more than {MOST_WORKERS} {values}, and each "
+        "needs a worker",
+        f"{by_label}declare another stream with workers by a coarser column or by key",
         stream=stream.name,
     )
 
 
-def number_of_next(tape: Tape) -> int:
-    """The first number that no worker of a tape has had."""
+def next_worker_number(tape: Tape) -> int:
+    """The first worker number that the tape has never used."""
     table = delta.open_table(tape.paths.workers)
     actions = pa.table(table.get_add_actions(flatten=True))
     last = delta.stat(actions, "max.worker")
@@ -286,9 +290,9 @@ def number_of_next(tape: Tape) -> int:
     return max(last, default=-1) + 1
 
 
-def _seen(tape: Tape, state: TapeState, workers: Collection[OpenWorker]) -> int | None:
-    """The greatest time on tape, or where the clock has moved a worker beyond it."""
+def _greatest_time(tape: Tape, state: TapeState, workers: Collection[OpenWorker]) -> int | None:
+    """The greatest time on tape, or the time to which the clock has advanced a worker."""
     minimum = tape.time_type.minimum[-1]
-    moved_to = [worker.held[-1] for worker in workers if worker.held[-1] > minimum]
-    seen = state.greatest
-    return max([*moved_to, *([] if seen is None else [seen])], default=None)
+    held = [worker.held[-1] for worker in workers if worker.held[-1] > minimum]
+    recorded = [] if state.greatest is None else [state.greatest]
+    return max([*held, *recorded], default=None)

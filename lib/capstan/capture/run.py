@@ -1,4 +1,4 @@
-"""Capture: a streaming query over what has arrived, each micro-batch put on tape; and its end."""
+"""Capture: one streaming query over the available data, recorded batch by batch; closing."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from capstan.capture import checkpoint_guard, classify, idle_source, synthetic_b
 from capstan.capture import rescale as rescaling
 from capstan.capture.consumed_offsets import consumed
 from capstan.capture.file_listing import (
+    FilesRead,
     Listing,
-    Passed,
-    Read,
+    SkippedFiles,
     fresh_files,
-    passed_over,
     require_none_renamed,
     seen_files,
+    skipped_files,
 )
 from capstan.capture.file_schemas import columns_of
 from capstan.capture.in_process_events import numbered
-from capstan.capture.late_reinjection import PutBack
+from capstan.capture.late_reinjection import PutBackResult
 from capstan.capture.micro_batch import BatchResult, MicroBatch
 from capstan.capture.progress_events import CLOSING, Statement
 from capstan.capture.roster import Roster
 from capstan.capture.source import broker_gone, file_damaged, options_refused, read_source
 from capstan.capture.source_errors import source_error
-from capstan.capture.tape_settings import keep_moments, keep_settings, settings_of
+from capstan.capture.tape_settings import retain_commit_times, settings_of, update_settings
 from capstan.capture.topic_ids import require_same_topics
 from capstan.core.config import Stream
 from capstan.errors import CapstanError, IncompleteError
@@ -60,18 +60,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CaptureResult:
-    """What one capture did: fed = records + late, always.
+    """The outcome of one capture. Always fed = records + late.
 
     Attributes:
         stream: The stream.
-        batches: Micro-batches put on tape.
-        fed: Rows that the source gave.
-        records: Rows put on tape.
-        late: Rows kept in `late`, by reason.
-        cut: The tape's newest commit afterwards, -1 for an empty tape.
+        batches: Micro-batches recorded.
+        fed: Rows read from the source.
+        records: Rows recorded on tape.
+        late: Rows set aside in `late`, by reason.
+        cut: The tape's newest commit afterwards; -1 for an empty tape.
         frontier: The stream's frontier, as JSON times; empty for a closed stream.
-        passed: The files of the source that it has not read, by reason; None where the source is
-            none of files, or cannot be listed.
+        passed: Files of the source that were skipped, by reason; None when the source has no files
+            or cannot be listed.
     """
 
     stream: str
@@ -81,12 +81,12 @@ class CaptureResult:
     late: Mapping[str, int]
     cut: int
     frontier: list[object]
-    passed: Passed | None = None
+    passed: SkippedFiles | None = None
 
 
 @dataclass(slots=True)
 class _Progress:
-    """What the query's callback leaves behind for the caller."""
+    """State that the query's callback passes back to the caller."""
 
     roster: Roster
     results: list[BatchResult] = field(default_factory=list)
@@ -101,48 +101,53 @@ def capture(
     reseat: bool = False,
     rescale: int | None = None,
 ) -> CaptureResult:
-    """Capture what has arrived, then end.
+    """Capture the data available now, then stop.
 
-    An inserted batch that was cut off is carried out first.
+    An interrupted synthetic batch is completed first.
 
     Args:
         spark: The session.
-        lake: Where the tape is, or is made.
-        stream: The declaration.
-        reseat: Take a new checkpoint, and capture all that the source offers as new micro-batches.
-        rescale: First have as many workers as this, which is also the declared number.
+        lake: The lake that holds the tape, or gets a new one.
+        stream: The stream's configuration.
+        reseat: Start a new checkpoint and capture everything the source offers as new
+            micro-batches.
+        rescale: The number of workers to rescale to first; it must be the declared number.
 
     Raises:
         InvalidRequestError: `CAP-SOURCE`, `CAP-COLUMN`, `CAP-TIME-COLUMN`, `CAP-SCHEMA`,
             `CAP-TYPE`, `CAP-DECLARED`, `CAP-RESCALE`, `CAP-RENAMED`, `CAP-CHECKPOINT`,
             `CAP-CLOSED`, `CAP-SOURCE-OTHER`: nothing was written. `CAP-SOURCE-CHANGED`,
-            `CAP-SOURCE-LOST`, `CAP-MALFORMED`: earlier micro-batches stand.
-            `CAP-WORKERS` when they would be too many; earlier micro-batches stand.
-        CheckFailedError: `CAP-LATE` where the policy is `fail`; earlier micro-batches stand.
+            `CAP-SOURCE-LOST`, `CAP-MALFORMED`, or `CAP-WORKERS` for too many workers: earlier
+            micro-batches stay recorded.
+        CheckFailedError: `CAP-LATE` under the policy `fail`; earlier micro-batches stay recorded.
         FencedError: `CAP-FENCED` when another process captures the same stream.
     """
     emit("capture.begin", stream=stream.name)
     listing = Listing.of(stream.source)
-    columns = known = None
-    seen: Read = {}
+    columns = known_columns = None
+    seen: FilesRead = {}
     if listing is not None:
-        known, seen = _before(lake, stream.name, reseat=reseat)
+        known_columns, seen = _previous(lake, stream.name, reseat=reseat)
         fresh = fresh_files(stream.source, listing, seen)
-        columns = columns_of(spark, stream, listing, fresh, known)
-    source = read_source(spark, stream, listing, columns, known)
+        columns = columns_of(spark, stream, listing, fresh, known_columns)
+    source = read_source(spark, stream, listing, columns, known_columns)
     prepared = classify.prepare(source, stream)
     tape = _tape(spark, lake, stream, payload_of(prepared.schema), rescale)
-    keep_moments(tape, stream)
+    retain_commit_times(tape, stream)
     if listing is not None:
         require_none_renamed(listing, seen, tape)
     keep_totals(tape, newest_cut(tape).commit, EVERY)
     roster = Roster.load(tape, newest_cut(tape))
-    seat = checkpoint_guard.reseat(spark, tape) if reseat else checkpoint_guard.validate(tape)
+    checkpoint = (
+        checkpoint_guard.replace_checkpoint(spark, tape)
+        if reseat
+        else checkpoint_guard.validate(tape)
+    )
     if stream.source.format == "kafka":
         require_same_topics(spark, stream, tape.paths.checkpoint)
     progress = _Progress(roster)
-    _run(prepared, stream, tape, seat, progress)
-    _move_idle(spark, tape, stream)
+    _run(prepared, stream, tape, checkpoint, progress)
+    _advance_idle(spark, tape, stream)
     cut = newest_cut(tape)
     frontier = index.frontier_of(tape, index.worker_states(tape, cut))
     late: Counter[str] = Counter()
@@ -156,12 +161,12 @@ def capture(
         dict(late),
         cut.commit,
         [tape.time_type.render(time) for time in frontier.elements],
-        None if listing is None else passed_over(stream.source, listing, seen_files(tape)),
+        None if listing is None else skipped_files(stream.source, listing, seen_files(tape)),
     )
 
 
-def _before(lake: Lake, name: str, *, reseat: bool) -> tuple[StructType | None, Read]:
-    """The columns that a tape has, and the files that its checkpoint has seen; neither of none."""
+def _previous(lake: Lake, name: str, *, reseat: bool) -> tuple[StructType | None, FilesRead]:
+    """The tape's columns and the files that its checkpoint has seen; empty without a tape."""
     if not is_table(lake.stream(name).events):
         return None, {}
     tape = open_tape(lake, name)
@@ -173,7 +178,7 @@ def _tape(
 ) -> Tape:
     settings = settings_of(stream)
     rescaling.require_declared(stream.name, settings, rescale)
-    row_hashes(payload.fields)  # Types without a content hash are refused before anything is made.
+    row_hashes(payload.fields)  # Refuses types without a content hash before anything is created.
     if not is_table(lake.stream(stream.name).events):
         time_type = classify.time_type_of(stream)
         return create_tape(spark, lake, stream.name, time_type, payload, settings)
@@ -182,21 +187,21 @@ def _tape(
     tape = upgrade(tape)
     if synthetic_batch.finish(spark, tape):
         tape = open_tape(lake, stream.name)
-    count = rescaling.wanted_count(tape, settings, rescale)
+    count = rescaling.target_count(tape, settings, rescale)
     if count is not None:
         detail = rescaling.detail_of(tape, count)
         synthetic_batch.insert(spark, tape, Origin.RESCALE, lambda _: detail, "rescaling it")
         tape = open_tape(lake, stream.name)
-    return keep_settings(tape, settings)
+    return update_settings(tape, settings)
 
 
 def now() -> datetime:
-    """The present moment."""
+    """The current time, UTC."""
     return datetime.now(UTC)
 
 
-def _move_idle(spark: SparkSession, tape: Tape, stream: Stream) -> None:
-    """Move workers of an idle source on, where the declaration says so."""
+def _advance_idle(spark: SparkSession, tape: Tape, stream: Stream) -> None:
+    """Advance the workers of an idle source if the stream declares `idle_after`."""
     detail = idle_source.detail_of(tape, stream, now())
     if detail is not None:
         synthetic_batch.insert(spark, tape, Origin.IDLE, lambda _: detail, "an idle source")
@@ -206,30 +211,29 @@ def _run(
     prepared: DataFrame,
     stream: Stream,
     tape: Tape,
-    seat: checkpoint_guard.Checkpoint,
-    state: _Progress,
+    checkpoint: checkpoint_guard.Checkpoint,
+    progress: _Progress,
 ) -> None:
     on_tape = newest_cut(tape).batch
 
-    def each(frame: DataFrame, batch: int) -> None:
-        number = seat.number(batch)
+    def record_batch(frame: DataFrame, batch: int) -> None:
+        number = checkpoint.number(batch)
         if number <= on_tape:
-            return  # Killed after its events commit: all of it is on the tape.
+            return  # Killed after its events commit: the batch is on the tape in full.
         parts = consumed(tape.paths.checkpoint, stream.source, batch)
-        claim = BatchEntry(number, Origin.CAPTURE, seat.identity, batch, parts)
+        entry = BatchEntry(number, Origin.CAPTURE, checkpoint.identity, batch, parts)
         try:
-            micro = MicroBatch(stream, tape, claim)
-            result = micro.capture(frame, state.roster)
+            result = MicroBatch(stream, tape, entry).capture(frame, progress.roster)
         except CapstanError as error:
-            state.failure = error
+            progress.failure = error
             raise
-        state.roster = result.roster
-        state.results.append(result)
+        progress.roster = result.roster
+        progress.results.append(result)
         if (result.roster.commit + 1) % EVERY == 0:
             keep_totals(tape, result.roster.commit, EVERY)
 
     query = (
-        prepared.writeStream.foreachBatch(each)
+        prepared.writeStream.foreachBatch(record_batch)
         .option("checkpointLocation", tape.paths.checkpoint)
         .queryName(f"capstan capture {stream.name}")
         .trigger(availableNow=True)
@@ -238,10 +242,10 @@ def _run(
     try:
         query.awaitTermination()
     except StreamingQueryException as error:
-        if state.failure is not None:
-            raise state.failure from None
+        if progress.failure is not None:
+            raise progress.failure from None
         if "CONCURRENT_STREAM_LOG_UPDATE" in str(error):
-            raise fenced(tape, state.roster.commit) from None
+            raise fenced(tape, progress.roster.commit) from None
         raise (
             broker_gone(stream.name, error)
             or source_error(stream.name, error)
@@ -253,59 +257,55 @@ def _run(
         query.stop()
 
 
-def put_back(spark: SparkSession, lake: Lake, name: str) -> PutBack:
-    """Put the records of a stream that came late on its tape, at the frontier, once each.
+def put_back(spark: SparkSession, lake: Lake, name: str) -> PutBackResult:
+    """Put a stream's late records on its tape, at the frontier, once each.
 
     Raises:
-        InvalidRequestError: `CAP-STREAM`; `CAP-CLOSED`; `CAP-HALF-DONE` while a micro-batch is half
-            done.
+        InvalidRequestError: `CAP-STREAM`; `CAP-CLOSED`; `CAP-HALF-DONE` while a micro-batch is
+            incomplete.
         FencedError: `CAP-FENCED` when another process captures the same stream.
     """
     tape = upgrade(open_tape(lake, name))
-    begun = newest_cut(tape)
+    start = newest_cut(tape)
     synthetic_batch.finish(spark, tape)
 
     def detail(batch: int) -> dict[str, object] | None:
-        # All of batches before it: also what a capture has brought since they were first counted.
+        # Counts all earlier batches, including what a capture has added since the first count.
         waiting = feed.count_late(tape, Cut(newest_cut(tape).commit, batch - 1)).get("late", 0)
         return {"records": waiting} if waiting else None
 
     if feed.count_late(tape, newest_cut(tape)).get("late", 0):
         synthetic_batch.insert(spark, tape, Origin.PUT_BACK, detail, "putting late records back")
-    done = [
-        claim
-        for claim in feed.inserted(tape)
-        if claim.origin is Origin.PUT_BACK and claim.batch > begun.batch
-    ]
-    return PutBack(
+    done = [entry for entry in feed.put_back(tape, newest_cut(tape)) if entry.batch > start.batch]
+    return PutBackResult(
         name,
         done[-1].batch if done else None,
-        sum(int(str(claim.detail["records"])) for claim in done),
+        sum(int(str(entry.detail["records"])) for entry in done),
         newest_cut(tape).commit,
         feed.count_late(tape, newest_cut(tape)),
     )
 
 
 def close(spark: SparkSession, lake: Lake, name: str) -> tuple[Tape, int]:
-    """End a stream: every worker lets go of what it holds, in one commit.
+    """Close a stream: every worker releases its held times, in one commit.
 
     Returns:
-        The tape, and how many workers were closed; 0 when it was closed already.
+        The tape and the number of workers closed; 0 when the stream was already closed.
 
     Raises:
-        InvalidRequestError: `CAP-HALF-DONE` while a micro-batch is half done.
-        IncompleteError: `CAP-INCOMPLETE` while it has no worker that could be closed.
+        InvalidRequestError: `CAP-HALF-DONE` while a micro-batch is incomplete.
+        IncompleteError: `CAP-INCOMPLETE` while the stream has no workers.
     """
     tape = upgrade(open_tape(lake, name))
     synthetic_batch.finish(spark, tape)
     cut = newest_cut(tape)
-    # Also workers that are written down to open with the next commit, which this one will be.
+    # Includes workers registered to open with the next commit, which is this one.
     states = index.worker_states(tape, Cut(cut.commit + 1, cut.batch))
     if not states:
         raise IncompleteError(
             "CAP-INCOMPLETE",
-            f"stream {name} has no worker yet, so there is nothing to close",
-            "capture it first: its first records open its workers",
+            f"stream {name} has no workers yet, so there is nothing to close",
+            "capture the stream first: its first records open its workers",
             stream=name,
         )
     states = [state for state in states if not state.closed]

@@ -1,4 +1,4 @@
-"""The source of a stream, as Structured Streaming reads it."""
+"""The source of a stream as a Structured Streaming frame, and its errors."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from capstan.storage.lake import exists
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# What the errors of Kafka's clients say, however deep they lie.
-_GONE = (
+# Signs of an unreachable broker in the errors of Kafka's clients, however deeply nested.
+_BROKER_ERRORS = (
     "org.apache.kafka.common.errors.TimeoutException",
     "org.apache.kafka.common.KafkaException",
     "waiting for a node assignment",
 )
 
 
-# Spark passes over files that were changed more than a week before the newest one.
+# By default Spark skips files that are a week older than the newest one.
 _ANY_AGE = "1000000d"
 
 
@@ -38,107 +38,107 @@ def read_source(
     columns: StructType | None = None,
     known: StructType | None = None,
 ) -> DataFrame:
-    """The declared source as a streaming frame: its columns, and of text `raw_text.COLUMN` beside.
+    """The declared source as a streaming frame, with `raw_text.COLUMN` added for sources of text.
 
     Args:
         spark: The session.
-        stream: The declaration.
-        listing: The files of the source, where they could be listed.
-        columns: Its columns, where they are known.
-        known: Those that are on tape; None before the first capture.
+        stream: The stream's configuration.
+        listing: The files of the source, if they could be listed.
+        columns: Its columns, if they are known.
+        known: The columns on tape; None before the first capture.
 
     Raises:
-        InvalidRequestError: `CAP-SOURCE` when it is not there or Spark cannot read it.
-        SystemFailureError: `CAP-DAMAGED`, `CAP-NO-ACCESS` where a file of it, or of its log, cannot
-            be read.
+        InvalidRequestError: `CAP-SOURCE` for a source that is missing or that Spark cannot read.
+        SystemFailureError: `CAP-DAMAGED`, `CAP-NO-ACCESS` when a file of the source or of its log
+            cannot be read.
     """
     source = stream.source
     try:
         _require_place(stream, listing)
         if source.format == "kafka":
-            # All that a topic has is the stream, not what comes from now on.
+            # The stream is the whole topic, not only new records.
             options = {"startingOffsets": "earliest", **source.options}
             return spark.readStream.format("kafka").options(**options).load()
         options = options_of(source, listing)
         reader = spark.readStream.format(source.format).options(**options)
-        wanted = columns or (source.schema and StructType.fromDDL(source.schema))
-        if wanted is None and source.format not in ("delta", "rate"):
-            # Streams of files must be told their columns; the files know them.
+        schema = columns or (source.schema and StructType.fromDDL(source.schema))
+        if schema is None and source.format not in ("delta", "rate"):
+            # Spark requires explicit columns for streams of files; the files have them.
             files = spark.read.format(source.format).options(**options)
-            wanted = raw_text.of_others(files.load(source.path).schema, known)
+            schema = raw_text.without_corrupt_record(files.load(source.path).schema, known)
             if source.format.lower() != "csv" and known is not None:
-                wanted = after(known, wanted)
-        if wanted is not None:
-            assert isinstance(wanted, StructType)
-            text = raw_text.Text.of(source, listing, wanted)
+                schema = in_tape_order(known, schema)
+        if schema is not None:
+            assert isinstance(schema, StructType)
+            text = raw_text.Text.of(source, listing, schema)
             if text is not None:
-                return text.told(reader.schema(text.schema).load(source.path))
-            reader = reader.schema(wanted)
+                return text.with_raw_text(reader.schema(text.schema).load(source.path))
+            reader = reader.schema(schema)
         return reader.load(source.path)
     except CapstanError:
         raise
     except Exception as error:
-        foreseen = error_translation.translate(error)
-        if foreseen is not None:
-            raise foreseen from error
+        translated = error_translation.translate(error)
+        if translated is not None:
+            raise translated from error
         raise InvalidRequestError(
             "CAP-SOURCE",
             f"stream {stream.name}: the source cannot be read: "
             f"{error_translation.root_message(error)}",
-            _missing(source) or "check source in streams.yaml",
+            _setup_hint(source) or "check source in streams.yaml",
             stream=stream.name,
         ) from error
 
 
 def _require_place(stream: Stream, listing: Listing | None) -> None:
-    """Check that there is something at a path of this machine; a pattern may stand for nothing."""
+    """Check that a local path exists; a pattern may match nothing."""
     path = stream.source.path
     if path is None or "://" in path or (is_glob(path) and not exists(path)):
         return
     if not is_glob(path) and not exists(path):
-        what, hint = f"there is nothing at {path}", "check source.path in streams.yaml"
+        problem, hint = f"{path} does not exist", "check source.path in streams.yaml"
     elif is_glob(path) and listing is not None and not listing.files:
-        what = f"there is {path}, which Spark takes for a pattern"
-        hint = "write a backslash before each of *?[]{} in source.path that is meant as it stands"
+        problem = f"{path} exists, but Spark reads it as a pattern"
+        hint = "write a backslash before each literal *?[]{} in source.path"
     else:
         return
     raise InvalidRequestError(
-        "CAP-SOURCE", f"stream {stream.name}: {what}", hint, stream=stream.name
+        "CAP-SOURCE", f"stream {stream.name}: {problem}", hint, stream=stream.name
     )
 
 
-def after(known: StructType, inferred: StructType) -> StructType:
-    """The columns of records that tell them by name: those on tape, then what has come besides.
+def in_tape_order(known: StructType, inferred: StructType) -> StructType:
+    """The columns of records with named fields: those on tape, then the additional ones.
 
-    Spark has those of JSON in the order of their names, and knows none that no file has any more.
+    Spark infers JSON columns in alphabetical order, without those that no file has any more.
     """
-    now = {field.name.lower(): field for field in inferred.fields}
-    first = [now.pop(field.name.lower(), field) for field in known.fields]
-    return StructType([*first, *now.values()])
+    added = {field.name.lower(): field for field in inferred.fields}
+    first = [added.pop(field.name.lower(), field) for field in known.fields]
+    return StructType([*first, *added.values()])
 
 
 def options_of(source: Source, listing: Listing | None) -> dict[str, str]:
-    """The options that a source is read with: those that are declared, and how files are found.
+    """The options for reading a source: the declared ones, and how files are found.
 
-    A file is read however old it is, and however deep it lies. Where folders are named as
-    partitions are (`day=2024-05-01`) Spark takes columns from the names instead.
+    Files are read at any age and any depth. With folders named like partitions (`day=2024-05-01`)
+    Spark takes columns from the names instead.
     """
     if source.format.lower() not in FILES:
         return dict(source.options)
-    usual = {"maxFileAge": _ANY_AGE}
+    defaults = {"maxFileAge": _ANY_AGE}
     if listing is not None:
-        usual["recursiveFileLookup"] = "false" if listing.partitioned else "true"
+        defaults["recursiveFileLookup"] = "false" if listing.partitioned else "true"
     declared = {name.lower() for name in source.options}
-    return {**{k: v for k, v in usual.items() if k.lower() not in declared}, **source.options}
+    return {**{k: v for k, v in defaults.items() if k.lower() not in declared}, **source.options}
 
 
 def file_path(rows: DataFrame) -> Column:
-    """The URI of the file that a row of a source is from; also beside a column `_metadata`."""
+    """The URI of the file of each source row, even if the source has a column `_metadata`."""
     return rows.metadataColumn("_metadata").getField("file_path")
 
 
-def _missing(source: Source) -> str:
-    """What is to be fetched before such a source can be read; empty where nothing lacks."""
+def _setup_hint(source: Source) -> str:
+    """The command that fetches jars missing for a source; empty if none are missing."""
     if source.format == "kafka" and not kafka_jars():
         return "run `make kafka` first"
     on_s3 = source.path is not None and source.path.startswith("s3a://")
@@ -146,50 +146,52 @@ def _missing(source: Source) -> str:
 
 
 def broker_gone(stream: str, error: Exception) -> SystemFailureError | None:
-    """The error for a broker that does not answer; None for an error of another kind."""
+    """The error for a broker that does not answer; None for any other error."""
     text = str(error)
-    if not any(sign in text for sign in _GONE):
+    if not any(sign in text for sign in _BROKER_ERRORS):
         return None
     reason = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return SystemFailureError(
         "CAP-BROKER",
         f"stream {stream}: the broker does not answer: {reason}",
-        "see whether it runs, and source.options in streams.yaml; then run the same again",
+        "check that it is running, and source.options in streams.yaml; then run again",
         stream=stream,
     )
 
 
 def options_refused(stream: str, error: StreamingQueryException) -> InvalidRequestError | None:
-    """The error for options that a source does not know or take; None for any other error."""
-    # What a batch does with the rows is raised in Python, and so has another cause.
+    """The error for options that a source rejects; None for any other error."""
+    # Errors of the batch callback come from Python and have another cause.
     cause = getattr(error, "_cause", None)
     if not isinstance(cause, IllegalArgumentException | AnalysisException):
         return None
     return InvalidRequestError(
         "CAP-SOURCE",
-        f"stream {stream}: the source refuses its options: {error_translation.root_message(cause)}",
+        f"stream {stream}: the source rejects its options: {error_translation.root_message(cause)}",
         "check source.options in streams.yaml",
         stream=stream,
     )
 
 
 def file_damaged(stream: str, tape: str, error: Exception) -> SystemFailureError | None:
-    """The error for a file of the source that is gone or cut short; None for any other error.
+    """The error for a missing or truncated file of the source; None for any other error.
 
     Args:
         stream: The stream.
-        tape: The folder of its tape, whose own files are no source.
-        error: What the query ended with.
+        tape: The folder of its tape, whose files are not source files.
+        error: The error that ended the query.
     """
-    found = error_translation.translate(error)
-    path = str(found.fields.get("path", "")) if found is not None else ""
-    if found is None or found.code != "CAP-DAMAGED" or not path or path.startswith(tape):
+    translated = error_translation.translate(error)
+    if translated is None or translated.code != "CAP-DAMAGED":
+        return None
+    path = str(translated.fields.get("path", ""))
+    if not path or path.startswith(tape):
         return None
     return SystemFailureError(
-        found.code,
+        translated.code,
         f"stream {stream}: a file of the source cannot be read: {path}",
-        "put it back whole, under the same name; or take it away, if it is none of the stream's "
-        "(source.options: pathGlobFilter leaves out such names); then run the same again",
+        "restore it under the same name; or remove it if it does not belong to the stream "
+        "(source.options: pathGlobFilter excludes such names); then run again",
         stream=stream,
         path=path,
     )

@@ -1,6 +1,6 @@
-"""How many records a tape and its source have, batch by batch, to be held against each other.
+"""Record counts of a tape and of its source per batch, for reconciliation.
 
-Records of inserted batches were fed in an earlier one, and are counted there: in `late`.
+Records of synthetic batches were fed in an earlier batch and are counted there, in `late`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-# Of a stream's source, and of no read that ends.
+# Options that apply only to streaming reads.
 _STREAMING = frozenset(
     {
         "maxfilespertrigger", "maxbytespertrigger", "maxfileage", "maxcachedfiles", "latestfirst",
@@ -40,27 +40,29 @@ _STREAMING = frozenset(
 )  # fmt: skip
 
 
-def fed(spark: SparkSession, tape: Tape, cut: Cut, retired: Sequence[Box] = ()) -> DataFrame:
-    """What batches of captures consumed: columns of `feed`, up to a cut.
+def consumed(spark: SparkSession, tape: Tape, cut: Cut, retired: Sequence[Box] = ()) -> DataFrame:
+    """The input consumed by captured batches up to a cut, with the columns of `feed`.
 
     Args:
         spark: The session.
         tape: The tape.
         cut: The cut.
-        retired: Times whose records were deleted: batches that had some are left out.
+        retired: Times whose records were deleted; batches with such records are excluded.
     """
     rows = read_all(spark, tape.paths.feed)
-    found = rows.where(f"origin = 'capture' AND batch <= {cut.batch}")
+    captured = rows.where(f"origin = 'capture' AND batch <= {cut.batch}")
     if not retired:
-        return found
-    return found.join(F.broadcast(lost(spark, tape, cut, retired)), "batch", "left_anti")
+        return captured
+    excluded = F.broadcast(retired_batches(spark, tape, cut, retired))
+    return captured.join(excluded, "batch", "left_anti")
 
 
-def lost(spark: SparkSession, tape: Tape, cut: Cut, retired: Sequence[Box]) -> DataFrame:
-    """The batches that have had records at some times: `batch`, each once."""
-    inside = [region_sql(tape.time_type, Region(box), tape.columns) for box in retired]
+def retired_batches(spark: SparkSession, tape: Tape, cut: Cut, retired: Sequence[Box]) -> DataFrame:
+    """The distinct batches with records at retired times: column `batch`."""
+    conditions = [region_sql(tape.time_type, Region(box), tape.columns) for box in retired]
     events = read_events(spark, tape, cut).where("kind = 'messages'")
-    return events.where(" OR ".join(f"({each})" for each in inside)).select("batch").distinct()
+    anywhere = " OR ".join(f"({condition})" for condition in conditions)
+    return events.where(anywhere).select("batch").distinct()
 
 
 def stored(
@@ -72,30 +74,30 @@ def stored(
     deep: bool,
     retired: Sequence[Box] = (),
 ) -> DataFrame:
-    """What is on tape and in `late` of captured batches.
+    """The stored records of captured batches, on tape and in `late`.
 
     Args:
         spark: The session.
         tape: The tape.
         cut: The cut.
-        part: The part of the source that a record is of, from its columns under `data`.
-        deep: With content hashes.
-        retired: As in `fed`.
+        part: The record's part of the source, from its columns under `data`.
+        deep: Whether to compute content hashes.
+        retired: As in `consumed`.
 
     Returns:
-        A row per batch and part: `batch, part, stored, stored_h1, stored_h2`, the hashes null
-        where they are not wanted.
+        A row per batch and part: `batch, part, stored, stored_h1, stored_h2`; the hashes are null
+        unless `deep`.
     """
-    batches = F.broadcast(fed(spark, tape, cut, retired).select("batch").distinct())
+    batches = F.broadcast(consumed(spark, tape, cut, retired).select("batch").distinct())
     tables = [
-        _told(read_all(spark, path).where(f"batch <= {cut.batch}"), part, deep=deep)
+        _hashed(read_all(spark, path).where(f"batch <= {cut.batch}"), part, deep=deep)
         for path in (tape.paths.records, tape.paths.late)
     ]
     both = tables[0].unionByName(tables[1]).join(batches, "batch", "left_semi")
     return _summed(both, "stored")
 
 
-def _told(rows: DataFrame, part: Column, *, deep: bool) -> DataFrame:
+def _hashed(rows: DataFrame, part: Column, *, deep: bool) -> DataFrame:
     nothing = F.lit(None).cast("bigint")
     h1, h2 = record_hashes(rows) if deep else (nothing, nothing)
     return rows.select("batch", part.alias("part"), h1.alias("h1"), h2.alias("h2"))
@@ -120,24 +122,24 @@ def in_files(
     deep: bool,
     retired: Sequence[Box] = (),
 ) -> DataFrame:
-    """What the files have that were consumed, as they are now.
+    """The present content of the consumed files.
 
     Returns:
         A row per batch: `batch, part` (null), `source, source_h1, source_h2`, and `gone`, an array
-        of files that are there no more or have no row.
+        of files that are missing or have no rows.
     """
-    listed = fed(spark, tape, cut, retired).select("batch", F.explode("files").alias("file"))
+    listed = consumed(spark, tape, cut, retired).select("batch", F.explode("files").alias("file"))
     payload = stored_payload(tape)
-    there = at_rest(spark, source, payload, listing)
-    now = there.select("*", _uri(file_path(there)).alias("_file"))
+    rows = read_at_rest(spark, source, payload, listing)
+    by_row = rows.select("*", _uri(file_path(rows)).alias("_file"))
     nothing = F.lit(None).cast("bigint")
     drops = drops_malformed(source)
     h1, h2 = row_hashes(payload.fields) if deep or drops else (nothing, nothing)
-    # To count rows Spark parses no column: malformed ones, which the capture has left out, would
-    # count, if the number of rows did not hang on what is in them.
+    # For a plain count Spark parses no column and would include malformed rows, which the capture
+    # dropped. A count that depends on the content forces it to parse.
     count = F.sum(F.pmod("h1", F.lit(1)) + 1) if drops else F.count(F.lit(1))
     by_file = (
-        now.select("_file", h1.alias("h1"), h2.alias("h2"))
+        by_row.select("_file", h1.alias("h1"), h2.alias("h2"))
         .groupBy("_file")
         .agg(
             count.alias("rows"),
@@ -156,13 +158,13 @@ def in_files(
 
 
 def drops_malformed(source: Source) -> bool:
-    """Whether a source leaves out what does not parse, without a word."""
+    """Whether a source silently drops malformed records."""
     modes = [value.upper() for name, value in source.options.items() if name.lower() == "mode"]
     return source.format.lower() in ("csv", "json", "xml") and modes[-1:] == ["DROPMALFORMED"]
 
 
 def _uri(path: str | Column) -> Column:
-    """A file's URI; of one on this machine with as many slashes as in any other."""
+    """A file's URI, with three slashes for local files."""
     return F.regexp_replace(path, "^file:/+", "file:///")
 
 
@@ -175,19 +177,19 @@ def in_partitions(
     deep: bool,
     retired: Sequence[Box] = (),
 ) -> DataFrame:
-    """What a topic has at the offsets that were consumed, as its broker gives it now.
+    """The present content of a topic at the consumed offsets, from its broker.
 
     Returns:
         A row per batch and part: `batch, part, source, source_h1, source_h2, cut_short`; the last
-        says that the first offset has no record any more.
+        is true if the first offset no longer has a record.
     """
-    parts = fed(spark, tape, cut, retired).where("part IS NOT NULL")
+    parts = consumed(spark, tape, cut, retired).where("part IS NOT NULL")
     ranges = parts.select("batch", "part", "since", "until")
     payload = stored_payload(tape)
-    now = at_rest(spark, source, payload)
+    messages = read_at_rest(spark, source, payload)
     nothing = F.lit(None).cast("bigint")
     h1, h2 = row_hashes(payload.fields) if deep else (nothing, nothing)
-    rows = now.select(
+    rows = messages.select(
         F.concat_ws("/", "topic", "partition").alias("_part"),
         "offset",
         h1.alias("h1"),
@@ -203,22 +205,22 @@ def in_partitions(
     return _summed(joined, "source", first)
 
 
-def at_rest(
+def read_at_rest(
     spark: SparkSession, source: Source, payload: StructType, listing: Listing | None = None
 ) -> DataFrame:
-    """The source read once, to its present end, in the columns that a tape has of it.
+    """Read the source once, to its present end, with the tape's columns.
 
     Args:
         spark: The session.
-        source: The declared source.
-        payload: The columns; a file that lacks some has nulls there.
-        listing: The files of the source, where they could be listed.
+        source: The stream's source.
+        payload: The columns; null where a file lacks one.
+        listing: The files of the source, if they could be listed.
 
     Raises:
         InvalidRequestError: `CAP-SOURCE` when Spark cannot read it.
     """
-    asked = options_of(source, listing)
-    options = {k: v for k, v in asked.items() if k.lower() not in _STREAMING}
+    declared = options_of(source, listing)
+    options = {k: v for k, v in declared.items() if k.lower() not in _STREAMING}
     reader = spark.read.format(source.format).options(**options)
     if source.format == "kafka":
         return reader.load()
@@ -228,5 +230,5 @@ def at_rest(
         raise InvalidRequestError(
             "CAP-SOURCE",
             f"the source at {source.path} cannot be read: {error_translation.root_message(error)}",
-            "check source.path in streams.yaml; what was captured is on tape",
+            "check source.path in streams.yaml; captured records stay on tape",
         ) from error

@@ -1,8 +1,8 @@
-"""Errors of sources, told from the conditions by which Spark, Delta and Kafka name them.
+"""Errors of sources, mapped from the error conditions of Spark, Delta and Kafka.
 
-An error of a streaming query is a page that carries the condition of its cause: `[DELTA_SOURCE_
-TABLE_IGNORE_CHANGES] ...`. What follows it is long, and ends with advice about Spark's own options;
-here each condition has a code, one sentence, and what to do with Capstan.
+An error of a streaming query is a page of text that contains the condition of its cause, such as
+`[DELTA_SOURCE_TABLE_IGNORE_CHANGES]`, and ends with advice about Spark's own options. Here each
+condition gets a code, one sentence, and a remedy in terms of Capstan.
 """
 
 from __future__ import annotations
@@ -14,58 +14,60 @@ from dataclasses import dataclass
 from capstan.errors import InvalidRequestError
 
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]{5,}(?:\.[A-Z0-9_]+)?)\]\s*")
-# Kafka's connector leaves its own condition out of what it says.
+# Kafka's connector omits its own condition from its message.
 _DATA_LOSS = re.compile(
     r"Some data may have been lost because they are not available in Kafka.*?Reason:\s*", re.DOTALL
 )
 _LONGEST = 200
-_RESEAT = "`capstan capture {stream} --reseat` goes on with what it has now, as new micro-batches"
+_RESEAT = (
+    "`capstan capture {stream} --reseat` continues with its present content, as new micro-batches"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What is said of some conditions."""
+class _Problem:
+    """The Capstan error for a set of conditions."""
 
     code: str
-    what: str
+    message: str
     hint: str
     conditions: tuple[str, ...]
 
 
 _TABLE = (
-    _Told(
+    _Problem(
         "CAP-SOURCE-CHANGED",
-        "rows of the source table were changed or deleted, and a capture reads what is added",
-        "give source.options: skipChangeCommits: 'true' leaves such commits out, readChangeFeed: "
-        "'true' captures the changes as rows; then run the same again",
+        "rows of the source table were changed or deleted, but a capture only reads added rows",
+        "set source.options: skipChangeCommits: 'true' skips such commits, readChangeFeed: 'true' "
+        "captures the changes as rows; then run again",
         ("DELTA_SOURCE_TABLE_IGNORE_CHANGES", "DELTA_SOURCE_IGNORE_DELETE"),
     ),
-    _Told(
+    _Problem(
         "CAP-SOURCE-OTHER",
-        "the source table was made again, and is another one than was captured so far",
+        "the source table was recreated and is not the one captured so far",
         _RESEAT,
         ("DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE",),
     ),
-    _Told(
+    _Problem(
         "CAP-SOURCE-LOST",
-        "the source no longer has what came after the last capture",
-        _RESEAT + "; what is lost is on no tape",
+        "the source no longer has the records that followed the last capture",
+        _RESEAT + "; the lost records are on no tape",
         (
             "KAFKA_DATA_LOSS",
             "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE",
             "DELTA_STREAMING_TRAILING_COMMIT_MISSING",
         ),
     ),
-    _Told(
+    _Problem(
         "CAP-SOURCE-LOST",
-        "the source has no such version, or has it no longer",
-        "see source.options.startingVersion, where it is given; else " + _RESEAT,
+        "the source does not have this version, or no longer has it",
+        "check source.options.startingVersion if it is set; otherwise " + _RESEAT,
         ("DELTA_VERSION_NOT_FOUND",),
     ),
-    _Told(
+    _Problem(
         "CAP-SCHEMA",
         "columns of the source were renamed or dropped, or have another type",
-        "a stream may only gain columns: capture the new shape as a stream of its own",
+        "a stream may only gain columns: capture the new schema as a separate stream",
         (
             "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE",
             "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG",
@@ -74,30 +76,30 @@ _TABLE = (
             "CANNOT_MERGE_SCHEMAS",
         ),
     ),
-    _Told(
+    _Problem(
         "CAP-MALFORMED",
-        "a record of the source cannot be read as its columns say, and mode is FAILFAST",
-        "mend the record; or leave out source.options.mode; then run the same again",
+        "a record of the source does not match its columns, and mode is FAILFAST",
+        "correct the record, or remove source.options.mode; then run again",
         ("MALFORMED_RECORD_IN_PARSING", "MALFORMED_CSV_RECORD", "CANNOT_PARSE_JSON_FIELD"),
     ),
 )
-_BY_CONDITION = {condition: told for told in _TABLE for condition in told.conditions}
+_BY_CONDITION = {condition: problem for problem in _TABLE for condition in problem.conditions}
 
 
 def source_error(stream: str, error: BaseException) -> InvalidRequestError | None:
-    """The error that stands for a condition of a stream's source; None for one that is not known.
+    """The Capstan error for a known condition of a stream's source; None without one.
 
     Args:
         stream: The stream.
-        error: What its query ended with.
+        error: The error that ended its query.
     """
-    for name, said in _conditions(str(error)):
-        told = _BY_CONDITION.get(name) or _BY_CONDITION.get(name.partition(".")[0])
-        if told is not None:
+    for name, detail in _conditions(str(error)):
+        problem = _BY_CONDITION.get(name) or _BY_CONDITION.get(name.partition(".")[0])
+        if problem is not None:
             return InvalidRequestError(
-                told.code,
-                f"stream {stream}: {told.what} ({name}: {said})",
-                told.hint.format(stream=stream),
+                problem.code,
+                f"stream {stream}: {problem.message} ({name}: {detail})",
+                problem.hint.format(stream=stream),
                 stream=stream,
                 condition=name,
             )
@@ -105,9 +107,9 @@ def source_error(stream: str, error: BaseException) -> InvalidRequestError | Non
 
 
 def _conditions(text: str) -> Iterator[tuple[str, str]]:
-    """The conditions that a message names, each with the line that follows it."""
-    for found in _CONDITION.finditer(text):
-        yield found[1], _line(text, found.end())
+    """The conditions in a message, each with the line that follows it."""
+    for match in _CONDITION.finditer(text):
+        yield match[1], _line(text, match.end())
     if lost := _DATA_LOSS.search(text):
         yield "KAFKA_DATA_LOSS", _line(text, lost.end())
 

@@ -1,8 +1,7 @@
-"""The source against the tape: whether all that was consumed is on tape or in `late`, and once.
+"""Reconciliation of source and tape: every consumed record is on tape or in `late`, exactly once.
 
-Of files that is asked of the files themselves. Of Kafka offsets say how many records there have to
-be; the broker is asked where that is not enough: offsets that no record has (of transactions, of
-compaction), and contents.
+Files are read again. For Kafka the offsets give the number of records. The broker is read when that
+is not enough: for offsets without a record (transactions, compaction), and for contents.
 """
 
 from __future__ import annotations
@@ -13,11 +12,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 from pyarrow import dataset
-from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from capstan.capture import source_counts
-from capstan.capture.file_listing import Listing, Passed, Reason, passed_over, read_files
+from capstan.capture.file_listing import (
+    Listing,
+    Reason,
+    SkippedFiles,
+    captured_files,
+    skipped_files,
+)
 from capstan.capture.source import broker_gone
 from capstan.core.config import Source, Stream
 from capstan.core.times import Box
@@ -36,15 +40,16 @@ _SAMPLE = 20
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A batch of which source and tape do not say the same.
+    """A batch for which source and tape differ.
 
     Attributes:
         batch: The batch.
-        part: `topic/partition` of Kafka; else None.
-        kind: `missing`, the source has more than is stored; `extra`, it has less; `changed`, as
-            many, and others; `gap`, offsets between two batches that none consumed.
-        source: How many records the source has, or how many offsets the gap.
-        stored: How many are on tape or in `late`.
+        part: `topic/partition` for Kafka; else None.
+        kind: `missing`: the source has more records than are stored; `extra`: it has fewer;
+            `changed`: the number is the same, but the contents differ; `gap`: offsets between two
+            batches that neither consumed.
+        source: The number of records in the source, or of offsets in the gap.
+        stored: The number of records on tape or in `late`.
     """
 
     batch: int
@@ -55,22 +60,22 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """What a comparison of source and tape came to.
+class Reconciliation:
+    """The outcome of a reconciliation.
 
     Attributes:
         stream: The stream.
-        cut: The commit up to which it was compared.
-        batches: Batches that were compared.
+        cut: The last commit compared.
+        batches: The number of batches compared.
         records: Their records, on tape or in `late`.
         deep: Whether contents were compared as well.
-        gone: Batches that cannot be compared whole, as their source is there no more.
-        unknown: Batches before the first one that says what it consumed.
-        retired: Batches that are left out, as records of theirs were deleted.
-        differing: How many differences there are.
-        findings: The first of them.
-        passed: The files of the source that no capture has read, by reason; None where the source
-            is none of files, or they cannot be listed.
+        gone: Batches that cannot be compared in full because their source is gone.
+        unknown: Batches before the first one with known input.
+        retired: Batches excluded because some of their records were deleted.
+        differing: The number of differences.
+        findings: The first differences.
+        passed: Files of the source that captures have skipped, by reason; None when the source has
+            no files or cannot be listed.
     """
 
     stream: str
@@ -83,24 +88,27 @@ class Compared:
     retired: int
     differing: int
     findings: tuple[Difference, ...]
-    passed: Passed | None = None
+    passed: SkippedFiles | None = None
 
     @property
     def unread(self) -> int:
-        """How many files no capture has read, and nothing says that none should."""
+        """The number of files that no capture has read for no known reason."""
         return 0 if self.passed is None else self.passed.counts.get(str(Reason.UNREAD), 0)
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing differs of what could be compared, and nothing was left unread."""
+        """Whether nothing comparable differs and no file is unread."""
         return self.differing == 0 and self.unread == 0
 
     def to_json(self) -> dict[str, object]:
-        """The comparison as one JSON object."""
-        found = [asdict(each) for each in self.findings]
-        passed = None if self.passed is None else asdict(self.passed)
-        told = {name: getattr(self, name) for name in self.__slots__}
-        return {**told, "agrees": self.agrees, "passed": passed, "findings": found}
+        """The outcome as one JSON object."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {
+            **values,
+            "agrees": self.agrees,
+            "passed": None if self.passed is None else asdict(self.passed),
+            "findings": [asdict(finding) for finding in self.findings],
+        }
 
     def require_agreement(self) -> None:
         """Check that nothing differs.
@@ -116,42 +124,42 @@ class Compared:
                 "CAP-SOURCE-DIFFERS",
                 f"stream {self.stream}: {self.unread:,} files of the source are not on tape: "
                 + ", ".join(self.passed.files[str(Reason.UNREAD)]),
-                f"run `capstan capture {self.stream}` first; then ask again",
+                f"run `capstan capture {self.stream}`, then compare again",
                 stream=self.stream,
             )
         first = self.findings[0]
-        part = f" of {first.part}" if first.part else ""
+        part = f", {first.part}" if first.part else ""
         raise CheckFailedError(
             "CAP-SOURCE-DIFFERS",
             f"stream {self.stream}, batch {first.batch}{part}: {first.kind}, the source has "
-            f"{first.source:,} records and {first.stored:,} are stored; {self.differing} such",
-            "a file that was changed after it was captured shows here as well; `capstan verify "
-            "--deep` says whether the tape itself is damaged",
+            f"{first.source:,} records, {first.stored:,} are stored; {self.differing} differences",
+            "this includes files that were changed after they were captured; `capstan verify "
+            "--deep` checks whether the tape itself is damaged",
             stream=self.stream,
         )
 
 
-def compare(
+def reconcile(
     spark: SparkSession,
     tape: Tape,
     stream: Stream,
     *,
     deep: bool = False,
     retired: Sequence[Box] = (),
-) -> Compared:
-    """Hold what a stream's batches consumed against what is on its tape and in `late`.
+) -> Reconciliation:
+    """Compare the input of a stream's batches with the records on its tape and in `late`.
 
     Args:
         spark: The session.
         tape: The tape.
-        stream: The declaration, which says where the source is.
-        deep: Compare contents as well, by their hashes.
-        retired: Times whose records were deleted; batches that had some are left out.
+        stream: The stream's configuration, with its source.
+        deep: Whether to compare contents as well, by their hashes.
+        retired: Times whose records were deleted; batches with such records are excluded.
 
     Raises:
-        InvalidRequestError: `CAP-NO-FEED`, no batch says what it consumed, or the source does not
-            count.
-        SystemFailureError: `CAP-BROKER`, the broker has to be asked, and does not answer.
+        InvalidRequestError: `CAP-NO-FEED` when no batch has known input, or the source counts
+            neither files nor offsets.
+        SystemFailureError: `CAP-BROKER` when the broker is needed but does not answer.
     """
     cut = newest_cut(tape)
     kind, first = _kind(tape, cut)
@@ -166,20 +174,20 @@ def compare(
         F.col("source_h1").eqNullSafe(F.col("stored_h1"))
         & F.col("source_h2").eqNullSafe(F.col("stored_h2"))
     )
-    judged = sides.withColumn("differs", differing & ~F.col("gone")).cache()
+    compared = sides.withColumn("differs", differing & ~F.col("gone")).cache()
     try:
-        totals = judged.agg(
+        totals = compared.agg(
             F.count_distinct("batch").alias("batches"),
             F.coalesce(F.sum("stored"), F.lit(0)).alias("records"),
             F.count_distinct(F.when(F.col("gone"), F.col("batch"))).alias("gone"),
             F.coalesce(F.sum(F.col("differs").cast("int")), F.lit(0)).alias("differing"),
         ).collect()[0]
-        sample = judged.where("differs").orderBy("batch", "part").limit(_SAMPLE).collect()
+        sample = compared.where("differs").orderBy("batch", "part").limit(_SAMPLE).collect()
     finally:
-        judged.unpersist()
+        compared.unpersist()
     emit("source.compared", stream=tape.name, batches=totals["batches"])
-    findings = sorted([*gaps, *map(_difference, sample)], key=lambda each: each.batch)
-    return Compared(
+    findings = sorted([*gaps, *map(_difference, sample)], key=lambda finding: finding.batch)
+    return Reconciliation(
         tape.name,
         cut.commit,
         totals["batches"] - totals["gone"],
@@ -187,36 +195,36 @@ def compare(
         deep,
         totals["gone"],
         first,
-        source_counts.lost(spark, tape, cut, retired).count() if retired else 0,
+        source_counts.retired_batches(spark, tape, cut, retired).count() if retired else 0,
         len(gaps) + totals["differing"],
         tuple(findings[:_SAMPLE]),
-        _passed(tape, stream.source, listing),
+        _skipped(tape, stream.source, listing),
     )
 
 
-def _passed(tape: Tape, source: Source, listing: Listing | None) -> Passed | None:
-    read = None if listing is None else read_files(tape)
-    return None if listing is None or read is None else passed_over(source, listing, read)
+def _skipped(tape: Tape, source: Source, listing: Listing | None) -> SkippedFiles | None:
+    read = None if listing is None else captured_files(tape)
+    return None if listing is None or read is None else skipped_files(source, listing, read)
 
 
 def _kind(tape: Tape, cut: Cut) -> tuple[str, int]:
-    """What the source counts by, and the first batch that says what it consumed."""
-    what = "does not say what its batches consumed"
+    """The unit of the source, `kafka` or `files`, and the first batch with known input."""
+    problem = "has no record of the input of its batches"
     if is_table(tape.paths.feed):
         batch, origin = dataset.field("batch"), dataset.field("origin")
-        by = {"kafka": dataset.field("part"), "files": dataset.field("files")}
-        said = rows_of(tape.paths.feed).to_table(
-            columns={"batch": batch, **{kind: each.is_valid() for kind, each in by.items()}},
+        units = {"kafka": dataset.field("part"), "files": dataset.field("files")}
+        entries = rows_of(tape.paths.feed).to_table(
+            columns={"batch": batch, **{kind: unit.is_valid() for kind, unit in units.items()}},
             filter=(origin == str(Origin.CAPTURE)) & (batch <= cut.batch),
         )
-        for kind in by:
-            if pc.any(said[kind]).as_py():
-                return kind, pc.min(said["batch"]).as_py()
-        what = "has a source that counts neither files nor offsets"
+        for kind in units:
+            if pc.any(entries[kind]).as_py():
+                return kind, pc.min(entries["batch"]).as_py()
+        problem = "has a source that counts neither files nor offsets"
     raise InvalidRequestError(
         "CAP-NO-FEED",
-        f"stream {tape.name} {what}",
-        "only captures of files and of Kafka can be compared to their source",
+        f"stream {tape.name} {problem}",
+        "only captures of files and of Kafka can be compared with their source",
         stream=tape.name,
     )
 
@@ -231,11 +239,11 @@ def _files(
     *,
     deep: bool,
 ) -> DataFrame:
-    theirs = source_counts.in_files(spark, tape, source, listing, cut, deep=deep, retired=retired)
-    nowhere = F.lit(None).cast("string")
-    ours = source_counts.stored(spark, tape, cut, nowhere, deep=deep, retired=retired)
-    joined = _both(theirs, ours)
-    # A file without a row is not told from one that is gone; both leave less than is stored.
+    counted = source_counts.in_files(spark, tape, source, listing, cut, deep=deep, retired=retired)
+    no_part = F.lit(None).cast("string")
+    stored = source_counts.stored(spark, tape, cut, no_part, deep=deep, retired=retired)
+    joined = _join(counted, stored)
+    # A file without rows looks like a missing one; either leaves fewer records than are stored.
     gone = (F.size("gone") > 0) & (F.col("source") < F.col("stored"))
     return joined.withColumn("gone", F.coalesce(gone, F.lit(False)))
 
@@ -250,10 +258,10 @@ def _kafka(
     deep: bool,
 ) -> DataFrame:
     part = F.concat_ws("/", "data.topic", "data.partition")
-    ours = source_counts.stored(spark, tape, cut, part, deep=deep, retired=retired)
+    stored = source_counts.stored(spark, tape, cut, part, deep=deep, retired=retired)
     nothing = F.lit(None).cast("bigint")
-    promised = (
-        source_counts.fed(spark, tape, cut, retired)
+    expected = (
+        source_counts.consumed(spark, tape, cut, retired)
         .where("part IS NOT NULL")
         .select(
             "batch",
@@ -263,47 +271,44 @@ def _kafka(
             nothing.alias("source_h2"),
         )
     )
-    counted = _both(promised, ours).withColumn("gone", F.lit(False))
-    if not deep and counted.where("source <> stored").isEmpty():
-        return counted
+    by_offsets = _join(expected, stored).withColumn("gone", F.lit(False))
+    if not deep and by_offsets.where("source <> stored").isEmpty():
+        return by_offsets
     try:
-        theirs = source_counts.in_partitions(
+        counted = source_counts.in_partitions(
             spark, tape, source, cut, deep=deep, retired=retired
         ).cache()
-        theirs.count()
+        counted.count()
     except Exception as error:
         raise (broker_gone(tape.name, error) or error) from error
-    ranges = promised.select("batch", "part")
-    told = ranges.join(theirs, ["batch", "part"], "left").fillna(0, ["source"])
-    # What retention has taken away, whole or in part, cannot be compared.
-    less = (F.col("source") < F.col("stored")) & F.coalesce("cut_short", F.lit(True))
-    return _both(told, ours).withColumn("gone", less)
+    ranges = expected.select("batch", "part")
+    known = ranges.join(counted, ["batch", "part"], "left").fillna(0, ["source"])
+    # Batches that the broker's retention has deleted, in full or in part, cannot be compared.
+    expired = (F.col("source") < F.col("stored")) & F.coalesce("cut_short", F.lit(True))
+    return _join(known, stored).withColumn("gone", expired)
 
 
-def _both(theirs: DataFrame, ours: DataFrame) -> DataFrame:
-    same = theirs["batch"].eqNullSafe(ours["batch"]) & theirs["part"].eqNullSafe(ours["part"])
-    joined = theirs.join(ours, same, "full_outer")
-    kept = [name for name in theirs.columns if name not in ("batch", "part", "source")]
+def _join(source: DataFrame, stored: DataFrame) -> DataFrame:
+    """Both sides per batch and part, with counts of zero for absent rows."""
+    same = source["batch"].eqNullSafe(stored["batch"]) & source["part"].eqNullSafe(stored["part"])
+    joined = source.join(stored, same, "full_outer")
+    others = [name for name in source.columns if name not in ("batch", "part", "source")]
     return joined.select(
-        F.coalesce(theirs["batch"], ours["batch"]).alias("batch"),
-        F.coalesce(theirs["part"], ours["part"]).alias("part"),
-        _or_zero(theirs["source"]).alias("source"),
-        *(theirs[name] for name in kept),
-        _or_zero(ours["stored"]).alias("stored"),
-        ours["stored_h1"],
-        ours["stored_h2"],
+        F.coalesce(source["batch"], stored["batch"]).alias("batch"),
+        F.coalesce(source["part"], stored["part"]).alias("part"),
+        F.coalesce(source["source"], F.lit(0)).alias("source"),
+        *(source[name] for name in others),
+        F.coalesce(stored["stored"], F.lit(0)).alias("stored"),
+        stored["stored_h1"],
+        stored["stored_h2"],
     )
 
 
-def _or_zero(value: Column) -> Column:
-    return F.coalesce(value, F.lit(0))
-
-
 def _gaps(spark: SparkSession, tape: Tape, cut: Cut) -> list[Difference]:
-    """Offsets that lie between what two batches of a partition consumed."""
-    rows = source_counts.fed(spark, tape, cut).where("part IS NOT NULL")
+    """Offsets of a partition that lie between two batches and that neither consumed."""
+    rows = source_counts.consumed(spark, tape, cut).where("part IS NOT NULL")
     before = F.expr("lag(until) OVER (PARTITION BY part ORDER BY batch)")
-    found = (
+    gaps = (
         rows.withColumn("before", before)
         .where("since IS NOT NULL AND before IS NOT NULL AND since <> before")
         .orderBy("batch", "part")
@@ -312,7 +317,7 @@ def _gaps(spark: SparkSession, tape: Tape, cut: Cut) -> list[Difference]:
     )
     return [
         Difference(row["batch"], row["part"], "gap", row["since"] - row["before"], 0)
-        for row in found
+        for row in gaps
     ]
 
 

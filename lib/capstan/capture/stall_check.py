@@ -1,7 +1,7 @@
-"""Whether a stream's frontier has stood still for too long, told without a JVM.
+"""Stall alarm: detects, without a JVM, that a stream's frontier has not moved for too long.
 
-When it last moved is told by the tape: the events of the newest commits are taken back, one commit
-after the other, until the frontier is another; Delta's log says when that commit was made.
+The events of the newest commits are undone, one commit after another, until the frontier differs.
+Delta's log gives the time of that commit, which is when the frontier last moved.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _INSTANT = timedelta(microseconds=1)
 
 
 def require_moving(stream: Stream, tape: Tape, now: datetime) -> None:
-    """Check that the frontier has moved within the stream's declared bound, if there is one.
+    """Check that the frontier has moved within the stream's `stalled_after`, if declared.
 
-    A closed stream has no frontier that could move.
+    A closed stream always passes: it has no frontier.
 
     Args:
-        stream: The declaration.
+        stream: The stream's configuration.
         tape: Its tape.
-        now: The present moment.
+        now: The current time.
 
     Raises:
-        CheckFailedError: `CAP-STALLED`, with the frontier, since when it stands, and who holds it
-            back.
+        CheckFailedError: `CAP-STALLED`, with the frontier, the time since when it has not moved,
+            and the workers that hold it back.
     """
     bound = stream.stalled_after
     if bound is None:
         return
-    since = stood_since(tape, now - bound)
+    since = frontier_since(tape, now - bound)
     if since is None or now - since <= bound:
         return
     states = index.worker_states(tape, newest_cut(tape))
@@ -49,10 +49,11 @@ def require_moving(stream: Stream, tape: Tape, now: datetime) -> None:
     times = [tape.time_type.render(time) for time in frontier.elements]
     raise CheckFailedError(
         "CAP-STALLED",
-        f"stream {stream.name}: the frontier stands at {', '.join(map(str, times))} since "
+        f"stream {stream.name}: the frontier has been at {', '.join(map(str, times))} since "
         f"{since:%Y-%m-%d %H:%M:%S} UTC, longer than {format_duration(bound)}"
         + (f"; held back by {', '.join(holding)}" if holding else ""),
-        "see whether the source still gives records; `capstan show` tells each worker's frontier",
+        "check that the source still delivers records; `capstan show` lists the frontier of each "
+        "worker",
         stream=stream.name,
         frontier=times,
         since=since.isoformat(),
@@ -60,22 +61,21 @@ def require_moving(stream: Stream, tape: Tape, now: datetime) -> None:
     )
 
 
-def stood_since(tape: Tape, enough: datetime) -> datetime | None:
-    """When the stream's frontier came to stand where it is.
+def frontier_since(tape: Tape, limit: datetime) -> datetime | None:
+    """The time at which the stream's frontier reached its present position.
 
     Args:
         tape: The tape.
-        enough: Before this moment it is not looked for: any earlier one is an answer then.
+        limit: The search stops here: if the frontier is older, any time up to `limit` is returned.
 
     Returns:
-        The moment; one that is at most `enough` where it stands for longer. None for a stream that
-        is closed.
+        The time, at most `limit` if the frontier is older than that. None for a closed stream.
     """
     cut = newest_cut(tape)
     states = index.worker_states(tape, cut)
     frontier = index.frontier_of(tape, states)
     if cut.commit < 0:
-        return _begun(tape, None, enough)
+        return _first_commit(tape, None, limit)
     if frontier.is_empty:
         return None
     moment = None
@@ -83,19 +83,19 @@ def stood_since(tape: Tape, enough: datetime) -> datetime | None:
     for state in states:
         for time, count in state.holdings:
             held.update(time, count)
-    for commit, moment in moments(tape, cut.commit):
-        _take_back(tape, commit, held)
+    for commit, moment in commit_times(tape, cut.commit):
+        _undo(tape, commit, held)
         before = Antichain.of(time for time, count in held.items() if count > 0)
-        if before != frontier or moment <= enough:
+        if before != frontier or moment <= limit:
             return moment
-    return _begun(tape, moment, enough)
+    return _first_commit(tape, moment, limit)
 
 
-def moments(tape: Tape, newest: int) -> Iterator[tuple[int, datetime]]:
-    """The tape's commits and when they were made, newest first, as far back as Delta's log goes."""
+def commit_times(tape: Tape, newest: int) -> Iterator[tuple[int, datetime]]:
+    """The tape's commits and their times, newest first, as far back as Delta's log goes."""
     commit = newest
     for entry in delta.history(tape.paths.events):
-        # Compaction and changed settings are commits of the table, and none of the tape.
+        # Compaction and changed settings are commits of the table, not of the tape.
         if entry.get("operation") == "WRITE" and delta.note_of(entry).get("token"):
             yield commit, _moment(entry)
             commit -= 1
@@ -105,17 +105,18 @@ def _moment(entry: dict[str, object]) -> datetime:
     return datetime.fromtimestamp(int(str(entry["timestamp"])) / 1000, UTC)
 
 
-def _begun(tape: Tape, first: datetime | None, enough: datetime) -> datetime:
-    """The moment of the first commit, or when the tape was made, if Delta's log goes so far back.
+def _first_commit(tape: Tape, first: datetime | None, limit: datetime) -> datetime:
+    """The time of the first commit or of the tape's creation, if Delta's log goes back that far.
 
-    What it no longer has is older than any bound of the stream: `keep_moments` saw to that.
+    Entries missing from the log are older than any bound of the stream, thanks to
+    `tape_settings.retain_commit_times`.
     """
     *_, oldest = delta.history(tape.paths.events)
-    return (first or _moment(oldest)) if oldest["version"] == 0 else enough - _INSTANT
+    return (first or _moment(oldest)) if oldest["version"] == 0 else limit - _INSTANT
 
 
-def _take_back(tape: Tape, commit: int, held: ChangeBatch) -> None:
-    """Make of the holdings after a commit those before it."""
+def _undo(tape: Tape, commit: int, held: ChangeBatch) -> None:
+    """Turn the holdings after a commit into those before it."""
     path = tape.paths.events
     table = delta.open_table(path)
     files = files_between(path, table, "commit", commit, commit)
@@ -125,7 +126,7 @@ def _take_back(tape: Tape, commit: int, held: ChangeBatch) -> None:
         times = index.arrow_times(pc.struct_field(flat, "time"), tape.time_type)
         for time, diff in zip(times, pc.struct_field(flat, "diff").to_pylist(), strict=True):
             held.update(time, -diff)
-    # A worker that was opened here held nothing before, and since then the minimum.
+    # A worker opened by this commit held nothing before and the minimum afterwards.
     minimum: Time = tape.time_type.minimum
     opened = read_columns(tape.paths.workers, ["opened_commit"])["opened_commit"].to_pylist()
     for _ in range(opened.count(commit)):

@@ -1,7 +1,7 @@
-"""Batches that no micro-batch gives: begun once, and finished by whoever writes the tape next.
+"""Synthetic batches: rescale, idle advance, late re-injection.
 
-What such a batch does is written down in the feed under its number before anything of it is done,
-with all that is needed to do it. So one that was cut off is carried out to the same end.
+A synthetic batch is first registered in the feed under its number, with everything needed to apply
+it. So the next writer of the tape completes an interrupted one, with the same outcome.
 """
 
 from __future__ import annotations
@@ -20,51 +20,51 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Detail = Callable[[int], Mapping[str, object] | None]
-"""What there is to say of an inserted batch, by its number."""
+"""Returns the details to register for a synthetic batch, by its number; None for no batch."""
 
-_CARRY_OUT: Mapping[Origin, Callable[[SparkSession, Tape, BatchEntry], None]] = {
-    Origin.RESCALE: rescale.carry_out,
-    Origin.IDLE: idle_source.carry_out,
-    Origin.PUT_BACK: late_reinjection.carry_out,
+_APPLY: Mapping[Origin, Callable[[SparkSession, Tape, BatchEntry], None]] = {
+    Origin.RESCALE: rescale.apply,
+    Origin.IDLE: idle_source.apply,
+    Origin.PUT_BACK: late_reinjection.apply,
 }
 
 
 def finish(spark: SparkSession, tape: Tape) -> bool:
-    """Carry out an inserted batch that was cut off; whether there was one."""
-    begun, cut = feed.last_inserted(tape), newest_cut(tape)
-    if begun is None or begun.batch <= cut.batch or index.is_closed(tape, cut):
+    """Complete an interrupted synthetic batch; returns whether there was one."""
+    entry, cut = feed.last_inserted(tape), newest_cut(tape)
+    if entry is None or entry.batch <= cut.batch or index.is_closed(tape, cut):
         return False
-    _CARRY_OUT[begun.origin](spark, tape, begun)
+    _APPLY[entry.origin](spark, tape, entry)
     return True
 
 
 def insert(
-    spark: SparkSession, tape: Tape, origin: Origin, detail: Detail, what: str
+    spark: SparkSession, tape: Tape, origin: Origin, detail: Detail, operation: str
 ) -> BatchEntry | None:
-    """Begin an inserted batch, and carry it out; None where there is nothing to do.
+    """Register a synthetic batch and apply it; None when there is nothing to do.
 
     Args:
         spark: The session.
-        tape: The tape, on which no inserted batch is begun.
-        origin: What it comes from.
-        detail: All that is needed to carry it out, given its number; None to insert none.
-        what: What has to wait while a micro-batch is half done, in words.
+        tape: The tape, without an unfinished synthetic batch.
+        origin: The kind of batch.
+        detail: Returns what is needed to apply the batch, given its number; None for no batch.
+        operation: The operation that waits while a micro-batch is incomplete, for the error text.
 
     Raises:
         InvalidRequestError: `CAP-HALF-DONE`; `CAP-CLOSED` when the stream is closed.
         FencedError: `CAP-FENCED` when another process has taken the number.
     """
-    Roster.load(tape, newest_cut(tape))  # Not of a closed stream: nothing could carry it out.
+    Roster.load(tape, newest_cut(tape))  # Refuses a closed stream, which could not apply it.
     number = checkpoint_guard.last_batch(tape) + 1
-    # After that: a micro-batch that begins from here on is in the way of the number.
-    checkpoint_guard.require_no_partial_batch(tape, what)
-    told = detail(number)
-    if told is None:
+    # Checked after reading the number: a micro-batch that starts from here on conflicts with it.
+    checkpoint_guard.require_no_partial_batch(tape, operation)
+    batch_detail = detail(number)
+    if batch_detail is None:
         return None
-    wanted = BatchEntry(number, origin, detail=dict(told))
-    if any(each.origin is Origin.CAPTURE for each in feed.claims_from(tape, wanted.batch)):
-        raise checkpoint_guard.half_done(tape, what)
-    feed.register_batch(tape, wanted)
-    emit(f"{origin}.claim", stream=tape.name, batch=wanted.batch)
-    _CARRY_OUT[origin](spark, tape, wanted)
-    return wanted
+    entry = BatchEntry(number, origin, detail=dict(batch_detail))
+    if any(later.origin is Origin.CAPTURE for later in feed.claims_from(tape, number)):
+        raise checkpoint_guard.half_done(tape, operation)
+    feed.register_batch(tape, entry)
+    emit(f"{origin}.claim", stream=tape.name, batch=number)
+    _APPLY[origin](spark, tape, entry)
+    return entry

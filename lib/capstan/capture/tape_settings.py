@@ -1,10 +1,9 @@
-"""What a tape remembers of its declaration, and which parts of it may change."""
+"""The configuration stored with a tape, and which parts of it may change."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from capstan.capture import checkpoint_guard
 from capstan.core.config import ByColumn, ByKey, EventTime, Stream
@@ -12,15 +11,12 @@ from capstan.errors import InvalidRequestError
 from capstan.storage.retention import reach_back
 from capstan.storage.tape.tape import Tape, change_settings
 
-if TYPE_CHECKING:
-    pass
-
 
 def settings_of(stream: Stream) -> dict[str, object]:
-    """The declaration in the form that is kept with the tape.
+    """The configuration in the form stored with the tape.
 
-    Under `fixed` is what gives each record its worker and time: it can never change for a tape.
-    The rest may change between two micro-batches.
+    `fixed` determines the worker and time of each record and can never change for a tape. The rest
+    may change between two micro-batches.
     """
     by, time = stream.workers, stream.time
     workers: dict[str, object] = {"by": by.by}
@@ -48,20 +44,20 @@ def settings_of(stream: Stream) -> dict[str, object]:
     return {"fixed": fixed, "free": free}
 
 
-def keep_settings(tape: Tape, settings: Mapping[str, object]) -> Tape:
-    """Check a declaration against the tape's, and write down what may change and did.
+def update_settings(tape: Tape, settings: Mapping[str, object]) -> Tape:
+    """Check a configuration against the tape's, and store permitted changes.
 
     Raises:
-        InvalidRequestError: `CAP-DECLARED`, naming what may not change; `CAP-HALF-DONE` while a
-            micro-batch is half done, which must end as it began.
+        InvalidRequestError: `CAP-DECLARED`, naming the setting that cannot change; `CAP-HALF-DONE`
+            while a micro-batch is incomplete, since it must end as it began.
     """
     if settings == tape.settings:
         return tape
-    was, now = tape.settings.get("fixed"), settings["fixed"]
-    if was != now:
+    stored, declared = tape.settings.get("fixed"), settings["fixed"]
+    if stored != declared:
         raise InvalidRequestError(
             "CAP-DECLARED",
-            f"stream {tape.name} was captured with {_difference(was, now)}",
+            f"stream {tape.name} was captured with {_difference(stored, declared)}",
             "workers and times of a tape cannot change; declare a new stream",
             stream=tape.name,
         )
@@ -69,20 +65,21 @@ def keep_settings(tape: Tape, settings: Mapping[str, object]) -> Tape:
     return change_settings(tape, settings)
 
 
-def keep_moments(tape: Tape, stream: Stream) -> None:
-    """Let the log of the index go back as far as the stream asks when its batches came.
+def retain_commit_times(tape: Tape, stream: Stream) -> None:
+    """Retain the index's Delta log for as long as the stream needs the times of its commits.
 
-    Whether a worker is idle, and since when the frontier stands, is told by the moments of commits.
+    Idle workers and a stalled frontier are detected from the times of commits.
     """
     idle_after = stream.time.idle_after if isinstance(stream.time, EventTime) else None
-    lengths = [each for each in (idle_after, stream.stalled_after) if each is not None]
-    if lengths:
-        reach_back(tape.paths.events, max(lengths) + timedelta(days=1))
+    spans = [span for span in (idle_after, stream.stalled_after) if span is not None]
+    if spans:
+        reach_back(tape.paths.events, max(spans) + timedelta(days=1))
 
 
-def _difference(was: object, now: object, path: str = "") -> str:
-    if isinstance(was, Mapping) and isinstance(now, Mapping):
-        for key in [*was, *now]:
-            if was.get(key) != now.get(key):
-                return _difference(was.get(key), now.get(key), f"{path}.{key}".lstrip("."))
-    return f"{path} {was}, and is declared with {now}"
+def _difference(stored: object, declared: object, path: str = "") -> str:
+    if isinstance(stored, Mapping) and isinstance(declared, Mapping):
+        for key in [*stored, *declared]:
+            if stored.get(key) != declared.get(key):
+                child = f"{path}.{key}".lstrip(".")
+                return _difference(stored.get(key), declared.get(key), child)
+    return f"{path} {stored}, but is declared with {declared}"

@@ -1,7 +1,7 @@
-"""Whether the topics of a stream are those that were captured so far, by their ids.
+"""Topic id check: detects Kafka topics that were deleted and recreated between captures.
 
-A topic that was deleted and made again has the same name, and offsets that begin anew. Of one that
-is longer by now than the old one was, the first records would be taken for those that are on tape.
+A recreated topic has the same name, but its offsets start again. If it is already longer than the
+old one was, its first records would be mistaken for those on tape.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from capstan.core.config import Source, Stream
 
-_CLIENTS = "kafka."
-"""What the options of Kafka's own clients begin with."""
+_CLIENT_PREFIX = "kafka."
+"""The prefix of options for Kafka's own clients."""
 
 
 def require_same_topics(spark: SparkSession, stream: Stream, checkpoint: str) -> None:
-    """Check that no topic was made again since a checkpoint was, and note which there are.
+    """Check that no topic was recreated since the checkpoint, and store the present topic ids.
 
     Args:
         spark: The session, with the classes of Kafka's clients.
@@ -38,54 +38,54 @@ def require_same_topics(spark: SparkSession, stream: Stream, checkpoint: str) ->
         SystemFailureError: `CAP-BROKER` when the broker does not answer.
     """
     try:
-        now = _ids(spark, stream.source)
+        current = _ids(spark, stream.source)
     except Py4JJavaError as error:
         gone = broker_gone(stream.name, error)
         if gone is None:
-            return  # What is wrong with it the query will say.
+            return  # The query will report the problem.
         raise gone from error
     path = f"{checkpoint}/topics"
-    then = json.loads(read_text(path)) if exists(path) else {}
-    for topic, identity in now.items():
-        if then.get(topic, identity) != identity:
+    stored = json.loads(read_text(path)) if exists(path) else {}
+    for topic, identity in current.items():
+        if stored.get(topic, identity) != identity:
             raise InvalidRequestError(
                 "CAP-SOURCE-OTHER",
-                f"stream {stream.name}: topic {topic} was deleted and made again since the last "
-                "capture: its offsets are those of other records",
-                f"`capstan capture {stream.name} --reseat` captures what it has now, from its "
-                "beginning; what the old one had besides is on no tape",
+                f"stream {stream.name}: topic {topic} was deleted and recreated since the last "
+                "capture, so its offsets belong to other records",
+                f"`capstan capture {stream.name} --reseat` captures the new topic from its "
+                "beginning; uncaptured records of the old one are on no tape",
                 stream=stream.name,
                 topic=topic,
             )
-    if then != {**then, **now}:
-        write_text(path, json.dumps({**then, **now}, sort_keys=True))
+    if stored != {**stored, **current}:
+        write_text(path, json.dumps({**stored, **current}, sort_keys=True))
 
 
 def _ids(spark: SparkSession, source: Source) -> dict[str, str]:
-    """The ids of the topics that a source names, as far as they are there."""
+    """The ids of the source's topics that exist."""
     jvm = spark._jvm
     assert jvm is not None
     properties = jvm.java.util.Properties()
     for name, value in source.options.items():
-        if name.lower().startswith(_CLIENTS):
-            properties.put(name[len(_CLIENTS) :], value)
+        if name.lower().startswith(_CLIENT_PREFIX):
+            properties.put(name[len(_CLIENT_PREFIX) :], value)
     admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)
     try:
-        there = set(admin.listTopics().names().get())
-        wanted = jvm.java.util.ArrayList()
-        for topic in sorted(_chosen(source, there)):
-            wanted.add(topic)
-        found = admin.describeTopics(wanted).allTopicNames().get()
-        return {topic: found[topic].topicId().toString() for topic in found}
+        existing = set(admin.listTopics().names().get())
+        names = jvm.java.util.ArrayList()
+        for topic in sorted(_selected(source, existing)):
+            names.add(topic)
+        topics = admin.describeTopics(names).allTopicNames().get()
+        return {topic: topics[topic].topicId().toString() for topic in topics}
     finally:
         admin.close()
 
 
-def _chosen(source: Source, there: set[str]) -> set[str]:
-    """Those of the topics that are there which a source reads."""
+def _selected(source: Source, existing: set[str]) -> set[str]:
+    """The existing topics that a source reads."""
     options = {name.lower(): value for name, value in source.options.items()}
     if "subscribepattern" in options:
-        return {topic for topic in there if re.fullmatch(options["subscribepattern"], topic)}
+        return {topic for topic in existing if re.fullmatch(options["subscribepattern"], topic)}
     if "assign" in options:
-        return there.intersection(json.loads(options["assign"]))
-    return there.intersection(part.strip() for part in options.get("subscribe", "").split(","))
+        return existing.intersection(json.loads(options["assign"]))
+    return existing.intersection(part.strip() for part in options.get("subscribe", "").split(","))

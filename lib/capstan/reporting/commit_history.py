@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.capture.stall_check import moments
+from capstan.capture.stall_check import commit_times
 from capstan.core.times import Coordinate
 from capstan.reporting.stream_view import StreamView, greatest_times
 from capstan.storage import delta
@@ -84,7 +84,7 @@ def _read(lake: Lake, view: StreamView) -> CommitTimes:
 
 def _logged(tape: Tape, newest: int, oldest: int) -> dict[int, datetime]:
     found: dict[int, datetime] = {}
-    for commit, at in islice(moments(tape, newest), _OLDEST):
+    for commit, at in islice(commit_times(tape, newest), _OLDEST):
         found[commit] = at
         if commit <= oldest:
             break

@@ -59,7 +59,7 @@ def test_batches_without_rows_before_there_is_a_worker_are_not_missed(
 def test_those_of_another_checkpoint_are(tmp_path: Path) -> None:
     tape = lay(tmp_path, begun=3, ended=3, claimed="other")
     with pytest.raises(
-        InvalidRequestError, match="CAP-CHECKPOINT.* stands at batch 2, the tape at batch -1"
+        InvalidRequestError, match="CAP-CHECKPOINT.* is at batch 2, but the tape is at batch -1"
     ):
         validate(tape)
 
@@ -69,6 +69,6 @@ def test_once_there_is_a_commit_every_batch_is_on_tape(tmp_path: Path) -> None:
     event = pa.Table.from_pylist([{"worker": 0, "batch": 0, "commit": 0}], schema=EVENTS)
     deltalake.write_deltalake(tape.paths.events, event, mode="append")
     with pytest.raises(
-        InvalidRequestError, match="CAP-CHECKPOINT.* stands at batch 2, the tape at batch 0"
+        InvalidRequestError, match="CAP-CHECKPOINT.* is at batch 2, but the tape is at batch 0"
     ):
         validate(tape)

@@ -39,7 +39,10 @@ def test_what_delta_takes_a_tape_takes(name: str) -> None:
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (["Order Total (EUR)"], "'Order Total (EUR)': a Delta table takes none with a blank"),
+        (
+            ["Order Total (EUR)"],
+            "'Order Total (EUR)': a Delta table allows no name that is empty or has a blank",
+        ),
         (["id", "a,b"], "'a,b'"),
         (["a\tb"], r"'a\tb'"),
         (["a=b"], "'a=b'"),
@@ -48,7 +51,7 @@ def test_what_delta_takes_a_tape_takes(name: str) -> None:
         ([""], "''"),
         (["id", "_WORKER"], "'_WORKER': Capstan uses that name itself"),
         (["_Time"], "'_Time': Capstan uses that name itself"),
-        (["id", "amount", "ID"], "'ID': to Spark it is the same name as id"),
+        (["id", "amount", "ID"], "'ID': Spark treats it as the same name as id"),
     ],
 )
 def test_all_else_is_refused_by_name(names: list[str], said: str) -> None:

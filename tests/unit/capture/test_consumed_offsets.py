@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from capstan.capture.consumed_offsets import begun_at, consumed, logged_files
+from capstan.capture.consumed_offsets import consumed, logged_files, started_at
 from capstan.core.config import Source
 from capstan.storage.tape.feed import Consumed
 
@@ -103,6 +103,6 @@ def test_when_a_micro_batch_was_begun(tmp_path: Path) -> None:
     offsets(tmp_path / "untold", {"logOffset": 0})
     lay(tmp_path, "offsets/1")
     lay(tmp_path, "offsets/2", "-", {"logOffset": 0})
-    assert begun_at(str(tmp_path), 0) == 1795525530821000
-    assert begun_at(str(tmp_path / "untold"), 0) is None
-    assert [begun_at(str(tmp_path), batch) for batch in (1, 2, 3)] == [None] * 3
+    assert started_at(str(tmp_path), 0) == 1795525530821000
+    assert started_at(str(tmp_path / "untold"), 0) is None
+    assert [started_at(str(tmp_path), batch) for batch in (1, 2, 3)] == [None] * 3

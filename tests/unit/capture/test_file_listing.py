@@ -12,12 +12,12 @@ from capstan.capture.file_listing import (
     File,
     Listing,
     Reason,
+    captured_files,
     fresh_files,
-    passed_over,
     path_of,
-    read_files,
     require_none_renamed,
     seen_files,
+    skipped_files,
 )
 from capstan.core.config import Source
 from capstan.errors import InvalidRequestError
@@ -77,8 +77,8 @@ class Place:
 
     def passed(self, **options: str) -> dict[str, list[str]]:
         """What was passed over as the feed has it, and as the checkpoint has."""
-        fed = passed_over(self.source(**options), self.listing, read_files(self.tape) or {})
-        assert fed == passed_over(self.source(**options), self.listing, seen_files(self.tape))
+        fed = skipped_files(self.source(**options), self.listing, captured_files(self.tape) or {})
+        assert fed == skipped_files(self.source(**options), self.listing, seen_files(self.tape))
         assert {reason: len(files) for reason, files in fed.files.items()} == fed.counts
         return dict(fed.files)
 
@@ -114,7 +114,7 @@ def test_each_file_that_was_not_read_has_its_reason(place: Place) -> None:
     assert place.passed(recursiveFileLookup="false")["excluded"] == ["2024/05/b c.parquet"]
     # Which of them options of age leave out, Spark alone can tell.
     aged = place.source(maxFileAge="1d")
-    assert passed_over(aged, place.listing, {}).counts == {"hidden": 2, "excluded": 2}
+    assert skipped_files(aged, place.listing, {}).counts == {"hidden": 2, "excluded": 2}
     assert len(fresh_files(aged, place.listing, {})) == 2
     place.read("2024/05/b c.parquet")
     assert place.passed() == {"hidden": hidden}
@@ -129,7 +129,7 @@ def test_a_file_that_was_changed_since_is_told(place: Place) -> None:
     assert place.passed() == {"changed": ["b.parquet"]}
     # Of the same moment and another size it is to the feed; what that has not kept nobody knows.
     place.lay("a.parquet", "c.parquet", content="xy")
-    fed = passed_over(place.source(), place.listing, read_files(place.tape) or {})
+    fed = skipped_files(place.source(), place.listing, captured_files(place.tape) or {})
     assert fed.files == {"changed": ["a.parquet", "b.parquet"]}
 
 
@@ -141,7 +141,7 @@ def test_a_file_under_another_name_is_refused_before_it_is_read_twice(place: Pla
     (place.folder / "copy.parquet").unlink()
     (place.folder / "a.parquet").rename(place.folder / "c.parquet")
     with pytest.raises(
-        InvalidRequestError, match=r"CAP-RENAMED: stream s: c\.parquet is a\.parquet under"
+        InvalidRequestError, match=r"CAP-RENAMED: stream s: c\.parquet is the renamed file a\.parq"
     ):
         require_none_renamed(place.listing, seen_files(place.tape), place.tape)
     place.lay("c.parquet", modified=OLD + 7)
@@ -159,10 +159,10 @@ def test_a_link_that_leads_back_is_refused(place: Place) -> None:
 
 def test_it_is_not_known_what_was_read_before_that_was_written_down(place: Place) -> None:
     place.lay("a.parquet")
-    assert read_files(place.tape) == {}
+    assert captured_files(place.tape) == {}
     place.batch = 1
     place.read("a.parquet")
-    assert read_files(place.tape) is None
+    assert captured_files(place.tape) is None
 
 
 def test_what_is_no_folder_of_files_is_not_listed(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_path_with_wildcards_lists_what_it_stands_for(
     fresh = fresh_files(source, listing, {})
     assert set(listing.files) - set(fresh) == {f"{place.folder}/{name}" for name in hidden}
     # What the pattern says itself of the folders is none of the records' columns.
-    assert listing.folders_named() == ({"k"} if pattern in _ABOVE_PARTITIONS else set())
+    assert listing.partition_columns() == ({"k"} if pattern in _ABOVE_PARTITIONS else set())
 
 
 @pytest.mark.parametrize("written", ["src", "./src", "src/*.json"])
@@ -225,7 +225,7 @@ def test_a_path_from_here_says_nothing_of_the_folders_above(
     source = Source(format="json", path=written)
     listing = Listing.of(source)
     assert listing is not None
-    assert [listing.inside(path) for path in fresh_files(source, listing, {})] == ["a.json"]
+    assert [listing.relative(path) for path in fresh_files(source, listing, {})] == ["a.json"]
     assert not listing.partitioned
 
 
@@ -247,7 +247,7 @@ def test_folders_are_partitions_by_their_names(
 
 def test_a_text_names_some_and_counts_all(place: Place) -> None:
     place.lay(*(f"{n}.parquet" for n in range(5)))
-    found = passed_over(place.source(), place.listing, {})
+    found = skipped_files(place.source(), place.listing, {})
     assert found.text == "5 unread (0.parquet, 1.parquet, 2.parquet, ...)"
     assert found.counts == {str(Reason.UNREAD): 5}
     assert File(1, OLD) in place.listing.files.values()

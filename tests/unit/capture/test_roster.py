@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from capstan.capture import roster as workers
-from capstan.capture.batch_scan import Survey, survey
+from capstan.capture.batch_scan import BatchScan, scan_batch
 from capstan.capture.roster import Roster
 from capstan.core.config import ByColumn, ByKey, ByPartition, EventTime
 from capstan.errors import FencedError, InvalidRequestError
@@ -60,35 +60,35 @@ def tape(tmp_path: Path) -> Tape:
 
 def test_two_captures_of_one_checkpoint_never_open_one_label_twice(tape: Tape) -> None:
     one, other = (Roster.load(tape, newest_cut(tape)) for _ in range(2))
-    opened, fresh = one.with_labels(STREAM, ())
+    opened, fresh = one.with_new_workers(STREAM, ())
     assert (fresh, opened.free) == ({1: "b"}, 2)
-    opened.write_down(tape, fresh)
+    opened.register(tape, fresh)
 
-    opened, fresh = other.with_labels(STREAM, ())
+    opened, fresh = other.with_new_workers(STREAM, ())
 
     with pytest.raises(FencedError, match="CAP-FENCED: stream s: commit 1 was written by another"):
-        opened.write_down(tape, fresh)
-    assert workers.number_of_next(tape) == 2
+        opened.register(tape, fresh)
+    assert workers.next_worker_number(tape) == 2
 
 
 def test_what_was_written_down_and_cut_off_opens_with_the_next_commit(tape: Tape) -> None:
-    opened, fresh = Roster.load(tape, newest_cut(tape)).with_labels(STREAM, ())
-    opened.write_down(tape, fresh)
+    opened, fresh = Roster.load(tape, newest_cut(tape)).with_new_workers(STREAM, ())
+    opened.register(tape, fresh)
 
     again = Roster.load(tape, newest_cut(tape))
 
     assert again == opened
-    assert again.with_labels(STREAM, ()) == (again, {})
+    assert again.with_new_workers(STREAM, ()) == (again, {})
     wider = replace(STREAM, workers=ByColumn(column="place", labels=("a", "b", "c")))
-    opened, fresh = again.with_labels(wider, ())
-    opened.write_down(tape, fresh)
-    assert (fresh, opened.free, workers.number_of_next(tape)) == ({2: "c"}, 3, 3)
+    opened, fresh = again.with_new_workers(wider, ())
+    opened.register(tape, fresh)
+    assert (fresh, opened.free, workers.next_worker_number(tape)) == ({2: "c"}, 3, 3)
 
 
 def test_who_has_looked_at_the_tape_two_commits_ago_opens_none(tape: Tape) -> None:
     cut = newest_cut(tape)
     later = replace(Roster.load(tape, cut), commit=1)
-    later.write_down(tape, {1: "b"})
+    later.register(tape, {1: "b"})
     with pytest.raises(FencedError, match="CAP-FENCED: stream s: commit 1"):
         Roster.load(tape, cut)
 
@@ -100,7 +100,7 @@ class TestLabels:
         monkeypatch.setattr(workers, "MOST_WORKERS", 3)
         roster = Roster.load(tape, newest_cut(tape))
         column = little_stream("/none")
-        assert roster.with_labels(column, {"a", "b", "c"})[1] == {1: "b", 2: "c"}
+        assert roster.with_new_workers(column, {"a", "b", "c"})[1] == {1: "b", 2: "c"}
         for by, said in (
             (ByColumn("place"), "CAP-WORKERS.*column place has more than 3 values"),
             (
@@ -111,13 +111,13 @@ class TestLabels:
             (ByPartition(), "CAP-WORKERS.*the source has more than 3 partitions"),
         ):
             with pytest.raises(InvalidRequestError, match=said) as refused:
-                roster.with_labels(replace(column, workers=by), {"b", "c", "d"})
-            assert ("in workers.labels name" in refused.value.hint) == isinstance(by, ByColumn)
+                roster.with_new_workers(replace(column, workers=by), {"b", "c", "d"})
+            assert ("in workers.labels;" in refused.value.hint) == isinstance(by, ByColumn)
 
     def test_rows_are_read_only_where_they_may_have_new_ones(self) -> None:
-        def found(by: object, *consumed: Consumed) -> Survey | None:
+        def found(by: object, *consumed: Consumed) -> BatchScan | None:
             stream = replace(STREAM, workers=by)  # type: ignore[arg-type]
-            return survey(None, stream, consumed, {"web/0", "web/1"})  # type: ignore[arg-type]
+            return scan_batch(None, stream, consumed, {"web/0", "web/1"})  # type: ignore[arg-type]
 
         web = [Consumed(f"web/{number}", 0, 9) for number in range(3)]
         assert found(ByKey(columns=("id",), count=2), Consumed()) is None
@@ -137,7 +137,7 @@ class TestLabels:
         time = EventTime(
             column="at", every=timedelta(hours=1), max_ahead=timedelta(microseconds=10)
         )
-        some = Survey(frozenset(), 5, 30)
+        some = BatchScan(frozenset(), 5, 30)
         for seen, begun, none in (
             (20, None, True),
             (19, None, False),
@@ -149,6 +149,6 @@ class TestLabels:
             assert some.has_none_ahead(time, seen, begun) == none
         assert some.has_none_late([5, 4])
         assert not some.has_none_late([4, 6])
-        without = Survey(frozenset("a"), None, None)
+        without = BatchScan(frozenset("a"), None, None)
         assert without.has_none_late([6])
         assert without.has_none_ahead(time, None, None)

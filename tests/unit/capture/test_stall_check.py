@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capstan.capture.stall_check import require_moving, stood_since
+from capstan.capture.stall_check import frontier_since, require_moving
 from capstan.errors import CheckFailedError
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import Tape, open_tape
@@ -108,21 +108,21 @@ LONG_AGO = START - 100 * DAY
     ],
 )
 def test_when_the_frontier_came_to_stand(tmp_path: Path, moves: Moves, day: int) -> None:
-    assert stood_since(lay(tmp_path, moves), LONG_AGO) == START + day * DAY
+    assert frontier_since(lay(tmp_path, moves), LONG_AGO) == START + day * DAY
 
 
 def test_a_worker_that_is_opened_later_moves_no_frontier(tmp_path: Path) -> None:
     tape = lay(tmp_path, [{0: 3}, {}, {1: 3}, {}], {1: 2})
-    assert stood_since(tape, LONG_AGO) == START
+    assert frontier_since(tape, LONG_AGO) == START
 
 
 def test_nothing_on_tape_stands_since_it_was_made_and_a_closed_one_does_not(tmp_path: Path) -> None:
     empty = lay(tmp_path / "a", [])
-    assert stood_since(empty, LONG_AGO) == START - DAY
+    assert frontier_since(empty, LONG_AGO) == START - DAY
     bound = replace(little_stream(tmp_path), stalled_after=2 * DAY)
-    with pytest.raises(CheckFailedError, match="the frontier stands at 0 since 2024-04-30"):
+    with pytest.raises(CheckFailedError, match="the frontier has been at 0 since 2024-04-30"):
         require_moving(bound, empty, START + 2 * DAY)
-    assert stood_since(lay(tmp_path / "b", [{0: 1}, {0: None}]), LONG_AGO) is None
+    assert frontier_since(lay(tmp_path / "b", [{0: 1}, {0: None}]), LONG_AGO) is None
 
 
 def test_what_a_log_no_longer_has_is_older_than_any_bound(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_what_a_log_no_longer_has_is_older_than_any_bound(tmp_path: Path) -> Non
     for log in sorted(Path(tape.paths.events, "_delta_log").glob("*.json"))[:-2]:
         log.unlink()
     enough = START + DAY
-    found = stood_since(tape, enough)
+    found = frontier_since(tape, enough)
     assert found is not None
     assert found < enough
     stream = replace(little_stream(tmp_path), stalled_after=2 * DAY)
@@ -142,7 +142,7 @@ def test_what_a_log_no_longer_has_is_older_than_any_bound(tmp_path: Path) -> Non
 
 def test_it_is_not_looked_for_beyond_what_is_enough(tmp_path: Path) -> None:
     tape = lay(tmp_path, [{0: 1}, {}, {}, {}, {}])
-    found = stood_since(tape, START + 3 * DAY)
+    found = frontier_since(tape, START + 3 * DAY)
     assert found == START + 3 * DAY
 
 
@@ -154,7 +154,7 @@ def test_a_bound_that_is_passed_fails_with_the_workers(tmp_path: Path) -> None:
     require_moving(bound, tape, START + 2 * DAY)
     with pytest.raises(CheckFailedError, match="^CAP-STALLED: stream little: ") as caught:
         require_moving(bound, tape, START + 2 * DAY + timedelta(seconds=1))
-    assert "stands at 1 since 2024-05-01 00:00:00 UTC, longer than 2 days; held back by w1" in (
+    assert "has been at 1 since 2024-05-01 00:00:00 UTC, longer than 2 days; held back by w1" in (
         caught.value.message
     )
     assert caught.value.fields["workers"] == ["w1"]
@@ -178,4 +178,4 @@ def test_it_is_the_commit_after_which_the_least_held_time_never_changed(
         least.append(min(held.values()))
     day = max((i for i in range(1, len(least)) if least[i] != least[i - 1]), default=None)
     tape = lay(tmp_path_factory.mktemp("laws"), moves)
-    assert stood_since(tape, LONG_AGO) == START + (day or 0) * DAY
+    assert frontier_since(tape, LONG_AGO) == START + (day or 0) * DAY

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from capstan.capture.run import CaptureResult
-    from capstan.capture.source_reconciliation import Compared
+    from capstan.capture.source_reconciliation import Reconciliation
     from capstan.verify import Verification
 
 
@@ -148,7 +148,7 @@ def verify(
     declared = shell.declarations(required=True).stream(stream) if source else None
     compared = None
     with shell.later(Work(f"verify {stream}")) as session:
-        from capstan.capture.source_reconciliation import compare
+        from capstan.capture.source_reconciliation import reconcile
         from capstan.spark.session import interpreting
         from capstan.verify import verify as carry_out
 
@@ -156,7 +156,7 @@ def verify(
         if declared is not None:
             # The source has at least as many rows as the tape, usually about as many.
             with interpreting(session(), sum(verdict.records for verdict in result.workers)):
-                compared = compare(session(), tape, declared, deep=deep, retired=result.retired)
+                compared = reconcile(session(), tape, declared, deep=deep, retired=result.retired)
     value = result.to_json(tape)
     lines = [verdict_line(result)]
     if compared is not None:
@@ -188,7 +188,7 @@ def verdict_table(value: dict[str, object]) -> Table:
     )
 
 
-def compared_lines(compared: Compared) -> list[str]:
+def compared_lines(compared: Reconciliation) -> list[str]:
     """A comparison with the source as lines of text."""
     scope = "records with contents" if compared.deep else "records"
     head = f"source: {compared.records:,} {scope} in {compared.batches:,} batches"
