@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 CASE = "g0_strings_w3"
 RECORDED = Path(__file__).parent.parent / "conformance" / "timely" / CASE
-LOST = r"stream little, worker 1, event 3 at 2024-05-01T05:00:00\S*: 0 records are there, 1 were"
+LOST = r"stream little, worker 1, event 3 at 2024-05-01T05:00:00\S*: 0 records are stored, 1 were"
 
 
 @pytest.fixture
@@ -91,13 +91,13 @@ def test_records_too_many_and_those_of_no_event_are_refused_as_well(
     form = form_of(tape, Format.JSONL)
     twice = spark.read.format("delta").load(tape.paths.records).where("data.id = 20")
     twice.write.format("delta").mode("append").save(tape.paths.records)
-    said = "worker 2, event .*: 2 records are there, 1 were recorded"
+    said = "worker 2, event .*: 2 records are stored, 1 were recorded"
     with pytest.raises(CheckFailedError, match=f"CAP-TAPE: stream little, {said}"):
         export_recordings(spark, lake, tape, tmp_path / "twice", form, workers=[2])
     put_back(spark, tape)
     stray = twice.withColumn("time", F.struct(F.lit(START - HOUR).alias("event")))
     stray.write.format("delta").mode("append").save(tape.paths.records)
-    with pytest.raises(CheckFailedError, match="worker 2: records are there without an event"):
+    with pytest.raises(CheckFailedError, match="worker 2: records without an event are stored"):
         export_recordings(spark, lake, tape, tmp_path / "stray", form, workers=[2])
 
 

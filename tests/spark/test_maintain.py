@@ -35,7 +35,7 @@ from capstan.storage.retention import LOG, retention_of
 from capstan.storage.tape.feed import BatchEntry, Origin, inserted, register_batch
 from capstan.storage.tape.tape import newest_cut
 from capstan.verify import verify
-from capstan.verify.verified_ledger import recall
+from capstan.verify.verified_ledger import load_verified
 from capstan.verify.violations_ledger import known_violations
 from tests.bench.counters import Scan, Watch, commits
 from tests.support import lake_contents
@@ -277,7 +277,9 @@ def test_a_recording_that_breaks_a_rule_is_told_though_nobody_replays_it(
     (known,) = known_violations(made.lake)
     assert (known.stream, known.worker, known.rule) == (NAME, 3, "seq")
     # What is sound is verified for good, and all else was kept up.
-    assert set(recall(made.lake, made.tape, newest_cut(made.tape)).starts) == {*range(16)} - {3}
+    assert set(load_verified(made.lake, made.tape, newest_cut(made.tape)).starts) == {
+        *range(16)
+    } - {3}
     assert done.tables[NAME][0].rewritten > 0
 
 

@@ -420,9 +420,9 @@ def test_what_is_wrong_with_the_shape_of_an_event_is_named(spark, lake):
         "a progress event without updates": Row(1, "progress"),
         "a progress event with a null in its updates": progress(updates=[((0, 0), None)]),
         "a messages event with updates": Row(1, "messages", (0, 0), [], 1, FULL),
-        "a messages event without a whole time": Row(1, "messages", (0, None), None, 1, FULL),
+        "a messages event without a complete time": Row(1, "messages", (0, None), None, 1, FULL),
         "a messages event without a count of records": Row(1, "messages", (0, 0), None, None, FULL),
-        "a messages event with a count of records below zero": Row(
+        "a messages event with a negative count of records": Row(
             1, "messages", (0, 0), None, -1, FULL
         ),
         "a messages event without a fingerprint": Row(
@@ -539,7 +539,7 @@ def test_reads_no_columns_that_it_does_not_judge(spark, lake):
     before = spark.conf.get(length)
     spark.conf.set(length, "1000")
     try:
-        frame = run.events_to_judge(spark, tape, newest_cut(tape), None, -1)
+        frame = run.events_to_check(spark, tape, newest_cut(tape), None, -1)
         plan = frame._jdf.queryExecution().executedPlan().toString()
     finally:
         spark.conf.set(length, before)
@@ -574,14 +574,14 @@ def test_tells_how_far_it_has_come(spark, lake):
 def spy(monkeypatch):
     """What is read of `events`: `(workers, after, files)` of each read."""
     reads = []
-    original = run.events_to_judge
+    original = run.events_to_check
 
     def spied(spark, tape, cut, workers, after):
         frame = original(spark, tape, cut, workers, after)
         reads.append((workers, after, len(frame.inputFiles())))
         return frame
 
-    monkeypatch.setattr(run, "events_to_judge", spied)
+    monkeypatch.setattr(run, "events_to_check", spied)
     return reads
 
 

@@ -167,15 +167,15 @@ def test_records_are_held_against_their_events(spark, lake):
     assert verify(spark, lake, tape, workers=[SOUND, EMPTY], deep=True).valid
     verification = verify(spark, lake, tape, deep=True)
     expected = {
-        DROPPED: (2, 1, "1 records of batch 1 are there, 2 were recorded"),
-        DOUBLED: (2, 1, "3 records of batch 1 are there, 2 were recorded"),
-        ALTERED: (2, 1, "the records of batch 1 are not those that were recorded"),
-        GIVEN: (4, 2, "1 records of batch 2 are there, 2 were recorded"),
-        TAKEN: (4, 2, "3 records of batch 2 are there, 2 were recorded"),
-        MOVED: (2, 1, "1 records of batch 1 are there, 2 were recorded"),
+        DROPPED: (2, 1, "1 records of batch 1 are stored, 2 were recorded"),
+        DOUBLED: (2, 1, "3 records of batch 1 are stored, 2 were recorded"),
+        ALTERED: (2, 1, "the records of batch 1 differ from those recorded"),
+        GIVEN: (4, 2, "1 records of batch 2 are stored, 2 were recorded"),
+        TAKEN: (4, 2, "3 records of batch 2 are stored, 2 were recorded"),
+        MOVED: (2, 1, "1 records of batch 1 are stored, 2 were recorded"),
         EXTRA: (6, 7, "1 records of batch 1 without an event"),
-        LOST: (2, 1, "0 records of batch 1 are there, 2 were recorded"),
-        NULLS: (0, 0, "the records of batch 0 are not those that were recorded"),
+        LOST: (2, 1, "0 records of batch 1 are stored, 2 were recorded"),
+        NULLS: (0, 0, "the records of batch 0 differ from those recorded"),
         77: (0, 1, "1 records of batch 1 without an event"),
     }
     found = {

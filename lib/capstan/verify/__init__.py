@@ -1,4 +1,4 @@
-"""The Spark verifier: is what a tape says a sound recording, and are its records all there."""
+"""The verifier: checks that a tape is a valid recording and that its records are complete."""
 
 from __future__ import annotations
 

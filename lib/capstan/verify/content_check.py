@@ -1,4 +1,4 @@
-"""The records against the index: each event has exactly its own, and none is without an event."""
+"""Deep check: compares the records with the index; each event has exactly its own records."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _LAST = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """The first place of a worker where events and records disagree.
+class ContentMismatch:
+    """The first mismatch between events and records of a worker.
 
     Attributes:
-        seq: The event, or None for records that have none.
-        time: Its time, or None where that is not whole.
-        detail: What was found, in words.
+        seq: The event; None for records without an event.
+        time: Its time; None if that is incomplete.
+        detail: The mismatch in words.
     """
 
     seq: int | None
@@ -40,26 +40,26 @@ class Finding:
     detail: str
 
 
-def findings(
+def find_mismatches(
     spark: SparkSession,
     tape: Tape,
     cut: Cut,
     workers: Collection[int] | None,
     retired: Sequence[Box] = (),
-) -> dict[int, Finding]:
+) -> dict[int, ContentMismatch]:
     """Compare the records at a cut with counts and fingerprints of `events`.
 
     Args:
         spark: The session.
         tape: The tape.
-        cut: The cut; rows of later batches are not on the tape, and are not looked at.
+        cut: The cut; rows of later batches are not on the tape and are ignored.
         workers: Only these workers; None for all.
-        retired: Times whose records were deleted; nothing is said of them.
+        retired: Times whose records were deleted; they are skipped.
 
     Returns:
-        By worker its first finding, in the order of `seq`, records without an event last.
+        The first mismatch of each worker, in the order of `seq`, records without an event last.
     """
-    cells = cells_of(spark, tape, cut, workers, retired)
+    cells = _cells(spark, tape, cut, workers, retired)
     differing = cells.where("stored <> promised OR h1 <> promised_h1 OR h2 <> promised_h2")
     first = F.min(
         F.struct(
@@ -71,7 +71,7 @@ def findings(
             "promised",
         )
     ).alias("first")
-    # Dates and timestamps would come in Python's own types.
+    # As integers: collected dates and timestamps would be Python's own types.
     coordinates = integers(F.col("first.time"), tape.time_type).alias("coordinates")
     rows = (
         differing.groupBy("worker")
@@ -80,35 +80,35 @@ def findings(
         .collect()
     )
     return {
-        row["worker"]: Finding(
+        row["worker"]: ContentMismatch(
             row["seq"],
             None if None in row["coordinates"] else Time(row["coordinates"]),
-            _in_words(row["seq"], row["batch"], row["stored"], row["promised"]),
+            _describe(row["seq"], row["batch"], row["stored"], row["promised"]),
         )
         for row in rows
     }
 
 
-def require_counted(
+def require_counts(
     spark: SparkSession,
     tape: Tape,
     cut: Cut,
     workers: Collection[int],
     region: Region | None = None,
 ) -> None:
-    """Check that each event has as many records as it says; no column of the payload is read.
+    """Check that each event has the stated number of records; the payload is not read.
 
     Args:
         spark: The session.
         tape: The tape.
         cut: The cut.
-        workers: Whose events.
+        workers: The workers whose events to check.
         region: Only events at its times; None for all.
 
     Raises:
-        CheckFailedError: `CAP-TAPE`, as `miscounted` tells it, of the first event of a worker.
+        CheckFailedError: `CAP-TAPE` for the first event with another number; see `count_mismatch`.
     """
-    cells = cells_of(spark, tape, cut, workers).where("stored <> promised")
+    cells = _cells(spark, tape, cut, workers).where("stored <> promised")
     if region is not None:
         cells = cells.where(region_sql(tape.time_type, region, tape.columns))
     coordinates = integers(F.col("time"), tape.time_type).alias("time")
@@ -117,31 +117,31 @@ def require_counted(
     )
     for row in first.limit(1).collect():
         time = None if row["time"] is None or None in row["time"] else Time(row["time"])
-        raise miscounted(tape, row["worker"], row["seq"], time, row["stored"], row["promised"])
+        raise count_mismatch(tape, row["worker"], row["seq"], time, row["stored"], row["promised"])
 
 
-def miscounted(
+def count_mismatch(
     tape: Tape, worker: int, seq: int | None, time: Time | None, stored: int, promised: int
 ) -> CheckFailedError:
-    """The error of an event that has not the records that it says.
+    """The error for an event whose number of records differs from the stated one.
 
     Args:
         tape: The tape.
-        worker: Whose event it is.
-        seq: Its number; None for records that have no event.
-        time: Its time, where it has one.
-        stored: How many records are there.
-        promised: How many the event says.
+        worker: The worker of the event.
+        seq: The event's number; None for records without an event.
+        time: The event's time, if it has one.
+        stored: The number of stored records.
+        promised: The number that the event states.
     """
     shown = None if time is None else tape.time_type.render(time)
-    where = "" if seq is None else f", event {seq} at {shown}"
-    said = f"{stored} records are there, {promised} were recorded"
+    event = "" if seq is None else f", event {seq} at {shown}"
+    counts = f"{stored} records are stored, {promised} were recorded"
     return CheckFailedError(
         "CAP-TAPE",
-        f"stream {tape.name}, worker {worker}{where}: "
-        + ("records are there without an event" if seq is None else said),
-        f"`capstan verify {tape.name} --deep` names the first of each worker; put back from a copy "
-        "what is gone",
+        f"stream {tape.name}, worker {worker}{event}: "
+        + ("records without an event are stored" if seq is None else counts),
+        f"`capstan verify {tape.name} --deep` names the first one of each worker; restore missing "
+        "records from a backup",
         stream=tape.name,
         worker=worker,
         seq=seq,
@@ -151,22 +151,22 @@ def miscounted(
     )
 
 
-def cells_of(
+def _cells(
     spark: SparkSession,
     tape: Tape,
     cut: Cut,
     workers: Collection[int] | None,
     retired: Sequence[Box] = (),
 ) -> DataFrame:
-    """A row per worker, batch and time of either side: what is stored, and what was promised.
+    """A row per worker, batch and time of either side, with stored and promised contents.
 
     Columns: `worker INT, batch BIGINT, time STRUCT, seq BIGINT` (null without an event), then
     count and both hashes of the stored rows (`stored, h1, h2`) and of the event (`promised,
-    promised_h1, promised_h2`), zero where there is nothing. No order promised.
+    promised_h1, promised_h2`), zero for an absent side. In no order.
     """
-    gone = [region_sql(tape.time_type, Region(box), tape.columns) for box in retired]
+    regions = [region_sql(tape.time_type, Region(box), tape.columns) for box in retired]
     # A record without a time was not retired.
-    kept = " AND ".join(f"NOT coalesce({each}, false)" for each in gone) or "true"
+    kept = " AND ".join(f"NOT coalesce({region}, false)" for region in regions) or "true"
     rows = read_records(spark, tape, cut, workers=workers).where(kept)
     h1, h2 = record_hashes(rows)
     stored = rows.select(*_CELL, F.lit(1).alias("stored"), h1.alias("h1"), h2.alias("h2"))
@@ -199,9 +199,9 @@ def _or_zero(value: Column) -> Column:
     return F.coalesce(value, F.lit(0))
 
 
-def _in_words(seq: int | None, batch: int, stored: int, promised: int) -> str:
+def _describe(seq: int | None, batch: int, stored: int, promised: int) -> str:
     if seq is None:
         return f"{stored} records of batch {batch} without an event"
     if stored != promised:
-        return f"{stored} records of batch {batch} are there, {promised} were recorded"
-    return f"the records of batch {batch} are not those that were recorded"
+        return f"{stored} records of batch {batch} are stored, {promised} were recorded"
+    return f"the records of batch {batch} differ from those recorded"

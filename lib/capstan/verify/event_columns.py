@@ -1,6 +1,6 @@
-"""Batches of events as plain lists, converted column by column, and what is wrong with their shape.
+"""Events as plain lists, converted column by column, and faults in their shape.
 
-Nothing here is done per event: a recording can have millions.
+Everything is vectorized, because a recording can have millions of events.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 
 Mask = npt.NDArray[np.bool_]
 
-# Stands for "no worker": numbers of workers are never below zero.
+# Stands for "no worker"; worker numbers are never negative.
 NO_WORKER = -1
 
 
 class Fingerprint(IntEnum):
-    """How much of a fingerprint an event has; its value is nothing that the rules speak of."""
+    """How complete an event's fingerprint is; the rules do not depend on its value."""
 
     NONE = 0
     WHOLE = 1
@@ -32,19 +32,19 @@ class Fingerprint(IntEnum):
 class EventColumns:
     """A batch of events, sorted by worker and seq.
 
-    Where an event has no value of a column, or a null in it, some value stands in its place: the
-    row is in `faults`, or of the kind that has no such value.
+    A missing or null value is replaced by an arbitrary one. Such a row is in `faults`, or its kind
+    has no such value.
 
     Attributes:
-        workers: Whose event it is; never null.
-        seqs: Its number.
-        commits: The ordinal of its commit.
-        progress: Whether it is a progress event; a messages event otherwise.
-        times: The time of a messages event.
-        records: How many records a messages event has.
+        workers: The worker of each event; never null.
+        seqs: The number of each event.
+        commits: The ordinal of each event's commit.
+        progress: Whether each event is a progress event; else it is a messages event.
+        times: The time of each messages event.
+        records: The number of records of each messages event.
         updates: `(time, diff)` of all progress events, one after another.
-        offsets: Where each event's updates start in `updates`, and the end of the last.
-        faults: By row, what is wrong with the shape of the event; few rows or none.
+        offsets: The start of each event's updates in `updates`, and the end of the last.
+        faults: Faults in the shape of events, by row; few or none.
     """
 
     workers: npt.NDArray[np.int64]
@@ -59,11 +59,11 @@ class EventColumns:
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, width: int) -> EventColumns:
-        """Convert a batch with the columns of `run.events_to_judge`.
+        """Convert a batch with the columns of `run.events_to_check`.
 
         Args:
             batch: The events.
-            width: The number of coordinates that their times have.
+            width: The number of coordinates of their times.
         """
         flat = batch.column("updates").values
         moved = _coordinates(pc.struct_field(flat, "time"), width)
@@ -83,7 +83,7 @@ class EventColumns:
         )
 
     def sequences(self) -> Iterator[tuple[int, range]]:
-        """The workers in turn, each with the rows of its events."""
+        """Each worker with the rows of its events."""
         ends = [*(np.flatnonzero(np.diff(self.workers)) + 1).tolist(), len(self.workers)]
         start = 0
         for end in ends:
@@ -91,50 +91,50 @@ class EventColumns:
             start = end
 
     def later(self, rows: range, commit: int) -> range | list[int]:
-        """Those of `rows` that are of a commit after `commit`."""
+        """The rows among `rows` of commits after `commit`."""
         newer = self.commits[rows.start : rows.stop] > commit
         if newer.all():
             return rows
-        found: list[int] = (np.flatnonzero(newer) + rows.start).tolist()
-        return found
+        selected: list[int] = (np.flatnonzero(newer) + rows.start).tolist()
+        return selected
 
 
 def _faults(batch: pa.RecordBatch, progress: Mask, sent: Mask, moved: Mask) -> dict[int, str]:
-    """What is wrong with the shape of events, by row.
+    """Faults in the shape of events, by row.
 
     Args:
         batch: The events.
-        progress: Which rows are of kind progress.
-        sent: Which rows have no whole time.
-        moved: Which of the flattened updates have a null in them.
+        progress: The rows of kind progress.
+        sent: The rows without a complete time.
+        moved: The flattened updates that contain a null.
     """
     messages = _mask(pc.equal(batch.column("kind"), "messages"))
     fingerprint = _numpy(batch.column("fingerprint"))
-    nothing = {name: _nulls(batch.column(name)) for name in ("seq", "time", "updates", "records")}
-    below_zero = _mask(pc.less(batch.column("records"), 0))
+    missing = {name: _nulls(batch.column(name)) for name in ("seq", "time", "updates", "records")}
+    negative = _mask(pc.less(batch.column("records"), 0))
     checks = [
         (~(progress | messages), "neither a progress nor a messages event"),
-        (nothing["seq"], "an event without seq"),
-        (progress & ~nothing["time"], "a progress event with a time"),
-        (progress & ~nothing["records"], "a progress event with a count of records"),
+        (missing["seq"], "an event without seq"),
+        (progress & ~missing["time"], "a progress event with a time"),
+        (progress & ~missing["records"], "a progress event with a count of records"),
         (progress & (fingerprint != Fingerprint.NONE), "a progress event with a fingerprint"),
-        (progress & nothing["updates"], "a progress event without updates"),
+        (progress & missing["updates"], "a progress event without updates"),
         (progress & _owners(batch, moved), "a progress event with a null in its updates"),
-        (messages & ~nothing["updates"], "a messages event with updates"),
-        (messages & sent, "a messages event without a whole time"),
-        (messages & nothing["records"], "a messages event without a count of records"),
-        (messages & below_zero, "a messages event with a count of records below zero"),
+        (messages & ~missing["updates"], "a messages event with updates"),
+        (messages & sent, "a messages event without a complete time"),
+        (messages & missing["records"], "a messages event without a count of records"),
+        (messages & negative, "a messages event with a negative count of records"),
         (messages & (fingerprint != Fingerprint.WHOLE), "a messages event without a fingerprint"),
     ]
     faults: dict[int, str] = {}
-    for wrong, what in checks:
-        for row in np.flatnonzero(wrong).tolist():
-            faults.setdefault(row, what)
+    for faulty, description in checks:
+        for row in np.flatnonzero(faulty).tolist():
+            faults.setdefault(row, description)
     return faults
 
 
 def _owners(batch: pa.RecordBatch, elements: Mask) -> Mask:
-    """The rows that some of these elements of their `updates` belong to."""
+    """The rows whose `updates` include any of these elements."""
     rows = np.zeros(batch.num_rows, np.bool_)
     if elements.any():
         offsets = batch.column("updates").offsets.to_numpy()
@@ -143,7 +143,7 @@ def _owners(batch: pa.RecordBatch, elements: Mask) -> Mask:
 
 
 def _coordinates(times: pa.Array, width: int) -> list[pa.Array]:
-    """The coordinates of a struct column as integers, null where the struct is."""
+    """The coordinates of a struct column as integers, null if the struct is null."""
     return [_int64(pc.struct_field(times, index)) for index in range(width)]
 
 
@@ -170,7 +170,7 @@ def _mask(column: pa.Array) -> Mask:
 
 
 def _nulls(*columns: pa.Array) -> Mask:
-    """Where some of the columns are null."""
+    """The rows in which any of the columns is null."""
     masks = [_mask(pc.is_null(column)) for column in columns]
     anywhere: Mask = np.logical_or.reduce(masks)
     return anywhere

@@ -1,7 +1,7 @@
-"""The fold over events that runs in Spark's Python workers: one judge per recording.
+"""The fold over events in Spark's Python workers: one checker per recording.
 
-It holds what the recording at hand holds, and one batch of events. So memory does not grow with
-the number of events.
+It keeps the holdings of one recording and one batch of events, so memory does not grow with the
+number of events.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from capstan.core.protocol import Rule, StreamChecker, Violation
 from capstan.core.times import Time
 from capstan.verify.event_columns import EventColumns
 
-# What the fold gives: a row per worker.
+# The fold's output: a row per worker.
 OUTCOME_SCHEMA = "worker int, outcome string"
 _ARROW = pa.schema([("worker", pa.int32()), ("outcome", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Where the judging of one worker's recording begins, and where it stops.
+    """Where checking of one worker's recording starts and stops.
 
     Attributes:
-        commit: Events up to this commit were judged before.
-        seq: How many those were: the position of the next one.
-        records: How many records those had.
-        holdings: What is held after them; None for what every worker starts out with.
-        stop: The position to stop before; None to go on to the end.
+        commit: Events up to this commit were checked before.
+        seq: The number of those events, which is the position of the next one.
+        records: The number of their records.
+        holdings: The times held after them; None for the initial holdings of every worker.
+        stop: The position to stop before; None to check to the end.
     """
 
     commit: int = -1
@@ -39,20 +39,20 @@ class ResumePoint:
     holdings: tuple[tuple[Time, int], ...] | None = None
     stop: int | None = None
 
-    def judge(self, minimum: Time) -> StreamChecker:
-        """The judge that goes on from here."""
+    def checker(self, minimum: Time) -> StreamChecker:
+        """A checker that continues from here."""
         return StreamChecker(minimum, self.holdings, seq=self.seq, records=self.records)
 
 
 @dataclass(frozen=True, slots=True)
 class FoldResult:
-    """How far a recording is sound, and what is held there.
+    """How far a recording is valid, and the times held there.
 
     Attributes:
-        events: Its sound events, from the beginning.
+        events: The number of valid events from the beginning.
         records: Their records.
-        holdings: What is held after them: `(time, count)` in listing order.
-        violation: What ended it, or None.
+        holdings: The times held after them: `(time, count)` in listing order.
+        violation: The violation that ended it, or None.
     """
 
     events: int
@@ -61,54 +61,55 @@ class FoldResult:
     violation: Violation | None = None
 
     @classmethod
-    def of(cls, judge: StreamChecker, violation: Violation | None = None) -> FoldResult:
-        """Where `judge` stands."""
-        return cls(judge.events, judge.records, judge.holdings, violation)
+    def of(cls, checker: StreamChecker, violation: Violation | None = None) -> FoldResult:
+        """The present state of a checker."""
+        return cls(checker.events, checker.records, checker.holdings, violation)
 
     def to_text(self) -> str:
-        """The outcome as JSON text, which `from_text` reads back."""
-        found = self.violation
+        """The result as JSON text, which `from_text` reads back."""
+        violation = self.violation
         return json.dumps(
             {
                 "events": self.events,
                 "records": self.records,
                 "holdings": self.holdings,
-                "violation": found and [found.rule, found.time, found.count, found.detail],
+                "violation": violation
+                and [violation.rule, violation.time, violation.count, violation.detail],
             }
         )
 
     @classmethod
     def from_text(cls, text: str) -> FoldResult:
-        """The outcome that `to_text` wrote."""
-        found = json.loads(text)
-        holdings = tuple((Time(time), count) for time, count in found["holdings"])
+        """The result written by `to_text`."""
+        values = json.loads(text)
+        holdings = tuple((Time(time), count) for time, count in values["holdings"])
         violation = None
-        if found["violation"] is not None:
-            rule, time, count, detail = found["violation"]
-            # A violation ends the recording, so what was held then is what is held.
+        if values["violation"] is not None:
+            rule, time, count, detail = values["violation"]
+            # A violation ends the recording, so its holdings are those of the violation.
             violation = Violation(
-                found["events"],
+                values["events"],
                 Rule(rule),
                 None if time is None else Time(time),
                 holdings,
                 count=count,
                 detail=detail,
             )
-        return cls(found["events"], found["records"], holdings, violation)
+        return cls(values["events"], values["records"], holdings, violation)
 
 
 def fold(
     batches: Iterable[pa.RecordBatch], minimum: Time, starts: Mapping[int, ResumePoint]
 ) -> Iterator[pa.RecordBatch]:
-    """Judge recordings that come one after another, sorted by worker and seq.
+    """Check recordings one after another, sorted by worker and seq.
 
     Args:
-        batches: Events as `run.events_to_judge` gives them; a recording may span batches.
+        batches: Events with the columns of `run.events_to_check`; a recording may span batches.
         minimum: The time at which every recording starts.
-        starts: Where each known worker's judging begins; a worker that is not there is unknown.
+        starts: Where to start for each known worker; a worker not listed is unknown.
 
     Yields:
-        A batch of one row for each worker that has events: `worker`, and its outcome as text.
+        A batch of one row for each worker with events: `worker`, and its result as text.
     """
     current: _Recording | None = None
     for batch in batches:
@@ -120,52 +121,53 @@ def fold(
                 if current is not None:
                     yield current.result()
                 current = _Recording(worker, minimum, starts.get(worker))
-            current.go_on(columns, rows)
+            current.check(columns, rows)
     if current is not None:
         yield current.result()
 
 
 class _Recording:
-    """The recording at hand."""
+    """The recording being checked."""
 
-    __slots__ = ("_judge", "_over", "_start", "_violation", "worker")
+    __slots__ = ("_checker", "_ended", "_start", "_violation", "worker")
 
     def __init__(self, worker: int, minimum: Time, start: ResumePoint | None) -> None:
         self.worker = worker
         self._start = start or ResumePoint()
-        self._judge = self._start.judge(minimum)
+        self._checker = self._start.checker(minimum)
         self._violation: Violation | None = None
-        self._over = False
+        self._ended = False
         if start is None:
-            self._end(self._judge.refuse(Rule.SHAPE, "an event of a worker that was never opened"))
+            unopened = "an event of a worker that was never opened"
+            self._end(self._checker.refuse(Rule.SHAPE, unopened))
 
-    def go_on(self, columns: EventColumns, rows: range) -> None:
-        """Judge further events, up to the first violation."""
-        if self._over:
+    def check(self, columns: EventColumns, rows: range) -> None:
+        """Check further events, up to the first violation."""
+        if self._ended:
             return
-        judge, stop, faults = self._judge, self._start.stop, columns.faults
+        checker, stop, faults = self._checker, self._start.stop, columns.faults
         updates, offsets = columns.updates, columns.offsets
         for row in columns.later(rows, self._start.commit):
-            if judge.seq == stop:
+            if checker.seq == stop:
                 self._end(None)
                 return
             if row in faults:
-                violation: Violation | None = judge.refuse(Rule.SHAPE, faults[row])
-            elif columns.seqs[row] != judge.seq:
-                violation = judge.expect(columns.seqs[row])
+                violation: Violation | None = checker.refuse(Rule.SHAPE, faults[row])
+            elif columns.seqs[row] != checker.seq:
+                violation = checker.expect(columns.seqs[row])
             elif columns.progress[row]:
-                violation = judge.progress(updates[offsets[row] : offsets[row + 1]])
+                violation = checker.progress(updates[offsets[row] : offsets[row + 1]])
             else:
-                violation = judge.messages(columns.times[row], columns.records[row])
+                violation = checker.messages(columns.times[row], columns.records[row])
             if violation is not None:
                 self._end(violation)
                 return
 
     def result(self) -> pa.RecordBatch:
-        """The row that says what came of it."""
-        outcome = FoldResult.of(self._judge, self._violation).to_text()
+        """The row with the result."""
+        outcome = FoldResult.of(self._checker, self._violation).to_text()
         return pa.record_batch([[self.worker], [outcome]], schema=_ARROW)
 
     def _end(self, violation: Violation | None) -> None:
         self._violation = violation
-        self._over = True
+        self._ended = True

@@ -1,4 +1,4 @@
-"""The files of a tape against the logs of its tables: what is gone, and what was cut short."""
+"""File integrity: finds missing or truncated files of a tape, by the logs of its tables."""
 
 from __future__ import annotations
 
@@ -14,68 +14,68 @@ from capstan.storage.tape.tape import Tape
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A file that is not as it was written.
+    """A missing or truncated file.
 
     Attributes:
-        path: Its place.
-        written: How many bytes were written.
-        there: How many are there; None if the file is gone.
+        path: Its path.
+        written: The bytes written.
+        present: The bytes present; None if the file is missing.
     """
 
     path: str
     written: int
-    there: int | None
+    present: int | None
 
     def __str__(self) -> str:
-        if self.there is None:
-            return f"{self.path} is gone"
-        return f"{self.path} has {self.there:,} of {self.written:,} bytes"
+        if self.present is None:
+            return f"{self.path} is missing"
+        return f"{self.path} has {self.present:,} of {self.written:,} bytes"
 
     def to_json(self) -> dict[str, object]:
-        """The damage as reports write it."""
-        return {"path": self.path, "written": self.written, "there": self.there}
+        """The damage as a JSON object."""
+        return {"path": self.path, "written": self.written, "there": self.present}
 
 
-def damage_of(tape: Tape) -> list[Damage]:
-    """Files of the newest state of a tape's tables that have not the length their log says.
+def find_damage(tape: Tape) -> list[Damage]:
+    """Files of a tape's tables whose length differs from the log, by table and path.
 
-    No JVM, and no file is opened. By table, then by path.
+    Checks the newest version of each table, without a JVM and without opening a file.
 
     Raises:
-        SystemFailureError: `CAP-DAMAGED` where the log of a table cannot be read itself.
+        SystemFailureError: `CAP-DAMAGED` when the log of a table cannot be read.
     """
-    found = []
+    damaged = []
     paths = tape.paths
     for table in (paths.workers, paths.events, paths.records, paths.late, paths.feed):
         if not is_table(table):
-            continue  # Only captures have a feed.
+            continue  # Only captured tapes have a feed.
         files = pa.table(delta.open_table(table).get_add_actions(flatten=True))
-        # Delta writes paths relative to the table, unless the file is another table's.
-        places = [delta.place_of(table, path) for path in files["path"].to_pylist()]
-        expected = dict(zip(places, files["size_bytes"].to_pylist(), strict=True))
-        there = sizes_of(sorted(expected))
-        found += [
-            Damage(path, written, there[path])
+        # Delta stores paths relative to the table, unless the file belongs to another table.
+        locations = [delta.place_of(table, path) for path in files["path"].to_pylist()]
+        expected = dict(zip(locations, files["size_bytes"].to_pylist(), strict=True))
+        sizes = sizes_of(sorted(expected))
+        damaged += [
+            Damage(path, written, sizes[path])
             for path, written in sorted(expected.items())
-            if there[path] != written
+            if sizes[path] != written
         ]
-    return found
+    return damaged
 
 
 def require_whole(tape: Tape) -> None:
-    """Check that every file of a tape is there, and as long as it was written.
+    """Check that every file of a tape is present with its full length.
 
     Raises:
-        SystemFailureError: `CAP-DAMAGED`, with all such files as `files`.
+        SystemFailureError: `CAP-DAMAGED`, with all damaged files as `files`.
     """
-    damaged = damage_of(tape)
+    damaged = find_damage(tape)
     if not damaged:
         return
-    others = f"; so are {len(damaged) - 1} more files" if len(damaged) > 1 else ""
+    others = f"; {len(damaged) - 1} more files are damaged" if len(damaged) > 1 else ""
     raise SystemFailureError(
         "CAP-DAMAGED",
         f"stream {tape.name} is damaged: {damaged[0]}{others}",
-        "put these files back from a copy, then verify again; --json lists all of them",
+        "restore these files from a backup, then verify again; --json lists all of them",
         stream=tape.name,
-        files=[each.to_json() for each in damaged],
+        files=[damage.to_json() for damage in damaged],
     )

@@ -1,4 +1,4 @@
-"""Few events, read and sorted in this process: to judge them takes neither a job nor a JVM."""
+"""Small sets of events, read and sorted in this process: checked without a job or a JVM."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from capstan.storage.arrow_scan import rows_of
 from capstan.storage.tape.tape import Cut, Tape
 from capstan.verify.event_columns import NO_WORKER, Fingerprint
 
-MOST = 50_000
-"""The most events. Judging takes less than a second where few times are held at once."""
+MAX_EVENTS = 50_000
+"""The most events. Checking takes less than a second unless many times are held at once."""
 
 
 def are_few(tape: Tape, after: int) -> bool:
-    """Whether the commits after an ordinal have few events, from the log of the index alone."""
+    """Whether the commits after an ordinal have few events, by the log of the index alone."""
     actions = pa.table(delta.open_table(tape.paths.events).get_add_actions(flatten=True))
     if not {"max.commit", "num_records"} <= set(actions.column_names):
         return len(actions) == 0
@@ -26,18 +26,18 @@ def are_few(tape: Tape, after: int) -> bool:
     if None in last or None in rows:
         return False
     newer = sum(n for commit, n in zip(last, rows, strict=True) if commit > after)
-    return bool(newer <= MOST)
+    return bool(newer <= MAX_EVENTS)
 
 
 def events(
     tape: Tape, cut: Cut, workers: Collection[int] | None, after: int
 ) -> list[pa.RecordBatch] | None:
-    """Events as the fold takes them, sorted by worker and seq.
+    """Events for the fold, sorted by worker and seq.
 
-    Columns as of `run.events_to_judge`.
+    Columns as in `run.events_to_check`.
 
     Returns:
-        None where two events of a worker have one seq: their order is for Spark to tell.
+        None if two events of a worker share a seq: only Spark orders those consistently.
     """
     wanted = (dataset.field("commit") <= cut.commit) & (dataset.field("commit") > after)
     if workers is not None:
@@ -45,7 +45,7 @@ def events(
     columns = ["worker", "seq", "commit", "kind", "time", "updates", "records", "fingerprint"]
     rows = rows_of(tape.paths.events).to_table(columns=columns, filter=wanted).combine_chunks()
     rows = rows.set_column(0, "worker", pc.fill_null(rows["worker"], NO_WORKER))
-    rows = rows.set_column(7, "fingerprint", _wholeness(rows["fingerprint"]))
+    rows = rows.set_column(7, "fingerprint", _completeness(rows["fingerprint"]))
     if rows.select(["worker", "seq"]).group_by(["worker", "seq"]).aggregate([]).num_rows < len(
         rows
     ):
@@ -56,9 +56,9 @@ def events(
     return batches
 
 
-def _wholeness(found: pa.ChunkedArray) -> pa.ChunkedArray:
-    """How much of a fingerprint there is, as TINYINT."""
-    parts = [pc.is_valid(pc.struct_field(found, name)) for name in ("h1", "h2")]
+def _completeness(fingerprints: pa.ChunkedArray) -> pa.ChunkedArray:
+    """How complete each fingerprint is, as TINYINT."""
+    parts = [pc.is_valid(pc.struct_field(fingerprints, name)) for name in ("h1", "h2")]
     whole = pc.if_else(pc.and_(*parts), int(Fingerprint.WHOLE), int(Fingerprint.TORN))
-    kinds = pc.if_else(pc.is_null(found), int(Fingerprint.NONE), whole)
+    kinds = pc.if_else(pc.is_null(fingerprints), int(Fingerprint.NONE), whole)
     return kinds.cast(pa.int8())

@@ -1,4 +1,4 @@
-"""What came of a verification."""
+"""The result of a verification."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from capstan.storage.tape.tape import Cut, Tape
 
 @dataclass(frozen=True, slots=True)
 class WorkerVerdict:
-    """What came of verifying one worker's recording at a cut.
+    """The verdict on one worker's recording at a cut.
 
-    Of a recording that is not valid, all figures are those before the first violation.
+    All figures of an invalid recording are those before its first violation.
 
     Attributes:
-        worker: Its number; -1 stands for events and records that name no worker.
-        label: What it stands for; empty for a worker that the stream does not have.
-        valid: Whether all of it obeys the rules.
-        events: How many events are sound, from the beginning.
-        records: How many records these have.
+        worker: The worker's number; -1 for events and records that name no worker.
+        label: The worker's label; empty for a worker that the stream does not have.
+        valid: Whether the whole recording obeys the rules.
+        events: The number of valid events from the beginning.
+        records: The number of their records.
         violation: The first violation, or None.
-        holdings: What is held after these events: `(time, count)` in listing order.
+        holdings: The times held after these events: `(time, count)` in listing order.
         frontier: The minimal held times.
-        closed: Whether nothing is held.
+        closed: Whether no time is held.
     """
 
     worker: int
@@ -41,7 +41,7 @@ class WorkerVerdict:
 
     @property
     def name(self) -> str:
-        """The worker as messages call it: its number, and its label if that says more."""
+        """The worker's name in messages: its number, and its label if that differs."""
         return (
             f"{self.worker} ({self.label})"
             if self.label not in ("", str(self.worker))
@@ -49,7 +49,7 @@ class WorkerVerdict:
         )
 
     def to_json(self, time_type: TimeType) -> dict[str, object]:
-        """The verdict as reports write it."""
+        """The verdict as a JSON object."""
         violation = self.violation
         return {
             "worker": self.worker,
@@ -66,14 +66,14 @@ class WorkerVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What came of verifying workers of a stream at a cut.
+    """The result of verifying workers of a stream at a cut.
 
     Attributes:
         stream: The stream's name.
-        cut: What was verified: the events up to this commit.
-        workers: A verdict for each chosen worker, by number. Where all were chosen, also for
-            workers that the stream does not have and that are on its tape all the same.
-        retired: Times whose records were deleted; of their records nothing is said.
+        cut: The cut; events up to its commit were verified.
+        workers: A verdict for each selected worker, by number. If all were selected, also for
+            workers that are on the tape but unknown to the stream.
+        retired: Times whose records were deleted; their records were not checked.
     """
 
     stream: str
@@ -83,11 +83,11 @@ class Verification:
 
     @property
     def valid(self) -> bool:
-        """Whether every worker's recording is."""
+        """Whether every worker's recording is valid."""
         return all(verdict.valid for verdict in self.workers)
 
     def to_json(self, tape: Tape) -> dict[str, object]:
-        """The answer as one JSON object."""
+        """The result as one JSON object."""
         return {
             "stream": self.stream,
             "cut": self.cut.commit,
@@ -100,23 +100,23 @@ class Verification:
         """Check that every worker's recording is valid.
 
         Raises:
-            CheckFailedError: `CAP-VIOLATION`, with the first violation of the first worker that has
-                one: worker, seq, rule, time, and what was held.
+            CheckFailedError: `CAP-VIOLATION`, with the first violation of the first invalid worker:
+                worker, seq, rule, time, and held times.
         """
-        broken = [verdict for verdict in self.workers if not verdict.valid]
-        if not broken:
+        invalid = [verdict for verdict in self.workers if not verdict.valid]
+        if not invalid:
             return
-        first = broken[0]
+        first = invalid[0]
         violation = first.violation
         assert violation is not None
         facts = violation.to_json(tape.time_type)
-        others = f"; so have {len(broken) - 1} more workers" if len(broken) > 1 else ""
+        others = f"; {len(invalid) - 1} more workers break a rule" if len(invalid) > 1 else ""
         raise CheckFailedError(
             "CAP-VIOLATION",
             f"stream {self.stream}, worker {first.name} breaks {violation.rule.value}: "
             f"{violation.describe(tape.time_type)}{others}",
-            f"see `capstan verify {self.stream}`; choose workers whose recordings are sound, or a "
-            "cut before the violation",
+            f"see `capstan verify {self.stream}`; select workers with valid recordings, or a cut "
+            "before the violation",
             stream=self.stream,
             worker=first.worker,
             **{name: facts[name] for name in ("seq", "rule", "time", "held")},

@@ -1,4 +1,4 @@
-"""Verification of a tape's workers at a cut, all at once, from where earlier runs stopped."""
+"""Verification of a tape's workers at a cut, incremental from earlier verifications."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from capstan.storage.ledger.retirements import boxes_of
 from capstan.storage.tape.index import worker_labels
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, read_events
 from capstan.verify import in_process_events, verified_ledger
-from capstan.verify.content_check import findings
+from capstan.verify.content_check import find_mismatches
 from capstan.verify.event_columns import NO_WORKER, Fingerprint
 from capstan.verify.event_fold import OUTCOME_SCHEMA, FoldResult, ResumePoint, fold
 from capstan.verify.file_integrity import require_whole
 from capstan.verify.result import Verification, WorkerVerdict
-from capstan.verify.violations_ledger import note_violations
+from capstan.verify.violations_ledger import record_violations
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is to be judged.
+    """The events to check.
 
     Attributes:
-        labels: The chosen workers that the stream has.
-        starts: Where the judging of each begins.
-        only: The workers whose events have to be read; None for all.
-        after: The commit after which events have to be read.
-        checks_known: Whether events of workers that the stream does not have would be seen.
+        labels: The selected workers that the stream has.
+        starts: Where checking of each starts.
+        only: The workers whose events must be read; None for all.
+        after: The commit after which events must be read.
+        checks_known: Whether events of unknown workers would be noticed.
     """
 
     labels: Mapping[int, str]
@@ -61,22 +61,21 @@ def verify(
 ) -> Verification:
     """Verify the recordings of a tape's workers.
 
-    Only events newer than what the ledger `verified` knows are read, and no Spark job runs when
-    there are few. The payload is read only where `deep` asks for it.
+    Only events newer than the ledger `verified` are read; few events need no Spark job. The payload
+    is read only if `deep`.
 
     Args:
-        spark: The session; one that is built when it is needed serves as well.
+        spark: The session, or one that is built when needed.
         lake: The lake with the ledger.
         tape: The tape.
-        workers: Only these; None for all, and for whatever else is on the tape.
-        cut: What to verify; by default the newest cut.
+        workers: Only these; None for all, including unknown ones on the tape.
+        cut: The cut to verify; by default the newest.
         deep: Whether to compare the records with the counts and fingerprints of their events.
-        remember: Whether to write to the ledgers what was found sound, and what was not.
+        remember: Whether to write the results to the ledgers.
 
     Raises:
-        InvalidRequestError: `CAP-WORKER` for a chosen worker that the stream does not have.
-        SystemFailureError: `CAP-DAMAGED` where `deep` asks for the payload and files of it are gone
-            or short.
+        InvalidRequestError: `CAP-WORKER` for a selected worker that the stream does not have.
+        SystemFailureError: `CAP-DAMAGED` for missing or truncated files, if `deep`.
     """
     if deep:
         require_whole(tape)
@@ -84,8 +83,8 @@ def verify(
     plan = _plan(lake, tape, cut, workers)
     retired = boxes_of(lake, tape)
     outcomes = _outcomes(spark, tape, cut, plan)
-    _require_there(tape, workers, outcomes)
-    emit("verify.events", stream=tape.name, cut=cut.commit, read=_read(plan, outcomes))
+    _require_workers(tape, workers, outcomes)
+    emit("verify.events", stream=tape.name, cut=cut.commit, read=_events_read(plan, outcomes))
     if remember:
         _remember(lake, tape, cut, plan, outcomes)
         emit("verify.ledger", stream=tape.name, cut=cut.commit)
@@ -96,25 +95,24 @@ def verify(
         _verdict(worker, plan.labels.get(worker, ""), outcome)
         for worker, outcome in sorted(outcomes.items())
     ]
-    found = Verification(tape.name, cut, tuple(verdicts), retired)
+    verification = Verification(tape.name, cut, tuple(verdicts), retired)
     if remember:
-        note_violations(lake, tape, found, deep=deep)
-    return found
+        record_violations(lake, tape, verification, deep=deep)
+    return verification
 
 
-def events_to_judge(
+def events_to_check(
     spark: SparkSession, tape: Tape, cut: Cut, workers: Collection[int] | None, after: int
 ) -> DataFrame:
-    """Events as the fold takes them, each worker's in one partition, sorted by worker and seq.
+    """Events for the fold: each worker in one partition, sorted by worker and seq.
 
     Columns: `worker INT` (-1 for none), `seq BIGINT, commit BIGINT, kind STRING, time STRUCT,
-    updates ARRAY, records BIGINT` as in `events`, and `fingerprint TINYINT`: how much of one
-    there is.
+    updates ARRAY, records BIGINT` as in `events`, and `fingerprint TINYINT`, a `Fingerprint`.
     """
-    found = F.col("fingerprint")
-    whole = found.getField("h1").isNotNull() & found.getField("h2").isNotNull()
-    part = (
-        F.when(found.isNull(), Fingerprint.NONE.value)
+    fingerprint = F.col("fingerprint")
+    whole = fingerprint.getField("h1").isNotNull() & fingerprint.getField("h2").isNotNull()
+    completeness = (
+        F.when(fingerprint.isNull(), Fingerprint.NONE.value)
         .when(whole, Fingerprint.WHOLE.value)
         .otherwise(Fingerprint.TORN.value)
     )
@@ -126,21 +124,21 @@ def events_to_judge(
         "time",
         "updates",
         "records",
-        part.cast("tinyint").alias("fingerprint"),
+        completeness.cast("tinyint").alias("fingerprint"),
     )
-    # All columns: which of two events with one seq comes first must not depend on the files.
+    # By all columns: the order of two events with one seq must not depend on the files.
     return events.repartition("worker").sortWithinPartitions(*events.columns)
 
 
-def judge_events(
+def check_events(
     events: DataFrame, time_type: TimeType, starts: Mapping[int, ResumePoint]
 ) -> dict[int, FoldResult]:
-    """Judge events that are on no tape yet.
+    """Check events that are not on a tape yet.
 
     Args:
-        events: Columns as of `events_to_judge`, each worker's in one partition, sorted.
-        time_type: Their times.
-        starts: By worker, where its recording stands before them.
+        events: Columns as in `events_to_check`, each worker in one partition, sorted.
+        time_type: The type of their times.
+        starts: The state of each worker's recording before them.
     """
     folded = partial(fold, minimum=time_type.minimum, starts=dict(starts))
     rows = events.mapInArrow(folded, OUTCOME_SCHEMA).collect()
@@ -149,38 +147,38 @@ def judge_events(
 
 def _plan(lake: Lake, tape: Tape, cut: Cut, workers: Collection[int] | None) -> _Plan:
     labels = worker_labels(tape, cut)
-    before = verified_ledger.recall(lake, tape, cut)
-    # A worker that was opened later has no events that were looked through already.
-    old = worker_labels(tape, Cut(before.known, -1)) if before.known >= 0 else labels
-    fresh = ResumePoint(commit=before.known)
-    chosen = {w: labels[w] for w in (labels if workers is None else workers) if w in labels}
+    earlier = verified_ledger.load_verified(lake, tape, cut)
+    # A worker opened later has no events in the commits already checked.
+    old = worker_labels(tape, Cut(earlier.known, -1)) if earlier.known >= 0 else labels
+    fresh = ResumePoint(commit=earlier.known)
+    selected = {w: labels[w] for w in (labels if workers is None else workers) if w in labels}
     starts = {
-        worker: before.starts.get(worker, ResumePoint() if worker in old else fresh)
-        for worker in chosen
+        worker: earlier.starts.get(worker, ResumePoint() if worker in old else fresh)
+        for worker in selected
     }
     behind = {worker for worker, start in starts.items() if start.commit < cut.commit}
-    strangers = set(workers or ()) - set(chosen)
+    unknown = set(workers or ()) - set(selected)
     bases = [starts[worker].commit for worker in behind]
-    if workers is None or strangers:
-        bases.append(before.known)
-    everything = workers is None and before.known < cut.commit
-    only = None if everything else frozenset(behind | strangers)
+    if workers is None or unknown:
+        bases.append(earlier.known)
+    everything = workers is None and earlier.known < cut.commit
+    only = None if everything else frozenset(behind | unknown)
     after = min(bases, default=cut.commit)
-    return _Plan(chosen, starts, only, after, everything)
+    return _Plan(selected, starts, only, after, everything)
 
 
 def _outcomes(
     spark: SparkSession | Later, tape: Tape, cut: Cut, plan: _Plan
 ) -> dict[int, FoldResult]:
-    """What comes of judging each worker; of workers without newer events, where they stand."""
+    """The result of each worker; without newer events it is the state at its resume point."""
     minimum = tape.time_type.minimum
     outcomes = {
-        worker: FoldResult.of(start.judge(minimum)) for worker, start in plan.starts.items()
+        worker: FoldResult.of(start.checker(minimum)) for worker, start in plan.starts.items()
     }
     if plan.only is None or plan.only:
-        outcomes |= _judged(spark, tape, cut, plan.starts, plan.only, plan.after)
-    # A repeat of an event that an earlier run has judged sorts before all that is new. It is found
-    # where it stands, not at the end.
+        outcomes |= _check(spark, tape, cut, plan.starts, plan.only, plan.after)
+    # A repeat of an event checked earlier sorts before all new events. Check again from the start
+    # to report it at its own position.
     repeated = frozenset(
         worker
         for worker, outcome in outcomes.items()
@@ -189,12 +187,12 @@ def _outcomes(
         and outcome.events == plan.starts.get(worker, ResumePoint()).seq > 0
     )
     if repeated:
-        again = {worker: ResumePoint() for worker in repeated}
-        outcomes |= _judged(spark, tape, cut, again, repeated, -1)
+        restarts = {worker: ResumePoint() for worker in repeated}
+        outcomes |= _check(spark, tape, cut, restarts, repeated, -1)
     return outcomes
 
 
-def _judged(
+def _check(
     spark: SparkSession | Later,
     tape: Tape,
     cut: Cut,
@@ -210,17 +208,16 @@ def _judged(
         else None
     )
     if batches is not None:
-        judged = fold(batches, tape.time_type.minimum, starts)
         return {
             row["worker"]: FoldResult.from_text(row["outcome"])
-            for batch in judged
+            for batch in fold(batches, tape.time_type.minimum, starts)
             for row in batch.to_pylist()
         }
-    events = events_to_judge(session_of(spark), tape, cut, only, after)
-    return judge_events(events, tape.time_type, starts)
+    events = events_to_check(session_of(spark), tape, cut, only, after)
+    return check_events(events, tape.time_type, starts)
 
 
-def _require_there(
+def _require_workers(
     tape: Tape, workers: Collection[int] | None, outcomes: Mapping[int, FoldResult]
 ) -> None:
     missing = sorted(set(workers or ()) - set(outcomes))
@@ -228,14 +225,14 @@ def _require_there(
         raise InvalidRequestError(
             "CAP-WORKER",
             f"stream {tape.name} has no worker {missing[0]} at this cut",
-            "see `capstan show` for its workers",
+            "`capstan show` lists its workers",
             stream=tape.name,
             worker=missing[0],
         )
 
 
-def _read(plan: _Plan, outcomes: Mapping[int, FoldResult]) -> int:
-    """How many events were judged now."""
+def _events_read(plan: _Plan, outcomes: Mapping[int, FoldResult]) -> int:
+    """The number of events checked now."""
     before = sum(start.seq for start in plan.starts.values())
     return sum(outcome.events for outcome in outcomes.values()) - before
 
@@ -247,13 +244,13 @@ def _remember(
     plan: _Plan,
     outcomes: Mapping[int, FoldResult],
 ) -> None:
-    sound = {
+    valid = {
         worker: outcomes[worker]
         for worker, start in plan.starts.items()
         if start.commit < cut.commit and outcomes[worker].violation is None
     }
     known = plan.checks_known and set(outcomes) == set(plan.labels)
-    verified_ledger.remember(lake, tape, cut, sound, known=known)
+    verified_ledger.record_verified(lake, tape, cut, valid, known=known)
 
 
 def _with_content(
@@ -264,29 +261,30 @@ def _with_content(
     outcomes: Mapping[int, FoldResult],
     retired: Sequence[Box],
 ) -> dict[int, FoldResult]:
-    """The outcomes, ended where the records of a recording that obeys the rules are not its own."""
-    unknown = FoldResult.of(ResumePoint().judge(tape.time_type.minimum))
-    after = dict(outcomes)
-    found = {
-        worker: finding
-        for worker, finding in findings(session_of(spark), tape, cut, workers, retired).items()
-        if after.setdefault(worker, unknown).violation is None
+    """The results, with a violation for each valid recording whose records do not match."""
+    unknown = FoldResult.of(ResumePoint().checker(tape.time_type.minimum))
+    results = dict(outcomes)
+    found = find_mismatches(session_of(spark), tape, cut, workers, retired)
+    mismatches = {
+        worker: mismatch
+        for worker, mismatch in found.items()
+        if results.setdefault(worker, unknown).violation is None
     }
-    # What was held before an event in the midst has to be found out again.
+    # Checked again up to the mismatch, to know the times held before it.
     stops = {
-        worker: ResumePoint(stop=finding.seq)
-        for worker, finding in found.items()
-        if finding.seq is not None
+        worker: ResumePoint(stop=mismatch.seq)
+        for worker, mismatch in mismatches.items()
+        if mismatch.seq is not None
     }
     if stops:
-        after |= _judged(spark, tape, cut, stops, frozenset(stops), -1)
-    for worker, finding in found.items():
-        before = after[worker]
+        results |= _check(spark, tape, cut, stops, frozenset(stops), -1)
+    for worker, mismatch in mismatches.items():
+        before = results[worker]
         violation = Violation(
-            before.events, Rule.CONTENT, finding.time, before.holdings, detail=finding.detail
+            before.events, Rule.CONTENT, mismatch.time, before.holdings, detail=mismatch.detail
         )
-        after[worker] = replace(before, violation=violation)
-    return after
+        results[worker] = replace(before, violation=violation)
+    return results
 
 
 def _verdict(worker: int, label: str, outcome: FoldResult) -> WorkerVerdict:

@@ -1,8 +1,7 @@
-"""The ledger `verified`: up to where each worker's recording was found sound, and what it held.
+"""The ledger `verified`: how far each worker's recording is verified, and its held times there.
 
-A row belongs to one tape, not only to a name: a stream that was deleted and made again has
-another tape. A row without a worker says that up to its commit all events are of workers that
-the stream has.
+A row belongs to one tape, not just to a name: a stream that was deleted and recreated has another
+tape. A row without a worker states that all events up to its commit are of known workers.
 """
 
 from __future__ import annotations
@@ -49,31 +48,31 @@ VERIFIED = StructType(
 
 @dataclass(frozen=True, slots=True)
 class VerifiedUpTo:
-    """What earlier runs found sound.
+    """The extent of earlier verifications.
 
     Attributes:
-        starts: By worker, where a run can go on.
-        known: Up to this commit all events are of workers that were open then; -1 if not known.
+        starts: Where verification of each worker can resume.
+        known: All events up to this commit are of workers that were open then; -1 if unknown.
     """
 
     starts: Mapping[int, ResumePoint] = field(default_factory=dict)
     known: int = -1
 
 
-def recall(lake: Lake, tape: Tape, cut: Cut) -> VerifiedUpTo:
-    """What is remembered of a tape at a cut or before it, without a JVM."""
+def load_verified(lake: Lake, tape: Tape, cut: Cut) -> VerifiedUpTo:
+    """The recorded verifications of a tape up to a cut, without a JVM."""
     path = lake.ledger("verified")
     if not is_table(path):
         return VerifiedUpTo()
-    found = rows_of(path)
+    ledger = rows_of(path)
     wanted = (
         (dataset.field("stream") == tape.name)
         & (dataset.field("tape") == tape_id(tape))
         & (dataset.field("commit") <= cut.commit)
     )
     columns = ["worker", "commit", "events", "records", "holdings"]
-    table = found.to_table(columns=columns, filter=wanted).sort_by("commit")
-    # The last row of each worker, without making Python objects of all the others.
+    table = ledger.to_table(columns=columns, filter=wanted).sort_by("commit")
+    # The last row of each worker, without Python objects for all the others.
     last = dict(zip(table.column("worker").to_pylist(), range(table.num_rows), strict=True))
     starts: dict[int, ResumePoint] = {}
     known = -1
@@ -88,22 +87,22 @@ def recall(lake: Lake, tape: Tape, cut: Cut) -> VerifiedUpTo:
     return VerifiedUpTo(starts, known)
 
 
-def remember(
+def record_verified(
     lake: Lake,
     tape: Tape,
     cut: Cut,
-    sound: Mapping[int, FoldResult],
+    valid: Mapping[int, FoldResult],
     *,
     known: bool,
 ) -> None:
-    """Append to the ledger what was found sound at a cut, in one commit.
+    """Append valid recordings at a cut to the ledger, in one commit.
 
     Args:
         lake: The lake.
         tape: The tape.
-        cut: The cut that was verified.
-        sound: By worker, where its recording stands; valid ones only.
-        known: Whether all events up to the cut are of workers that are open.
+        cut: The verified cut.
+        valid: The state of each worker with a valid recording.
+        known: Whether all events up to the cut are of known workers.
     """
     path = lake.ledger("verified")
     common = {
@@ -121,7 +120,7 @@ def remember(
             "records": outcome.records,
             "holdings": json.dumps(holdings_json(outcome.holdings, tape.time_type)),
         }
-        for worker, outcome in sorted(sound.items())
+        for worker, outcome in sorted(valid.items())
     ]
     rows += [common] if known else []
     if not rows:
@@ -132,5 +131,5 @@ def remember(
 
 
 def tape_id(tape: Tape) -> str:
-    """What tells a tape from another one that had its name."""
+    """The identity that distinguishes a tape from others of the same name."""
     return str(delta.open_table(tape.paths.events).metadata().id)

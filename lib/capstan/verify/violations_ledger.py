@@ -1,8 +1,8 @@
-"""Violations in the findings ledger: who looks at a stream sees them, whoever has found them.
+"""Violations in the findings ledger, where everybody who inspects a stream sees them.
 
-A recording that breaks a rule is refused wherever it is verified, by a replay too, and a refusal
-is but a line in a log. So each violation is written down once, and once more when it is gone: the
-newest row of a worker says how its recording stands.
+Every verification refuses an invalid recording, but a refusal is only a line in some log. So each
+violation is recorded once, and once more when it is gone: the newest row of a worker gives the
+state of its recording.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from capstan.core.protocol import Rule
 from capstan.storage.lake import Lake
@@ -21,9 +20,6 @@ from capstan.storage.tape.tape import Tape
 from capstan.verify.result import Verification, WorkerVerdict
 from capstan.verify.verified_ledger import tape_id
 
-if TYPE_CHECKING:
-    pass
-
 KIND = "violation"
 AUDIT = "verification"
 _HELD = 20
@@ -31,17 +27,17 @@ _HELD = 20
 
 @dataclass(frozen=True, slots=True)
 class KnownViolation:
-    """A violation that the ledger knows, and nobody has found gone.
+    """A violation in the ledger that has not been found gone.
 
     Attributes:
         stream: The stream.
-        tape: What tells its tape from another one of that name.
-        worker: Whose recording it is; None for events that name no worker.
+        tape: The identity of its tape.
+        worker: The worker of the recording; None for events that name no worker.
         cut: The commit up to which it was verified.
-        at: When.
+        at: When it was verified.
         seq: The event that breaks a rule.
         rule: The rule.
-        about: The same in a sentence.
+        about: The violation in a sentence.
     """
 
     stream: str
@@ -55,7 +51,7 @@ class KnownViolation:
 
 
 def known_violations(lake: Lake, **equal: object) -> list[KnownViolation]:
-    """Violations that stand, by worker, of rows of the ledger with these column values.
+    """The present violations among ledger rows with these column values, by worker.
 
     No JVM is needed.
     """
@@ -63,29 +59,29 @@ def known_violations(lake: Lake, **equal: object) -> list[KnownViolation]:
     for row in read_findings(lake, audit=AUDIT, **equal):
         known = _known(row)
         newest[known.stream, known.tape, known.worker] = known if row["total"] else None
-    standing = [each for each in newest.values() if each is not None]
-    return sorted(standing, key=lambda e: (e.stream, e.tape, -1 if e.worker is None else e.worker))
+    present = [violation for violation in newest.values() if violation is not None]
+    return sorted(present, key=lambda v: (v.stream, v.tape, -1 if v.worker is None else v.worker))
 
 
-def note_violations(lake: Lake, tape: Tape, found: Verification, *, deep: bool) -> None:
-    """Write down what has become of recordings since somebody last looked; mostly nothing.
+def record_violations(lake: Lake, tape: Tape, verification: Verification, *, deep: bool) -> None:
+    """Record changes since the last verification; usually there are none.
 
     Args:
         lake: The lake.
-        tape: The tape that was verified.
-        found: What came of it.
-        deep: Whether records were read: without, content that was wrong may be so still.
+        tape: The verified tape.
+        verification: The result.
+        deep: Whether records were read; otherwise earlier content violations stay.
     """
     before = {
-        each.worker: each
-        for each in known_violations(lake, stream=tape.name)
-        if each.tape == tape_id(tape)
+        violation.worker: violation
+        for violation in known_violations(lake, stream=tape.name)
+        if violation.tape == tape_id(tape)
     }
-    cut = found.cut.commit
-    # Before the cut at which it was found nothing is said of a violation.
-    later = {worker for worker, each in before.items() if each.cut > cut}
-    judged = [each for each in found.workers if _number(each) not in later]
-    rows = [row for each in judged for row in _rows(tape, each, before, deep)]
+    cut = verification.cut.commit
+    # A verification of an earlier cut does not affect a violation found later on the tape.
+    later = {worker for worker, violation in before.items() if violation.cut > cut}
+    verdicts = [verdict for verdict in verification.workers if _number(verdict) not in later]
+    rows = [row for verdict in verdicts for row in _rows(tape, verdict, before, deep)]
     write_findings(lake, AuditSubject("", 0, tape.name, cut, "", None, AUDIT), rows)
 
 
@@ -97,16 +93,16 @@ def _rows(
     if violation is None:
         if old is None or (old.rule == Rule.CONTENT.value and not deep):
             return ()
-        told = {"tape": old.tape, "seq": old.seq, "rule": old.rule, "about": old.about}
-        return (Finding(KIND, 0, worker, None, told, None),)
+        expected = {"tape": old.tape, "seq": old.seq, "rule": old.rule, "about": old.about}
+        return (Finding(KIND, 0, worker, None, expected, None),)
     if old is not None and (old.seq, old.rule) == (violation.seq, violation.rule.value):
         return ()
-    said = violation.to_json(tape.time_type)
-    time, held = said["time"], said["held"]
+    facts = violation.to_json(tape.time_type)
+    time, held = facts["time"], facts["held"]
     text = time if time is None or isinstance(time, str) else as_text(time)
-    some = held[:_HELD] if isinstance(held, list) else held
-    told = {"tape": tape_id(tape), **said, "held": some}
-    return (Finding(KIND, 1, worker, text, None, told),)
+    first_held = held[:_HELD] if isinstance(held, list) else held
+    actual = {"tape": tape_id(tape), **facts, "held": first_held}
+    return (Finding(KIND, 1, worker, text, None, actual),)
 
 
 def _number(verdict: WorkerVerdict) -> int | None:
@@ -114,16 +110,16 @@ def _number(verdict: WorkerVerdict) -> int | None:
 
 
 def _known(row: Mapping[str, object]) -> KnownViolation:
-    told = json.loads(str(row["actual"] if row["actual"] is not None else row["expected"]))
+    facts = json.loads(str(row["actual"] if row["actual"] is not None else row["expected"]))
     worker, at = row["worker"], row["at"]
     assert isinstance(at, datetime)
     return KnownViolation(
         str(row["stream"]),
-        str(told["tape"]),
+        str(facts["tape"]),
         None if worker is None else int(str(worker)),
         int(str(row["cut"])),
         at,
-        int(told["seq"]),
-        str(told["rule"]),
-        str(told["about"]),
+        int(facts["seq"]),
+        str(facts["rule"]),
+        str(facts["about"]),
     )

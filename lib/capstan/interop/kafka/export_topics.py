@@ -35,7 +35,7 @@ from capstan.storage.tape import index
 from capstan.storage.tape.tape import Cut, Tape, read_events, read_records, stored_payload
 from capstan.storage.tape.time_columns import JSON, integers
 from capstan.verify import verify
-from capstan.verify.content_check import require_counted
+from capstan.verify.content_check import require_counts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -141,7 +141,7 @@ def export_topics(
 
     _require_same(asked(topics.prefix, lambda: _texts(spark, topics)), head, topics)
     # No message can be taken back, and none passes through Python, where it would be counted.
-    require_counted(spark, tape, cut, chosen)
+    require_counts(spark, tape, cut, chosen)
 
     def write() -> None:
         text = spark.createDataFrame([(head.to_text(),)], "value STRING")

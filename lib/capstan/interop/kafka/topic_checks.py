@@ -21,7 +21,7 @@ from capstan.storage.tape.schema import time_struct, updates_array
 from capstan.storage.tape.time_columns import coordinate
 from capstan.verify.event_columns import Fingerprint
 from capstan.verify.event_fold import FoldResult, ResumePoint
-from capstan.verify.run import judge_events
+from capstan.verify.run import check_events
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -195,7 +195,7 @@ def require_sound(
     }
     for worker in taken.ends:
         starts.setdefault(worker, ResumePoint())
-    found = judge_events(sorted_, time_type, starts)
+    found = check_events(sorted_, time_type, starts)
     for worker, outcome in sorted(found.items()):
         violation = outcome.violation
         if violation is not None:

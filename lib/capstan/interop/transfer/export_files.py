@@ -26,7 +26,7 @@ from capstan.storage.tape.schema import payload_of
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, read_events, read_records
 from capstan.storage.tape.time_columns import JSON, integers
 from capstan.verify import Verification, verify
-from capstan.verify.content_check import miscounted
+from capstan.verify.content_check import count_mismatch
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -153,7 +153,7 @@ def _require_events(verification: Verification, tape: Tape) -> None:
 def _refused(tape: Tape, worker: int, told: Mapping[str, Any]) -> CapstanError:
     if told["error"] == "CAP-TAPE":
         time = None if told["time"] is None else Time(told["time"])
-        return miscounted(tape, worker, told["seq"], time, told["stored"], told["promised"])
+        return count_mismatch(tape, worker, told["seq"], time, told["stored"], told["promised"])
     code, message, hint = (str(told[name]) for name in ("error", "message", "hint"))
     return InvalidRequestError(code, f"worker {worker}, {message}", hint, worker=worker)
 

@@ -41,7 +41,7 @@ from capstan.storage.tape.tape import (
     stored_payload,
 )
 from capstan.verify import verify
-from capstan.verify.content_check import require_counted
+from capstan.verify.content_check import require_counts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -174,7 +174,7 @@ def _record(
         spark, source.tape, source.cut, workers=source.workers, region=source.region
     )
     # What a commit has taken from a tape that lacks some it would keep, once they are put back.
-    require_counted(spark, source.tape, source.cut, source.workers, source.region)
+    require_counts(spark, source.tape, source.cut, source.workers, source.region)
     dealt = _dealt(records, commit, len(holders))
     transaction = _transaction(copy, commit)
     delta.append(dealt, copy.paths.records, txn=transaction, note=note, merge_schema=True)
