@@ -6,9 +6,9 @@ STAMPS := .venv/stamps
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Passed on to the program that a target runs: make bench ARGS=--rows=1000000
 ARGS   ?=
-# Processes for the tests; 0 runs them in pytest's own. Each waits for others a quarter of its time,
-# so that three keep two cores at work; Spark's tests go to two of them.
-JOBS   ?= 3
+# Processes for the tests; 0 runs them in pytest's own. Each waits for others two fifths of its
+# time, so that four keep two cores at work. Spark's tests are four groups, one session each.
+JOBS   ?= 4
 # The examples and the order of this run. One for all, so that a change lands or not for what it is;
 # SEED=random draws another one, and prints it.
 SEED   ?= 2013
@@ -83,7 +83,7 @@ airflow: setup
 PYTEST = PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder \
 	  --hypothesis-seed=$(SEED)
 
-## Set up, then run the tests of every room, for minutes (SEED=random for other examples, JOBS=3, ARGS=... for pytest).
+## Set up, then run the tests of every room, for minutes (SEED=random for other examples, JOBS=4, ARGS=... for pytest).
 test: export HYPOTHESIS_PROFILE ?= quick
 test: kafka broker classes compose
 	$(PYTEST) $(ARGS)

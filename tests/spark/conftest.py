@@ -96,7 +96,6 @@ CORE = {
     },
     "predicates": {"test_spark_keeps_what_the_region_has"},
     "put_back": {"test_late_records_enter_at_the_frontier_once"},
-    "recapture": {"test_chosen_workers_and_a_declaration_that_stays"},
     "replay": {
         "test_a_transform_that_writes_outside_its_range",
         "test_a_transform_that_wrote_a_wrong_row_is_not_published",
@@ -105,7 +104,6 @@ CORE = {
         "test_each_time_once",
         "test_held_then_published",
         "test_ledgers_are_read_by_others",
-        "test_merge_and_its_rollback",
         "test_only_complete_times",
         "test_publish_roll_back_publish_again",
         "test_replace_leaves_the_rows_outside",

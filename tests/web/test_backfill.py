@@ -58,7 +58,7 @@ def ended(world: World, days: int) -> int:
     return at_once
 
 
-@pytest.mark.rest
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_three_days_two_at_a_time_are_one_replay_over_all_and_again_nothing(
@@ -176,6 +176,7 @@ def test_what_waits_holds_no_slot_and_goes_on_once_it_is_captured(captured: Worl
     assert captured.rows("hasty") != []
 
 
+@pytest.mark.rest
 def test_backfills_that_cannot_be_meant_are_refused(captured: World) -> None:
     captured.rest.wait_for_dag(BACKFILL)
     for conf in ({"workers": "EWR"}, {"dry_run": 3}):

@@ -37,7 +37,7 @@ def choose_several(page: Page, form: Locator, field: str, *values: str) -> None:
         page.get_by_role("option", name=value).click()
 
 
-@pytest.mark.rest
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_from_login_to_a_rejection_and_to_a_certificate(
