@@ -27,7 +27,7 @@ _STREAM: Final = "moved"
 def moving(bench: Bench) -> list[Line]:
     """The lines `import` and `export`: records a second, and of the bare job beside them."""
     folder = bench.place("recordings")
-    form = Form.given(Format.TIMELY, time_type="u64", record_type="(u64, string)")
+    form = Form.from_options(Format.TIMELY, time_type="u64", record_type="(u64, string)")
     records = bench.options.small // WORKERS // _BATCH * _BATCH
     for worker in range(WORKERS):
         _record(folder / f"worker-{worker}.bin", form, records)

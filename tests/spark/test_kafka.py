@@ -353,7 +353,7 @@ class TestTopics:
         self, spark: SparkSession, kafka: Broker, recorded: tuple[Lake, Stream, Path]
     ) -> None:
         lake, stream, source = recorded
-        topics = Topics.at(f"kafka://{kafka.address}/there.and_back")
+        topics = Topics.parse(f"kafka://{kafka.address}/there.and_back")
         # Twice: each message stands there twice, in two partitions that are read in no order.
         self.export(spark, lake, topics)
         self.export(spark, lake, topics)
@@ -365,7 +365,7 @@ class TestTopics:
         assert (found.cut, found.workers, found.records) == (0, len(labels), 41)
         assert same_recording(lake, "little", "copy")
         assert verify(spark, lake, open_tape(lake, "copy"), deep=True).valid
-        assert import_topics(spark, lake, "copy", topics).stood
+        assert import_topics(spark, lake, "copy", topics).unchanged
 
         # What has come since is another commit.
         lay(source, "2", rows(range(40, 60)))
@@ -398,7 +398,7 @@ class TestTopics:
             return options(writer, **given)
 
         monkeypatch.setattr(DataFrameWriter, "options", spied)
-        self.export(spark, recorded[0], Topics.at(f"kafka://{kafka.address}/one.by.one"))
+        self.export(spark, recorded[0], Topics.parse(f"kafka://{kafka.address}/one.by.one"))
         assert told == ["1", "1"]
 
     def test_columns_of_every_type_come_back(
@@ -416,7 +416,7 @@ class TestTopics:
             time=EventTime(column="at", every=timedelta(hours=1)),
         )
         assert capture(spark, lake, stream).records == 6
-        topics = Topics.at(f"kafka://{kafka.address}/typed")
+        topics = Topics.parse(f"kafka://{kafka.address}/typed")
         self.export(spark, lake, topics)
         import_topics(spark, lake, "copy", topics)
         assert same_recording(lake, "little", "copy")
@@ -438,7 +438,7 @@ class TestTopics:
         self, spark: SparkSession, kafka: Broker, recorded: tuple[Lake, Stream, Path]
     ) -> None:
         lake, _, _ = recorded
-        whole = Topics.at(f"kafka://{kafka.address}/whole")
+        whole = Topics.parse(f"kafka://{kafka.address}/whole")
         self.export(spark, lake, whole)
         options = {"kafka.bootstrap.servers": kafka.address, "subscribePattern": "whole(-.*)?"}
         sent = spark.read.format("kafka").options(**options).load()
@@ -488,8 +488,8 @@ class TestTopics:
     ) -> None:
         lake, _, _ = recorded
         click(spark, kafka.address, "other", range(4))
-        for prefix, said in (("nowhere", "there is no topic nowhere"), ("other", "does not say")):
-            with pytest.raises(InvalidRequestError, match=f"CAP-TOPIC: .*{said}"):
+        for prefix, reason in (("nowhere", "nowhere does not exist"), ("other", "has no header")):
+            with pytest.raises(InvalidRequestError, match=f"CAP-TOPIC: .*{reason}"):
                 import_topics(spark, lake, "refused", Topics(kafka.address, prefix))
         topics = Topics(kafka.address, "two")
         self.export(spark, lake, topics)

@@ -72,7 +72,7 @@ def test_files_are_written_of_no_worker(
 
 
 def test_frames_are_written_of_no_worker(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
-    given = Form.of(RECORDED, Format.TIMELY)
+    given = Form.of_folder(RECORDED, Format.TIMELY)
     import_recordings(spark, lake, CASE, find_recordings(RECORDED, Format.TIMELY), given)
     tape = open_tape(lake, CASE)
     # The last event that has records, of which some stay.

@@ -14,7 +14,7 @@ from capstan.core.times import MutableAntichain, complete
 from capstan.errors import IncompleteError
 from capstan.interop.timely import open_recording
 from capstan.interop.transfer import recording_reader
-from capstan.interop.transfer.destination_tape import enrol, form_tape
+from capstan.interop.transfer.destination_tape import add_workers, open_or_create_tape
 from capstan.interop.transfer.import_files import counted_events
 from capstan.interop.transfer.recapture import RecaptureRequest, recapture
 from capstan.interop.transfer.recording_format import Form, Format, find_recordings
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from capstan.storage.tape.tape import Tape
 
 CASE = Path(__file__).parent.parent / "conformance" / "timely" / "d1_product_w2"
-FORM = Form.of(CASE, Format.TIMELY)
+FORM = Form.of_folder(CASE, Format.TIMELY)
 NOTHING = declared(little_stream(Path("nowhere")))
 Recorded = dict[int, list["Event"]]
 Line = tuple[int, int, int]
@@ -113,8 +113,8 @@ def test_what_is_complete_under_an_antichain_is_played_followed_and_recorded_aga
     begun = half(recorded)
     frontier = frontier_of(begun)
     assert len(frontier) > 5
-    tape = form_tape(spark, lake, "loops", FORM, {}, ValueError())  # type: ignore[arg-type]
-    enrol(tape, recorded)
+    tape = open_or_create_tape(spark, lake, "loops", FORM, {}, ValueError())  # type: ignore[arg-type]
+    add_workers(tape, recorded)
     lay(spark, tape, 0, {}, begun)
     assert verify(spark, lake, tape, deep=True).valid
     told = [list(time) for time in frontier]
@@ -138,7 +138,7 @@ def test_what_is_complete_under_an_antichain_is_played_followed_and_recorded_aga
     copied = RecaptureRequest("loops", "copy", peers=3)
     done = recapture(spark, lake, copied)
     assert (done.records, done.frontier) == (len(first), told)
-    assert recapture(spark, lake, copied).stood
+    assert recapture(spark, lake, copied).unchanged
     copy = open_tape(lake, "copy")
     states = summary.worker_states(copy, newest_cut(copy))
     assert [state.frontier for state in states] == [frontier] * 3

@@ -61,12 +61,12 @@ def test_a_recapture_goes_on_where_the_last_one_stood(
     done = recapture(spark, lake, asked)
 
     # Number 39 is at 19:30; what is before 17:00 is complete.
-    assert (done.records, done.workers, done.commit, done.stood) == (34, peers, 0, False)
+    assert (done.records, done.workers, done.commit, done.unchanged) == (34, peers, 0, False)
     assert done.frontier == ["2024-05-01T17:00:00.000000Z"]
     copy = open_tape(lake, "copy")
     assert verify(spark, lake, copy, deep=True).valid
     again = recapture(spark, lake, asked)
-    assert (again.stood, again.records, again.commit) == (True, 0, 0)
+    assert (again.unchanged, again.records, again.commit) == (True, 0, 0)
 
     lay(source, "1", rows(range(40, 60)))
     capture(spark, lake, stream)
@@ -177,7 +177,7 @@ def test_what_was_cut_off_is_finished_at_the_cut_that_it_played(
         records = DeltaTable(open_tape(lake, "copy").paths.records)
         records.alter.set_table_properties({"made.by": "another"}, raise_if_not_exists=False)
 
-    while not recapture(spark, lake, asked).stood:
+    while not recapture(spark, lake, asked).unchanged:
         pass
 
     copy = open_tape(lake, "copy")

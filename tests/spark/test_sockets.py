@@ -20,7 +20,7 @@ from capstan.errors import (
     RangeLockedError,
     SystemFailureError,
 )
-from capstan.interop.transfer.listen import Listened, ListenRequest, listen
+from capstan.interop.transfer.listen import ListenRequest, ListenResult, listen
 from capstan.interop.transfer.recording_format import Form, Format
 from capstan.interop.transfer.serve import Address, interleaved, serve
 from capstan.storage.tape import index
@@ -39,7 +39,7 @@ PATIENCE = 120.0
 
 
 def form_of(case: str) -> Form:
-    return Form.of(TIMELY / case, Format.TIMELY)
+    return Form.of_folder(TIMELY / case, Format.TIMELY)
 
 
 def recordings(case: str) -> list[bytes]:
@@ -54,7 +54,7 @@ class Listening:
         self.ports: tuple[int, ...] = ()
         self.commits: queue.Queue[int] = queue.Queue()
         self.died_at = ""
-        self._found: Listened | BaseException | None = None
+        self._found: ListenResult | BaseException | None = None
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(spark, lake, request), daemon=True)
 
@@ -81,7 +81,7 @@ class Listening:
         assert self._ready.wait(PATIENCE)
         return self
 
-    def result(self) -> Listened:
+    def result(self) -> ListenResult:
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive()
         if isinstance(self._found, BaseException):
@@ -270,7 +270,7 @@ def test_a_peer_that_is_not_there_is_told(
         port = taken.getsockname()[1]
     tape = open_tape(lake, "alone")
     with pytest.raises(
-        SystemFailureError, match=f"CAP-PEER: peer 0: nobody receives at 127.0.0.1:{port}"
+        SystemFailureError, match=f"CAP-PEER: peer 0: no receiver at 127.0.0.1:{port}"
     ):
         serve(
             spark,
@@ -298,7 +298,7 @@ def test_an_event_that_is_too_long_is_refused(
     listening: Callable[..., Listening], form: Format, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("capstan.interop.transfer.listen._IN_FLIGHT", 500)
-    given = Form.given(form, time_type="u64", record_type="string")
+    given = Form.from_options(form, time_type="u64", record_type="string")
     session = listening(f"long_{form}", workers=1, form=given).start()
     encoding = given.encoding(0)
     events = [Messages.of((0,), ["x"]), Messages.of((0,), ["x" * 600])]
@@ -340,6 +340,6 @@ def test_a_request_that_cannot_be_meant() -> None:
         wanted = {"workers": 1, "port": 0, **given}
         with pytest.raises(InvalidRequestError, match=r"CAP-PEERS|CAP-USAGE"):
             ListenRequest("x", form=form, **wanted)  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequestError, match="CAP-FILE: the types of frames are not known"):
-        Form.given(Format.TIMELY)
-    assert Form.given(Format.JSONL).minimum == 0
+    with pytest.raises(InvalidRequestError, match="CAP-FILE: the types of frames are unknown"):
+        Form.from_options(Format.TIMELY)
+    assert Form.from_options(Format.JSONL).minimum == 0

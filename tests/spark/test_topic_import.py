@@ -129,7 +129,7 @@ def test_topics_of_another_recording_are_not_written_to(
         export(spark, lake, 0, name="other")
     assert sent == held
     sent[:] = [("one.by-one", "no head")]
-    with pytest.raises(InvalidRequestError, match="CAP-TOPIC: topic one.by-one does not say what"):
+    with pytest.raises(InvalidRequestError, match="CAP-TOPIC: topic one.by-one has no header"):
         export(spark, lake, 0)
     assert len(sent) == 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from capstan.interop.timely import Codec, register_type
-from capstan.interop.timely.codec import misfit, taken
+from capstan.interop.timely.codec import end_of, misfit
 
 _PARTS = struct.Struct("<dd")
 
@@ -17,7 +17,7 @@ class Complex(Codec):
 
     def decode(self, data: bytes, at: int) -> tuple[complex, int]:
         """The number at byte `at`."""
-        end = taken(data, at, _PARTS.size)
+        end = end_of(data, at, _PARTS.size)
         return complex(*_PARTS.unpack_from(data, at)), end
 
     def encode(self, value: object, out: bytearray) -> None:

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,7 +123,7 @@ def _close(work: _Work) -> dict[str, object]:
 def _recapture(work: _Work) -> dict[str, object]:
     wanted = RecaptureRequest(small_stream.NAME, work.named("into"), peers=int(work.named("peers")))
     done = recapture(work.spark, work.lake, wanted)
-    return {"commit": done.commit, "records": done.records, "stood": done.stood}
+    return {"commit": done.commit, "records": done.records, "stood": done.unchanged}
 
 
 def _replay(work: _Work) -> dict[str, object]:
@@ -204,13 +204,13 @@ def _export_topics(work: _Work) -> dict[str, object]:
     tape = open_tape(work.lake, small_stream.NAME)
     cut = newest_cut(tape)
     workers = index.worker_labels(tape, cut)
-    topics = Topics.at(work.named("topics"))
-    return asdict(export_topics(work.spark, work.lake, tape, topics, workers=workers, cut=cut))
+    topics = Topics.parse(work.named("topics"))
+    return export_topics(work.spark, work.lake, tape, topics, workers=workers, cut=cut).to_json()
 
 
 def _import_topics(work: _Work) -> dict[str, object]:
-    topics = Topics.at(work.named("topics"))
-    return asdict(import_topics(work.spark, work.lake, small_stream.NAME, topics))
+    topics = Topics.parse(work.named("topics"))
+    return import_topics(work.spark, work.lake, small_stream.NAME, topics).to_json()
 
 
 def _import(work: _Work) -> dict[str, object]:
@@ -220,9 +220,9 @@ def _import(work: _Work) -> dict[str, object]:
         work.lake,
         folder.name,
         find_recordings(folder, Format.TIMELY),
-        Form.of(folder, Format.TIMELY),
+        Form.of_folder(folder, Format.TIMELY),
     )
-    return {"stood": found.stood, "records": sum(each.records for each in found.surveys)}
+    return {"stood": found.unchanged, "records": sum(file.records for file in found.surveys)}
 
 
 def _maintain(work: _Work) -> dict[str, object]:

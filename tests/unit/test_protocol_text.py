@@ -20,7 +20,7 @@ from capstan.capture.source_reconciliation import Difference, Reconciliation
 from capstan.core.protocol import Rule
 from capstan.core.times import Kind, TimeType
 from capstan.interop.kafka import export_topics
-from capstan.interop.kafka.topic_layout import Head
+from capstan.interop.kafka.topic_layout import TopicHeader
 from capstan.maintenance import run
 from capstan.pipeline.spark import state_rows
 from capstan.replay.execution.approval import Decision
@@ -302,7 +302,7 @@ def test_messages_of_topics_have_the_fields_that_are_written() -> None:
     columns = set(export_topics.message(_PAYLOAD).names)
     assert columns - {"diff"} <= words(text) | {"updates", "diff"}
     assert set(names(rows(text, "`kind`"))) == {"progress", "messages", export_topics.RECORD}
-    head = Head("s", "t", 0, _TIMES, "{}", {})
+    head = TopicHeader("s", "t", 0, _TIMES, "{}", {})
     assert set(json.loads(head.to_text())) <= words(text)
 
 

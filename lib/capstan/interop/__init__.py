@@ -1,4 +1,4 @@
-"""Recordings of other systems: timely dataflow, Kafka, files; onto tapes and off them."""
+"""Recordings of other systems (timely dataflow, Kafka, files): import and export."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from capstan import former_paths
 
 
 def __getattr__(name: str) -> object:
-    """What was here before it moved to `capstan.interop.timely`.
+    """Look up a name that moved to `capstan.interop.timely`.
 
     Raises:
         AttributeError: There is no such name.

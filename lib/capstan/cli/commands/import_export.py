@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from capstan.interop.kafka.topic_layout import Topics
-    from capstan.interop.transfer.export_files import Exported
-    from capstan.interop.transfer.import_files import Imported
+    from capstan.interop.transfer.export_files import ExportResult
+    from capstan.interop.transfer.import_files import ImportResult
     from capstan.interop.transfer.recording_format import Format
 
 FormatOption = Annotated[
@@ -70,13 +69,13 @@ def import_(
 
     shell = shell_of(context)
     check_name("stream", stream)
-    if Topics.named(place):
-        return _import_topics(shell, stream, Topics.at(place))
+    if Topics.is_url(place):
+        return _import_topics(shell, stream, Topics.parse(place))
     folder = Path(place)
     format_ = format_of(form)
     start = None if minimum is None else minimum_of(minimum)
     types = {"time_type": time_type, "record_type": record_type}
-    encoding = Form.of(folder, format_, minimum=start, **types)
+    encoding = Form.of_folder(folder, format_, minimum=start, **types)
     # Invalid types are refused before a JVM starts.
     _ = encoding.time_type
     recordings = find_recordings(folder, format_)
@@ -108,7 +107,7 @@ def export(
 ) -> int:
     """Export the recordings of a stream to files or Kafka topics, for other systems.
 
-    Imported recordings are exported as the same bytes. An export to topics can be repeated.
+    ImportResult recordings are exported as the same bytes. An export to topics can be repeated.
     """
     from capstan.interop.kafka.topic_layout import Topics
     from capstan.interop.transfer.export_files import form_of, require_new_folder
@@ -119,14 +118,14 @@ def export(
     tape = open_tape(shell.lake, stream)
     cut = find_cut(tape, as_of)
     chosen = tuple(resolve_workers(tape, cut, names(workers, "--workers")))
-    if Topics.named(place):
-        topics = Topics.at(place)
+    if Topics.is_url(place):
+        topics = Topics.parse(place)
         with shell.spark(Work(f"export {stream}")) as spark:
             from capstan.interop.kafka.export_topics import export_topics
 
             done = export_topics(spark, shell.lake, tape, topics, workers=chosen, cut=cut)
         count = f"{done.events:,} events with {done.records:,} records of {done.workers:,} workers"
-        shell.output.answer(asdict(done), f"{stream} is in {done.place}: {count}")
+        shell.output.answer(done.to_json(), f"{stream} is in {done.url}: {count}")
         return 0
     folder = Path(place)
     encoding = form_of(tape, format_of(form), time_type, record_type)
@@ -146,9 +145,10 @@ def _import_topics(shell: Shell, stream: str, topics: Topics) -> int:
         from capstan.interop.kafka.import_topics import import_topics
 
         result = import_topics(spark, shell.lake, stream, topics)
-    new = "nothing new" if result.stood else f"{result.events:,} events, {result.records:,} records"
+    received = f"{result.events:,} events, {result.records:,} records"
+    new = "nothing new" if result.unchanged else received
     shell.output.answer(
-        asdict(result),
+        result.to_json(),
         f"{stream}: {new}; at commit {result.cut}, {result.workers:,} workers",
     )
     return 0
@@ -173,18 +173,18 @@ def format_of(text: str | None) -> Format:
         ) from error
 
 
-def _imported(result: Imported) -> list[str]:
+def _imported(result: ImportResult) -> list[str]:
     files = result.surveys
     events, records = sum(file.events for file in files), sum(file.records for file in files)
-    done = "is already on tape" if result.stood else "is on tape"
+    done = "is already on tape" if result.unchanged else "is on tape"
     count = f"{events:,} events with {records:,} records, {len(files):,} workers"
     lines = [f"{result.stream} {done}: {count}"]
     lines += [f"{file.path}: {file.torn}" for file in files if file.torn]
-    lines += [f"{file.path}: {file.violation[2]}" for file in files if file.violation]
+    lines += [f"{file.path}: {file.violation.text}" for file in files if file.violation]
     return lines
 
 
-def _exported(result: Exported) -> list[Table | str]:
+def _exported(result: ExportResult) -> list[Table | str]:
     rows = [
         (file.worker, file.file, file.events, file.records, size(file.bytes))
         for file in result.files

@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import itertools
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -205,13 +204,13 @@ def _recapture(context: typer.Context, shell: Shell) -> int:
         from capstan.interop.transfer.recapture import recapture
 
         result = recapture(spark, shell.lake, request)
-    if result.stood:
+    if result.unchanged:
         done = "nothing new"
     else:
         done = f"{result.records:,} records of {result.stream} at commit {result.cut}"
     frontier = ", ".join(map(str, result.frontier)) or "closed"
     line = f"{result.into}, {result.workers} workers, commit {result.commit}: {done}"
-    shell.output.answer(asdict(result), line, f"frontier: {frontier}")
+    shell.output.answer(result.to_json(), line, f"frontier: {frontier}")
     return 0
 
 

@@ -21,8 +21,8 @@ from capstan.cli.progress import Work
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from capstan.interop.transfer.listen import Listened
-    from capstan.interop.transfer.serve import Served
+    from capstan.interop.transfer.listen import ListenResult
+    from capstan.interop.transfer.serve import ServeResult
     from capstan.storage.tape.tape import Tape
 
 _LOOPBACK = "127.0.0.1"
@@ -66,7 +66,7 @@ def listen(
 
     shell = shell_of(context)
     start = None if minimum is None else minimum_of(minimum)
-    encoding = Form.given(
+    encoding = Form.from_options(
         format_of(form), time_type=time_type, record_type=record_type, minimum=start
     )
     _ = encoding.time_type
@@ -119,7 +119,7 @@ def serve(
     return 0
 
 
-def _listened(result: Listened, tape: Tape) -> list[Table | str]:
+def _listened(result: ListenResult, tape: Tape) -> list[Table | str]:
     rows = []
     for worker in result.workers:
         frontier = ", ".join(str(tape.time_type.render(time)) for time in worker.frontier)
@@ -132,9 +132,9 @@ def _listened(result: Listened, tape: Tape) -> list[Table | str]:
     return [*lines, *result.faults]
 
 
-def _served(result: Served) -> list[Table | str]:
+def _served(result: ServeResult) -> list[Table | str]:
     rows = [
-        (to, ", ".join(map(str, workers)) or "none", events) for to, workers, events in result.peers
+        (peer.to, ", ".join(map(str, peer.workers)) or "none", peer.events) for peer in result.peers
     ]
     head = f"{result.stream} at commit {result.cut} was sent"
     return [table("", ("peer", "workers", "events"), rows), head]

@@ -1,1 +1,1 @@
-"""Kafka topics of recordings: their layout, export, import and checks."""
+"""Recordings in Kafka topics: layout, export, import and checks."""

@@ -1,15 +1,14 @@
-"""A tape to Kafka's topics and back, a topic per worker. No record passes through Python.
+"""Export of a tape to Kafka topics, one per worker. No record passes through Python.
 
-Messages are JSON: `{"kind", "of", "seq", ...}` with the fields of an event, or of one record of it.
-The event says how many records it has, and their content hash; so what is put back on a tape is
-what was taken off it, or is refused.
+Messages are JSON: `{"kind", "of", "seq", ...}` with the fields of an event, or of one of its
+records. The event has the number of its records, and their content hash. So an import restores
+exactly the exported tape, or fails.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql import functions as F
@@ -28,12 +27,13 @@ from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
 from capstan.instrumentation import emit
-from capstan.interop.kafka.topic_layout import Head, Topics, newest_head
+from capstan.interop.kafka.topic_layout import TopicHeader, Topics, TopicTransfer, newest_header
+from capstan.interop.transfer.export_files import integer_times
 from capstan.storage import delta
 from capstan.storage.ledger.retirements import WHOLE, require_kept
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import Cut, Tape, read_events, read_records, stored_payload
-from capstan.storage.tape.time_columns import JSON, integers
+from capstan.storage.tape.time_columns import JSON
 from capstan.verify import verify
 from capstan.verify.content_check import require_counts
 
@@ -42,42 +42,21 @@ if TYPE_CHECKING:
 
     from capstan.storage.lake import Lake
 
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
 RECORD = "record"
 IN_ORDER = {"kafka.max.in.flight.requests.per.connection": "1"}
-"""What a producer is told, so that one request follows upon the answer to the last.
+"""Producer option that allows one request at a time.
 
-A broker that is just making a topic may turn down the first request and take the second. It takes
-the first no more then, as its numbers are out of order, and after two minutes the producer gives up
-(KAFKA-15591).
+A broker that is just creating a topic may reject the first request and accept the second. It then
+rejects the first for good, as its numbers are out of order, and the producer gives up after two
+minutes (KAFKA-15591).
 """
 _TIME = ArrayType(LongType())
 _UPDATE = StructType([StructField("time", _TIME), StructField("diff", LongType())])
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """What an export to topics did.
-
-    Attributes:
-        stream: The stream.
-        cut: The commit up to which it was written.
-        place: The topics.
-        workers: How many workers were written.
-        events: Their events.
-        records: Their records.
-    """
-
-    stream: str
-    cut: int
-    place: str
-    workers: int
-    events: int
-    records: int
-
-
 def message(columns: StructType) -> StructType:
-    """The columns of a message, of whichever kind, for records of these columns."""
+    """The columns of a message of either kind, for records of these columns."""
     return StructType(
         [
             StructField("kind", StringType()),
@@ -102,24 +81,25 @@ def export_topics(
     *,
     workers: Iterable[int],
     cut: Cut,
-) -> Published:
-    """Write the recordings of workers to their topics; written twice, they count once.
+) -> TopicTransfer:
+    """Write the recordings of workers to their topics; repeating it changes nothing.
 
-    The broker has to make topics that are not there.
+    The broker must create missing topics.
 
     Args:
         spark: The session.
         lake: The lake with the ledger of verifications.
         tape: The tape.
-        topics: Where to.
-        workers: Whose recordings.
-        cut: Up to which commit.
+        topics: Destination.
+        workers: Workers to export.
+        cut: Commit to export.
 
     Raises:
         CheckFailedError: `CAP-VIOLATION`, a recording is not sound; `CAP-TOPIC`, the topics hold
-            another recording; `CAP-TAPE`, an event has not the records that it says.
-        InvalidRequestError: `CAP-RETIRED`, records were deleted; `CAP-TYPE`, a column cannot come
-            back from a topic; `CAP-TOPIC`, what is there is no recording. Nothing is written then.
+            another recording; `CAP-TAPE`, an event lacks records that it counts.
+        InvalidRequestError: `CAP-RETIRED`, records were deleted; `CAP-TYPE`, a column cannot be
+            restored from a topic; `CAP-TOPIC`, the topics hold something else. Nothing is written
+            then.
         SystemFailureError: `CAP-BROKER`, the broker does not answer.
     """
     chosen = sorted(workers)
@@ -130,7 +110,7 @@ def export_topics(
     for column in payload.fields:
         _require_readable(column.name, column.dataType)
     labels = index.worker_labels(tape, cut)
-    head = Head(
+    header = TopicHeader(
         tape.name,
         str(delta.open_table(tape.paths.events).metadata().id),
         cut.commit,
@@ -139,40 +119,33 @@ def export_topics(
         {worker: labels[worker] for worker in chosen},
     )
 
-    _require_same(asked(topics.prefix, lambda: _texts(spark, topics)), head, topics)
-    # No message can be taken back, and none passes through Python, where it would be counted.
+    _require_same(call_broker(topics.prefix, lambda: _texts(spark, topics)), header, topics)
+    # Messages cannot be taken back, and none passes through Python, where it would be counted.
     require_counts(spark, tape, cut, chosen)
 
     def write() -> None:
-        text = spark.createDataFrame([(head.to_text(),)], "value STRING")
+        text = spark.createDataFrame([(header.to_text(),)], "value STRING")
         _send(text.withColumn("topic", F.lit(topics.prefix)), topics)
-        emit("export.head", stream=tape.name, topic=topics.prefix)
-        _send(_messages(spark, tape, cut, chosen, topics, head), topics)
+        emit("export.header", stream=tape.name, topic=topics.prefix)
+        _send(_messages(spark, tape, cut, chosen, topics, header), topics)
 
-    asked(tape.name, write)
-    states = [s for s in index.worker_states(tape, cut) if s.worker in head.workers]
+    call_broker(tape.name, write)
+    states = [s for s in index.worker_states(tape, cut) if s.worker in header.workers]
     events = sum(state.events for state in states)
     emit("export.topics", stream=tape.name, events=events)
-    return Published(
-        tape.name,
-        cut.commit,
-        topics.place,
-        len(chosen),
-        events,
-        sum(state.records for state in states),
-    )
+    records = sum(state.records for state in states)
+    return TopicTransfer(tape.name, topics.url, cut.commit, len(chosen), events, records)
 
 
 def _require_readable(name: str, kind: DataType) -> None:
-    """Check that a column comes back as it was from the JSON that messages are."""
+    """Check that a column survives the conversion to JSON and back."""
     if isinstance(kind, MapType):
         if not isinstance(kind.keyType, StringType):
             raise InvalidRequestError(
                 "CAP-TYPE",
-                f"column {name} has type {kind.simpleString()}, and messages have keys of text",
-                "replay the stream with a transform that leaves the column out, or makes text of "
-                "its keys, `--into` a table; declare a stream over that table, capture and export "
-                "that one",
+                f"column {name} has type {kind.simpleString()}; messages have only text as keys",
+                "replay the stream into a table with a transform that drops the column, or turns "
+                "its keys into text; declare a stream over that table, then capture and export it",
                 column=name,
             )
         _require_readable(name, kind.valueType)
@@ -183,16 +156,16 @@ def _require_readable(name: str, kind: DataType) -> None:
             _require_readable(f"{name}.{field.name}", field.dataType)
 
 
-def _require_same(texts: list[str], head: Head, topics: Topics) -> None:
-    """Check that topics are new, or hold what is to be written to them."""
+def _require_same(texts: list[str], header: TopicHeader, topics: Topics) -> None:
+    """Check that topics are new, or already hold this recording."""
     if not texts:
         return
-    held = newest_head(texts, topics.prefix)
-    if held.tape != head.tape:
+    existing = newest_header(texts, topics.prefix)
+    if existing.tape != header.tape:
         raise CheckFailedError(
             "CAP-TOPIC",
-            f"topics {topics.prefix}-* hold another recording, of stream {held.stream}",
-            "export to a prefix of its own, or delete these topics first",
+            f"topics {topics.prefix}-* hold another recording, of stream {existing.stream}",
+            "export to another prefix, or delete these topics first",
             topic=topics.prefix,
         )
 
@@ -203,43 +176,39 @@ def _send(messages: DataFrame, topics: Topics) -> None:
 
 
 def _messages(
-    spark: SparkSession, tape: Tape, cut: Cut, workers: list[int], topics: Topics, head: Head
+    spark: SparkSession,
+    tape: Tape,
+    cut: Cut,
+    workers: list[int],
+    topics: Topics,
+    header: TopicHeader,
 ) -> DataFrame:
-    """All messages of these workers: `topic, key, value`; a message per event and per record."""
-    of = F.lit(short(head)).alias("of")
+    """All messages of these workers: `topic, key, value`; one per event and per record."""
+    of = F.lit(recording_tag(header)).alias("of")
     events = read_events(spark, tape, cut, workers=workers)
-    told = events.select(
+    event_messages = events.select(
         "worker",
         "seq",
         F.struct(
             "kind",
             of,
             "seq",
-            F.when(F.col("time").isNotNull(), integers(F.col("time"), tape.time_type)).alias(
-                "time"
-            ),
-            F.transform(
-                "updates",
-                lambda update: F.struct(
-                    integers(update.getField("time"), tape.time_type).alias("time"),
-                    update.getField("diff").alias("diff"),
-                ),
-            ).alias("updates"),
+            *integer_times(tape.time_type),
             "records",
             F.col("fingerprint.h1").alias("h1"),
             F.col("fingerprint.h2").alias("h2"),
         ).alias("message"),
     )
-    named = events.where("kind = 'messages'").select("worker", "seq", "batch", "time")
+    cells = events.where("kind = 'messages'").select("worker", "seq", "batch", "time")
     records = read_records(spark, tape, cut, workers=workers)
-    each = records.join(named, ["worker", "batch", "time"]).select(
+    record_messages = records.join(cells, ["worker", "batch", "time"]).select(
         "worker",
         "seq",
         F.struct(F.lit(RECORD).alias("kind"), of, "seq", "pos", "data").alias("message"),
     )
     rows = [
         part.select("worker", "seq", F.to_json("message", JSON).alias("value"))
-        for part in (told, each)
+        for part in (event_messages, record_messages)
     ]
     return (
         rows[0]
@@ -252,21 +221,21 @@ def _messages(
     )
 
 
-def short(head: Head) -> str:
-    """What every message says of the recording that it belongs to."""
-    return head.tape[:8]
+def recording_tag(header: TopicHeader) -> str:
+    """Identifier of the recording in each of its messages."""
+    return header.tape[:8]
 
 
-def read_head(spark: SparkSession, topics: Topics) -> Head:
-    """What the topics hold, as they say themselves.
+def read_header(spark: SparkSession, topics: Topics) -> TopicHeader:
+    """The header of topics.
 
     Raises:
-        InvalidRequestError: `CAP-TOPIC`, there is no such topic, or it is none of a recording.
-        CheckFailedError: `CAP-TOPIC`, two recordings were written to it.
+        InvalidRequestError: `CAP-TOPIC`, the topic does not exist, or has no header.
+        CheckFailedError: `CAP-TOPIC`, it holds two recordings.
         SystemFailureError: `CAP-BROKER`.
     """
-    texts = asked(topics.prefix, lambda: _texts(spark, topics))
-    return newest_head(texts, topics.prefix)
+    texts = call_broker(topics.prefix, lambda: _texts(spark, topics))
+    return newest_header(texts, topics.prefix)
 
 
 def _texts(spark: SparkSession, topics: Topics) -> list[str]:
@@ -279,29 +248,29 @@ def _texts(spark: SparkSession, topics: Topics) -> list[str]:
         raise
 
 
-def read_messages(spark: SparkSession, topics: Topics, head: Head) -> DataFrame:
-    """What is in the topics of workers now: `worker INT` and the columns of `message`."""
-    columns = StructType.fromJson(json.loads(head.columns))
+def read_messages(spark: SparkSession, topics: Topics, header: TopicHeader) -> DataFrame:
+    """The present messages of all workers: `worker INT` and the columns of `message`."""
+    columns = StructType.fromJson(json.loads(header.columns))
     rows = _read(spark, topics, {"subscribePattern": topics.pattern})
     parsed = F.from_json("value", message(columns), JSON).alias("message")
     worker = F.regexp_extract("topic", r"-(\d+)$", 1).cast("int").alias("worker")
     return rows.select(worker, parsed).select("worker", "message.*")
 
 
-def _read(spark: SparkSession, topics: Topics, which: Mapping[str, str]) -> DataFrame:
-    options = {"kafka.bootstrap.servers": topics.servers, **which}
+def _read(spark: SparkSession, topics: Topics, subscription: Mapping[str, str]) -> DataFrame:
+    options = {"kafka.bootstrap.servers": topics.servers, **subscription}
     rows = spark.read.format("kafka").options(**options).load()
     return rows.select("topic", F.col("value").cast("string").alias("value"))
 
 
-def asked(name: str, what: Callable[[], Found]) -> Found:
-    """What a broker answers.
+def call_broker(name: str, call: Callable[[], Answer]) -> Answer:
+    """The result of a call to the broker.
 
     Raises:
         SystemFailureError: `CAP-BROKER`, it does not answer.
     """
     try:
-        return what()
+        return call()
     except CapstanError:
         raise
     except Exception as error:

@@ -1,10 +1,10 @@
-"""Recordings in Kafka's topics: their names, and what stands at their head.
+"""Layout of recordings in Kafka topics: topic names and the header.
 
-A stream has a topic per worker, `PREFIX-<worker>`, and one, `PREFIX`, that says what they hold.
-A topic may give a message twice, and messages of several partitions in any order. So each has a
-number: `seq` of its event, and of a record also `pos`, which rises within the event. What is there
-twice counts once; what is not there leaves a gap in the numbers, or an event without all of the
-records that it counts.
+A stream has one topic per worker, `PREFIX-<worker>`, and one header topic, `PREFIX`. A topic may
+deliver a message twice, and messages of several partitions in any order. So each message is
+numbered: by the `seq` of its event, and for a record also by `pos`, which rises within the event.
+Duplicates count once; a missing message leaves a gap in the numbers, or an event with fewer records
+than it counts.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from capstan.core.times import TimeType
 from capstan.errors import CheckFailedError, InvalidRequestError
 
 FORMAT = 1
-"""The version of what topics hold."""
+"""Version of the layout."""
 
-_PLACE = re.compile(r"kafka://([A-Za-z0-9.\-]+:\d{1,5}(?:,[A-Za-z0-9.\-]+:\d{1,5})*)/([^/]*)")
+_URL = re.compile(r"kafka://([A-Za-z0-9.\-]+:\d{1,5}(?:,[A-Za-z0-9.\-]+:\d{1,5})*)/([^/]*)")
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
@@ -29,61 +29,61 @@ class Topics:
     """The topics of one stream.
 
     Attributes:
-        servers: `HOST:PORT` of brokers, by commas.
-        prefix: How the names of its topics begin.
+        servers: `HOST:PORT` of the brokers, separated by commas.
+        prefix: Common prefix of the topic names.
     """
 
     servers: str
     prefix: str
 
     @classmethod
-    def at(cls, place: str) -> Topics:
+    def parse(cls, url: str) -> Topics:
         """The topics at `kafka://HOST:PORT/PREFIX`.
 
         Raises:
-            InvalidRequestError: `CAP-TOPIC`, it is written in another way.
+            InvalidRequestError: `CAP-TOPIC`, the URL is malformed.
         """
-        found = _PLACE.fullmatch(place)
-        if found is None or not _PREFIX.fullmatch(found[2]):
+        match = _URL.fullmatch(url)
+        if match is None or not _PREFIX.fullmatch(match[2]):
             raise InvalidRequestError(
                 "CAP-TOPIC",
-                f"not a place of topics: {place[:120]!r}",
+                f"not a URL of topics: {url[:120]!r}",
                 "write kafka://HOST:PORT/PREFIX; a prefix has letters, digits, dots, dashes and "
                 "underscores",
             )
-        return cls(found[1], found[2])
+        return cls(match[1], match[2])
 
     @staticmethod
-    def named(place: str) -> bool:
-        """Whether a place is meant to be one of topics."""
+    def is_url(place: str) -> bool:
+        """Whether a place is the URL of topics, valid or not."""
         return place.startswith("kafka:")
 
     @property
-    def place(self) -> str:
-        """The topics as they are written."""
+    def url(self) -> str:
+        """The topics as a URL."""
         return f"kafka://{self.servers}/{self.prefix}"
 
     @property
     def pattern(self) -> str:
-        """The regular expression of the topics of all workers."""
+        """Regular expression for the topics of all workers."""
         return re.escape(self.prefix) + r"-\d+"
 
-    def of(self, worker: int) -> str:
+    def topic(self, worker: int) -> str:
         """The topic of a worker."""
         return f"{self.prefix}-{worker}"
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """What the topics of a stream hold.
+class TopicHeader:
+    """Header of the topics of a stream.
 
     Attributes:
-        stream: The stream that they were written from.
-        tape: The identity of its tape: topics hold one recording, never two.
-        commit: The commit up to which all was written.
-        time_type: Its times.
-        columns: Its own columns, as Spark writes a schema down in JSON.
-        workers: Labels by worker, of those that were written.
+        stream: The stream they were written from.
+        tape: Identity of its tape: topics hold one recording, never two.
+        commit: The commit up to which everything was written.
+        time_type: Its time type.
+        columns: Its payload columns, as a Spark schema in JSON.
+        workers: Labels of the written workers, by number.
     """
 
     stream: str
@@ -94,7 +94,7 @@ class Head:
     workers: Mapping[int, str]
 
     def to_text(self) -> str:
-        """The head as it stands in the topic."""
+        """The header as stored in the topic."""
         return json.dumps(
             {
                 "format": FORMAT,
@@ -109,64 +109,95 @@ class Head:
         )
 
     @classmethod
-    def from_text(cls, text: str, topic: str) -> Head:
-        """The head that `to_text` wrote.
+    def from_text(cls, text: str, topic: str) -> TopicHeader:
+        """The header written by `to_text`.
 
         Raises:
-            InvalidRequestError: `CAP-TOPIC`, the message is no head, or one of a newer format.
+            InvalidRequestError: `CAP-TOPIC`, the message is not a header, or of a newer format.
         """
         try:
-            found = json.loads(text)
-            version = found["format"]
+            fields = json.loads(text)
+            version = fields["format"]
             if version != FORMAT:
                 raise InvalidRequestError(
                     "CAP-TOPIC",
-                    f"topic {topic} is in format {version}, this reads {FORMAT}",
-                    "use the Capstan that wrote it, or a newer one",
+                    f"topic {topic} is in format {version}, this version reads {FORMAT}",
+                    "use the Capstan version that wrote it, or a newer one",
                 )
             return cls(
-                str(found["stream"]),
-                str(found["tape"]),
-                int(found["commit"]),
-                TimeType.from_json(found["time"]),
-                json.dumps(found["columns"]),
-                {int(worker): str(label) for worker, label in found["workers"].items()},
+                str(fields["stream"]),
+                str(fields["tape"]),
+                int(fields["commit"]),
+                TimeType.from_json(fields["time"]),
+                json.dumps(fields["columns"]),
+                {int(worker): str(label) for worker, label in fields["workers"].items()},
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidRequestError(
                 "CAP-TOPIC",
-                f"topic {topic} does not say what is recorded: {text[:80]!r}",
-                "name the prefix that `capstan export` was given",
+                f"topic {topic} has no header of a recording: {text[:80]!r}",
+                "name the prefix that `capstan export` wrote to",
             ) from error
 
 
-def newest_head(texts: list[str], topic: str) -> Head:
-    """What a topic says at last, with the workers of all it ever said; of one recording it must be.
+def newest_header(texts: list[str], topic: str) -> TopicHeader:
+    """The newest header of a topic, with the workers of all its headers.
 
     Raises:
-        InvalidRequestError: `CAP-TOPIC`, it says nothing.
-        CheckFailedError: `CAP-TOPIC`, it is of two recordings.
+        InvalidRequestError: `CAP-TOPIC`, there is no header.
+        CheckFailedError: `CAP-TOPIC`, the headers belong to two recordings.
     """
-    heads = [Head.from_text(text, topic) for text in texts]
-    if not heads:
+    headers = [TopicHeader.from_text(text, topic) for text in texts]
+    if not headers:
         raise InvalidRequestError(
             "CAP-TOPIC",
-            f"there is no topic {topic}, or nothing in it",
-            "name the prefix that `capstan export` was given",
+            f"topic {topic} does not exist or is empty",
+            "name the prefix that `capstan export` wrote to",
         )
-    if len({head.tape for head in heads}) > 1:
-        raise mixed(topic)
-    heads.sort(key=lambda head: head.commit)
-    # Workers may be written one by one, and each head names only those that were written with it.
-    workers = {worker: label for head in heads for worker, label in head.workers.items()}
-    return replace(heads[-1], workers=dict(sorted(workers.items())))
+    if len({header.tape for header in headers}) > 1:
+        raise mixed_recordings(topic)
+    headers.sort(key=lambda header: header.commit)
+    # Workers may be written one by one, and each header names only those written with it.
+    workers = {worker: label for header in headers for worker, label in header.workers.items()}
+    return replace(headers[-1], workers=dict(sorted(workers.items())))
 
 
-def mixed(topic: str) -> CheckFailedError:
-    """The error for topics that two recordings were written to."""
+@dataclass(frozen=True, slots=True)
+class TopicTransfer:
+    """Result of an export to topics, or of an import from them.
+
+    Attributes:
+        stream: The stream.
+        url: The topics.
+        cut: The exported commit, or the newest commit of the tape after an import.
+        workers: Number of exported workers, or of workers on the tape.
+        events: Number of events transferred.
+        records: Number of their records.
+        unchanged: Whether an import found nothing new; None for an export.
+    """
+
+    stream: str
+    url: str
+    cut: int
+    workers: int
+    events: int
+    records: int
+    unchanged: bool | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """The result as one JSON object."""
+        counts = {"workers": self.workers, "events": self.events, "records": self.records}
+        if self.unchanged is None:
+            return {"stream": self.stream, "cut": self.cut, "place": self.url, **counts}
+        stood = {"stood": self.unchanged}
+        return {"stream": self.stream, "place": self.url, "cut": self.cut, **counts, **stood}
+
+
+def mixed_recordings(topic: str) -> CheckFailedError:
+    """The error for topics that hold two recordings."""
     return CheckFailedError(
         "CAP-TOPIC",
         f"topic {topic} holds messages of two recordings",
-        "export each stream to topics of its own; delete these, and export again",
+        "export each stream to separate topics; delete these, and export again",
         topic=topic,
     )

@@ -1,6 +1,6 @@
-"""Recordings of timely dataflow and other programs: read, written, captured and replayed.
+"""Recordings in the formats of timely dataflow: read, write, capture and replay them.
 
-Pure Python: over memory, files and sockets.
+Pure Python, over memory, files and sockets.
 """
 
 from __future__ import annotations

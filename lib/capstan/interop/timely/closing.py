@@ -1,4 +1,4 @@
-"""What is closed at the end of a `with` block."""
+"""Base class of objects that are closed at the end of a `with` block."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Self
 
 
 class Closing(ABC):
-    """Something that can be closed, again without harm; as a context manager it closes itself."""
+    """An object with an idempotent `close`; as a context manager it closes itself."""
 
     @abstractmethod
     def close(self) -> None:
-        """Lets go of what it holds."""
+        """Release its resources."""
 
     def __enter__(self) -> Self:
         return self

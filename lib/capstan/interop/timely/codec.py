@@ -1,8 +1,8 @@
-"""What a type of a recording's times or records has to know: its bytes, and its JSON.
+"""Codecs: how the values of a type are written as bytes and as JSON.
 
 The bytes are those of bincode 1.3 with its defaults, which timely's `EventWriter` uses:
-little-endian, integers of fixed width, lengths and counts as u64, no names and no tags but those
-of `Option`.
+little-endian, integers of fixed width, lengths and counts as u64, no names, and no tags except for
+`Option`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _COUNT: Final = struct.Struct("<Q")
 
 
 class Shape(StrEnum):
-    """What the values of a type are in a program."""
+    """The shape of a type's values in a program."""
 
     INTEGER = "integer"
     FLOAT = "float"
@@ -33,9 +33,9 @@ class Shape(StrEnum):
 
 
 class MisfitError(ValueError):
-    """Raised by a codec when bytes or a value are not of its type; the text says why.
+    """Raised by a codec when bytes or a value are not of its type; the text is the reason.
 
-    Readers and writers of events turn it into an error that also says where.
+    Event readers and writers turn it into an error that also gives the position.
     """
 
 
@@ -45,20 +45,20 @@ class ShortError(MisfitError):
 
 @dataclass(frozen=True, slots=True)
 class Codec(ABC):
-    """How the values of one type lie in a frame, and how they are written as JSON.
+    """Bytes and JSON of the values of one type.
 
-    A codec that a program registers for a type of its own derives from this. It keeps values
-    exactly: what `decode` makes of bytes, `encode` turns into the same bytes; what it cannot keep
-    it refuses.
+    Derive from this class for a type of your own and register it. A codec keeps values exactly:
+    `encode` turns the result of `decode` into the same bytes. It refuses any value that it cannot
+    keep.
 
     Attributes:
         name: The type, as `codec_of` reads it.
-        least: The fewest bytes that a value takes.
-        shape: What its values are: `list` and `tuple` are both tuples, of one type or of several.
-        parts: The types that it is made of: one for `list` and `option`.
-        letter: The letter of module `struct` that stands for exactly this type, or None.
-        plain: Whether `to_json` and `from_json` change nothing, but that JSON has lists where
-            there are tuples.
+        least: Minimum number of bytes of a value.
+        shape: Shape of the values: both `list` and `tuple` are tuples, of one type or of several.
+        parts: Types of the parts: exactly one for `list` and `option`.
+        letter: Format character of module `struct` for exactly this type, or None.
+        plain: Whether `to_json` and `from_json` are the identity, except that tuples are lists in
+            JSON.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, value: object, out: bytearray) -> None:
-        """Appends the bytes of `value`; where it raises, `out` may have been appended to.
+        """Append the bytes of `value`; after an error, `out` may have grown.
 
         Raises:
             MisfitError: `value` is not of this type.
@@ -97,28 +97,28 @@ class Codec(ABC):
         return tuple(values), at
 
     def encode_many(self, values: Sequence[object], out: bytearray) -> None:
-        """Appends the bytes of all `values`, one after another."""
+        """Append the bytes of all `values`, one after another."""
         for value in values:
             self.encode(value, out)
 
     def to_json(self, value: object) -> object:
-        """The JSON value that `from_json` reads as `value`."""
+        """The JSON form of `value`, which `from_json` reads."""
         return value
 
     def from_json(self, value: object) -> object:
-        """The value that a JSON value stands for.
+        """The value of a JSON form.
 
         Raises:
-            MisfitError: It stands for none of this type.
+            MisfitError: It is not the JSON form of a value of this type.
         """
         self.encode(value, bytearray())
         return value
 
     def from_json_many(self, values: Sequence[object]) -> tuple[object, ...]:
-        """The values that some JSON values stand for.
+        """The values of several JSON forms.
 
         Raises:
-            MisfitError: One stands for none of this type.
+            MisfitError: One is not the JSON form of a value of this type.
         """
         if self.plain and not self.parts:
             self.encode_many(values, bytearray())
@@ -128,48 +128,48 @@ class Codec(ABC):
 
 @dataclass(frozen=True, slots=True)
 class CoordinateCodec(Codec):
-    """A type whose values are integers from -2^63 to 2^64-1, so that a time can have it.
+    """A type of integers from -2^63 to 2^64-1, which can be a coordinate of a time.
 
-    All of them take `least` bytes.
+    Every value takes exactly `least` bytes.
 
     Attributes:
-        minimum: The value that is less or equal to all others.
-        maximum: The value that all others are less or equal to.
+        minimum: The smallest value.
+        maximum: The largest value.
     """
 
     minimum: int = 0
     maximum: int = 2**64 - 1
 
 
-def taken(data: bytes, at: int, size: int) -> int:
+def end_of(data: bytes, at: int, size: int) -> int:
     """The position after `size` bytes from `at`.
 
     Raises:
-        ShortError: There are fewer.
+        ShortError: `data` is shorter.
     """
     end = at + size
     if end > len(data):
-        message = f"{size} bytes were due and {max(len(data) - at, 0)} are there"
+        message = f"{size} bytes expected, {max(len(data) - at, 0)} available"
         raise ShortError(message)
     return end
 
 
 def read_count(data: bytes, at: int) -> tuple[int, int]:
     """The count or length at byte `at`, and the position after it."""
-    end = taken(data, at, _COUNT.size)
+    end = end_of(data, at, _COUNT.size)
     return _COUNT.unpack_from(data, at)[0], end
 
 
 def write_count(count: int, out: bytearray) -> None:
-    """Appends a count or length."""
+    """Append a count or length."""
     out += _COUNT.pack(count)
 
 
 def misfit(value: object, name: str) -> MisfitError:
     """The error for a value that is not of the type `name`."""
-    shown = f"a {type(value).__name__}"
+    description = f"a {type(value).__name__}"
     if isinstance(value, int) and value.bit_length() > 128:
-        shown = f"an integer of {value.bit_length()} bits"
+        description = f"an integer of {value.bit_length()} bits"
     elif isinstance(value, int | float | str | bytes | None):
-        shown = ascii(value[:50] if isinstance(value, str | bytes) else value)
-    return MisfitError(f"not a value of {name}: {shown}")
+        description = ascii(value[:50] if isinstance(value, str | bytes) else value)
+    return MisfitError(f"not a value of {name}: {description}")

@@ -1,4 +1,4 @@
-"""Types made of others: tuples, products, lists, arrays, options."""
+"""Types made of other types: tuples, products, lists, arrays, options."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from capstan.interop.timely.codec import (
     Codec,
     MisfitError,
     Shape,
+    end_of,
     misfit,
     read_count,
-    taken,
     write_count,
 )
 
@@ -32,26 +32,26 @@ class _Tuple(Codec):
         return tuple(values), at
 
     def encode(self, value: object, out: bytearray) -> None:
-        for part, each in zip(self.parts, self._each(value), strict=True):
-            part.encode(each, out)
+        for part, element in zip(self.parts, self._elements(value), strict=True):
+            part.encode(element, out)
 
     def decode_many(self, data: bytes, at: int, count: int) -> tuple[tuple[object, ...], int]:
         letters = [part.letter for part in self.parts]
         if None in letters:
-            # Explicit, since a slotted dataclass is another class than the one that was written.
+            # Not super(): the slotted dataclass is a different class from the one in the source.
             return Codec.decode_many(self, data, at, count)
-        end = taken(data, at, count * self.least)
+        end = end_of(data, at, count * self.least)
         return tuple(struct.iter_unpack(f"<{''.join(map(str, letters))}", data[at:end])), end
 
     def to_json(self, value: object) -> object:
-        each = self._each(value)
-        return [part.to_json(one) for part, one in zip(self.parts, each, strict=True)]
+        elements = self._elements(value)
+        return [part.to_json(item) for part, item in zip(self.parts, elements, strict=True)]
 
     def from_json(self, value: object) -> object:
-        each = self._each(value)
-        return tuple(part.from_json(one) for part, one in zip(self.parts, each, strict=True))
+        elements = self._elements(value)
+        return tuple(part.from_json(item) for part, item in zip(self.parts, elements, strict=True))
 
-    def _each(self, value: object) -> Sequence[object]:
+    def _elements(self, value: object) -> Sequence[object]:
         if not isinstance(value, tuple | list) or len(value) != len(self.parts):
             raise misfit(value, self.name)
         return value
@@ -65,17 +65,17 @@ class _List(Codec):
         return self.parts[0].decode_many(data, at, count)
 
     def encode(self, value: object, out: bytearray) -> None:
-        each = self._each(value)
-        write_count(len(each), out)
-        self.parts[0].encode_many(each, out)
+        elements = self._elements(value)
+        write_count(len(elements), out)
+        self.parts[0].encode_many(elements, out)
 
     def to_json(self, value: object) -> object:
-        return [self.parts[0].to_json(each) for each in self._each(value)]
+        return [self.parts[0].to_json(element) for element in self._elements(value)]
 
     def from_json(self, value: object) -> object:
-        return self.parts[0].from_json_many(self._each(value))
+        return self.parts[0].from_json_many(self._elements(value))
 
-    def _each(self, value: object) -> Sequence[object]:
+    def _elements(self, value: object) -> Sequence[object]:
         if not isinstance(value, tuple | list):
             raise misfit(value, self.name)
         return value
@@ -89,9 +89,9 @@ class _Array(_List):
         return self.parts[0].decode_many(data, at, self.length)
 
     def encode(self, value: object, out: bytearray) -> None:
-        self.parts[0].encode_many(self._each(value), out)
+        self.parts[0].encode_many(self._elements(value), out)
 
-    def _each(self, value: object) -> Sequence[object]:
+    def _elements(self, value: object) -> Sequence[object]:
         if not isinstance(value, tuple | list) or len(value) != self.length:
             raise misfit(value, self.name)
         return value
@@ -101,9 +101,9 @@ class _Option(Codec):
     __slots__ = ()
 
     def decode(self, data: bytes, at: int) -> tuple[object, int]:
-        end = taken(data, at, 1)
+        end = end_of(data, at, 1)
         if data[at] > 1:
-            message = f"not an option: byte {data[at]} where 0 or 1 is due"
+            message = f"not an option: byte {data[at]}, 0 or 1 expected"
             raise MisfitError(message)
         return self.parts[0].decode(data, end) if data[at] else (None, end)
 
@@ -120,19 +120,19 @@ class _Option(Codec):
 
 
 def tuple_of(parts: Sequence[Codec]) -> Codec:
-    """Values of each of `parts` in turn; a tuple in a program, a list in JSON."""
+    """A tuple with one value of each of `parts`; a list in JSON."""
     names = [part.name for part in parts]
     return _tuple(f"({names[0]},)" if len(names) == 1 else f"({', '.join(names)})", parts)
 
 
 def product_of(parts: Sequence[Codec]) -> Codec:
-    """Timely's `Product`, an outer and an inner type; nested ones lie flat, the outermost first."""
+    """Timely's `Product` of an outer and an inner type; nested ones are flattened, outer first."""
     flat = [inner for part in parts for inner in (part.parts if is_product(part) else (part,))]
     return _tuple(f"Product<{','.join(part.name for part in parts)}>", flat)
 
 
 def is_product(codec: Codec) -> bool:
-    """Whether a type was made by `product_of`."""
+    """Whether `product_of` made the type."""
     return isinstance(codec, _Tuple) and codec.name.startswith("Product<")
 
 
@@ -141,7 +141,7 @@ def list_of(part: Codec) -> Codec:
 
     Raises:
         InvalidRequestError: `CAP-TYPE`, `part` takes no bytes: a few bytes could then stand for any
-            number.
+            number of values.
     """
     name = f"Vec<{_sized(part).name}>"
     return _List(name, 8, Shape.LIST, (part,), plain=part.plain)
@@ -154,20 +154,20 @@ def array_of(part: Codec, length: int) -> Codec:
         InvalidRequestError: `CAP-TYPE`, `part` takes no bytes, or `length` is not from 1 to 65,536.
     """
     if not 1 <= length <= _LONGEST_ARRAY or length * _sized(part).least > _LONGEST_ARRAY * 16:
-        raise _refused(f"[{part.name}; {length}]", "an array of 1 to 65,536 values is due")
+        raise _refused(f"[{part.name}; {length}]", "an array has 1 to 65,536 values")
     name = f"[{part.name}; {length}]"
     return _Array(name, length * part.least, Shape.LIST, (part,), plain=part.plain, length=length)
 
 
 def option_of(part: Codec) -> Codec:
-    """A value of `part` or none: a byte 1 or 0, and the value; None in a program, null in JSON.
+    """An optional value of `part`: a byte 1 or 0, then the value; None in a program, null in JSON.
 
     Raises:
-        InvalidRequestError: `CAP-TYPE`, `part` has none among its values, which would be two in
-            one.
+        InvalidRequestError: `CAP-TYPE`, `part` itself has None among its values, so the two would
+            be indistinguishable.
     """
     if part.shape in {Shape.NONE, Shape.OPTION}:
-        raise _refused(f"Option<{part.name}>", "its none cannot be told from the other")
+        raise _refused(f"Option<{part.name}>", "its None would be ambiguous")
     return _Option(f"Option<{part.name}>", 1, Shape.OPTION, (part,), plain=part.plain)
 
 
@@ -179,12 +179,12 @@ def _tuple(name: str, parts: Sequence[Codec]) -> Codec:
 
 def _sized(part: Codec) -> Codec:
     if part.least == 0:
-        raise _refused(part.name, "many of what takes no bytes could not be told from few")
+        raise _refused(part.name, "a list of values without bytes could claim any length")
     return part
 
 
 def _refused(name: str, reason: str) -> InvalidRequestError:
     return InvalidRequestError(
-        "CAP-TYPE", f"{name} is not a type that can be kept: {reason}", "Use another type.",
+        "CAP-TYPE", f"type {name} is not supported: {reason}", "Use another type.",
         type=name,
     )  # fmt: skip

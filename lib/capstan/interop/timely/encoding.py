@@ -1,4 +1,4 @@
-"""The two forms in which a recording travels: timely's frames, and transcripts."""
+"""The two encodings of a recording: timely's frames, and transcripts."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from capstan.interop.timely.json_lines import LineDecoder
 
 
 class Decoder(Protocol):
-    """Takes bytes as they come, and gives events as they are whole; does no reading itself."""
+    """Incremental decoder: takes bytes as they arrive, yields complete events; does no I/O."""
 
     @property
     def offset(self) -> int:
-        """Where the next event starts, in bytes."""
+        """Start of the next event, in bytes."""
 
     @property
     def seq(self) -> int:
-        """How many events were given."""
+        """Number of events yielded."""
 
     @property
     def torn(self) -> Torn | None:
-        """The unfinished last event, once the end was told and `next` has come to it."""
+        """The unfinished last event, once `finish` was called and `next` has reached it."""
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will be given."""
+        """Whether no more events will be yielded."""
 
     def feed(self, data: bytes) -> None:
-        """Takes the next bytes."""
+        """Take the next bytes."""
 
     def finish(self) -> None:
-        """Takes note that no more bytes will come."""
+        """Mark the end of the input."""
 
     def next(self) -> Item | None:
-        """The next event or fault; None when more bytes are needed, or nothing more will come."""
+        """The next event or fault; None if bytes are missing, or at the end."""
 
 
 class Encoding(Protocol):
-    """A form in which a recording travels."""
+    """Encoding of a recording."""
 
     @property
     def suffix(self) -> str:
-        """How the names of its files end."""
+        """Suffix of its files."""
 
     def encode(self, event: Event, seq: int) -> bytes:
         """The bytes of an event.
@@ -57,15 +57,15 @@ class Encoding(Protocol):
             seq: Its position in the recording.
 
         Raises:
-            InvalidRequestError: `CAP-VALUE`, something in it is not of its type;
-                `CAP-FRAME-LENGTH`, it is longer than what is read.
+            InvalidRequestError: `CAP-VALUE`, a value is not of its type; `CAP-FRAME-LENGTH`, the
+                event is longer than readers accept.
         """
 
     def decoder(self, *, connected: bool = False) -> Decoder:
-        """What reads a recording from its beginning.
+        """A decoder that starts at the beginning of a recording.
 
         Args:
-            connected: Whether it comes over a connection, which can end anywhere.
+            connected: Whether the bytes come over a connection, which can end anywhere.
         """
 
 
@@ -74,8 +74,8 @@ class Frames:
     """The bytes of timely's `EventWriter`; see module `frames`.
 
     Attributes:
-        types: The types of times and records, which the bytes do not say.
-        max_frame: The longest frame that is read, in bytes.
+        types: Types of times and records, which the bytes do not state.
+        max_frame: Maximum length of a frame, in bytes.
     """
 
     types: EventTypes
@@ -83,11 +83,11 @@ class Frames:
 
     @property
     def suffix(self) -> str:
-        """How the names of its files end."""
+        """Suffix of its files."""
         return FRAMES_SUFFIX
 
     def encode(self, event: Event, seq: int) -> bytes:
-        """The frame of an event; the bytes do not say its number."""
+        """The frame of an event; it does not contain `seq`."""
         try:
             frame = encode_event(self.types, event)
         except MisfitError as error:
@@ -95,20 +95,20 @@ class Frames:
         return _readable(frame, len(frame) - PREFIX, self.max_frame, seq)
 
     def decoder(self, *, connected: bool = False) -> FrameDecoder:
-        """What reads frames from the first one; files and connections alike may be cut off."""
+        """A decoder from the first frame on; both files and connections may be cut off."""
         return FrameDecoder(self.types, self.max_frame)
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Transcripts: an event a line; see `capstan.core.protocol.transcript`.
+    """Transcripts: one event per line; see `capstan.core.protocol.transcript`.
 
     Attributes:
-        minimum: The minimum time as JSON; as it is written, so is every time.
-        types: What times and records have to be of, and what a reader makes of them; without
-            any JSON will do, and stays as it is.
-        worker: Whose recording it is; when reading, None lets the first line say.
-        max_line: The longest line that is read, in bytes.
+        minimum: Minimum time as JSON; all times are written in the same form.
+        types: Types of times and records, to which a reader converts them; without them, any JSON
+            is accepted and kept as it is.
+        worker: Worker of the recording; a reader with None takes it from the first line.
+        max_line: Maximum length of a line, in bytes.
     """
 
     minimum: object
@@ -118,12 +118,12 @@ class Lines:
 
     @classmethod
     def of(cls, types: EventTypes, worker: int | None = 0) -> Lines:
-        """Transcripts of these types."""
+        """Transcripts with these types."""
         return cls(types.minimum_json, types, worker)
 
     @property
     def suffix(self) -> str:
-        """How the names of its files end."""
+        """Suffix of its files."""
         return LINES_SUFFIX
 
     def encode(self, event: Event, seq: int) -> bytes:
@@ -136,7 +136,7 @@ class Lines:
         return _readable(line, len(line), self.max_line, seq)
 
     def decoder(self, *, connected: bool = False) -> LineDecoder:
-        """What reads a transcript from its first line."""
+        """A decoder that starts at the first line."""
         return LineDecoder(
             self.minimum, self.types, self.worker, self.max_line, connected=connected
         )
@@ -150,20 +150,20 @@ def _not_encoded(seq: int, error: MisfitError) -> InvalidRequestError:
     return InvalidRequestError(
         "CAP-VALUE",
         f"event {seq} cannot be written: {error}",
-        "Records and times have to be of the types that were named.",
+        "Records and times must be of the given types.",
         seq=seq,
     )
 
 
 def _readable(data: bytes, size: int, most: int, seq: int) -> bytes:
-    """The bytes of an event that a reader takes: what is written can be read back."""
+    """The bytes of an event, checked to be short enough for a reader."""
     if size > most:
         raise InvalidRequestError(
             "CAP-FRAME-LENGTH",
-            f"event {seq} cannot be written: it takes {size:,} bytes, and readers take at most "
+            f"event {seq} cannot be written: it takes {size:,} bytes, and readers accept at most "
             f"{most:,}",
-            "Deal its records to more workers: a replay into another stream does, with "
-            "--into-stream and --peers.",
+            "Spread its records over more workers: replay into another stream with --into-stream "
+            "and --peers.",
             seq=seq,
         )
     return data

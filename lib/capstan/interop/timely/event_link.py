@@ -1,4 +1,4 @@
-"""Where events come from and go to, in memory."""
+"""Event sources and sinks, and recordings in memory."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from capstan.core.protocol import Event
 
 @runtime_checkable
 class EventSource(Protocol):
-    """Gives the events of one recording in order; timely's `EventIterator`."""
+    """Yields the events of one recording in order; timely's `EventIterator`."""
 
     @property
     def ended(self) -> bool:
-        """Whether nothing will come any more: timely leaves that to the counts."""
+        """Whether no event will ever come; timely leaves that to the counts."""
 
     def poll(self) -> Event | None:
-        """The next event, or None when there is none now."""
+        """The next event, or None when none is available now."""
 
 
 @runtime_checkable
 class EventPusher(Protocol):
-    """Takes the events of one recording in order; timely's name for it."""
+    """Takes the events of one recording in order; timely's `EventPusher`."""
 
     def push(self, event: Event) -> None:
-        """Takes the next event."""
+        """Take the next event."""
 
 
 class Events:
-    """The events of an iterable, all of which are there now."""
+    """The events of an iterable, all of them available now."""
 
     __slots__ = ("_events", "ended")
 
@@ -53,11 +53,11 @@ class _Node:
 
 
 class EventLink:
-    """A recording in memory: one pushes events, and any number of readers take them.
+    """A recording in memory: one writer pushes events, any number of readers take them.
 
-    The events lie in a linked list that the readers hold, each from where it is. So an event is
-    freed when the last reader has passed it, and at once where there is none. One thread may
-    push while others read, each with a reader of its own. After timely's `EventLink`.
+    The events lie in a linked list, and each reader holds its position. So an event is freed once
+    the last reader has passed it, and at once without readers. One thread may push while others
+    read, each with its own reader. After timely's `EventLink`.
 
     >>> from capstan.core.protocol import Progress
     >>> link = EventLink()
@@ -79,31 +79,31 @@ class EventLink:
         return self._state.closed
 
     def push(self, event: Event) -> None:
-        """Appends an event.
+        """Append an event.
 
         Raises:
-            ValueError: The link was closed.
+            ValueError: The link is closed.
         """
         if self._state.closed:
-            message = "the link was closed"
+            message = "the link is closed"
             raise ValueError(message)
         node = _Node()
-        # The event last: once it is there, so is what follows it.
+        # The event last: a reader that sees the event also sees the next node.
         tail, self._tail = self._tail, node
         tail.next = node
         tail.event = event
 
     def close(self) -> None:
-        """Tells the readers that nothing more will come; again changes nothing."""
+        """Signal the end to the readers; idempotent."""
         self._state.closed = True
 
     def reader(self) -> LinkReader:
-        """A reader of what is pushed from now on."""
+        """A reader of all events pushed from now on."""
         return LinkReader(self._tail, self._state)
 
 
 class LinkReader:
-    """A place in an `EventLink`, and what follows it."""
+    """A position in an `EventLink`, and the events after it."""
 
     __slots__ = ("_node", "_state")
 
@@ -113,12 +113,12 @@ class LinkReader:
 
     @property
     def ended(self) -> bool:
-        """Whether the link was closed, and all that was pushed was taken."""
-        # The flag first: what was pushed before it was set is then seen.
+        """Whether the link is closed and every event was taken."""
+        # The flag first: events pushed before it was set are then visible.
         return self._state.closed and self._node.event is None
 
     def poll(self) -> Event | None:
-        """The next event, or None when there is none now."""
+        """The next event, or None when none is available now."""
         event = self._node.event
         if event is not None:
             assert self._node.next is not None
@@ -126,11 +126,11 @@ class LinkReader:
         return event
 
     def reader(self) -> LinkReader:
-        """Another reader, at the same place."""
+        """Another reader, at the same position."""
         return LinkReader(self._node, self._state)
 
     def __iter__(self) -> Iterator[Event]:
-        """What is there now."""
+        """The events available now."""
         return iter(self.poll, None)
 
 
@@ -142,5 +142,5 @@ class _State:
 
 
 def source_of(events: EventSource | Iterable[Event]) -> EventSource:
-    """The source that `events` are, or a source of them."""
+    """`events` itself if it is a source, else a source over it."""
     return events if isinstance(events, EventSource) else Events(events)

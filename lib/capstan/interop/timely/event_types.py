@@ -1,4 +1,4 @@
-"""The types of a recording: of its times and of its records, and where its times begin."""
+"""The types of a recording's times and records, and its minimum time."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _DIFF: Final = "q"
 
 @dataclass(frozen=True)
 class TimeCodec:
-    """How the times of a recording lie in a frame.
+    """Byte layout of the times of a recording.
 
-    A time is an integer or a duration; or a `Product` or a tuple of times, whose coordinates lie
-    one after another, the outermost first.
+    A time is an integer or a duration, or a `Product` or a tuple of times. Its coordinates follow
+    one another, the outermost first.
 
     Attributes:
         name: The type, as `codec_of` reads it.
-        coordinates: At least one.
-        bare: Whether JSON has a time as a value, and not as a list of coordinates.
+        coordinates: Its coordinates, at least one.
+        bare: Whether a time is a plain value in JSON rather than a list of coordinates.
     """
 
     name: str
@@ -38,27 +38,27 @@ class TimeCodec:
 
     @classmethod
     def of(cls, text: str) -> TimeCodec:
-        """The codec of the type that `text` names.
+        """The codec of the type named `text`.
 
         Raises:
-            InvalidRequestError: `CAP-TYPE`, it names none, or one that times cannot have.
+            InvalidRequestError: `CAP-TYPE`, the type is unknown, or not a type of times.
         """
         codec = codec_of(text)
         return cls(codec.name, tuple(_coordinates(codec)), codec.shape is not Shape.TUPLE)
 
     @cached_property
     def minimum(self) -> Time:
-        """The time that is less or equal to all others of this type."""
+        """The least time of this type."""
         return Time(coordinate.minimum for coordinate in self.coordinates)
 
     @cached_property
     def least(self) -> int:
-        """How many bytes a time takes."""
+        """Size of a time in bytes."""
         return sum(coordinate.least for coordinate in self.coordinates)
 
     @cached_property
     def updates(self) -> struct.Struct | None:
-        """A time and its diff, where module `struct` has letters for it."""
+        """A time and its diff, if module `struct` has a format for it."""
         letters = [coordinate.letter for coordinate in self.coordinates]
         return None if None in letters else struct.Struct(f"<{''.join(map(str, letters))}{_DIFF}")
 
@@ -66,7 +66,7 @@ class TimeCodec:
         """The time at byte `at`, and the position after it.
 
         Raises:
-            MisfitError: The bytes are no time of this type, or too few.
+            MisfitError: The bytes are not a time of this type, or too few.
         """
         values: list[int] = []
         for coordinate in self.coordinates:
@@ -76,7 +76,7 @@ class TimeCodec:
         return Time(values), at
 
     def encode(self, time: tuple[int, ...], out: bytearray) -> None:
-        """Appends the bytes of `time`.
+        """Append the bytes of `time`.
 
         Raises:
             MisfitError: It is not of this type.
@@ -86,7 +86,7 @@ class TimeCodec:
             coordinate.encode(value, out)
 
     def check(self, time: tuple[int, ...]) -> None:
-        """Looks whether `time` is of this type.
+        """Check that `time` is of this type.
 
         Raises:
             MisfitError: It is not.
@@ -101,12 +101,12 @@ class TimeCodec:
 
 @dataclass(frozen=True, slots=True)
 class EventTypes:
-    """What has to be known of a recording before its frames can be read: they do not say it.
+    """The types of a recording, needed to read its frames because these do not state them.
 
     Attributes:
-        time: The type of its times.
-        record: The type of its records.
-        minimum: The time at which the recording starts.
+        time: Type of its times.
+        record: Type of its records.
+        minimum: Its minimum time.
     """
 
     time: TimeCodec
@@ -118,12 +118,12 @@ class EventTypes:
         """The types with these names.
 
         Args:
-            time_type: Such as `u64` or `Product<u64,u64>`; see `codec_of`.
+            time_type: For example `u64` or `Product<u64,u64>`; see `codec_of`.
             record_type: The same for records.
-            minimum: The minimum time as JSON; by default that of `time_type`.
+            minimum: Minimum time as JSON; by default that of `time_type`.
 
         Raises:
-            InvalidRequestError: `CAP-TYPE`, a type is not known, or cannot be that of a time;
+            InvalidRequestError: `CAP-TYPE`, a type is unknown, or cannot be that of a time;
                 `CAP-TIME`, `minimum` is not of `time_type`.
         """
         time, record = TimeCodec.of(time_type), codec_of(record_type)
@@ -137,18 +137,18 @@ class EventTypes:
         except MisfitError as error:
             raise InvalidRequestError(
                 "CAP-TIME",
-                f"the minimum {json.dumps(minimum)} is not a time of {time.name}: {error}",
-                f"Such a time is {json.dumps(_json(time.minimum, bare=time.bare))}.",
+                f"the minimum {json.dumps(minimum)} is not a time of type {time.name}: {error}",
+                f"Give for example {json.dumps(_json(time.minimum, bare=time.bare))}.",
             ) from error
         return cls(time, record, start)
 
     @property
     def minimum_json(self) -> int | list[int]:
-        """The minimum as JSON; as it is written, so is every time."""
+        """The minimum as JSON; all times are written in the same form."""
         return _json(self.minimum, bare=self.time.bare)
 
     def to_json(self) -> dict[str, object]:
-        """The types as the fields of `case.json`, which `from_json` reads."""
+        """The types as fields of `case.json`, which `from_json` reads."""
         return {
             "minimum": self.minimum_json,
             "record_type": self.record.name,
@@ -157,11 +157,11 @@ class EventTypes:
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> EventTypes:
-        """The types of an object with `time_type`, `record_type` and perhaps `minimum`.
+        """The types of an object with `time_type`, `record_type` and optionally `minimum`.
 
         Raises:
-            InvalidRequestError: `CAP-TYPE`, a type is missing or not known; `CAP-TIME`, `minimum`
-                is not of it.
+            InvalidRequestError: `CAP-TYPE`, a type is missing or unknown; `CAP-TIME`, `minimum` is
+                not a time of that type.
         """
         names = [value.get(field) for field in ("time_type", "record_type")]
         time_type, record_type = (name if isinstance(name, str) else "" for name in names)
@@ -190,13 +190,13 @@ class EventTypes:
 
 
 def records_of(messages: Messages) -> tuple[object, ...]:
-    """The records that an event carries.
+    """The records of an event.
 
     Raises:
-        MisfitError: It only counts them: they lie elsewhere.
+        MisfitError: The event only counts its records: they are stored elsewhere.
     """
     if messages.data is None:
-        message = f"an event of {messages.records} records that carries none of them"
+        message = f"an event of {messages.records} records without the records"
         raise MisfitError(message)
     return messages.data
 
@@ -210,8 +210,8 @@ def _coordinates(codec: Codec) -> Iterator[CoordinateCodec]:
     else:
         raise InvalidRequestError(
             "CAP-TYPE",
-            f"times cannot be of {codec.name}",
-            "A time is of integers of at most 64 bits, durations, and Products or tuples of them.",
+            f"type {codec.name} cannot be that of a time",
+            "A time consists of integers of at most 64 bits, durations, and Products or tuples.",
             type=codec.name,
         )
 

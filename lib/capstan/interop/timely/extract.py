@@ -1,4 +1,4 @@
-"""What a recording comes to, for tests and for eyes."""
+"""The contents of a recording in a canonical order, for tests and inspection."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from capstan.core.times import Time
 
 
 def extract(events: Iterable[Event]) -> list[tuple[Time, tuple[object, ...]]]:
-    """The records of some events by time, times in listing order, records sorted within a time.
+    """The records of events by time: times in listing order, records sorted within a time.
 
-    Progress is passed over, times without records are left out. After timely's `Extract`. Sorted
-    as Rust sorts them: numbers by value, text by its characters, tuples and lists from their first
-    part on, none before all others.
+    Progress is ignored, times without records are left out. After timely's `Extract`. The order is
+    that of Rust: numbers by value, text by its characters, tuples and lists by their first part and
+    onwards, None before everything else.
 
     Args:
-        events: All events of one recording, or of several: order does not matter.
+        events: All events of one recording or of several, in any order.
 
     Raises:
-        ValueError: An event counts records that it does not carry.
+        ValueError: An event counts records but does not carry them.
     """
     by_time: dict[Time, list[object]] = {}
     for event in events:
         if isinstance(event, Messages):
             if event.data is None:
-                message = f"an event of {event.records} records that carries none of them"
+                message = f"an event of {event.records} records without the records"
                 raise ValueError(message)
             by_time.setdefault(event.time, []).extend(event.data)
     return [
@@ -37,7 +37,7 @@ def extract(events: Iterable[Event]) -> list[tuple[Time, tuple[object, ...]]]:
 
 
 def _key(value: object) -> tuple[object, ...]:
-    """A key that sorts values of one type by value, and those of others apart from them."""
+    """A key that sorts values of one type by value, and separates those of different types."""
     if value is None:
         return (0,)
     if isinstance(value, float) and math.isnan(value):
@@ -49,7 +49,7 @@ def _key(value: object) -> tuple[object, ...]:
     if isinstance(value, bytes):
         return (4, value)
     if isinstance(value, tuple | list):
-        return (5, [_key(each) for each in value])
+        return (5, [_key(part) for part in value])
     if isinstance(value, dict):
-        return (6, [(_key(name), _key(each)) for name, each in sorted(value.items())])
+        return (6, [(_key(name), _key(part)) for name, part in sorted(value.items())])
     return (7, repr(value))

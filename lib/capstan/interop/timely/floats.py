@@ -1,7 +1,7 @@
 """Floating-point numbers of 32 and 64 bits, never rounded.
 
-As JSON, what JSON has no number for is text: `"Infinity"`, `"-Infinity"`, `"NaN"`, and any other
-of the many NaNs with the bits of its double: `"NaN:fff8000000000000"`.
+In JSON, values that JSON has no number for are text: `"Infinity"`, `"-Infinity"`, `"NaN"`, and any
+other NaN with the bits of its double: `"NaN:fff8000000000000"`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import struct
 from typing import Final
 
-from capstan.interop.timely.codec import Codec, MisfitError, Shape, misfit, taken
+from capstan.interop.timely.codec import Codec, MisfitError, Shape, end_of, misfit
 
 _NAN: Final = "NaN"
 _INFINITIES: Final = {"Infinity": math.inf, "-Infinity": -math.inf}
@@ -21,10 +21,10 @@ class _Float(Codec):
     __slots__ = ()
 
     def decode(self, data: bytes, at: int) -> tuple[float, int]:
-        end = taken(data, at, self.least)
+        end = end_of(data, at, self.least)
         value: float = struct.unpack_from(self._format, data, at)[0]
         if math.isnan(value) and self._packed(value) != data[at:end]:
-            message = f"a signalling NaN of {self.name}, which cannot be kept"
+            message = f"a signalling NaN of {self.name}, which Python cannot keep"
             raise MisfitError(message)
         return value, end
 
@@ -42,15 +42,15 @@ class _Float(Codec):
         return _NAN if bits == _NAN_BITS else f"{_NAN}:{bits}"
 
     def from_json(self, value: object) -> object:
-        found = value
+        number = value
         if isinstance(value, str):
-            found = self._named(value)
+            number = self._named(value)
         elif isinstance(value, int) and not isinstance(value, bool):
-            found = self._whole(value)
-        if not isinstance(found, float):
+            number = self._whole(value)
+        if not isinstance(number, float):
             raise misfit(value, self.name)
-        self._packed(found)
-        return found
+        self._packed(number)
+        return number
 
     @property
     def _format(self) -> str:
@@ -91,7 +91,7 @@ class _Float(Codec):
 
 
 FLOATS: Final[tuple[Codec, ...]] = (
-    # A NaN of 32 bits may not survive, so each has to be looked at: no letter.
+    # A 32-bit NaN may not survive, so each value is checked: no letter.
     _Float("f32", 4, Shape.FLOAT, plain=False),
     _Float("f64", 8, Shape.FLOAT, letter="d", plain=False),
 )

@@ -1,14 +1,14 @@
 """Frames: a recording as the bytes that timely's `EventWriter` writes.
 
-    length   u64 little-endian   the bytes that follow in this frame
+    length   u64 little-endian   the remaining bytes of this frame
     tag      u32 little-endian   0 = progress, 1 = messages
     progress: u64 count, then per update the time and an i64
     messages: the time, then u64 count, then the records
 
 Frames follow one another with nothing before, between or after them. There is no header, no
-version and no end mark, so the types must be told, and a wrong one is noticed only where the
-bytes do not fit it. A last frame that is cut short is a torn tail: what is whole counts. Anything
-else that is no frame is damage, and nothing after it can be trusted.
+version and no end mark. So the types must be given, and a wrong type is noticed only when the bytes
+do not fit it. A last frame that is cut short is a torn tail: everything before it counts. Anything
+else that is not a frame is damage, and nothing after it can be trusted.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Final
 
 from capstan.core.protocol import Event, Fault, Item, Messages, Progress, Rule
 from capstan.core.times import Time
-from capstan.interop.timely.codec import MisfitError, ShortError, read_count, taken, write_count
+from capstan.interop.timely.codec import MisfitError, ShortError, end_of, read_count, write_count
 from capstan.interop.timely.event_types import EventTypes, records_of
 
 MAX_FRAME: Final = 64 * 2**20
-"""The longest frame that is read, in bytes: timely's own are a thousandth of it."""
+"""Maximum length of a frame in bytes, a thousand times that of timely's own."""
 
 _LENGTH: Final = struct.Struct("<Q")
 PREFIX: Final = _LENGTH.size
-"""The bytes before a frame that say how long it is."""
+"""Bytes before a frame that give its length."""
 
 _TAG: Final = struct.Struct("<I")
 _DIFF: Final = struct.Struct("<q")
 _PROGRESS, _MESSAGES = 0, 1
 _LEAST_PROGRESS: Final = _TAG.size + _LENGTH.size
-# Records that take no bytes: a count alone could ask for any amount of memory.
+# Records without bytes: a count alone could otherwise demand any amount of memory.
 _MOST_EMPTY: Final = 2**20
 _DIFFS: Final = (-(2**63), 2**63 - 1)
 
@@ -43,9 +43,9 @@ class Torn:
     """The unfinished last frame of a recording.
 
     Attributes:
-        offset: Where it starts, in bytes.
-        bytes: How many bytes of it are there.
-        missing: How many more were due; None where not even that is known.
+        offset: Its start, in bytes.
+        bytes: Number of bytes present.
+        missing: Number of bytes missing; None if unknown.
         about: The same in words.
     """
 
@@ -55,7 +55,7 @@ class Torn:
     about: str
 
     def to_json(self) -> dict[str, object]:
-        """The tail as reports write it."""
+        """The tail as reports show it."""
         return {
             "offset": self.offset,
             "bytes": self.bytes,
@@ -66,11 +66,11 @@ class Torn:
 
 @dataclass(frozen=True, slots=True)
 class Damage(Fault):
-    """A place in a recording from which on it cannot be read.
+    """A position from which a recording cannot be read.
 
     Attributes:
-        code: The code of the error that it is.
-        offset: Where it is, in bytes.
+        code: The error code.
+        offset: The position, in bytes.
     """
 
     code: str
@@ -78,14 +78,14 @@ class Damage(Fault):
 
 
 class _TagError(MisfitError):
-    """Raised inside this module when a frame is of no kind."""
+    """Raised inside this module for a frame with an unknown tag."""
 
 
 def encode_event(types: EventTypes, event: Event) -> bytes:
-    """The frame of an event, its length in front.
+    """The frame of an event, including its length.
 
     Raises:
-        MisfitError: A time, a diff or a record is not of its type, or the data lie elsewhere.
+        MisfitError: A time, a diff or a record is not of its type, or the data are elsewhere.
     """
     body = bytearray(_LENGTH.size)
     if isinstance(event, Progress):
@@ -94,13 +94,13 @@ def encode_event(types: EventTypes, event: Event) -> bytes:
         for time, diff in event.updates:
             types.time.encode(time, body)
             if type(diff) is not int or not _DIFFS[0] <= diff <= _DIFFS[1]:
-                message = f"not a diff of 64 bits: {diff!r}"
+                message = f"not a 64-bit diff: {diff!r}"
                 raise MisfitError(message)
             body += _DIFF.pack(diff)
     else:
         data = records_of(event)
         if types.record.least == 0:
-            _look_at_count(len(data))
+            _require_count(len(data))
         body += _TAG.pack(_MESSAGES)
         types.time.encode(event.time, body)
         write_count(len(data), body)
@@ -110,15 +110,15 @@ def encode_event(types: EventTypes, event: Event) -> bytes:
 
 
 class FrameDecoder:
-    """Takes bytes as they come, and gives events as they are whole; does no reading itself.
+    """Incremental decoder: takes bytes as they arrive, yields complete events; does no I/O.
 
-    At most a frame and one piece of input are held.
+    It holds at most one frame and one chunk of input.
 
     Attributes:
-        offset: Where the next frame starts, in bytes.
-        seq: How many events were given.
-        torn: The unfinished last frame, once the end was told and `next` has come to it.
-        over: Whether nothing more will be given: the end was reached, or damage.
+        offset: Start of the next frame, in bytes.
+        seq: Number of events yielded.
+        torn: The unfinished last frame, once `finish` was called and `next` has reached it.
+        over: Whether no more events will be yielded: the end was reached, or damage.
     """
 
     __slots__ = ("_at", "_buffer", "_ended", "_most", "_types", "offset", "over", "seq", "torn")
@@ -135,30 +135,30 @@ class FrameDecoder:
         self.over = False
 
     def feed(self, data: bytes) -> None:
-        """Takes the next bytes."""
+        """Take the next bytes."""
         del self._buffer[: self._at]
         self._at = 0
         self._buffer += data
 
     def finish(self) -> None:
-        """Takes note that no more bytes will come."""
+        """Mark the end of the input."""
         self._ended = True
 
     def next(self) -> Item | None:
-        """The next event, or the damage in its place; None when more bytes are needed, or over."""
+        """The next event, or the damage in its place; None if bytes are missing, or at the end."""
         if self.over:
             return None
-        there = len(self._buffer) - self._at
-        if there < _LENGTH.size:
-            return self._wait(there, None)
+        available = len(self._buffer) - self._at
+        if available < _LENGTH.size:
+            return self._wait(available, None)
         (length,) = _LENGTH.unpack_from(self._buffer, self._at)
         if not _LEAST_PROGRESS <= length <= self._most:
             return self._damaged(
                 "CAP-FRAME-LENGTH",
-                f"a frame cannot be {length} bytes long, but {_LEAST_PROGRESS} to {self._most}",
+                f"a frame of {length} bytes; {_LEAST_PROGRESS} to {self._most} are allowed",
             )
-        if there < _LENGTH.size + length:
-            return self._wait(there, length)
+        if available < _LENGTH.size + length:
+            return self._wait(available, length)
         start = self._at + _LENGTH.size
         event = self._decoded(bytes(memoryview(self._buffer)[start : start + length]), length)
         if not isinstance(event, Damage):
@@ -167,27 +167,26 @@ class FrameDecoder:
             self.seq += 1
         return event
 
-    def _wait(self, there: int, length: int | None) -> Damage | None:
+    def _wait(self, available: int, length: int | None) -> Damage | None:
         if not self._ended:
             return None
         body = bytes(self._buffer[self._at + _LENGTH.size :])
         if length is not None:
-            # What is there of it must be the beginning of a frame, or it is no torn one.
-            found = self._decoded(body, length)
-            if isinstance(found, Damage):
-                return found
+            # The bytes present must be the beginning of a frame; otherwise it is damage.
+            damage = self._decoded(body, length)
+            if isinstance(damage, Damage):
+                return damage
         self.over = True
-        if there:
-            place, missing = "in its length", _LENGTH.size - there
+        if available:
+            place, missing = "in its length", _LENGTH.size - available
             if length is not None:
                 place, missing = f"in a frame of {length} bytes", length - len(body)
-            about = f"torn at byte {self.offset + there}, {place}: {missing} bytes are missing"
-            due = None if length is None else missing
-            self.torn = Torn(self.offset, there, due, about)
+            about = f"torn at byte {self.offset + available}, {place}: {missing} bytes are missing"
+            self.torn = Torn(self.offset, available, missing if length is not None else None, about)
         return None
 
     def _decoded(self, body: bytes, length: int) -> Event | Damage | None:
-        """The event of a frame, or of what is there of it: None when that may be its beginning."""
+        """The event of a frame, complete or cut short; None if it may be the start of one."""
         torn = len(body) < length
         try:
             return _event(self._types, body, length)
@@ -208,18 +207,18 @@ class FrameDecoder:
 
 
 def _event(types: EventTypes, body: bytes, length: int) -> Event:
-    """The event of a frame of `length` bytes, of which `body` are there."""
-    at = taken(body, 0, _TAG.size)
+    """The event of a frame of `length` bytes, given the bytes present."""
+    at = end_of(body, 0, _TAG.size)
     (tag,) = _TAG.unpack_from(body, 0)
     if tag == _PROGRESS:
         return Progress(_updates(types, body, at, length))
     if tag != _MESSAGES:
-        message = f"its tag is {tag}, where 0 or 1 is due"
+        message = f"its tag is {tag}; 0 or 1 expected"
         raise _TagError(message)
     time, at = types.time.decode(body, at)
     count, at = read_count(body, at)
     if types.record.least == 0:
-        _look_at_count(count)
+        _require_count(count)
     elif count * types.record.least > length - at:
         message = f"{count} records of {types.record.name} do not fit into its {length} bytes"
         raise MisfitError(message)
@@ -234,9 +233,9 @@ def _updates(types: EventTypes, body: bytes, at: int, length: int) -> tuple[tupl
     count, at = read_count(body, at)
     size = count * (types.time.least + _DIFF.size)
     if size != length - at:
-        message = f"{count} updates of times of {types.time.name} do not make up its {length} bytes"
+        message = f"{count} updates of times of {types.time.name} do not fill its {length} bytes"
         raise MisfitError(message)
-    taken(body, at, size)
+    end_of(body, at, size)
     if types.time.updates is not None:
         unpacked = types.time.updates.iter_unpack(body[at:])
         return tuple((Time(values[:-1]), values[-1]) for values in unpacked)
@@ -248,7 +247,7 @@ def _updates(types: EventTypes, body: bytes, at: int, length: int) -> tuple[tupl
     return tuple(updates)
 
 
-def _look_at_count(count: int) -> None:
+def _require_count(count: int) -> None:
     if count > _MOST_EMPTY:
-        message = f"{count} records that take no bytes, where at most {_MOST_EMPTY} are taken"
+        message = f"{count} records without bytes; at most {_MOST_EMPTY} are allowed"
         raise MisfitError(message)

@@ -1,4 +1,4 @@
-"""Transcripts as they come in: pieces of bytes into the events of their lines."""
+"""Incremental decoder of transcripts: bytes in, the events of their lines out."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from capstan.interop.timely.frames import MAX_FRAME, Damage, Torn
 
 
 class LineDecoder:
-    """Takes bytes as they come, and gives the event of each whole line; does no reading itself.
+    """Takes bytes as they arrive, yields the event of each complete line; does no I/O.
 
-    A last line without its newline counts as it is: of a file, what is no event is a fault of
-    shape; of a connection, a line that stops in the middle is a torn tail, and what is whole
-    counts. At most a line and one piece of input are held.
+    A last line without a newline counts as it is: in a file, anything that is not an event is a
+    fault of shape. On a connection, a line that stops in the middle is a torn tail, and the events
+    before it count. The decoder holds at most one line and one chunk of input.
 
     Attributes:
-        offset: Where the next line starts, in bytes.
-        seq: How many events and faults were given.
-        torn: The unfinished last line of a connection, once `next` has come to it.
-        over: Whether nothing more will be given.
+        offset: Start of the next line, in bytes.
+        seq: Number of events and faults yielded.
+        torn: The unfinished last line of a connection, once `next` has reached it.
+        over: Whether no more events will be yielded.
     """
 
     __slots__ = (
@@ -41,15 +41,15 @@ class LineDecoder:
         *,
         connected: bool = False,
     ) -> None:
-        """Starts at the beginning of a transcript.
+        """Start at the beginning of a transcript.
 
         Args:
-            minimum: The minimum time as JSON; as it is written, so is every time.
-            types: What times and records have to be of, and what the values of `data` become; by
-                default any JSON will do, and stays as it is.
-            worker: Whose recording it is; by default the first line says.
-            max_line: The longest line that is read, in bytes.
-            connected: Whether it comes over a connection, which can end anywhere.
+            minimum: Minimum time as JSON; all times are written in the same form.
+            types: Types of times and records, to which `data` is converted; by default any JSON is
+                accepted and kept as it is.
+            worker: Worker of the recording; by default that of the first line.
+            max_line: Maximum length of a line, in bytes.
+            connected: Whether the bytes come over a connection, which can end anywhere.
 
         Raises:
             InvalidRequestError: `CAP-TIME`, `minimum` is not a time.
@@ -61,14 +61,14 @@ class LineDecoder:
         self._lines: deque[bytes] = deque()
         self._rest: list[bytes] = []
         self._ended = False
-        self._items = read_transcript(self._taken(), minimum, worker)
+        self._items = read_transcript(self._next_lines(), minimum, worker)
         self.offset = 0
         self.seq = 0
         self.torn: Torn | None = None
         self.over = False
 
     def feed(self, data: bytes) -> None:
-        """Takes the next bytes."""
+        """Take the next bytes."""
         *lines, rest = data.split(b"\n")
         for line in lines:
             self._lines.append(b"".join((*self._rest, line, b"\n")))
@@ -77,16 +77,16 @@ class LineDecoder:
             self._rest.append(rest)
 
     def finish(self) -> None:
-        """Takes note that no more bytes will come."""
+        """Mark the end of the input."""
         self._ended = True
         if self._rest:
             self._lines.append(b"".join(self._rest))
             self._rest = []
 
     def next(self) -> Item | None:
-        """The event of the next line, or the fault in its place; None when there is no whole one.
+        """The event of the next line, or the fault in its place; None without a complete line.
 
-        A line that is too long is damage, after which nothing more is given.
+        A line that is too long is damage; nothing is yielded after it.
         """
         if self.over:
             return None
@@ -99,7 +99,7 @@ class LineDecoder:
             self.over = self._ended
             return None
         size = len(self._lines[0])
-        if self._connected and _stops(self._lines[0]):
+        if self._connected and _is_cut_off(self._lines[0]):
             self.over = True
             about = f"torn at byte {self.offset + size}, in a line: its end is missing"
             self.torn = Torn(self.offset, size, None, about)
@@ -109,8 +109,8 @@ class LineDecoder:
         self.seq += 1
         return item
 
-    def _taken(self) -> Iterator[bytes]:
-        # Asked for one line at a time, and only when there is one: see `next`.
+    def _next_lines(self) -> Iterator[bytes]:
+        # Consumed one line at a time, and only when one is available: see `next`.
         while self._lines:
             yield self._lines.popleft()
 
@@ -125,8 +125,8 @@ class LineDecoder:
             return Fault(Rule.SHAPE, str(error))
 
 
-def _stops(line: bytes) -> bool:
-    """Whether a line stops in the middle: it has no newline, and is no JSON yet."""
+def _is_cut_off(line: bytes) -> bool:
+    """Whether a line stops in the middle: it has no newline, and is not yet JSON."""
     if line.endswith(b"\n"):
         return False
     try:

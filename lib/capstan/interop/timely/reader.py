@@ -1,4 +1,4 @@
-"""Reading a recording from a file or a socket."""
+"""Reads a recording from a file or a socket."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _PIECE: Final = 2**20
 
 
 class ByteSource(Protocol):
-    """What bytes can be read from: a binary file, or what `sockets` makes of a socket."""
+    """A source of bytes: a binary file, or the wrapper of a socket in `sockets`."""
 
     def read(self, size: int, /) -> bytes | None:
-        """At most `size` bytes; empty at the end, None when there are none now."""
+        """At most `size` bytes; empty at the end, None when none are available now."""
 
 
 class EventReader(Closing):
     """Reads the events of one recording in bounded memory; timely's `EventReader`.
 
-    Unlike that one it tells the end from a pause, and what was cut off from what is whole. As a
-    source it raises at the first place that is no event; `items` gives that as a `Fault`.
+    Unlike timely's, it distinguishes the end from a pause, and a torn tail from complete events. As
+    a source it raises at the first item that is not an event; `items` yields that as a `Fault`.
 
     Attributes:
-        name: What the recording is called in errors: a file's path, or a peer's address.
-        ended: Whether nothing will come any more: the end was reached, or damage.
-        failure: How the connection broke, in words; empty when it did not.
+        name: Name of the recording in errors: a file's path, or a peer's address.
+        ended: Whether no more events will come: the end was reached, or damage.
+        failure: Reason of a broken connection; empty without one.
     """
 
     def __init__(
@@ -42,17 +42,17 @@ class EventReader(Closing):
         *,
         connected: bool = False,
     ) -> None:
-        """Starts at the beginning of a recording.
+        """Start at the beginning of a recording.
 
         Args:
-            source: Where its bytes come from.
-            encoding: The form in which they come.
-            name: What it is called in errors.
-            piece: How many bytes are read at once, at most.
+            source: Source of its bytes.
+            encoding: Their encoding.
+            name: Name in errors.
+            piece: Maximum number of bytes per read.
             connected: Whether the source is a connection, which can end in the middle of an event.
         """
         self.name = name
-        # A buffered file's `read` waits until all bytes that were asked for are there.
+        # `read` of a buffered file waits until all requested bytes are available.
         self._source = source
         self._read = getattr(source, "read1", source.read)
         self._decoder: Decoder = encoding.decoder(connected=connected)
@@ -62,25 +62,26 @@ class EventReader(Closing):
 
     @property
     def seq(self) -> int:
-        """How many events were given: the position of the next one."""
+        """Number of events yielded: the position of the next one."""
         return self._decoder.seq
 
     @property
     def offset(self) -> int:
-        """Where the next event starts, in bytes."""
+        """Start of the next event, in bytes."""
         return self._decoder.offset
 
     @property
     def torn(self) -> Torn | None:
-        """The unfinished last event, once the end is reached: `poll` passes it over."""
+        """The unfinished last event, once the end is reached; `poll` skips it."""
         return self._decoder.torn
 
     def poll(self) -> Event | None:
-        """The next event, or None when there is none now, or no more; reads until there is one.
+        """The next event, or None at the end or when none is available; reads until it has one.
 
         Raises:
-            InvalidRequestError: `CAP-FRAME-LENGTH`, `CAP-FRAME-TAG`, `CAP-FRAME-TYPES`, no frame;
-                `CAP-TRANSCRIPT`, no line of a transcript. With file, byte, position and reason.
+            InvalidRequestError: `CAP-FRAME-LENGTH`, `CAP-FRAME-TAG`, `CAP-FRAME-TYPES`, not a
+                frame; `CAP-TRANSCRIPT`, not a line of a transcript. With file, byte, position and
+                reason.
         """
         seq, offset = self.seq, self.offset
         item = self._next()
@@ -90,21 +91,21 @@ class EventReader(Closing):
         return item
 
     def items(self) -> Iterator[Item]:
-        """The events to the end, or until there is none now; a `Fault` in the place of others."""
+        """The events until the end, or until none is available; faults as `Fault`."""
         return iter(self._next, None)
 
     def __iter__(self) -> Iterator[Event]:
-        """The events to the end, or until there is none now; raises as `poll` does."""
+        """The events until the end, or until none is available; raises as `poll` does."""
         return iter(self.poll, None)
 
     def close(self) -> None:
-        """Closes the source; a connection is ended by it."""
+        """Close the source; this ends a connection."""
         close = getattr(self._source, "close", None)
         if close is not None:
             close()
 
     def _next(self) -> Item | None:
-        """The next item, reading until there is one; None at the end, or when none is there now."""
+        """The next item, reading as needed; None at the end, or when none is available now."""
         while not self.ended:
             item = self._decoder.next()
             if item is not None:
@@ -113,7 +114,7 @@ class EventReader(Closing):
             if self._decoder.over:
                 self.ended = True
                 break
-            data = self._piece_read()
+            data = self._read_piece()
             if data is None:
                 break
             if data:
@@ -122,23 +123,23 @@ class EventReader(Closing):
                 self._decoder.finish()
         return None
 
-    def _piece_read(self) -> bytes | None:
+    def _read_piece(self) -> bytes | None:
         try:
-            found: bytes | None = self._read(self._piece)
+            data: bytes | None = self._read(self._piece)
         except (BlockingIOError, TimeoutError):
             return None
         except ConnectionError as error:
-            # What came before is whole; what was cut off is told as torn.
+            # Everything before is complete; the rest is reported as torn.
             self.failure = error.strerror or str(error)
             return b""
         except OSError as error:
             raise InvalidRequestError(
                 "CAP-FILE",
                 f"{self.name} cannot be read: {error.strerror or error}",
-                "Look at the file, and at who may read it.",
+                "Check the file and its permissions.",
                 file=self.name,
             ) from error
-        return found
+        return data
 
     def _refused(self, fault: Fault, seq: int, offset: int) -> InvalidRequestError:
         code = fault.code if isinstance(fault, Damage) else "CAP-TRANSCRIPT"
@@ -147,7 +148,7 @@ class EventReader(Closing):
         return InvalidRequestError(
             code,
             f"{self.name or 'the recording'}, event {seq}: {place}{rule}{fault.detail}",
-            "What comes before it is whole. Are the types right, and is this such a recording?",
+            "The events before it are complete. Check the types, and that the file is a recording.",
             file=self.name,
             offset=offset,
             seq=seq,

@@ -2,7 +2,7 @@
 
     {"minimum": 0, "record_type": "u64", "time_type": "u64", "workers": 5}
 
-`minimum` and the types are read; what else is there is for people.
+`minimum` and the types are read; all other fields are informative.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from capstan.interop.timely.event_types import EventTypes
 from capstan.interop.timely.reader import EventReader
 
 CASE: Final = "case.json"
-"""The file beside recordings that has their types."""
+"""File beside recordings that states their types."""
 
 _WORKER: Final = re.compile(r"worker-(\d{1,9})", re.ASCII)
 
 
 def worker_of(path: Path) -> int | None:
-    """The worker that a file is named after, if it is."""
+    """The worker number in a file's name, if there is one."""
     match = _WORKER.fullmatch(path.stem)
     return None if match is None else int(match[1])
 
@@ -33,31 +33,31 @@ def worker_of(path: Path) -> int | None:
 def recordings_in(
     folder: Path, suffixes: Iterable[str] = (LINES_SUFFIX, FRAMES_SUFFIX)
 ) -> list[Path]:
-    """The recordings of a folder, by worker and then by name.
+    """The recordings in a folder, by worker and then by name.
 
     Args:
-        folder: Where they lie; folders inside it are not looked into.
-        suffixes: The endings that are looked for. Where a name is there with several of them, the
-            first one counts: it is the same recording.
+        folder: Their folder; subfolders are not searched.
+        suffixes: Suffixes to look for. Of files that differ only in suffix, the one with the first
+            suffix counts: they are the same recording.
 
     Raises:
         InvalidRequestError: `CAP-FILE`, there is none.
     """
     endings = tuple(suffixes)
-    found: dict[str, Path] = {}
+    by_stem: dict[str, Path] = {}
     for ending in endings:
         for path in folder.glob(f"*{ending}"):
-            found.setdefault(path.stem, path)
-    if not found:
-        raise unreadable(folder, f"there is no {' or '.join(endings)} file in it")
-    return sorted(found.values(), key=_order)
+            by_stem.setdefault(path.stem, path)
+    if not by_stem:
+        raise unreadable(folder, f"it holds no {' or '.join(endings)} file")
+    return sorted(by_stem.values(), key=_order)
 
 
 def case_beside(path: Path) -> Mapping[str, object]:
-    """The fields of `case.json` in the folder of `path`; none where there is no such file.
+    """The fields of `case.json` in the folder of `path`; empty without such a file.
 
     Raises:
-        InvalidRequestError: `CAP-FILE`, it cannot be read; `CAP-TIME`, it is no JSON.
+        InvalidRequestError: `CAP-FILE`, it cannot be read or is not JSON.
     """
     case = path.parent / CASE
     if not case.is_file():
@@ -77,31 +77,31 @@ def types_of(
     record_type: str | None = None,
     minimum: object = None,
 ) -> EventTypes:
-    """The types of a recording: what is given, else what `case.json` beside it says.
+    """The types of a recording: the given ones, else those of `case.json` beside it.
 
     Args:
         path: The file.
-        time_type: The type of its times.
-        record_type: The type of its records.
-        minimum: The minimum time as JSON; by default that of `case.json`, or, where there is none
-            or `time_type` is given, that of the type.
+        time_type: Type of its times.
+        record_type: Type of its records.
+        minimum: Minimum time as JSON. The default is the minimum of `case.json`, or that of the
+            type if the file has none or `time_type` is given.
 
     Raises:
-        InvalidRequestError: `CAP-FILE`, a type is neither given nor beside it; `CAP-TYPE`, it is
-            not known; `CAP-TIME`, the minimum is not of it.
+        InvalidRequestError: `CAP-FILE`, a type is neither given nor in `case.json`; `CAP-TYPE`, it
+            is unknown; `CAP-TIME`, the minimum is not a time of this type.
     """
     case = case_beside(path)
     times = case.get("time_type") if time_type is None else time_type
     records = case.get("record_type") if record_type is None else record_type
     if not isinstance(times, str) or not isinstance(records, str):
-        raise unreadable(path, f"its types are not known: no {CASE} beside it has them")
+        raise unreadable(path, f"its types are unknown: no {CASE} beside it states them")
     if minimum is None and time_type is None:
         minimum = case.get("minimum")
     return EventTypes.of(times, records, minimum)
 
 
 def open_recording(path: Path, encoding: Encoding) -> EventReader:
-    """A reader of a file; whoever takes it closes it.
+    """A reader of a file; the caller closes it.
 
     Raises:
         InvalidRequestError: `CAP-FILE`, it cannot be opened.
@@ -113,21 +113,21 @@ def open_recording(path: Path, encoding: Encoding) -> EventReader:
 
 
 def encoding_of(path: Path, types: EventTypes, worker: int | None = None) -> Encoding:
-    """The form that the name of a file stands for.
+    """The encoding that a file's suffix stands for.
 
     Args:
         path: The file.
         types: Its types.
-        worker: Whose recording it is, for a transcript; None lets its first line say.
+        worker: Worker of a transcript; None reads it from the first line.
 
     Raises:
-        InvalidRequestError: `CAP-FILE`, its name ends otherwise.
+        InvalidRequestError: `CAP-FILE`, the suffix is unknown.
     """
     if path.suffix == FRAMES_SUFFIX:
         return Frames(types)
     if path.suffix == LINES_SUFFIX:
         return Lines.of(types, worker)
-    raise unreadable(path, f"its name ends neither in {LINES_SUFFIX} nor in {FRAMES_SUFFIX}")
+    raise unreadable(path, f"its suffix is neither {LINES_SUFFIX} nor {FRAMES_SUFFIX}")
 
 
 def unreadable(path: Path, reason: str) -> InvalidRequestError:
@@ -135,8 +135,8 @@ def unreadable(path: Path, reason: str) -> InvalidRequestError:
     return InvalidRequestError(
         "CAP-FILE",
         f"{path} cannot be read: {reason}",
-        f"Name {LINES_SUFFIX} or {FRAMES_SUFFIX} files, or folders that hold some; give the types "
-        f"of times and records where no {CASE} has them.",
+        f"Give {LINES_SUFFIX} or {FRAMES_SUFFIX} files, or folders of them; give the types of "
+        f"times and records if no {CASE} states them.",
         file=str(path),
     )
 

@@ -1,13 +1,13 @@
-"""Replay: recordings of any workers, played on any number of replay workers.
+"""Replay: recordings of any number of workers, played on any number of replay workers.
 
-Recording `i` is dealt to replay worker `i % peers`. A replay worker with `n` recordings starts out
-holding `{minimum: n}`, and its counts are the sum of theirs; so it stands at its minimum until the
-last of them has let it go, and its frontier only ever advances. With none it holds nothing, and is
-closed at once. A record comes out at a time only while something at or before that time is held.
-What all workers put out together, and where they end, does not depend on how many there are.
+Recording `i` goes to replay worker `i % peers`. A replay worker with `n` recordings starts with the
+capabilities `{minimum: n}`, and its counts are the sum of theirs. So it stays at its minimum until
+every recording has dropped it, and its frontier only advances. Without recordings it holds nothing
+and is closed at once. A record is emitted at a time only while the worker holds something at or
+before that time. The combined output and the final frontier do not depend on the number of workers.
 
-Timely verifies nothing here: a recording that lets go of what it never held takes it from another,
-whose records then come late. So each recording is judged on its own before it counts.
+Timely checks nothing here: a recording that drops a capability it never held takes it from another
+recording, whose records are then late. So each recording is checked on its own before it counts.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from capstan.core.parallelism import check_parallelism
 from capstan.core.protocol import Event, Messages, Progress, StreamChecker
 from capstan.core.times import Antichain, ChangeBatch, MutableAntichain
-from capstan.errors import InvalidRequestError
-from capstan.interop.timely.capture import refusal
+from capstan.interop.timely.capture import violation_error
 from capstan.interop.timely.event_link import EventSource, source_of
 
 _PAUSE: Final = 0.01
@@ -28,11 +28,11 @@ _PAUSE: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """Records that a replay worker puts out.
+    """Records emitted by a replay worker.
 
     Attributes:
         worker: The replay worker, from 0.
-        recording: Which of the recordings they come from, from 0.
+        recording: The recording they come from, from 0.
         messages: The event.
     """
 
@@ -43,11 +43,11 @@ class Emitted:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """How far a replay worker has come.
+    """Progress of a replay worker.
 
     Attributes:
         worker: The replay worker, from 0.
-        frontier: What can still come there; empty when it is closed. Each is past the one before.
+        frontier: Its frontier, past the previous one; empty when it is closed.
     """
 
     worker: int
@@ -59,12 +59,12 @@ Step = Emitted | Advanced
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What came of a replay.
+    """The result of a replay.
 
     Attributes:
-        events: How many events were played.
-        records: How many records came out.
-        frontiers: Where each replay worker stands.
+        events: Number of events played.
+        records: Number of records emitted.
+        frontiers: Frontier of each replay worker.
     """
 
     events: int
@@ -73,53 +73,53 @@ class Replayed:
 
     @property
     def frontier(self) -> Antichain:
-        """Where the replay stands as a whole."""
+        """The frontier of the whole replay."""
         return _meet(self.frontiers)
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more can come anywhere."""
+        """Whether no worker can emit anything more."""
         return self.frontier.is_empty
 
 
 class ReplayWorker:
-    """One replay worker: what it holds, and what it may put out.
+    """One replay worker: its capabilities and its output.
 
     Attributes:
-        records: How many records it put out.
+        records: Number of records emitted.
     """
 
     def __init__(self, minimum: tuple[int, ...], recordings: int) -> None:
-        """Starts out holding `{minimum: recordings}`, or nothing without any."""
-        self._judges = [StreamChecker(minimum) for _ in range(recordings)]
+        """Start with the capabilities `{minimum: recordings}`, or none without recordings."""
+        self._checkers = [StreamChecker(minimum) for _ in range(recordings)]
         self._held = MutableAntichain.from_items([(minimum, recordings)])
         self._width = len(minimum)
         self.records = 0
 
     @property
     def holdings(self) -> tuple[tuple[tuple[int, ...], int], ...]:
-        """What it holds: `(time, count)` in listing order."""
+        """Held capabilities: `(time, count)` in listing order."""
         return self._held.items()
 
     @property
     def frontier(self) -> Antichain:
-        """The minimal elements of what it holds."""
+        """The minimal elements of the held capabilities."""
         return self._held.frontier
 
     def take(self, recording: int, event: Event, name: str = "") -> Messages | None:
-        """Plays the next event of one of its recordings: what it puts out, if anything.
+        """Play the next event of one of this worker's recordings; returns its output, if any.
 
         Args:
-            recording: Which of its own recordings, from 0.
+            recording: Index among the recordings of this worker, from 0.
             event: The event.
-            name: What the recording is called in errors.
+            name: Name of the recording in errors.
 
         Raises:
             CheckFailedError: `CAP-VIOLATION`, the recording breaks a rule; nothing has changed.
         """
-        violation = self._judges[recording].judge(event)
+        violation = self._checkers[recording].judge(event)
         if violation is not None:
-            raise refusal(violation, self._width, name or f"recording {recording}")
+            raise violation_error(violation, self._width, name or f"recording {recording}")
         if isinstance(event, Progress):
             self._held.apply(ChangeBatch(event.updates).items())
             return None
@@ -128,14 +128,14 @@ class ReplayWorker:
 
 
 class Replayer:
-    """A replay of some recordings, in turns; does no waiting.
+    """A replay of several recordings, in turns; it never waits.
 
-    In a turn each recording gives at most `batch` events, as far as they are there now. Each
-    worker first puts out the records, and then says how far it has come, if it has.
+    In a turn each recording gives at most `batch` of the events available now. Each worker emits
+    the records first, and then its frontier if that has advanced.
 
     Attributes:
         workers: The replay workers.
-        events: How many events were played so far.
+        events: Number of events played so far.
     """
 
     def __init__(
@@ -145,39 +145,36 @@ class Replayer:
         peers: int = 1,
         batch: int | None = 1,
     ) -> None:
-        """Deals the recordings.
+        """Assign the recordings to the workers.
 
         Args:
             sources: The recordings, in order.
-            minimum: The time at which all of them start.
-            peers: The number of replay workers, at least one.
-            batch: The most events of a recording in a turn; None takes all that are there now.
+            minimum: Minimum time of all of them.
+            peers: Number of replay workers, at least one.
+            batch: Maximum number of events per recording and turn; None takes all available now.
 
         Raises:
-            InvalidRequestError: `CAP-PEERS`, fewer than one replay worker, or than one event a
-                turn.
+            InvalidRequestError: `CAP-PEERS`, fewer than one replay worker, or less than one event
+                per turn.
         """
-        if peers < 1 or (batch is not None and batch < 1):
-            raise InvalidRequestError(
-                "CAP-PEERS",
-                f"cannot be replayed on {peers} workers, {batch} events a turn",
-                "Give at least one of each.",
-            )
+        check_parallelism(peers, most=None)
+        if batch is not None:
+            check_parallelism(batch, "events per turn", most=None)
         self._sources = [source_of(source) for source in sources]
         self._batch = batch
-        dealt = [range(worker, len(self._sources), peers) for worker in range(peers)]
-        self.workers = tuple(ReplayWorker(minimum, len(own)) for own in dealt)
+        shares = [range(worker, len(self._sources), peers) for worker in range(peers)]
+        self.workers = tuple(ReplayWorker(minimum, len(share)) for share in shares)
         self.events = 0
-        self._told: list[Antichain | None] = [None] * peers
+        self._emitted_frontiers: list[Antichain | None] = [None] * peers
 
     @property
     def done(self) -> bool:
-        """Whether nothing more will come from any recording, closed or not."""
+        """Whether every recording has ended, closed or not."""
         return all(source.ended for source in self._sources)
 
     @property
     def replayed(self) -> Replayed:
-        """What came of it so far."""
+        """The result so far."""
         return Replayed(
             self.events,
             sum(worker.records for worker in self.workers),
@@ -185,12 +182,13 @@ class Replayer:
         )
 
     def turn(self) -> Iterator[Step]:
-        """Plays one turn; to be drawn to its end.
+        """Play one turn; consume the iterator to its end.
 
-        The first turn begins with where each worker starts.
+        The first turn begins with the initial frontier of each worker.
 
         Raises:
-            CheckFailedError: `CAP-VIOLATION`, a recording breaks a rule. What came before is sound.
+            CheckFailedError: `CAP-VIOLATION`, a recording breaks a rule; everything before is
+                sound.
         """
         for number in range(len(self.workers)):
             yield from self._advanced(number)
@@ -200,10 +198,10 @@ class Replayer:
             yield from self._advanced(number)
 
     def __iter__(self) -> Iterator[Step]:
-        """All turns, until every recording has ended, or none has anything now."""
-        before = -1
-        while self.events > before:
-            before = self.events
+        """All turns, until every recording has ended or has no event available."""
+        events_before = -1
+        while self.events > events_before:
+            events_before = self.events
             yield from self.turn()
 
     def _played(self, number: int, recording: int) -> Iterator[Step]:
@@ -221,19 +219,19 @@ class Replayer:
 
     def _advanced(self, number: int) -> Iterator[Step]:
         frontier = self.workers[number].frontier
-        if frontier != self._told[number]:
-            self._told[number] = frontier
+        if frontier != self._emitted_frontiers[number]:
+            self._emitted_frontiers[number] = frontier
             yield Advanced(number, frontier)
 
 
 class Consumer(Protocol):
-    """What a replay plays into: an executor, or anything else that takes records and frontiers."""
+    """Receiver of a replay: an executor, or anything else that takes records and frontiers."""
 
     def messages(self, worker: int, messages: Messages) -> None:
-        """Takes records of a replay worker."""
+        """Take records of a replay worker."""
 
     def advance(self, worker: int, frontier: Antichain) -> None:
-        """Takes how far a replay worker has come; empty when nothing more can come there."""
+        """Take the frontier of a replay worker; empty when the worker is closed."""
 
 
 def replay_into(
@@ -245,27 +243,28 @@ def replay_into(
     batch: int | None = 1,
     idle: Callable[[], None] | None = None,
 ) -> Replayed:
-    """Plays recordings to their end; after timely's `replay_into`, which never ends by itself.
+    """Play recordings to their end; after timely's `replay_into`, which never ends by itself.
 
-    A recording that ends without being closed leaves its replay worker open, and the answer says
-    where it stands.
+    A recording that ends without being closed leaves its replay worker open; the result has its
+    frontier.
 
     Args:
-        consumer: What takes the records and frontiers of all replay workers.
+        consumer: Receiver of the records and frontiers of all replay workers.
         sources: The recordings, in order: readers, links, or any events.
-        minimum: The time at which all of them start.
-        peers: The number of replay workers.
-        batch: The most events of a recording in a turn; None takes all that are there now.
-        idle: Called when no recording has anything now; by default it sleeps for 10 ms.
+        minimum: Minimum time of all of them.
+        peers: Number of replay workers.
+        batch: Maximum number of events per recording and turn; None takes all available now.
+        idle: Called when no recording has an event available; by default it sleeps for 10 ms.
 
     Raises:
-        CheckFailedError: `CAP-VIOLATION`, a recording breaks a rule. What came before is played.
-        InvalidRequestError: `CAP-PEERS`, fewer than one replay worker, or than one event a turn.
+        CheckFailedError: `CAP-VIOLATION`, a recording breaks a rule; everything before is played.
+        InvalidRequestError: `CAP-PEERS`, fewer than one replay worker, or less than one event per
+            turn.
     """
     replayer = Replayer(sources, minimum, peers, batch)
-    pause = idle or _pause
+    pause = idle or (lambda: time.sleep(_PAUSE))
     while True:
-        before = replayer.events
+        events_before = replayer.events
         for step in replayer.turn():
             if isinstance(step, Emitted):
                 consumer.messages(step.worker, step.messages)
@@ -273,12 +272,8 @@ def replay_into(
                 consumer.advance(step.worker, step.frontier)
         if replayer.done:
             return replayer.replayed
-        if replayer.events == before:
+        if replayer.events == events_before:
             pause()
-
-
-def _pause() -> None:
-    time.sleep(_PAUSE)
 
 
 def _meet(frontiers: Iterable[Antichain]) -> Antichain:

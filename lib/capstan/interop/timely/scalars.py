@@ -13,16 +13,16 @@ from capstan.interop.timely.codec import (
     CoordinateCodec,
     MisfitError,
     Shape,
+    end_of,
     misfit,
     read_count,
-    taken,
     write_count,
 )
 
 _LETTERS: Final = {1: "b", 2: "h", 4: "i", 8: "q"}
 _NANOS: Final = 10**9
 _DURATION: Final = struct.Struct("<QI")
-# The first bytes of characters that take two, three and four bytes of UTF-8.
+# The first bytes of characters that take two, three and four bytes in UTF-8.
 _LONGER: Final = (0xC0, 0xE0, 0xF0)
 
 
@@ -30,7 +30,7 @@ class _Integer(CoordinateCodec):
     __slots__ = ()
 
     def decode(self, data: bytes, at: int) -> tuple[int, int]:
-        end = taken(data, at, self.least)
+        end = end_of(data, at, self.least)
         return int.from_bytes(data[at:end], "little", signed=self.minimum < 0), end
 
     def encode(self, value: object, out: bytearray) -> None:
@@ -39,11 +39,11 @@ class _Integer(CoordinateCodec):
         out += value.to_bytes(self.least, "little", signed=self.minimum < 0)
 
     def decode_many(self, data: bytes, at: int, count: int) -> tuple[tuple[object, ...], int]:
-        end = taken(data, at, count * self.least)
+        end = end_of(data, at, count * self.least)
         return struct.unpack_from(f"<{count}{self.letter}", data, at), end
 
     def encode_many(self, values: Sequence[object], out: bytearray) -> None:
-        # True is an int to `struct`, and no number to anybody.
+        # `struct` takes True for an int; it is not a number here.
         if set(map(type, values)) <= {int}:
             try:
                 out += struct.pack(f"<{len(values)}{self.letter}", *values)
@@ -51,7 +51,7 @@ class _Integer(CoordinateCodec):
                 pass
             else:
                 return
-        # Names the value that is not one.
+        # Raises for the value that is not an integer.
         for value in values:
             self.encode(value, out)
 
@@ -60,7 +60,7 @@ class _WideInteger(Codec):
     __slots__ = ()
 
     def decode(self, data: bytes, at: int) -> tuple[int, int]:
-        end = taken(data, at, self.least)
+        end = end_of(data, at, self.least)
         return int.from_bytes(data[at:end], "little", signed=self.name == "i128"), end
 
     def encode(self, value: object, out: bytearray) -> None:
@@ -76,7 +76,7 @@ class _Bool(Codec):
     __slots__ = ()
 
     def decode(self, data: bytes, at: int) -> tuple[bool, int]:
-        end = taken(data, at, 1)
+        end = end_of(data, at, 1)
         if data[at] > 1:
             message = f"not a bool: byte {data[at]}"
             raise MisfitError(message)
@@ -92,8 +92,8 @@ class _Char(Codec):
     __slots__ = ()
 
     def decode(self, data: bytes, at: int) -> tuple[str, int]:
-        taken(data, at, 1)
-        end = taken(data, at, 1 + sum(data[at] >= first for first in _LONGER))
+        end_of(data, at, 1)
+        end = end_of(data, at, 1 + sum(data[at] >= first for first in _LONGER))
         return _text(data[at:end]), end
 
     def encode(self, value: object, out: bytearray) -> None:
@@ -107,7 +107,7 @@ class _String(Codec):
 
     def decode(self, data: bytes, at: int) -> tuple[str, int]:
         size, at = read_count(data, at)
-        end = taken(data, at, size)
+        end = end_of(data, at, size)
         return _text(data[at:end]), end
 
     def encode(self, value: object, out: bytearray) -> None:
@@ -123,7 +123,7 @@ class _Bytes(Codec):
 
     def decode(self, data: bytes, at: int) -> tuple[bytes, int]:
         size, at = read_count(data, at)
-        end = taken(data, at, size)
+        end = end_of(data, at, size)
         return data[at:end], end
 
     def encode(self, value: object, out: bytearray) -> None:
@@ -148,7 +148,7 @@ class _Duration(CoordinateCodec):
     __slots__ = ()
 
     def decode(self, data: bytes, at: int) -> tuple[int, int]:
-        end = taken(data, at, self.least)
+        end = end_of(data, at, self.least)
         seconds, nanos = _DURATION.unpack_from(data, at)
         value: int = seconds * _NANOS + nanos
         if nanos >= _NANOS or value > self.maximum:
@@ -185,7 +185,7 @@ def _utf8(text: str) -> bytes:
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
-        message = f"half of a surrogate pair in a text: {error.reason}"
+        message = f"half of a surrogate pair in a string: {error.reason}"
         raise MisfitError(message) from error
 
 
@@ -202,10 +202,10 @@ def _integer(size: int, *, signed: bool) -> Codec:
 
 
 BYTES: Final[Codec] = _Bytes("bytes", 8, Shape.BYTES, plain=False)
-"""A run of bytes, as `Vec<u8>` lies in a frame; base64 in JSON."""
+"""A sequence of bytes, laid out as `Vec<u8>` in a frame; base64 in JSON."""
 
 UNIT: Final[Codec] = _Unit("()", 0, Shape.NONE)
-"""The type of one value, which takes no bytes; None in a program, null in JSON."""
+"""The type of one value, without bytes; None in a program, null in JSON."""
 
 SCALARS: Final[tuple[Codec, ...]] = (
     *(_integer(size, signed=signed) for size in _LETTERS for signed in (False, True)),
@@ -215,8 +215,8 @@ SCALARS: Final[tuple[Codec, ...]] = (
     _Char("char", 1, Shape.TEXT),
     _String("string", 8, Shape.TEXT),
     BYTES,
-    # At most 2^64-1 nanoseconds, 584 years: what a coordinate of a time can be.
+    # At most 2^64-1 nanoseconds, 584 years: the range of a time's coordinate.
     _Duration("duration_nanos", _DURATION.size, Shape.INTEGER),
     UNIT,
 )
-"""The types without parts, but floats."""
+"""The types without parts, except floats."""

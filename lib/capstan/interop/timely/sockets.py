@@ -1,9 +1,9 @@
-"""Recordings over sockets, as timely's `capture_send` and `capture_recv` have them.
+"""Recordings over sockets, compatible with timely's `capture_send` and `capture_recv`.
 
 Worker `i` of the sender connects to port `base + i` of the receiver and sends its recording, and
-nothing else, in the form that both sides know. There is no handshake and no end mark: an orderly
-end is a connection that is shut after a whole event, and whether the recording is closed is what
-its counts say.
+nothing else, in an encoding that both sides know. There is no handshake and no end mark. An orderly
+end is a connection that is shut down after a complete event; the counts tell whether the recording
+is closed.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from capstan.interop.timely.reader import EventReader
 from capstan.interop.timely.writer import EventWriter
 
 LOOPBACK: Final = "127.0.0.1"
-"""Where listeners are bound unless told otherwise."""
+"""Default address of listeners."""
 
 _RECEIVED: Final = 64 * 2**10
 _LAST_PORT: Final = 65_535
 
 
 class SocketWriter(Closing):
-    """An `EventWriter` over a connection that it owns.
+    """An `EventWriter` over a connection, which it closes.
 
     Attributes:
         peer: The address of the receiver, `host:port`.
     """
 
     def __init__(self, connection: socket.socket, encoding: Encoding) -> None:
-        """Starts a recording on a new, blocking connection."""
+        """Start a recording on a new, blocking connection."""
         self._connection = connection
         self.peer = _address(connection.getpeername())
         self._writer = EventWriter(_Sending(connection), encoding, self.peer)
 
     def push(self, event: Event) -> None:
-        """Appends an event; see `EventWriter.push`."""
+        """Append an event; see `EventWriter.push`."""
         self._writer.push(event)
 
     def flush(self) -> None:
-        """Sends what was gathered; see `EventWriter.flush`."""
+        """Send the buffered bytes; see `EventWriter.flush`."""
         self._writer.flush()
 
     def close(self) -> None:
-        """Sends what was gathered, and shuts the connection; again changes nothing."""
+        """Send the buffered bytes and close the connection; idempotent."""
         try:
             self._writer.close()
         finally:
@@ -57,7 +57,7 @@ class SocketWriter(Closing):
 
 
 class Listener(Closing):
-    """Waits for one sender on each of several ports.
+    """Listens for one sender on each of several ports.
 
     Attributes:
         ports: The port of each worker, in order.
@@ -66,20 +66,19 @@ class Listener(Closing):
     def __init__(
         self, workers: int, encoding: Callable[[int], Encoding], host: str = LOOPBACK, base: int = 0
     ) -> None:
-        """Starts to listen.
+        """Start listening.
 
         Args:
-            workers: How many senders are expected, each on a port of its own.
-            encoding: The form in which worker `i` sends.
-            host: The address to bind to.
-            base: The first of the ports; 0 takes any that are free.
+            workers: Number of expected senders, each on its own port.
+            encoding: Encoding of worker `i`.
+            host: Address to bind to.
+            base: First port; 0 picks free ports.
 
         Raises:
-            InvalidRequestError: `CAP-PORT`, no such ports, or no such address, or one that is
-                taken.
+            InvalidRequestError: `CAP-PORT`, a port or the address is invalid or taken.
         """
         if workers < 1 or base < 0 or base + workers - 1 > _LAST_PORT:
-            raise _no_port(f"{host}:{base} and on, {workers} in all", "there are no such ports")
+            raise _no_port(f"{host}:{base} and up, {workers} ports", "there are no such ports")
         self._encoding = encoding
         self._sockets: list[socket.socket] = []
         for worker in range(workers):
@@ -89,59 +88,58 @@ class Listener(Closing):
             except OSError as error:
                 self.close()
                 raise _no_port(f"{host}:{port}", error.strerror or str(error)) from error
-        self.ports = tuple(int(each.getsockname()[1]) for each in self._sockets)
+        self.ports = tuple(int(server.getsockname()[1]) for server in self._sockets)
 
     def accept(self, worker: int, timeout: float | None = None) -> EventReader:
-        """Waits for worker `worker`, and gives the reader of its recording.
+        """Wait for the sender of `worker`; returns the reader of its recording.
 
-        Whoever takes the reader closes it.
+        The caller closes the reader.
 
         Args:
-            worker: Which of the ports.
-            timeout: How long to wait, in seconds, and how long the reader's `poll` waits for
-                bytes before it answers that there is nothing now. None waits for ever, 0 not at
-                all.
+            worker: Index of the port.
+            timeout: Seconds to wait for the connection, and for bytes in each `poll` of the reader
+                before it returns None. None waits forever, 0 does not wait.
 
         Raises:
-            SystemFailureError: `CAP-PEER`, nobody connected in time.
+            SystemFailureError: `CAP-PEER`, nothing connected in time.
         """
-        listening = self._sockets[worker]
-        listening.settimeout(timeout)
+        server = self._sockets[worker]
+        server.settimeout(timeout)
         try:
-            connection, address = listening.accept()
+            connection, address = server.accept()
         except (TimeoutError, BlockingIOError) as error:
             raise SystemFailureError(
                 "CAP-PEER",
-                f"nobody connected to port {self.ports[worker]} within {timeout} s",
-                "Start the sender, or give it more time.",
+                f"no sender connected to port {self.ports[worker]} within {timeout} s",
+                "Start the sender, or raise the timeout.",
                 port=self.ports[worker],
             ) from error
         connection.settimeout(timeout)
         source, encoding = _Receiving(connection), self._encoding(worker)
         return EventReader(source, encoding, _address(address), _RECEIVED, connected=True)
 
-    def waits(self, worker: int) -> bool:
-        """Whether somebody has connected to the port of `worker` who was not accepted yet."""
-        found, _, _ = select.select([self._sockets[worker]], [], [], 0)
-        return bool(found)
+    def has_pending(self, worker: int) -> bool:
+        """Whether a connection to the port of `worker` waits to be accepted."""
+        readable, _, _ = select.select([self._sockets[worker]], [], [], 0)
+        return bool(readable)
 
     def close(self) -> None:
-        """Stops to listen; connections that were taken stay open."""
-        for each in self._sockets:
-            each.close()
+        """Stop listening; accepted connections stay open."""
+        for server in self._sockets:
+            server.close()
 
 
 def connect(host: str, port: int, encoding: Encoding, timeout: float = 10.0) -> SocketWriter:
-    """Connects to who receives on a port, as worker `i` of timely does to port `base + i`.
+    """Connect to a receiver, as worker `i` of timely does on port `base + i`.
 
     Args:
-        host: The receiver's name or address.
+        host: Name or address of the receiver.
         port: Its port.
-        encoding: The form in which to send.
-        timeout: How long to wait for the connection, and for each write, in seconds.
+        encoding: Encoding of the recording.
+        timeout: Seconds to wait for the connection, and for each write.
 
     Raises:
-        SystemFailureError: `CAP-PEER`, nobody receives there.
+        SystemFailureError: `CAP-PEER`, nothing listens there.
     """
     try:
         connection = socket.create_connection((host, port), timeout)
@@ -149,8 +147,8 @@ def connect(host: str, port: int, encoding: Encoding, timeout: float = 10.0) -> 
     except (OSError, OverflowError) as error:
         raise SystemFailureError(
             "CAP-PEER",
-            f"nobody receives at {host}:{port}: {error}",
-            "Start the receiver first, and look at the port: it is the first one plus the worker.",
+            f"no receiver at {host}:{port}: {error}",
+            "Start the receiver first, and check the port: it is the base port plus the worker.",
             host=host,
             port=port,
         ) from error
@@ -178,7 +176,7 @@ class _Receiving:
 
 
 def _address(address: object) -> str:
-    # Sockets of other families than IP have other addresses, or none.
+    # Sockets of families other than IP have other addresses, or none.
     return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)
 
 
@@ -186,5 +184,5 @@ def _no_port(place: str, reason: str) -> InvalidRequestError:
     return InvalidRequestError(
         "CAP-PORT",
         f"cannot listen on {place}: {reason}",
-        "Choose ports from 1 to 65535 that are free, and an address of this machine.",
+        "Choose free ports from 1 to 65535, and an address of this machine.",
     )

@@ -1,22 +1,21 @@
-"""The names of types, as `case.json` and options give them.
+"""Type names, as used in `case.json` and in options.
 
 | written | values | as JSON |
 | --- | --- | --- |
 | `u8` ... `u128`, `i8` ... `i128`, `usize`, `isize` | integers | numbers |
-| `f32`, `f64` | floats | numbers; text where JSON has none |
-| `bool`, `char`, `string` | as they are called | true and false; text |
-| `bytes` | what a `Vec<u8>` is, as bytes | base64 |
+| `f32`, `f64` | floats | numbers; text if JSON has none |
+| `bool`, `char`, `string` | as the name says | true and false; text |
+| `bytes` | a `Vec<u8>` as bytes | base64 |
 | `duration_nanos`, `Duration` | nanoseconds | numbers |
 | `()` | None | null |
 | `(A, B)` | tuples | lists |
-| `Product<A, B>` | tuples; nested ones lie flat, the outermost coordinate first | lists |
+| `Product<A, B>` | tuples; nested products are flattened, outermost coordinate first | lists |
 | `Vec<A>`, `[A; 4]` | tuples | lists |
 | `Option<A>` | a value or None | a value or null |
 
-Blanks do not matter, nor does case, and a path before a name is passed over, so that what Rust
-calls a type can be given as it is: `alloc::vec::Vec<u64>`. A map of Rust is a `Vec<(K, V)>`, a
-newtype is what it holds, a struct is the tuple of its fields. A program registers names of its own
-with `register_type`.
+Blanks and case do not matter, and a path before a name is ignored. So you can give a type exactly
+as Rust prints it: `alloc::vec::Vec<u64>`. Write a Rust map as `Vec<(K, V)>`, a newtype as its
+contents, a struct as the tuple of its fields. Register names of your own with `register_type`.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ _ALIASES: Final = {
     "duration": "duration_nanos",
 }  # fmt: skip
 _HINT: Final = (
-    "Write such as u64, string, (u64, string), Product<u64,u64>, Vec<u8>, Option<i64>, [u8; 4]."
+    "Write for example u64, string, (u64, string), Product<u64,u64>, Vec<u8>, Option<i64>, [u8; 4]."
 )
 
 _registered: dict[str, Codec] = {}
 
 
 def codec_of(text: str) -> Codec:
-    """The codec of the type that `text` names.
+    """The codec of the type named `text`.
 
     Raises:
-        InvalidRequestError: `CAP-TYPE`, it names none; the message says at which character.
+        InvalidRequestError: `CAP-TYPE`, the type is unknown; the message gives the character.
 
     >>> codec_of("Product< u64, (string) >").name
     'Product<u64,string>'
@@ -65,21 +64,21 @@ def codec_of(text: str) -> Codec:
 
 
 def register_type(name: str, codec: Codec | str) -> None:
-    """Makes a name known to `codec_of`, for as long as the process runs.
+    """Register a name with `codec_of`, for the lifetime of the process.
 
     Args:
-        name: Letters, digits and underscores, a letter first; in any case.
-        codec: A codec, or the text of a type that is known.
+        name: Letters, digits and underscores, starting with a letter; in any case.
+        codec: A codec, or the name of a known type.
 
     Raises:
-        InvalidRequestError: `CAP-TYPE`, not such a name, or one that stands for another type.
+        InvalidRequestError: `CAP-TYPE`, the name is malformed or stands for another type.
     """
-    found = codec_of(codec) if isinstance(codec, str) else codec
+    resolved = codec_of(codec) if isinstance(codec, str) else codec
     key = name.lower()
-    taken = key in _SIMPLE or key in _ALIASES or key in _GENERIC
-    if taken or not re.fullmatch(r"[a-z]\w*", key, re.ASCII):
-        raise _unknown(name, "a name of its own is due: letters, digits and underscores")
-    if _registered.setdefault(key, found) != found:
+    reserved = key in _SIMPLE or key in _ALIASES or key in _GENERIC
+    if reserved or not re.fullmatch(r"[a-z]\w*", key, re.ASCII):
+        raise _unknown(name, "use a new name of letters, digits and underscores")
+    if _registered.setdefault(key, resolved) != resolved:
         raise _unknown(name, "another type is registered under it")
 
 
@@ -92,37 +91,37 @@ class _Reader:
         self._depth = 0
 
     def whole(self) -> Codec:
-        found = self._type()
-        if self._ahead != _END:
+        codec = self._type()
+        if self._lookahead != _END:
             self._refuse("something follows the type")
-        return found
+        return codec
 
     @property
-    def _ahead(self) -> str:
+    def _lookahead(self) -> str:
         return self._tokens[0][0]
 
     def _next(self) -> str:
         return self._tokens.pop(0)[0] if len(self._tokens) > 1 else _END
 
     def _expect(self, mark: str) -> None:
-        if self._ahead != mark:
-            self._refuse(f"{mark} is due")
+        if self._lookahead != mark:
+            self._refuse(f"{mark} expected")
         self._next()
 
     def _type(self) -> Codec:
         self._depth += 1
         if self._depth > _DEEPEST:
             self._refuse(f"nested deeper than {_DEEPEST}")
-        found = self._one()
+        codec = self._one()
         self._depth -= 1
-        return found
+        return codec
 
     def _one(self) -> Codec:
-        if self._ahead == "(":
+        if self._lookahead == "(":
             return self._parenthesis()
-        if self._ahead == "[":
+        if self._lookahead == "[":
             return self._array()
-        name = self._ahead.lower()
+        name = self._lookahead.lower()
         known = _SIMPLE.get(_ALIASES.get(name, name)) or _registered.get(name)
         if known is None and name not in _GENERIC:
             self._refuse("not a known type")
@@ -133,11 +132,11 @@ class _Reader:
         self._expect("(")
         parts: list[Codec] = []
         comma = True
-        while self._ahead != ")":
+        while self._lookahead != ")":
             if not comma:
-                self._refuse(", or ) is due")
+                self._refuse(", or ) expected")
             parts.append(self._type())
-            comma = self._ahead == ","
+            comma = self._lookahead == ","
             if comma:
                 self._next()
         self._expect(")")
@@ -150,8 +149,8 @@ class _Reader:
         self._expect("[")
         part = self._type()
         self._expect(";")
-        if not self._ahead.isdigit():
-            self._refuse("a length is due")
+        if not self._lookahead.isdigit():
+            self._refuse("a length is expected")
         length = int(self._next())
         self._expect("]")
         return array_of(part, length)
@@ -160,7 +159,7 @@ class _Reader:
         least, most, make = _GENERIC[name]
         self._expect("<")
         parts = [self._type()]
-        while self._ahead == ",":
+        while self._lookahead == ",":
             self._next()
             parts.append(self._type())
         if not least <= len(parts) <= most:
@@ -194,7 +193,7 @@ def _unknown(text: str, reason: str) -> InvalidRequestError:
 
 
 _SIMPLE: Final = {codec.name: codec for codec in (*SCALARS, *FLOATS)} | {"unit": UNIT}
-# By name: the fewest and the most types between the brackets, and what they make.
+# By name: the minimum and maximum number of types between the brackets, and the constructor.
 _GENERIC: Final[dict[str, tuple[int, int, Callable[[list[Codec]], Codec]]]] = {
     "product": (2, 2, product_of),
     "tuple": (1, _LONGEST, tuple_of),

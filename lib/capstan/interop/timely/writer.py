@@ -1,4 +1,4 @@
-"""Writing a recording to a file or a socket."""
+"""Writes a recording to a file or a socket."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ _PIECE: Final = 64 * 2**10
 
 
 class ByteSink(Protocol):
-    """What bytes can be written to: a binary file, or what `sockets` makes of a socket."""
+    """A sink for bytes: a binary file, or the wrapper of a socket in `sockets`."""
 
     def write(self, data: bytes, /) -> int | None:
-        """Takes the beginning of `data`, or all; how much it took."""
+        """Take a prefix of `data`, or all of it; returns how many bytes."""
 
 
 class EventWriter(Closing):
     """Writes the events of one recording; timely's `EventWriter`.
 
-    Bytes are gathered into pieces of 64 KiB: one write per number, as timely does without a
-    buffer, costs a hundred times as much. `flush` sends what is gathered; closing does too, but
-    leaves the sink open. An event is written whole or refused; one that is refused, or that the
-    sink fails on, ends nothing but itself: the recording stays what was written.
+    Bytes are buffered into pieces of 64 KiB: one write per number, as timely does without a
+    buffer, costs a hundred times as much. `flush` sends the buffer, and so does `close`, which
+    leaves the sink open. An event is written completely or refused. An event that is refused, or
+    on which the sink fails, affects only itself: the recording keeps all events before it.
 
     Attributes:
-        seq: How many events were pushed: the position of the next one.
-        size: How many bytes they take.
+        seq: Number of events pushed: the position of the next one.
+        size: Their size in bytes.
     """
 
     def __init__(self, sink: ByteSink, encoding: Encoding, name: str = "the sink") -> None:
-        """Starts a recording at its beginning.
+        """Start a recording at its beginning.
 
         Args:
-            sink: Where the bytes go.
-            encoding: The form in which they go there.
-            name: What the sink is called in errors.
+            sink: Destination of the bytes.
+            encoding: Their encoding.
+            name: Name of the sink in errors.
         """
         self._sink = sink
         self._encoding = encoding
@@ -48,11 +48,11 @@ class EventWriter(Closing):
         self.size = 0
 
     def push(self, event: Event) -> None:
-        """Appends an event.
+        """Append an event.
 
         Raises:
-            InvalidRequestError: `CAP-VALUE`, something in it is not of the recording's types;
-                nothing of it is written.
+            InvalidRequestError: `CAP-VALUE`, a value is not of the recording's types; nothing of
+                the event is written.
             SystemFailureError: `CAP-WRITE`, the sink did not take the bytes.
         """
         data = self._encoding.encode(event, self.seq)
@@ -63,27 +63,27 @@ class EventWriter(Closing):
             self.flush()
 
     def flush(self) -> None:
-        """Sends what was gathered.
+        """Send the buffer.
 
         Raises:
             SystemFailureError: `CAP-WRITE`, the sink did not take the bytes.
         """
-        waiting = bytes(self._buffer)
+        unsent = bytes(self._buffer)
         self._buffer.clear()
         try:
-            while waiting:
-                taken = self._sink.write(waiting)
-                if not taken:
-                    raise BlockingIOError("it takes nothing now")
-                waiting = waiting[taken:]
+            while unsent:
+                size = self._sink.write(unsent)
+                if not size:
+                    raise BlockingIOError("it takes no bytes now")
+                unsent = unsent[size:]
         except (OSError, ValueError) as error:
             raise SystemFailureError(
                 "CAP-WRITE",
-                f"{self._name} took no more after event {self.seq}: {error}",
-                "What was taken before is a recording that is still open.",
+                f"{self._name} failed after event {self.seq}: {error}",
+                "Everything it took before is a recording that is still open.",
                 sink=self._name,
             ) from error
 
     def close(self) -> None:
-        """Sends what was gathered; the sink stays open, and so does the recording."""
+        """Send the buffer; the sink stays open, and so does the recording."""
         self.flush()

@@ -1,4 +1,4 @@
-"""The tapes that recordings of other systems come onto: made once, opened from then on."""
+"""Destination tapes of imports and transfers: created once, then reopened."""
 
 from __future__ import annotations
 
@@ -28,47 +28,44 @@ if TYPE_CHECKING:
 
 
 def existing_tape(lake: Lake, name: str) -> Tape | None:
-    """The tape of stream `name`; None where none was made yet."""
+    """The tape of stream `name`; None if it does not exist yet."""
     return open_tape(lake, name) if is_table(lake.stream(name).events) else None
 
 
-def form_tape(
+def open_or_create_tape(
     spark: SparkSession,
     lake: Lake,
     name: str,
     form: Form,
     settings: Mapping[str, object],
-    otherwise: InvalidRequestError,
+    mismatch: InvalidRequestError,
 ) -> Tape:
-    """The tape of recordings of one form: the one that is there, or a new one.
+    """The tape for recordings of one form: the existing one, or a new one.
 
     Args:
         spark: The session.
-        lake: Where tapes lie.
+        lake: The lake.
         name: The stream.
-        form: The form of its recordings, which gives a new tape its times and its payload.
-        settings: How it is recorded, which never changes.
-        otherwise: What is raised when the one that is there is recorded in another way.
-
-    Returns:
-        The tape.
+        form: Form of the recordings, which gives a new tape its times and payload.
+        settings: Settings of the recording, which never change.
+        mismatch: Error to raise if the existing tape has other settings.
     """
     tape = existing_tape(lake, name)
     if tape is None:
         payload = payload_of(from_arrow_schema(recording_reader.record_schema(form)))
         return create_tape(spark, lake, name, form.time_type, payload, settings)
     if tape.settings != settings:
-        raise otherwise
+        raise mismatch
     return tape
 
 
-def enrol(tape: Tape, workers: Iterable[int]) -> None:
-    """Put the workers of a new tape on its roster, labelled by their numbers; again, it stands."""
+def add_workers(tape: Tape, workers: Iterable[int]) -> None:
+    """Put the workers of a new tape on its roster, labelled by their numbers; idempotent."""
     append_workers(tape, {number: str(number) for number in workers}, 0, number=0)
 
 
-def enrol_named(tape: Tape, workers: Mapping[int, str], commit: int) -> int:
-    """Put workers on the roster of a tape that are not there yet; how many.
+def add_new_workers(tape: Tape, workers: Mapping[int, str], commit: int) -> int:
+    """Put workers on a tape's roster unless they are on it; returns the number of new ones.
 
     Args:
         tape: The tape.
@@ -76,24 +73,24 @@ def enrol_named(tape: Tape, workers: Mapping[int, str], commit: int) -> int:
         commit: The commit that opens them.
 
     Raises:
-        FencedError: `CAP-FENCED` when another process writes to the roster meanwhile.
+        FencedError: `CAP-FENCED` when another process writes to the roster at the same time.
     """
-    # Before the roster is looked at: whoever writes to it from here on is in the way of this write.
+    # Read before the roster itself: any later writer then conflicts with this write.
     last = newest_roster(tape)
     known = index.worker_labels(tape, Cut(commit, 0))
     fresh = {w: label for w, label in sorted(workers.items()) if w not in known}
-    # Workers come in any order: the transaction rises though their numbers may not.
+    # Workers come in any order: the transaction number rises even if theirs do not.
     if fresh and not append_workers(tape, fresh, commit, number=last + 1):
         raise fenced(tape, commit)
     return len(fresh)
 
 
-def forgotten(tape: Tape) -> InvalidRequestError:
-    """The error of who would go on with a commit, where the log no longer knows of what it is."""
+def lost_commit_error(tape: Tape) -> InvalidRequestError:
+    """The error for an interrupted commit whose content the table's log no longer states."""
     return InvalidRequestError(
         "CAP-HALF-DONE",
-        f"stream {tape.name}: its last commit was cut off after its records, and so long ago that "
-        "the table's log no longer tells of what they are; nothing was written",
-        "make a stream of another name",
+        f"stream {tape.name}: its last commit was interrupted after its records, so long ago that "
+        "the table's log no longer describes it; nothing was written",
+        "use a stream of another name",
         stream=tape.name,
     )

@@ -1,4 +1,4 @@
-"""Export: what is on a tape, as recordings that other systems and later ones can read."""
+"""Export: write a tape as recordings that other systems and later versions can read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from capstan.core.protocol import Rule
-from capstan.core.times import Box, Time
+from capstan.core.times import Box, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.instrumentation import emit
@@ -33,48 +33,48 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
-    """What an export did.
+class ExportResult:
+    """Result of an export.
 
     Attributes:
         stream: The stream.
-        cut: The commit up to which it was written.
-        folder: Where the files are.
-        files: By worker its file's name, events, records and bytes.
+        cut: The exported commit.
+        folder: Folder of the files.
+        files: Name, events, records and bytes of each worker's file.
     """
 
     stream: str
     cut: int
     folder: str
-    files: tuple[recording_writer.Written, ...]
+    files: tuple[recording_writer.WrittenFile, ...]
 
     def to_json(self) -> dict[str, object]:
-        """The answer as one JSON object."""
+        """The result as one JSON object."""
         return {
             "stream": self.stream,
             "cut": self.cut,
             "folder": self.folder,
-            "events": sum(each.events for each in self.files),
-            "records": sum(each.records for each in self.files),
-            "workers": [each.to_json() for each in self.files],
+            "events": sum(file.events for file in self.files),
+            "records": sum(file.records for file in self.files),
+            "workers": [file.to_json() for file in self.files],
         }
 
 
 def form_of(
     tape: Tape, form: Format, time_type: str | None = None, record_type: str | None = None
 ) -> Form:
-    """How a stream is written: with the types that are given, else those it was imported with.
+    """The form of a stream's recordings: with the given types, else those of its import.
 
     Raises:
-        InvalidRequestError: `CAP-FILE`, frames are wanted and the types are not known; `CAP-TYPE`.
+        InvalidRequestError: `CAP-FILE`, frames are requested and the types are unknown; `CAP-TYPE`.
     """
     fixed = tape.settings.get("fixed")
-    kept = fixed.get("import") if isinstance(fixed, dict) else None
+    imported = fixed.get("import") if isinstance(fixed, dict) else None
     start = list(tape.time_type.minimum)
     known: dict[str, object] = {"minimum": start if len(start) > 1 else start[0]}
-    known |= kept if isinstance(kept, dict) else {}
-    given = {"time_type": time_type, "record_type": record_type}
-    known |= {name: text for name, text in given.items() if text is not None}
+    known |= imported if isinstance(imported, dict) else {}
+    options = {"time_type": time_type, "record_type": record_type}
+    known |= {name: text for name, text in options.items() if text is not None}
     return Form.from_json(known, form)
 
 
@@ -87,28 +87,28 @@ def export_recordings(
     *,
     workers: Iterable[int],
     cut: Cut | None = None,
-) -> Exported:
-    """Write the recordings of workers into a new folder, a file each, and `case.json` beside them.
+) -> ExportResult:
+    """Write the recordings of workers into a new folder, one file each, and `case.json`.
 
-    What was imported comes out as the same bytes. Of a stream that was captured, times are written
-    as integers (microseconds, days), and records as JSON unless their type is given.
+    An imported stream is exported as the same bytes. For a captured stream, times are written as
+    integers (microseconds, days), and records as JSON unless their type is given.
 
     Args:
         spark: The session; its executors write the files.
         lake: The lake with the ledger of verifications.
         tape: The tape.
-        folder: Made where it is not there; it must be empty.
-        form: How they are written; see `form_of`.
-        workers: Whose recordings.
-        cut: Up to which commit; the newest by default.
+        folder: Destination, which must be empty; created if it does not exist.
+        form: Form of the recordings; see `form_of`.
+        workers: Workers to export.
+        cut: Commit to export; the newest by default.
 
     Raises:
-        InvalidRequestError: `CAP-EXISTS`, the folder has something in it; `CAP-TYPE`, the stream's
-            columns are not of the record type that was given; `CAP-RETIRED`, records were deleted;
-            `CAP-FRAME-LENGTH`, `CAP-VALUE`, an event cannot be written. No file is left then.
-        CheckFailedError: `CAP-VIOLATION`, a row of the tape is no event, or a number is missing;
-            other rules may be broken, and are in the files as on the tape. `CAP-TAPE`, an event has
-            not the records that it says; no file is left then either.
+        InvalidRequestError: `CAP-EXISTS`, the folder is not empty; `CAP-TYPE`, the stream's columns
+            do not match the given record type; `CAP-RETIRED`, records were deleted;
+            `CAP-FRAME-LENGTH`, `CAP-VALUE`, an event cannot be written. No file remains then.
+        CheckFailedError: `CAP-VIOLATION`, a row of the tape is not an event, or a number is
+            missing; violations of other rules are exported as they are. `CAP-TAPE`, an event lacks
+            records that it counts; no file remains then either.
     """
     cut = newest_cut(tape) if cut is None else cut
     chosen = sorted(workers)
@@ -119,26 +119,26 @@ def export_recordings(
     require_new_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     writer = partial(recording_writer.write, folder=str(folder.absolute()), form=form)
-    found = rows.mapInArrow(writer, "worker int, written string, refused string").collect()
+    results = rows.mapInArrow(writer, "worker int, written string, refused string").collect()
     written = {
-        row["worker"]: recording_writer.Written.from_text(row["written"])
-        for row in found
+        row["worker"]: recording_writer.WrittenFile.from_text(row["written"])
+        for row in results
         if row["written"]
     }
-    for row in found:
+    for row in results:
         if row["refused"]:
-            for each in written.values():
-                (folder / each.file).unlink()
-            raise _refused(tape, row["worker"], json.loads(row["refused"]))
+            for file in written.values():
+                (folder / file.file).unlink()
+            raise _export_error(tape, row["worker"], json.loads(row["refused"]))
     for worker in chosen:
         if worker not in written:
-            # It has no event yet, and an empty recording says so.
+            # A worker without events gets an empty recording.
             written[worker] = recording_writer.write_empty(str(folder.absolute()), form, worker)
     case = {**form.to_json(), "case": tape.name, "cut": cut.commit, "workers": len(chosen)}
     (folder / "case.json").write_text(json.dumps(case, indent=2) + "\n", encoding="utf-8")
     emit("export.files", stream=tape.name, files=len(chosen))
     files = tuple(written[worker] for worker in chosen)
-    return Exported(tape.name, cut.commit, str(folder.absolute()), files)
+    return ExportResult(tape.name, cut.commit, str(folder.absolute()), files)
 
 
 def _require_events(verification: Verification, tape: Tape) -> None:
@@ -150,16 +150,16 @@ def _require_events(verification: Verification, tape: Tape) -> None:
     replace(verification, workers=tuple(unwritten)).require_valid(tape)
 
 
-def _refused(tape: Tape, worker: int, told: Mapping[str, Any]) -> CapstanError:
-    if told["error"] == "CAP-TAPE":
-        time = None if told["time"] is None else Time(told["time"])
-        return count_mismatch(tape, worker, told["seq"], time, told["stored"], told["promised"])
-    code, message, hint = (str(told[name]) for name in ("error", "message", "hint"))
+def _export_error(tape: Tape, worker: int, error: Mapping[str, Any]) -> CapstanError:
+    if error["error"] == "CAP-TAPE":
+        time = None if error["time"] is None else Time(error["time"])
+        return count_mismatch(tape, worker, error["seq"], time, error["stored"], error["promised"])
+    code, message, hint = (str(error[name]) for name in ("error", "message", "hint"))
     return InvalidRequestError(code, f"worker {worker}, {message}", hint, worker=worker)
 
 
 def require_new_folder(folder: Path) -> None:
-    """Check that nothing is overwritten: the folder is not there, or empty.
+    """Check that the folder does not exist, or is empty: nothing is overwritten.
 
     Raises:
         InvalidRequestError: `CAP-EXISTS`.
@@ -167,55 +167,55 @@ def require_new_folder(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InvalidRequestError(
             "CAP-EXISTS",
-            f"there is something at {folder} already",
+            f"{folder} already exists and is not empty",
             "name a new folder, or an empty one",
             folder=str(folder),
         )
 
 
+def integer_times(time_type: TimeType) -> tuple[Column, Column]:
+    """The columns `time` and `updates` of events, with times as arrays of integers."""
+    time = F.when(F.col("time").isNotNull(), integers(F.col("time"), time_type))
+    updates = F.transform(
+        "updates",
+        lambda update: F.struct(
+            integers(update.getField("time"), time_type).alias("time"),
+            update.getField("diff").alias("diff"),
+        ),
+    )
+    return time.alias("time"), updates.alias("updates")
+
+
 def _rows(spark: SparkSession, tape: Tape, cut: Cut, workers: list[int], form: Form) -> DataFrame:
     """Events, each followed by its records, per worker in the recorded order.
 
-    Columns: `worker, seq, kind` (null: a record), `time` and `updates` as integers, `records, pos,
-    data`. Records that no event has come first, with a null as `seq`.
+    Columns: `worker, seq, kind` (null for a record), `time` and `updates` as integers, `records,
+    pos, data`. Records without an event come first, with a null `seq`.
     """
     events = read_events(spark, tape, cut, workers=workers)
     records = read_records(spark, tape, cut, workers=workers)
     data = _data(payload_of(records.schema), form)
-    named = events.where("kind = 'messages'").select("worker", "seq", "batch", "time")
-    messages = records.join(named, ["worker", "batch", "time"], "left").select(
+    cells = events.where("kind = 'messages'").select("worker", "seq", "batch", "time")
+    messages = records.join(cells, ["worker", "batch", "time"], "left").select(
         "worker", "seq", "pos", data.alias("data")
     )
-    numbers = events.select(
-        "worker",
-        "seq",
-        "kind",
-        F.when(F.col("time").isNotNull(), integers(F.col("time"), tape.time_type)).alias("time"),
-        F.transform(
-            "updates",
-            lambda update: F.struct(
-                integers(update.getField("time"), tape.time_type).alias("time"),
-                update.getField("diff").alias("diff"),
-            ),
-        ).alias("updates"),
-        "records",
-    )
+    numbers = events.select("worker", "seq", "kind", *integer_times(tape.time_type), "records")
     rows = numbers.unionByName(messages, allowMissingColumns=True)
     order = [F.col("worker"), F.col("seq"), F.col("kind").isNull(), F.col("pos")]
     return rows.repartition("worker").sortWithinPartitions(*order)
 
 
 def _data(payload: StructType, form: Form) -> Column:
-    """The records as the form has them: typed columns, or JSON text."""
+    """The data of records in this form: typed columns, or JSON text."""
     if form.types is None:
-        imported = payload.names == ["json"]
-        return F.col("data.json") if imported else F.to_json("data", JSON)
-    wanted = payload_type(form.types.record)
-    if [field.name for field in wanted] != payload.names:
+        is_json = payload.names == ["json"]
+        return F.col("data.json") if is_json else F.to_json("data", JSON)
+    expected = payload_type(form.types.record)
+    if [field.name for field in expected] != payload.names:
         raise InvalidRequestError(
             "CAP-TYPE",
-            f"records of {form.types.record.name} are columns {[f.name for f in wanted]}, and the "
-            f"stream has {payload.names}",
-            "name the type of its records, or export transcripts without a type",
+            f"records of {form.types.record.name} have columns {[f.name for f in expected]}, but "
+            f"the stream has {payload.names}",
+            "give the type of its records, or export transcripts without a type",
         )
     return F.col("data")

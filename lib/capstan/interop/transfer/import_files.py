@@ -1,4 +1,4 @@
-"""Import: recordings that another system made become the tape of a new stream."""
+"""Import: turn recordings of another system into the tape of a new stream."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from capstan.errors import CheckFailedError, InvalidRequestError, SystemFailureError
 from capstan.instrumentation import emit
 from capstan.interop.transfer import recording_reader
-from capstan.interop.transfer.destination_tape import enrol, form_tape
+from capstan.interop.transfer.destination_tape import add_workers, open_or_create_tape
 from capstan.interop.transfer.recording_format import Form, Recording
-from capstan.interop.transfer.recording_reader import Survey
+from capstan.interop.transfer.recording_reader import FileSurvey
 from capstan.storage import delta
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import Lake
@@ -34,37 +34,37 @@ _CELL = ["worker", "batch"]
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
-    """What an import did.
+class ImportResult:
+    """Result of an import.
 
     Attributes:
         stream: The stream.
-        surveys: What is in each file, by worker.
-        stood: Whether nothing had to be done: the same files were imported before.
+        surveys: Contents of each file, by worker.
+        unchanged: Whether the same files had been imported before.
     """
 
     stream: str
-    surveys: tuple[Survey, ...]
-    stood: bool = False
+    surveys: tuple[FileSurvey, ...]
+    unchanged: bool = False
 
     def to_json(self) -> dict[str, object]:
-        """The answer as one JSON object."""
+        """The result as one JSON object."""
         return {
             "stream": self.stream,
-            "stood": self.stood,
-            "events": sum(each.events for each in self.surveys),
-            "records": sum(each.records for each in self.surveys),
-            "valid": all(each.violation is None for each in self.surveys),
+            "stood": self.unchanged,
+            "events": sum(survey.events for survey in self.surveys),
+            "records": sum(survey.records for survey in self.surveys),
+            "valid": all(survey.violation is None for survey in self.surveys),
             "workers": [
                 {
-                    "worker": each.worker,
-                    "file": each.path,
-                    "events": each.events,
-                    "records": each.records,
-                    "violation": None if each.violation is None else each.violation[2],
-                    "torn": each.torn,
+                    "worker": survey.worker,
+                    "file": survey.path,
+                    "events": survey.events,
+                    "records": survey.records,
+                    "violation": None if survey.violation is None else survey.violation.text,
+                    "torn": survey.torn,
                 }
-                for each in self.surveys
+                for survey in self.surveys
             ],
         }
 
@@ -77,25 +77,25 @@ def import_recordings(
     form: Form,
     *,
     unchecked: bool = False,
-) -> Imported:
+) -> ImportResult:
     """Put recordings on the tape of a new stream, in one commit.
 
-    All files are judged before anything is written. The same import again changes nothing; one
-    that was cut off is finished by it.
+    All files are checked before anything is written. Repeating an import changes nothing; after an
+    interruption it finishes the work.
 
     Args:
         spark: The session; its executors read the files.
-        lake: Where the tape is made.
-        name: The stream's name.
-        recordings: A file per worker.
-        form: How they are written.
-        unchecked: Put also recordings on tape that break a rule, as they are; a verification of
-            the stream then says where.
+        lake: The lake of the new tape.
+        name: Name of the stream.
+        recordings: One file per worker.
+        form: Form of the recordings.
+        unchecked: Import recordings that break a rule too, unchanged; a verification of the stream
+            then reports them.
 
     Raises:
         CheckFailedError: `CAP-VIOLATION`, a recording breaks a rule.
-        InvalidRequestError: `CAP-BIGINT`, a number has no place on a tape; `CAP-EXISTS`, the stream
-            is there already, with other recordings; `CAP-FILE`, there is no event; `CAP-TYPE`.
+        InvalidRequestError: `CAP-BIGINT`, a number does not fit; `CAP-EXISTS`, the stream already
+            exists, with other recordings; `CAP-FILE`, there is no event; `CAP-TYPE`.
     """
     files = _files(spark, recordings)
     surveys = _surveyed(files, form)
@@ -105,20 +105,20 @@ def import_recordings(
     if not unchecked:
         _require_sound(surveys)
     settings = _settings(form, surveys)
-    tape = form_tape(spark, lake, name, form, settings, _other(name))
+    tape = open_or_create_tape(spark, lake, name, form, settings, _exists_error(name))
     if newest_cut(tape).commit >= 0:
-        return Imported(name, surveys, stood=True)
+        return ImportResult(name, surveys, unchanged=True)
     _write(spark, tape, files, form, surveys)
-    return Imported(name, surveys)
+    return ImportResult(name, surveys)
 
 
 def _files(spark: SparkSession, recordings: Sequence[Recording]) -> DataFrame:
-    """A row per file, spread over the tasks: `worker INT, path STRING, named INT`."""
+    """One row per file, spread over the tasks: `worker INT, path STRING, named INT`."""
     rows = pa.table(
         {
-            "worker": pa.array([each.worker for each in recordings], pa.int32()),
-            "path": pa.array([each.path for each in recordings], pa.string()),
-            "named": pa.array([each.named for each in recordings], pa.int32()),
+            "worker": pa.array([recording.worker for recording in recordings], pa.int32()),
+            "path": pa.array([recording.path for recording in recordings], pa.string()),
+            "named": pa.array([recording.named for recording in recordings], pa.int32()),
         }
     )
     tasks = min(len(recordings), 4 * spark.sparkContext.defaultParallelism)
@@ -129,82 +129,82 @@ def _read(files: DataFrame, form: Form, reader: Reader, schema: pa.Schema) -> Da
     return files.mapInArrow(partial(reader, form=form), from_arrow_schema(schema))
 
 
-def _surveyed(files: DataFrame, form: Form) -> tuple[Survey, ...]:
+def _surveyed(files: DataFrame, form: Form) -> tuple[FileSurvey, ...]:
     schema = pa.schema([("worker", pa.int32()), ("survey", pa.string())])
     rows = _read(files, form, recording_reader.survey, schema).collect()
-    found = [Survey.from_text(row["survey"]) for row in rows]
-    return tuple(sorted(found, key=lambda each: each.worker))
+    surveys = [FileSurvey.from_text(row["survey"]) for row in rows]
+    return tuple(sorted(surveys, key=lambda survey: survey.worker))
 
 
-def _require_any(surveys: Sequence[Survey]) -> None:
-    """Check that there is something to commit; and a stream takes no other files later on."""
-    if any(each.events for each in surveys):
+def _require_any(surveys: Sequence[FileSurvey]) -> None:
+    """Check that there is an event to commit: the stream will not take other files later."""
+    if any(survey.events for survey in surveys):
         return
     raise InvalidRequestError(
         "CAP-FILE",
-        f"there is no event in {surveys[0].path}, nor in any other of {len(surveys)} recordings",
-        "nothing was written; import them once there is one",
+        f"there is no event in {surveys[0].path} nor in any other of the {len(surveys)} recordings",
+        "nothing was written; import the files once they hold an event",
         file=surveys[0].path,
     )
 
 
-def _require_storable(surveys: Iterable[Survey]) -> None:
-    for each in surveys:
-        if each.beyond is not None:
-            position, number = each.beyond
+def _require_storable(surveys: Iterable[FileSurvey]) -> None:
+    for survey in surveys:
+        if survey.oversized is not None:
+            position, number = survey.oversized
             raise InvalidRequestError(
                 "CAP-BIGINT",
-                f"{each.path}, event {position}: no BIGINT holds {number}",
-                "a tape keeps numbers from -2^63 to 2^63-1; `capstan check` judges the files as "
+                f"{survey.path}, event {position}: {number} does not fit a BIGINT",
+                "a tape holds numbers from -2^63 to 2^63-1; `capstan check` checks the files as "
                 "they are",
-                file=each.path,
+                file=survey.path,
                 seq=position,
                 value=number,
             )
 
 
-def _require_sound(surveys: Sequence[Survey]) -> None:
-    broken = [each for each in surveys if each.violation is not None]
+def _require_sound(surveys: Sequence[FileSurvey]) -> None:
+    broken = [survey for survey in surveys if survey.violation is not None]
     if not broken:
         return
     violation = broken[0].violation
     assert violation is not None
-    others = f"; so have {len(broken) - 1} more files" if len(broken) > 1 else ""
+    others = f"; so do {len(broken) - 1} more files" if len(broken) > 1 else ""
     raise CheckFailedError(
         "CAP-VIOLATION",
-        f"{broken[0].path} breaks {violation[1]}: {violation[2]}{others}",
-        "nothing was written; --unchecked puts it on tape as it is, to be looked into",
+        f"{broken[0].path} breaks {violation.rule}: {violation.text}{others}",
+        "nothing was written; --unchecked imports it unchanged, for inspection",
         file=broken[0].path,
         worker=broken[0].worker,
-        seq=violation[0],
-        rule=violation[1],
+        seq=violation.seq,
+        rule=violation.rule,
     )
 
 
-def _settings(form: Form, surveys: Iterable[Survey]) -> dict[str, object]:
-    hashes = {str(each.worker): each.sha256 for each in surveys}
+def _settings(form: Form, surveys: Iterable[FileSurvey]) -> dict[str, object]:
+    hashes = {str(survey.worker): survey.sha256 for survey in surveys}
     content = hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
-    # Of thousands of files the tape keeps one hash, not all.
+    # For thousands of files the tape keeps one hash instead of all.
     source = {"format": str(form.format), "files": len(hashes), "sha256": content}
     return {"fixed": {"domain": "import", "import": {**form.to_json(), **source}}, "free": {}}
 
 
-def _other(name: str) -> InvalidRequestError:
+def _exists_error(name: str) -> InvalidRequestError:
     return InvalidRequestError(
         "CAP-EXISTS",
-        f"there is a stream {name} already, which did not come from these files",
+        f"stream {name} already exists and did not come from these files",
         "import them under another name",
         stream=name,
     )
 
 
 def _write(
-    spark: SparkSession, tape: Tape, files: DataFrame, form: Form, surveys: Sequence[Survey]
+    spark: SparkSession, tape: Tape, files: DataFrame, form: Form, surveys: Sequence[FileSurvey]
 ) -> None:
     records = _read(files, form, recording_reader.records, recording_reader.record_schema(form))
     delta.append(records, tape.paths.records, txn=Txn(f"import:{tape.name}", 0))
     emit("import.records", stream=tape.name)
-    enrol(tape, (each.worker for each in surveys))
+    add_workers(tape, (survey.worker for survey in surveys))
     emit("import.workers", stream=tape.name)
     note = {"stream": tape.name, "import": str(form.format)}
     events = _read(
@@ -217,15 +217,15 @@ def _write(
 
 
 def counted_events(events: DataFrame, stored: DataFrame, commit: int) -> DataFrame:
-    """Events with counts and content hashes of the records as they are stored.
+    """Events with counts and content hashes of their stored records.
 
     Args:
-        events: Columns as `reading.event_schema` says; each worker's batches are its own.
-        stored: The rows of `records` that belong to them.
-        commit: The ordinal of their commit.
+        events: Columns of `recording_reader.event_schema`; batches are numbered per worker.
+        stored: Their rows of `records`.
+        commit: Ordinal of their commit.
 
     Returns:
-        The columns of `events`, in no order.
+        The columns of `events`, in no particular order.
     """
     h1, h2 = record_hashes(stored)
     cells = stored.groupBy(*_CELL).agg(
@@ -246,15 +246,15 @@ def counted_events(events: DataFrame, stored: DataFrame, commit: int) -> DataFra
     )
 
 
-def _require_all(tape: Tape, version: int, surveys: Iterable[Survey]) -> None:
-    """Check that what was surveyed is what was stored: files may change while they are read."""
+def _require_all(tape: Tape, version: int, surveys: Iterable[FileSurvey]) -> None:
+    """Check that the stored rows match the survey: files may change while they are read."""
     events, records = index.added_counts(tape, version)
-    promised = {each.worker: each.events for each in surveys if each.events}
-    if dict(events) != promised or records != sum(each.records for each in surveys):
+    promised = {survey.worker: survey.events for survey in surveys if survey.events}
+    if dict(events) != promised or records != sum(survey.records for survey in surveys):
         raise SystemFailureError(
             "CAP-FEED",
-            f"stream {tape.name}: the files had {sum(promised.values())} events, and "
-            f"{events.total()} of {records} records were stored",
-            "the files changed while they were read; import them again under another name",
+            f"stream {tape.name}: the files had {sum(promised.values())} events, but "
+            f"{events.total()} events and {records} records were stored",
+            "the files changed during the import; import them again under another name",
             stream=tape.name,
         )

@@ -1,19 +1,19 @@
-"""Values of recorded types as columns of a tape, and back. Arrow alone: it runs in Spark's tasks.
+"""Converts values of recorded types to columns of a tape and back; uses only Arrow in tasks.
 
 | type | column |
 | --- | --- |
-| integers, durations | BIGINT; what it cannot hold is refused |
+| integers, durations | BIGINT; a larger number is refused |
 | `f32`, `f64` | FLOAT, DOUBLE |
 | `bool`, `char`, `string`, `bytes` | BOOLEAN, STRING, STRING, BINARY |
 | tuples, `Product` | STRUCT of `f0`, `f1`, ... |
 | `Vec`, arrays | ARRAY |
 | `Option` | the type, nullable |
 | `()` | BOOLEAN, always null |
-| types that a program registered, of a shape of their own | STRING: their JSON |
+| registered types of a shape of their own | STRING: their JSON |
 | any JSON | STRING: its text |
 
-A tuple's fields are the stream's columns; any other type is one column, `value`; `json` where the
-records have no type.
+The fields of a tuple are the stream's columns. Any other type is one column, `value`; records
+without a type are one column, `json`.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from capstan.interop.timely import Codec, Shape
 _BIGINT: Final = (-(2**63), 2**63 - 1)
 
 
-class BeyondError(ValueError):
-    """Raised for a number that no BIGINT holds; the text is the number."""
+class NotBigintError(ValueError):
+    """Raised for a number that does not fit a BIGINT; the text is the number."""
 
 
 def payload_type(record: Codec | None) -> pa.StructType:
-    """The stream's columns for records of a type; None for any JSON.
+    """The stream's columns for records of a type; None stands for any JSON.
 
     Raises:
-        InvalidRequestError: `CAP-TYPE`, a tape has no column for it.
+        InvalidRequestError: `CAP-TYPE`, a tape has no column for the type.
     """
     if record is None:
         return pa.struct([("json", pa.string())])
     if record.shape is Shape.TUPLE and record.parts:
-        found = _type(record)
-        assert isinstance(found, pa.StructType)
-        return found
+        columns = _type(record)
+        assert isinstance(columns, pa.StructType)
+        return columns
     return pa.struct([("value", _type(record))])
 
 
@@ -54,7 +54,7 @@ def payload_array(record: Codec | None, values: Sequence[object]) -> pa.StructAr
     """Records as the stream's columns.
 
     Raises:
-        BeyondError: A number does not fit a BIGINT.
+        NotBigintError: A number does not fit a BIGINT.
     """
     if record is None:
         return pa.StructArray.from_arrays([pa.array(map(json_text, values), pa.string())], ["json"])
@@ -64,7 +64,7 @@ def payload_array(record: Codec | None, values: Sequence[object]) -> pa.StructAr
 
 
 def payload_values(record: Codec | None, column: pa.StructArray) -> list[object]:
-    """The records that `payload_array` made columns of."""
+    """The records of the columns that `payload_array` made."""
     if record is None:
         return [json.loads(text) for text in column.field("json").to_pylist()]
     if record.shape is Shape.TUPLE and record.parts:
@@ -76,10 +76,10 @@ def require_bigint(value: int) -> int:
     """The number itself.
 
     Raises:
-        BeyondError: No BIGINT holds it.
+        NotBigintError: It does not fit a BIGINT.
     """
     if not _BIGINT[0] <= value <= _BIGINT[1]:
-        raise BeyondError(str(value))
+        raise NotBigintError(str(value))
     return value
 
 
@@ -107,14 +107,13 @@ def _type(codec: Codec) -> pa.DataType:
     raise InvalidRequestError(
         "CAP-TYPE",
         f"a tape has no column for records of {codec.name}",
-        "it has some for integers, floats, bool, text, bytes, and tuples, lists and options of "
-        "them",
+        "use integers, floats, bool, text, bytes, or tuples, lists and options of them",
         type=codec.name,
     )
 
 
 def _array(codec: Codec, values: Sequence[object]) -> pa.Array:
-    """A column of values, None among them where an option says so."""
+    """A column of values, None among them for an option without a value."""
     if codec.shape is Shape.OPTION:
         return _array(codec.parts[0], values)
     if codec.shape is Shape.INTEGER:
@@ -153,7 +152,7 @@ def _list(part: Codec, values: Sequence[object]) -> pa.ListArray:
 
 
 def _value(codec: Codec, value: object) -> object:
-    """A value of a column as its codec has it: tuples where Arrow gives lists and mappings."""
+    """A column's value as its codec expects it: tuples instead of Arrow's lists and mappings."""
     if value is None:
         return None
     if codec.shape is Shape.OPTION:
@@ -161,7 +160,7 @@ def _value(codec: Codec, value: object) -> object:
     if codec.shape is Shape.TUPLE and isinstance(value, dict):
         return tuple(_value(part, value[f"f{i}"]) for i, part in enumerate(codec.parts))
     if codec.shape is Shape.LIST and isinstance(value, list):
-        return tuple(_value(codec.parts[0], each) for each in value)
+        return tuple(_value(codec.parts[0], element) for element in value)
     if codec.shape is Shape.OTHER:
         return codec.from_json(json.loads(str(value)))
     return value

@@ -1,9 +1,9 @@
-"""Re-capture: the output of a replay goes on another tape, for any number of workers.
+"""Re-capture: record the output of a replay on another tape, for any number of workers.
 
-What a replay puts out is a stream again, with a frontier that only moves on. So it can be recorded:
-each new worker holds the frontier that was reached, receives its share of the records whose times
-became complete since, and then moves on. The new tape is its own cursor: a second re-capture goes
-on where it stands, and plays what is new alone.
+The output of a replay is itself a stream, with a frontier that only advances. So it can be
+recorded: each new worker holds the frontier reached so far, receives its share of the records whose
+times have become complete since, and then advances. The new tape is its own cursor: a second
+re-capture continues from it and plays only new records.
 """
 
 from __future__ import annotations
@@ -17,11 +17,16 @@ from pyspark.sql import functions as F
 
 from capstan.capture.progress_events import CLOSING, Statement, numbered_events
 from capstan.core.config import check_name
+from capstan.core.parallelism import check_parallelism
 from capstan.core.times import Antichain, Box
 from capstan.core.times.region import Region
 from capstan.errors import CheckFailedError, IncompleteError, InvalidRequestError
 from capstan.instrumentation import emit
-from capstan.interop.transfer.destination_tape import enrol, existing_tape, forgotten
+from capstan.interop.transfer.destination_tape import (
+    add_workers,
+    existing_tape,
+    lost_commit_error,
+)
 from capstan.storage import delta
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import Lake
@@ -46,19 +51,18 @@ from capstan.verify.content_check import require_counts
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_MOST = 10_000
-
 
 @dataclass(frozen=True, slots=True)
 class RecaptureRequest:
-    """What is to be re-captured.
+    """Request for a re-capture.
 
     Attributes:
-        stream: The stream to play; all its complete times.
-        into: The stream that records it; made when it is not there.
+        stream: Stream to play; all its complete times.
+        into: Stream that records it; created if it does not exist.
         workers: Labels or numbers of captured workers; None for all.
-        peers: How many workers the new stream has; None for as many as are chosen, or as it has.
-        as_of: The cut; None for the newest.
+        peers: Number of workers of the new stream; None for its present number, or for one per
+            chosen worker.
+        as_of: Commit of the cut; None for the newest.
     """
 
     stream: str
@@ -74,25 +78,23 @@ class RecaptureRequest:
             raise InvalidRequestError(
                 "CAP-INTO-STREAM", "a stream cannot be recorded onto itself", "name another stream"
             )
-        if self.peers is not None and not 1 <= self.peers <= _MOST:
-            raise InvalidRequestError(
-                "CAP-PEERS", f"{self.peers} workers are not possible", f"choose 1 to {_MOST}"
-            )
+        if self.peers is not None:
+            check_parallelism(self.peers)
 
 
 @dataclass(frozen=True, slots=True)
-class Recaptured:
-    """What a re-capture did.
+class RecaptureResult:
+    """Result of a re-capture.
 
     Attributes:
-        stream: The stream that was played.
+        stream: Stream played.
         cut: Its commit.
-        into: The stream that records it.
-        workers: How many workers that has.
+        into: Stream that records it.
+        workers: Number of workers of that stream.
         commit: Its newest commit.
-        records: Records that were played now.
-        frontier: What is complete on it now, as JSON times; empty when it is closed.
-        stood: Whether nothing was new.
+        records: Records played by this re-capture.
+        frontier: Its frontier as JSON times; empty when it is closed.
+        unchanged: Whether there was nothing new.
     """
 
     stream: str
@@ -102,23 +104,36 @@ class Recaptured:
     commit: int
     records: int
     frontier: list[object]
-    stood: bool
+    unchanged: bool
+
+    def to_json(self) -> dict[str, object]:
+        """The result as one JSON object."""
+        return {
+            "stream": self.stream,
+            "cut": self.cut,
+            "into": self.into,
+            "workers": self.workers,
+            "commit": self.commit,
+            "records": self.records,
+            "frontier": self.frontier,
+            "stood": self.unchanged,
+        }
 
 
-def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Recaptured:
-    """Record what became complete of a stream since the last time, in one commit.
+def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> RecaptureResult:
+    """Record everything that became complete since the last re-capture, in one commit.
 
-    Cut off anywhere, the same request finishes what was begun.
+    After an interruption at any point, the same request finishes the work.
 
     Raises:
-        CheckFailedError: `CAP-VIOLATION`, the recording that is played is not sound; `CAP-TAPE`, an
-            event of it has not the records that it says; `CAP-AUDIT`, what was recorded is not
-            what was played.
-        InvalidRequestError: `CAP-DECLARED`, the new stream came from another one, from other
+        CheckFailedError: `CAP-VIOLATION`, the recording played is not sound; `CAP-TAPE`, one of its
+            events lacks records that it counts; `CAP-AUDIT`, the stored records differ from those
+            played.
+        InvalidRequestError: `CAP-DECLARED`, the new stream came from another stream, from other
             workers, or has another number of workers; `CAP-CLOSED`, it is closed; `CAP-CUT`, it is
-            further than the cut; `CAP-RETIRED`, records that it needs were deleted.
+            ahead of the cut; `CAP-RETIRED`, records that it needs were deleted.
         FencedError: `CAP-FENCED`, another process records onto it.
-        IncompleteError: `CAP-INCOMPLETE`, the stream that is played has no worker yet.
+        IncompleteError: `CAP-INCOMPLETE`, the stream played has no worker yet.
     """
     tape = open_tape(lake, request.stream)
     cut = index.find_cut(tape, request.as_of)
@@ -126,7 +141,7 @@ def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Rec
     if not workers:
         raise IncompleteError(
             "CAP-INCOMPLETE",
-            f"stream {tape.name} has no worker yet, so nothing of it is complete",
+            f"stream {tape.name} has no worker yet, so none of its times is complete",
             "capture it first",
             stream=tape.name,
         )
@@ -136,23 +151,23 @@ def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Rec
     cut = _pinned(copy, commit, cut, tape)
     states = [s for s in index.worker_states(tape, cut) if s.worker in workers]
     after = index.frontier_of(tape, states)
-    # Before the first commit its workers are written down, and hold the minimum.
+    # The new workers are on the roster before the first commit, and hold the minimum.
     holders = index.worker_states(copy, Cut(max(commit - 1, 0), commit - 1))
     before = index.frontier_of(copy, holders)
     if after == before and commit:
-        return _told(request, cut, copy, records=0, stood=True)
-    _require_onward(tape, cut, copy, before, after)
+        return _result(request, cut, copy, records=0, unchanged=True)
+    _require_advance(tape, cut, copy, before, after)
     region = Region(Box.everything(tape.time_type), after, before if commit else None)
     require_kept(lake, tape, cut, tuple(workers), region, "the re-capture", WHOLE)
     source = _Source(tape, cut, tuple(workers), region)
     records = _record(spark, source, copy, commit, holders, _moves(holders, before, after))
     verify(spark, lake, copy).require_valid(copy)
-    return _told(request, cut, copy, records=records, stood=False)
+    return _result(request, cut, copy, records=records, unchanged=False)
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What is played: workers and times of a tape at a cut."""
+    """The input of a re-capture: workers and times of a tape at a cut."""
 
     tape: Tape
     cut: Cut
@@ -168,31 +183,31 @@ def _record(
     holders: Sequence[WorkerState],
     moves: list[Statement],
 ) -> int:
-    """Write records, then events: one commit of the new tape; how many records it has."""
+    """Write records, then events: one commit of the new tape. Returns the number of records."""
     note = {"stream": copy.name, "of": source.tape.name, "cut": source.cut.commit}
     records = read_records(
         spark, source.tape, source.cut, workers=source.workers, region=source.region
     )
-    # What a commit has taken from a tape that lacks some it would keep, once they are put back.
+    # Records missing from the tape now may be put back later; this commit would never get them.
     require_counts(spark, source.tape, source.cut, source.workers, source.region)
-    dealt = _dealt(records, commit, len(holders))
+    shares = _distributed(records, commit, len(holders))
     transaction = _transaction(copy, commit)
-    delta.append(dealt, copy.paths.records, txn=transaction, note=note, merge_schema=True)
+    delta.append(shares, copy.paths.records, txn=transaction, note=note, merge_schema=True)
     emit("recapture.records", stream=copy.name, commit=commit)
     stored = _stored(spark, copy, commit)
     promised = index.content_summary(source.tape, source.cut, source.workers, source.region)
-    found = _require_all(promised, stored, copy, commit)
+    count = _require_all(promised, stored, copy, commit)
     positions = {state.worker: state.events for state in holders}
     events = numbered_events(stored, copy, moves, positions, batch=commit, commit=commit)
     append_events(copy, events, commit, note)
     emit("recapture.events", stream=copy.name, commit=commit)
-    return found
+    return count
 
 
 def _copy(
     spark: SparkSession, lake: Lake, request: RecaptureRequest, tape: Tape, chosen: int
 ) -> Tape:
-    """The tape that records; made, with its workers, when it is not there."""
+    """The tape to record on; created, with its workers, if it does not exist."""
     copy = existing_tape(lake, request.into)
     count = request.peers or (chosen if copy is None else _count(copy))
     source = delta.open_table(tape.paths.events).metadata().id
@@ -210,12 +225,12 @@ def _copy(
         raise InvalidRequestError(
             "CAP-DECLARED",
             f"stream {copy.name} does not record {count} workers of stream {tape.name} in this way",
-            "re-capture as before, or into another stream",
+            "repeat the earlier re-capture, or choose another stream",
             stream=copy.name,
         )
     check_payload(copy.name, stored_payload(copy), payload)
     if newest_cut(copy).commit < 0:
-        enrol(copy, range(count))
+        add_workers(copy, range(count))
     emit("recapture.workers", stream=copy.name, workers=count)
     return copy
 
@@ -231,20 +246,20 @@ def _transaction(copy: Tape, commit: int) -> Txn:
 
 
 def _pinned(copy: Tape, commit: int, cut: Cut, tape: Tape) -> Cut:
-    """The cut that a re-capture which was cut off had played; else the one that is wanted."""
+    """The cut of an interrupted re-capture of this commit; else the requested one."""
     table = delta.open_table(copy.paths.records)
     if table.transaction_version(_transaction(copy, commit).app) != commit:
         return cut
-    # Not the newest: what maintenance has written since has a note of its own.
+    # Not the newest entry: maintenance may have written since, with a note of its own.
     notes = map(delta.note_of, delta.history(copy.paths.records))
     played = next((int(str(note["cut"])) for note in notes if "cut" in note), None)
     if played is None:
-        raise forgotten(copy)
+        raise lost_commit_error(copy)
     return index.find_cut(tape, played)
 
 
-def _dealt(records: DataFrame, commit: int, count: int) -> DataFrame:
-    """Played records, dealt to `count` new workers by their content, in the order of replay."""
+def _distributed(records: DataFrame, commit: int, count: int) -> DataFrame:
+    """Played records, distributed to `count` new workers by content, in replay order."""
     share = F.pmod(record_hashes(records)[0], F.lit(count)).cast("int")
     return (
         records.withColumn("share", share)
@@ -260,31 +275,32 @@ def _dealt(records: DataFrame, commit: int, count: int) -> DataFrame:
     )
 
 
-def _require_onward(tape: Tape, cut: Cut, copy: Tape, before: Antichain, after: Antichain) -> None:
-    """Check that the frontier only moves on: a commit that takes it back could not be undone."""
+def _require_advance(tape: Tape, cut: Cut, copy: Tape, before: Antichain, after: Antichain) -> None:
+    """Check that the frontier only advances: a commit that moves it back could not be undone."""
     if before.dominates(after):
         return
     if before.is_empty:
         raise InvalidRequestError(
             "CAP-CLOSED",
-            f"stream {copy.name} is closed: no record of stream {tape.name} can come any more",
+            f"stream {copy.name} is closed: no further records of stream {tape.name} can come",
             "re-capture into another stream",
             stream=copy.name,
         )
-    stands, reaches = (
-        json.dumps([tape.time_type.render(time) for time in each]) for each in (before, after)
+    copy_frontier, tape_frontier = (
+        json.dumps([tape.time_type.render(time) for time in frontier])
+        for frontier in (before, after)
     )
     raise InvalidRequestError(
         "CAP-CUT",
-        f"stream {copy.name} stands at {stands}, and at commit {cut.commit} stream {tape.name} "
-        f"had come to {reaches}",
+        f"stream {copy.name} is at {copy_frontier}, but at commit {cut.commit} stream {tape.name} "
+        f"was only at {tape_frontier}",
         "leave out --as-of, or re-capture into another stream",
         stream=copy.name,
     )
 
 
 def _moves(holders: Sequence[WorkerState], before: Antichain, after: Antichain) -> list[Statement]:
-    """Each new worker moves from the one frontier on to the other, after its messages."""
+    """Statements that move each new worker between the frontiers, after its messages."""
     moved = [(time, -1) for time in before if time not in after.elements]
     moved += [(time, 1) for time in after if time not in before.elements]
     return [(state.worker, CLOSING, moved) for state in holders]
@@ -302,28 +318,28 @@ def _stored(spark: SparkSession, copy: Tape, commit: int) -> DataFrame:
 
 
 def _require_all(promised: ContentSummary, stored: DataFrame, copy: Tape, commit: int) -> int:
-    """Check that what is stored is what the index of the other tape promises; how many records."""
+    """Check the stored records against the index of the source; returns their number."""
     content = fingerprint(F.col("_h1"), F.col("_h2")).alias("content")
-    found = stored.agg(F.count(F.lit(1)).alias("records"), content).collect()[0]
-    parts = [found["content"][name] or 0 for name in ("h1", "h2")]
+    stored_content = stored.agg(F.count(F.lit(1)).alias("records"), content).collect()[0]
+    parts = [stored_content["content"][name] or 0 for name in ("h1", "h2")]
     hashed = "".join(f"{part % 2**64:016x}" for part in parts)
-    if (promised.records, promised.fingerprint) != (found["records"], hashed):
+    if (promised.records, promised.fingerprint) != (stored_content["records"], hashed):
         raise CheckFailedError(
             "CAP-AUDIT",
-            f"stream {copy.name}, commit {commit}: {found['records']} records are stored, and "
-            f"{promised.records} were promised, with another content",
-            "see `capstan verify --deep` of the stream that is played for what is damaged",
+            f"stream {copy.name}, commit {commit}: {stored_content['records']} records are stored, "
+            f"but {promised.records} were expected, or their content differs",
+            "run `capstan verify --deep` on the source stream to see which records are damaged",
             stream=copy.name,
         )
     return promised.records
 
 
-def _told(
-    request: RecaptureRequest, cut: Cut, copy: Tape, *, records: int, stood: bool
-) -> Recaptured:
+def _result(
+    request: RecaptureRequest, cut: Cut, copy: Tape, *, records: int, unchanged: bool
+) -> RecaptureResult:
     newest = newest_cut(copy)
     states = index.worker_states(copy, newest)
-    return Recaptured(
+    return RecaptureResult(
         request.stream,
         cut.commit,
         copy.name,
@@ -331,5 +347,5 @@ def _told(
         newest.commit,
         records,
         [copy.time_type.render(time) for time in index.frontier_of(copy, states)],
-        stood,
+        unchanged,
     )

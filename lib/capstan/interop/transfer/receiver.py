@@ -1,4 +1,4 @@
-"""Receiving recordings over sockets: a thread per worker, judged event by event, bounded."""
+"""Receives recordings over sockets: one thread per worker, each event checked, bounded memory."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.instrumentation import emit
 from capstan.interop.timely import EventReader, Listener
 from capstan.interop.transfer.recording_format import Form
-from capstan.interop.transfer.recording_reader import beyond, weight
+from capstan.interop.transfer.recording_reader import first_oversized_number, weight
 
 _TICK: Final = 0.2
-# A sender whose machine is gone says no more, and nothing tells it from one that has nothing to say
-# but that it connects again.
-_SILENT: Final = 30.0
+# A sender whose machine is gone looks like an idle one, until it connects again.
+_MAX_SILENCE: Final = 30.0
 FULL: Final = 100_000
-"""So many events, updates and records wait to be written, at the most; then senders wait."""
+"""Maximum number of events, updates and records in the inbox; beyond it senders wait."""
 
 HEAVY: Final = 64 * 2**20
-"""So many bytes of them, as they were sent, wait at the most."""
+"""Maximum number of bytes in the inbox, as sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """An event that was found sound.
+    """A received event that passed the checks.
 
     Attributes:
-        worker: Whose it is.
+        worker: Its worker.
         seq: Its position.
         event: The event.
-        size: How many bytes it took to send.
+        size: Its size in bytes, as sent.
     """
 
     worker: int
@@ -46,84 +45,85 @@ class Received:
 
     @property
     def weight(self) -> int:
-        """How much it is: itself, its updates, its records."""
+        """Size in the inbox: the event, its updates, its records."""
         return weight(self.event) + getattr(self.event, "records", 0)
 
 
 @dataclass(slots=True)
 class Inbox:
-    """What was received, and waits to be written: in order, and no more than so much.
+    """Bounded queue of received events that wait to be written, in order.
 
     Attributes:
-        limit: The weight from which on senders have to wait.
-        heavy: The bytes from which on they have to.
+        limit: Weight at which senders have to wait.
+        heavy: Number of bytes at which senders have to wait.
     """
 
     limit: int = FULL
     heavy: int = HEAVY
-    _waiting: deque[Received] = field(default_factory=deque)
+    _queue: deque[Received] = field(default_factory=deque)
     _weight: int = 0
     _bytes: int = 0
     _over: bool = False
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def put(self, received: Received) -> bool:
-        """Add an event, once there is room; False where nothing is taken any more."""
+        """Add an event, once there is room; False if the inbox is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._over or not self._full)
             if not self._over:
-                self._waiting.append(received)
+                self._queue.append(received)
                 self._weight += received.weight
                 self._bytes += received.size
                 self._changed.notify_all()
             return not self._over
 
     def take(self, seconds: float) -> list[Received]:
-        """All that waits: as soon as it is full, else after so many seconds."""
+        """Remove all events: once the inbox is full, or after `seconds`."""
         with self._changed:
             self._changed.wait_for(lambda: self._over or self._full, seconds)
-            found = list(self._waiting)
-            self._waiting.clear()
+            received = list(self._queue)
+            self._queue.clear()
             self._weight = self._bytes = 0
             self._changed.notify_all()
-            return found
+            return received
 
     @property
     def _full(self) -> bool:
         return self._weight >= self.limit or self._bytes >= self.heavy
 
     def end(self) -> None:
-        """Take nothing any more; what waits can still be taken out."""
+        """Close the inbox for new events; queued events can still be taken."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Let who takes look again, although it is not full."""
+        """Wake the thread in `take`, although the inbox is not full."""
         with self._changed:
             self._changed.notify_all()
 
 
 @dataclass(slots=True)
 class Receiver:
-    """Receives one worker's recording on its port, connection after connection, until it is closed.
+    """Receives the recording of one worker on its port, until it is closed.
 
-    A sender that goes away leaves its recording as far as it was whole; the next one goes on there.
-    One that has said nothing for long gives way to the next. One that sends what is no event, or
-    breaks a rule, is shut out, and so is its worker until the next time; others are not touched.
+    When a sender disconnects, its complete events count, and the next connection continues after
+    them. A sender that is silent for long gives way to the next one. A sender that sends something
+    other than an event, or breaks a rule, is shut out together with its worker until the next
+    listener; other workers are not affected.
 
     Attributes:
         worker: The worker.
-        judge: What it holds; goes on from the tape.
-        last: When its sender last said something; infinite while that has to wait for room.
-        faults: Why senders were shut out, and what they left unfinished, in words.
+        checker: Checker of the recording; continues from the tape.
+        last: Time of the sender's last event; infinite while it waits for room.
+        faults: Reasons why senders were shut out, and descriptions of unfinished events.
         refused: Whether the worker's last sender broke a rule.
-        silent: After so many seconds without an event a sender gives way to one that waits.
-        closed: Whether its last event has come, and is in the inbox.
+        max_silence: Seconds without an event after which a sender gives way to a waiting one.
+        closed: Whether the last event has come and is in the inbox.
     """
 
     worker: int
-    judge: StreamChecker
+    checker: StreamChecker
     form: Form
     listener: Listener
     inbox: Inbox
@@ -131,19 +131,19 @@ class Receiver:
     last: float = field(default_factory=time.monotonic)
     faults: list[str] = field(default_factory=list)
     refused: bool = False
-    silent: float = _SILENT
+    max_silence: float = _MAX_SILENCE
     closed: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.closed = self.judge.closed
+        self.closed = self.checker.closed
 
     @property
     def done(self) -> bool:
-        """Whether nothing will come of it any more: all that it has taken is in the inbox."""
+        """Whether no more events will come; all received events are in the inbox."""
         return self.refused or self.closed
 
     def run(self) -> None:
-        """Receive until the recording is closed, refused, or all is to stop."""
+        """Receive until the recording is closed or refused, or the listener stops."""
         while not self.done and not self.stopping():
             try:
                 reader = self.listener.accept(self.worker, _TICK)
@@ -156,10 +156,10 @@ class Receiver:
             emit("listen.disconnected", worker=self.worker, peer=reader.name)
 
     def _receive(self, reader: EventReader) -> None:
-        # Of each connection anew: what came before it is not its silence.
+        # Per connection: silence before it does not count.
         self.last = time.monotonic()
         while not self.done and not self.stopping():
-            # Before it is read: what it sent until then still counts.
+            # Before reading: events sent until now still count.
             gives_way = self._gives_way()
             start = reader.offset
             try:
@@ -175,30 +175,30 @@ class Receiver:
                     self.faults.append(f"worker {self.worker}, {reader.name}: {torn.about}")
                 return
             elif gives_way:
-                said = f"silent for {self.silent:g} s when another one connected"
-                self.faults.append(f"worker {self.worker}, {reader.name}: {said}")
+                reason = f"silent for {self.max_silence:g} s when another sender connected"
+                self.faults.append(f"worker {self.worker}, {reader.name}: {reason}")
                 return
 
     def _gives_way(self) -> bool:
-        silent = time.monotonic() - self.last > self.silent
-        return silent and self.listener.waits(self.worker)
+        silent = time.monotonic() - self.last > self.max_silence
+        return silent and self.listener.has_pending(self.worker)
 
     def _take(self, event: Event, size: int, peer: str) -> None:
         self.last = time.monotonic()
-        number = beyond(event, self.form)
+        number = first_oversized_number(event, self.form)
         if number is not None:
-            self._refuse(f"event {self.judge.seq} of {peer}: no BIGINT holds {number}")
+            self._refuse(f"event {self.checker.seq} of {peer}: {number} does not fit a BIGINT")
             return
-        seq = self.judge.seq
-        violation = self.judge.judge(event)
+        seq = self.checker.seq
+        violation = self.checker.judge(event)
         if violation is not None:
             self._refuse(f"{peer}: {violation.describe(self.form.time_type)}")
             return
         self.last = math.inf
         self.inbox.put(Received(self.worker, seq, event, size))
         self.last = time.monotonic()
-        self.closed = self.judge.closed
+        self.closed = self.checker.closed
 
-    def _refuse(self, why: str) -> None:
-        self.faults.append(f"worker {self.worker}, {why}")
+    def _refuse(self, reason: str) -> None:
+        self.faults.append(f"worker {self.worker}, {reason}")
         self.refused = True

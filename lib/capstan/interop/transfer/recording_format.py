@@ -1,4 +1,4 @@
-"""What has to be known of recordings before they can be read: their form, types and minimum."""
+"""Form of a stream's recordings, needed to read them: format, types and minimum time."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from capstan.interop.timely import (
 
 
 class Format(StrEnum):
-    """How the events of a recording are written down."""
+    """File format of a recording."""
 
     JSONL = "jsonl"
-    """A line of JSON per event: a transcript."""
+    """Transcripts: one line of JSON per event."""
     TIMELY = "timely"
-    """The frames of timely's `EventWriter`."""
+    """Frames of timely's `EventWriter`."""
 
     @property
     def suffix(self) -> str:
-        """How the names of its files end."""
+        """Suffix of its files."""
         return ".jsonl" if self is Format.JSONL else ".bin"
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How the recordings of one stream are written.
+    """Form of the recordings of one stream.
 
     Attributes:
         format: Transcripts, or frames.
-        types: The types of times and records; None for transcripts whose records may be any JSON.
-        minimum: The minimum time as JSON: an integer, or a list of them.
+        types: Types of times and records; None for transcripts with arbitrary JSON records.
+        minimum: Minimum time as JSON: an integer, or a list of integers.
     """
 
     format: Format
@@ -52,7 +52,7 @@ class Form:
     minimum: object
 
     @classmethod
-    def of(
+    def of_folder(
         cls,
         folder: Path,
         form: Format,
@@ -61,11 +61,11 @@ class Form:
         record_type: str | None = None,
         minimum: object = None,
     ) -> Form:
-        """The form of the recordings in a folder: what is given, else what `case.json` says.
+        """The form of the recordings in a folder: from the arguments, else from `case.json`.
 
         Raises:
-            InvalidRequestError: `CAP-FILE`, the types of frames are not known; `CAP-TYPE`,
-                `CAP-TIME`, one that is given is not known or does not fit.
+            InvalidRequestError: `CAP-FILE`, the types of frames are unknown; `CAP-TYPE`,
+                `CAP-TIME`, a given type or minimum is unknown or does not fit.
         """
         place = folder / f"worker-0{form.suffix}"
         case = case_beside(place)
@@ -78,7 +78,7 @@ class Form:
         return cls(form, None, start)
 
     @classmethod
-    def given(
+    def from_options(
         cls,
         form: Format,
         *,
@@ -86,7 +86,7 @@ class Form:
         record_type: str | None = None,
         minimum: object = None,
     ) -> Form:
-        """The form of recordings that come without files: only what is given.
+        """The form of recordings without files: from the arguments alone.
 
         Raises:
             InvalidRequestError: `CAP-FILE`, frames have no types; `CAP-TYPE`, `CAP-TIME`.
@@ -97,8 +97,8 @@ class Form:
         if form is Format.TIMELY:
             raise InvalidRequestError(
                 "CAP-FILE",
-                "the types of frames are not known: their bytes do not say them",
-                "give --time-type and --record-type, such as u64 and string",
+                "the types of frames are unknown: their bytes do not state them",
+                "give --time-type and --record-type, for example u64 and string",
             )
         start = 0 if minimum is None else minimum
         transcript_minimum(start)
@@ -106,10 +106,10 @@ class Form:
 
     @classmethod
     def from_json(cls, value: Mapping[str, object], form: Format) -> Form:
-        """The form of a stream that was imported, as its settings keep it.
+        """The form stored in the settings of an imported stream.
 
         Raises:
-            InvalidRequestError: `CAP-FILE`, frames are wanted, and the stream has no types for
+            InvalidRequestError: `CAP-FILE`, frames are requested, but the stream has no types for
                 them.
         """
         if value.get("time_type") is not None:
@@ -118,19 +118,19 @@ class Form:
         if form is Format.TIMELY:
             raise InvalidRequestError(
                 "CAP-FILE",
-                "the types of frames are not known: the stream was not imported with any",
+                "the types of frames are unknown: the stream was imported without types",
                 "give --time-type and --record-type, or export transcripts (--format jsonl)",
             )
         return cls(form, None, value.get("minimum", 0))
 
     def to_json(self) -> dict[str, object]:
-        """The types and the minimum, as `case.json` has them."""
+        """The types and the minimum, as in `case.json`."""
         types = {} if self.types is None else self.types.to_json()
         return {"minimum": self.minimum, **types}
 
     @property
     def time_type(self) -> TimeType:
-        """The times on a tape: `t`, or `t0`, `t1` and so on, of kind BIGINT.
+        """The time type of the tape: `t`, or `t0`, `t1` and so on, of kind BIGINT.
 
         Raises:
             InvalidRequestError: `CAP-TIME`, the minimum does not fit a BIGINT.
@@ -141,11 +141,11 @@ class Form:
         return TimeType(tuple(Coordinate.of(name, Kind.BIGINT, least) for name, least in pairs))
 
     def encoding(self, worker: int | None, longest: int = MAX_FRAME) -> Encoding:
-        """How a recording is written.
+        """The encoding of a recording.
 
         Args:
-            worker: Whose it is; None lets the first line of a transcript say.
-            longest: The longest frame or line that is read, in bytes.
+            worker: Its worker; None reads it from the first line of a transcript.
+            longest: Maximum length of a frame or line, in bytes.
         """
         if self.format is Format.TIMELY:
             assert self.types is not None
@@ -155,12 +155,12 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A file that holds the recording of one worker.
+    """A file with the recording of one worker.
 
     Attributes:
-        worker: The worker that it becomes.
+        worker: The worker on the tape.
         path: The file.
-        named: The worker that a transcript's lines must name; None lets its first line say.
+        named: Worker that the lines of a transcript must name; None reads it from the first line.
     """
 
     worker: int
@@ -169,23 +169,25 @@ class Recording:
 
 
 def find_recordings(folder: Path, form: Format) -> list[Recording]:
-    """The recordings of a folder; a file that names no worker is numbered after those that do.
+    """The recordings in a folder; files without a worker number are numbered after the others.
 
     Raises:
-        InvalidRequestError: `CAP-FILE`, there is none, or two are of one worker.
+        InvalidRequestError: `CAP-FILE`, there is none, or two belong to the same worker.
     """
     paths = recordings_in(folder, (form.suffix,))
-    named = {path: worker_of(path) for path in paths}
-    free = max((worker for worker in named.values() if worker is not None), default=-1) + 1
-    found: dict[int, Path] = {}
-    for path, named_after in named.items():
-        worker, free = (free, free + 1) if named_after is None else (named_after, free)
-        if worker in found:
+    numbers = {path: worker_of(path) for path in paths}
+    free = max((worker for worker in numbers.values() if worker is not None), default=-1) + 1
+    by_worker: dict[int, Path] = {}
+    for path, number in numbers.items():
+        worker, free = (free, free + 1) if number is None else (number, free)
+        if worker in by_worker:
             raise InvalidRequestError(
                 "CAP-FILE",
-                f"{found[worker]} and {path} are both of worker {worker}",
-                "leave one of them",
+                f"{by_worker[worker]} and {path} both belong to worker {worker}",
+                "remove one of them",
                 worker=worker,
             )
-        found[worker] = path
-    return [Recording(worker, str(path.absolute()), named[path]) for worker, path in found.items()]
+        by_worker[worker] = path
+    return [
+        Recording(worker, str(path.absolute()), numbers[path]) for worker, path in by_worker.items()
+    ]

@@ -1,4 +1,4 @@
-"""Reading recordings inside Spark's Python workers: one file at a time, in bounded memory."""
+"""Reads recordings inside Spark's Python workers: one file at a time, in bounded memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -16,35 +16,49 @@ from capstan.core.protocol.events import Event, Item
 from capstan.core.times import Time, TimeType
 from capstan.interop.timely import EventReader
 from capstan.interop.transfer.payload_columns import (
-    BeyondError,
+    NotBigintError,
     payload_array,
     payload_type,
     require_bigint,
 )
 from capstan.interop.transfer.recording_format import Form, Recording
 
-# So many records, or updates and events, are held before they are handed to Spark; of records also
-# so many bytes of the file.
-_FULL: Final = 50_000
-_HEAVY: Final = 64 * 2**20
+# Batch limits: records, or events and their updates; for records also bytes of the file.
+_MAX_ROWS: Final = 50_000
+_MAX_BYTES: Final = 64 * 2**20
 
 Files = Iterable[pa.RecordBatch]
 """Batches of `worker INT, path STRING, named INT`: the fields of a `Recording`."""
 
 
+class SurveyViolation(NamedTuple):
+    """First violation in a file: `seq`, rule and description."""
+
+    seq: int
+    rule: str
+    text: str
+
+
+class OversizedNumber(NamedTuple):
+    """First number in a file that does not fit a BIGINT: position of its event, and the number."""
+
+    position: int
+    number: str
+
+
 @dataclass(frozen=True, slots=True)
-class Survey:
-    """What is in one file.
+class FileSurvey:
+    """Contents of one file.
 
     Attributes:
-        worker: Whose recording it is.
+        worker: Worker of the recording.
         path: The file.
-        sha256: Of all its bytes.
-        events: Events and faults, sound or not.
-        records: Their records.
-        violation: The first violation: `seq`, `rule` and what it says; None of a sound recording.
-        torn: What is unfinished at its end, in words; None when all is whole.
-        beyond: The first number that no BIGINT holds: in which event, and the number; None.
+        sha256: Hash of all its bytes.
+        events: Number of events and faults.
+        records: Number of records.
+        violation: The first violation; None if the recording is sound.
+        torn: Description of an unfinished end; None if the file is complete.
+        oversized: The first number that does not fit a BIGINT, if any.
     """
 
     worker: int
@@ -52,24 +66,26 @@ class Survey:
     sha256: str
     events: int
     records: int
-    violation: tuple[int, str, str] | None
+    violation: SurveyViolation | None
     torn: str | None
-    beyond: tuple[int, str] | None
+    oversized: OversizedNumber | None
 
     def to_text(self) -> str:
         """The survey as JSON text, which `from_text` reads."""
         return json.dumps({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
-    def from_text(cls, text: str) -> Survey:
+    def from_text(cls, text: str) -> FileSurvey:
         """The survey that `to_text` wrote."""
-        found = json.loads(text)
-        for name in ("violation", "beyond"):
-            found[name] = None if found[name] is None else tuple(found[name])
-        return cls(**found)
+        fields = json.loads(text)
+        if fields["violation"] is not None:
+            fields["violation"] = SurveyViolation(*fields["violation"])
+        if fields["oversized"] is not None:
+            fields["oversized"] = OversizedNumber(*fields["oversized"])
+        return cls(**fields)
 
 
-class _Hashed:
+class _HashedFile:
     """A file whose bytes are hashed as they are read."""
 
     def __init__(self, path: str) -> None:
@@ -82,56 +98,60 @@ class _Hashed:
         return data
 
     def close(self) -> None:
-        # What is after the damage counts as well: it is the same file only if all of it is.
+        # The hash covers the bytes after damage too: the file is the same only if all bytes are.
         while self.read(2**20):
             pass
         self._file.close()
 
 
 def survey(files: Files, form: Form) -> Iterator[pa.RecordBatch]:
-    """Judge each file; `worker INT, survey STRING`, a row per file."""
-    for recording in _each(files):
-        found = _surveyed(recording, form).to_text()
-        columns = [pa.array([recording.worker], pa.int32()), pa.array([found], pa.string())]
+    """Check each file; `worker INT, survey STRING`, one row per file."""
+    for recording in _recordings(files):
+        text = _surveyed(recording, form).to_text()
+        columns = [pa.array([recording.worker], pa.int32()), pa.array([text], pa.string())]
         yield pa.RecordBatch.from_arrays(columns, ["worker", "survey"])
 
 
-def _surveyed(recording: Recording, form: Form) -> Survey:
-    source = _Hashed(recording.path)
-    judge = StreamChecker(form.time_type.minimum)
+def _surveyed(recording: Recording, form: Form) -> FileSurvey:
+    source = _HashedFile(recording.path)
+    checker = StreamChecker(form.time_type.minimum)
     violation: Violation | None = None
-    too_large: tuple[int, str] | None = None
+    oversized: OversizedNumber | None = None
     events = records = 0
     with EventReader(source, form.encoding(recording.named), recording.path) as reader:
         for position, item in enumerate(reader.items()):
             events += 1
             records += _records(_event(item)) or 0
-            violation = violation or judge.judge(item)
-            if too_large is None and (number := beyond(_event(item), form)) is not None:
-                too_large = position, number
+            violation = violation or checker.judge(item)
+            if oversized is None:
+                number = first_oversized_number(_event(item), form)
+                oversized = None if number is None else OversizedNumber(position, number)
         torn = None if reader.torn is None else reader.torn.about
-    told = None
+    first = None
     if violation is not None:
-        told = (violation.seq, violation.rule.value, violation.describe(form.time_type))
+        description = violation.describe(form.time_type)
+        first = SurveyViolation(violation.seq, violation.rule.value, description)
     digest = source.hash.hexdigest()
-    return Survey(recording.worker, recording.path, digest, events, records, told, torn, too_large)
+    return FileSurvey(
+        recording.worker, recording.path, digest, events, records, first, torn, oversized
+    )
 
 
-def beyond(event: Event | None, form: Form) -> str | None:
-    """The first number of an event that no BIGINT holds, as text; None where all can be kept."""
+def first_oversized_number(event: Event | None, form: Form) -> str | None:
+    """The first number of an event that does not fit a BIGINT, as text; None if all fit."""
     try:
         for time in _times(event):
             for value in time:
                 require_bigint(value)
         if isinstance(event, Messages):
             payload_array(None if form.types is None else form.types.record, event.data or ())
-    except BeyondError as error:
+    except NotBigintError as error:
         return str(error)
     return None
 
 
 def _event(item: Item) -> Event | None:
-    """What is there of an item, also where its number is wrong."""
+    """The event of an item, even if its number is wrong."""
     return item.found if isinstance(item, Fault) else item
 
 
@@ -144,7 +164,7 @@ def _times(event: Event | None) -> Iterator[Time]:
 
 @dataclass(slots=True)
 class _Rows:
-    """Columns of plain values, given as a batch when there are many."""
+    """Columns of plain values, emitted as a batch once there are enough."""
 
     schema: pa.Schema
     columns: list[list[object]] = field(init=False)
@@ -158,10 +178,10 @@ class _Rows:
             column.append(value)
         self.weight += weight
 
-    def taken(self) -> pa.RecordBatch:
+    def flush(self) -> pa.RecordBatch:
         arrays = [
-            pa.array(column, each.type)
-            for column, each in zip(self.columns, self.schema, strict=True)
+            pa.array(column, schema_field.type)
+            for column, schema_field in zip(self.columns, self.schema, strict=True)
         ]
         self.__post_init__()
         self.weight = 0
@@ -169,7 +189,7 @@ class _Rows:
 
 
 def event_schema(time_type: TimeType) -> pa.Schema:
-    """What `events` gives: the columns of the table but for commit and fingerprint."""
+    """Schema of `events`: the columns of the table without commit and fingerprint."""
     time = pa.struct([(name, pa.int64()) for name in time_type.names])
     return pa.schema(
         [
@@ -185,43 +205,43 @@ def event_schema(time_type: TimeType) -> pa.Schema:
 
 
 def events(files: Files, form: Form) -> Iterator[pa.RecordBatch]:
-    """The events of each file, as `event_schema` says.
+    """The events of each file, with the schema `event_schema`.
 
-    The recorded order is `batch`, and of a sound recording also `seq`. What is no event keeps its
-    place, without a kind. From the first wrong number on every `seq` is one too high, so that
-    the recording breaks on the tape where it broke in the file.
+    `batch` is the recorded order, and equals `seq` in a sound recording. An item that is not an
+    event keeps its position, without a kind. From the first wrong number on, every `seq` is one too
+    high, so that the recording breaks on the tape at the same place as in the file.
     """
     time_type = form.time_type
     rows = _Rows(event_schema(time_type))
-    for recording in _each(files):
+    for recording in _recordings(files):
         skipped = 0
         for position, item in enumerate(_items(recording, form)):
             skipped = 1 if isinstance(item, Fault) and item.rule is Rule.SEQ else skipped
             event = _event(item)
             place = (recording.worker, position + skipped)
             rows.add(weight(event), *place, *_cells(event, time_type), position, _records(event))
-            if rows.weight >= _FULL:
-                yield rows.taken()
-    yield rows.taken()
+            if rows.weight >= _MAX_ROWS:
+                yield rows.flush()
+    yield rows.flush()
 
 
 def event_batch(
-    time_type: TimeType, placed: Iterable[tuple[int, int, int, Event]]
+    time_type: TimeType, numbered: Iterable[tuple[int, int, int, Event]]
 ) -> pa.RecordBatch:
-    """Events with worker, `seq` and batch, as `event_schema` says."""
+    """Events with worker, `seq` and batch, with the schema `event_schema`."""
     rows = _Rows(event_schema(time_type))
-    for worker, seq, batch, event in placed:
+    for worker, seq, batch, event in numbered:
         rows.add(0, worker, seq, *_cells(event, time_type), batch, _records(event))
-    return rows.taken()
+    return rows.flush()
 
 
 def weight(event: Event | None) -> int:
-    """How much of the index an event is: itself, and its updates."""
+    """Size of an event in the index: itself and its updates."""
     return 1 + (len(event.updates) if isinstance(event, Progress) else 0)
 
 
 def _cells(event: Event | None, time_type: TimeType) -> tuple[object, object, object]:
-    """Kind, time and updates."""
+    """The columns kind, time and updates."""
 
     def struct(time: Time) -> dict[str, int]:
         return dict(zip(time_type.names, time, strict=True))
@@ -239,7 +259,7 @@ def _records(event: Event | None) -> int | None:
 
 
 def record_schema(form: Form) -> pa.Schema:
-    """What `records` gives: the columns of the table."""
+    """Schema of `records`: the columns of the table."""
     time = pa.struct([(name, pa.int64()) for name in form.time_type.names])
     return pa.schema(
         [
@@ -253,50 +273,50 @@ def record_schema(form: Form) -> pa.Schema:
 
 
 def records(files: Files, form: Form) -> Iterator[pa.RecordBatch]:
-    """The records of each file, as `record_schema` says; `pos` counts within the file."""
+    """The records of each file, with the schema `record_schema`; `pos` counts within the file."""
     schema = record_schema(form)
-    for recording in _each(files):
+    for recording in _recordings(files):
         worker = recording.worker
-        pos, held, heavy = 0, 0, 0
-        waiting: list[tuple[int, Messages]] = []
-        for position, part, size in _parts(recording, form):
-            waiting.append((position, part))
-            held, heavy = held + part.records, heavy + size
-            if held >= _FULL or heavy >= _HEAVY:
-                yield record_batch(schema, form, worker, pos, waiting)
-                pos, held, heavy, waiting = pos + held, 0, 0, []
-        yield record_batch(schema, form, worker, pos, waiting)
+        pos, count, size = 0, 0, 0
+        pending: list[tuple[int, Messages]] = []
+        for position, part, part_size in _parts(recording, form):
+            pending.append((position, part))
+            count, size = count + part.records, size + part_size
+            if count >= _MAX_ROWS or size >= _MAX_BYTES:
+                yield record_batch(schema, form, worker, pos, pending)
+                pos, count, size, pending = pos + count, 0, 0, []
+        yield record_batch(schema, form, worker, pos, pending)
 
 
 def _parts(recording: Recording, form: Form) -> Iterator[tuple[int, Messages, int]]:
-    """The messages of a file that have records: position, event, bytes; long ones in parts."""
+    """The messages of a file that have records: position, event, bytes; large ones in parts."""
     for position, (item, size) in enumerate(_sized(recording, form)):
         event = _event(item)
         if not isinstance(event, Messages) or not event.records:
             continue
-        if event.records <= _FULL:
+        if event.records <= _MAX_ROWS:
             yield position, event, size
             continue
         data = event.data or ()
-        for start in range(0, len(data), _FULL):
-            part = data[start : start + _FULL]
+        for start in range(0, len(data), _MAX_ROWS):
+            part = data[start : start + _MAX_ROWS]
             yield position, Messages(event.time, len(part), part), size * len(part) // len(data)
 
 
 def record_batch(
     schema: pa.Schema, form: Form, worker: int, pos: int, events: Sequence[tuple[int, Messages]]
 ) -> pa.RecordBatch:
-    """The records of a worker's messages, each with its batch, as `record_schema` says.
+    """The records of a worker's messages, each with its batch, with the schema `record_schema`.
 
     Args:
         schema: That schema.
-        form: What the records are.
-        worker: Whose they are.
-        pos: The first record's place.
-        events: The batch of each event, and the event.
+        form: Form of the records.
+        worker: Their worker.
+        pos: Position of the first record.
+        events: Pairs of batch and event.
 
     Raises:
-        BeyondError: A number does not fit a BIGINT.
+        NotBigintError: A number does not fit a BIGINT.
     """
     record = None if form.types is None else form.types.record
     data = [value for _, event in events for value in event.data or ()]
@@ -320,16 +340,16 @@ def _items(recording: Recording, form: Form) -> Iterator[Item]:
 
 
 def _sized(recording: Recording, form: Form) -> Iterator[tuple[Item, int]]:
-    """What is in a file, each with the bytes that it takes there."""
+    """The items of a file, each with its size in bytes."""
     with Path(recording.path).open("rb", buffering=0) as source:
         reader = EventReader(source, form.encoding(recording.named), recording.path)
-        before = 0
+        start = 0
         for item in reader.items():
-            yield item, reader.offset - before
-            before = reader.offset
+            yield item, reader.offset - start
+            start = reader.offset
 
 
-def _each(files: Files) -> Iterator[Recording]:
+def _recordings(files: Files) -> Iterator[Recording]:
     for batch in files:
         for row in batch.to_pylist():
             yield Recording(**row)

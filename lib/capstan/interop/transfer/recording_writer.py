@@ -1,4 +1,4 @@
-"""Writing recordings inside Spark's Python workers: one file at a time, in bounded memory."""
+"""Writes recordings inside Spark's Python workers: one file at a time, in bounded memory."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from capstan.interop.transfer.recording_format import Form
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A file that was written: its name, events, records and bytes."""
+class WrittenFile:
+    """A written file: its name, events, records and bytes."""
 
     worker: int
     file: str
@@ -30,16 +30,16 @@ class Written:
     bytes: int
 
     def to_json(self) -> dict[str, object]:
-        """The file as reports name it."""
+        """The file as reports show it."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """The same as JSON text, which `from_text` reads."""
+        """The file as JSON text, which `from_text` reads."""
         return json.dumps(self.to_json())
 
     @classmethod
-    def from_text(cls, text: str) -> Written:
-        """What `to_text` wrote."""
+    def from_text(cls, text: str) -> WrittenFile:
+        """The file that `to_text` wrote."""
         return cls(**json.loads(text))
 
 
@@ -52,7 +52,7 @@ class _Update(TypedDict):
 
 
 class _Recording:
-    """The file of one worker, on its way: it appears under its name when it is whole."""
+    """The file of one worker while it is written; it gets its name once it is complete."""
 
     def __init__(self, folder: str, form: Form, worker: int) -> None:
         self._form = form
@@ -62,67 +62,67 @@ class _Recording:
         self._file: BufferedWriter = self._unfinished.open("wb")
         self._writer = EventWriter(self._file, form.encoding(worker), str(self._path))
         self._records = 0
-        self._waiting: tuple[Time, int, list[object]] | None = None
+        self._pending: tuple[Time, int, list[object]] | None = None
 
     def event(
         self, time: list[int] | None, updates: list[_Update] | None, records: int | None
     ) -> None:
         self._finish_messages()
         if time is None:
-            pairs = ((Time(each["time"]), each["diff"]) for each in updates or ())
+            pairs = ((Time(update["time"]), update["diff"]) for update in updates or ())
             self._writer.push(Progress(tuple(pairs)))
         else:
-            self._waiting = (Time(time), records or 0, [])
+            self._pending = (Time(time), records or 0, [])
 
     def record(self, value: object) -> None:
-        if self._waiting is None:
-            # These come before all events: they have no number.
+        if self._pending is None:
+            # Records before all events: they have no number.
             raise _miscounted(None, None, 1, 0)
-        self._waiting[-1].append(value)
+        self._pending[-1].append(value)
         self._records += 1
 
-    def give_up(self) -> None:
+    def discard(self) -> None:
         self._file.close()
         self._unfinished.unlink()
 
-    def close(self) -> Written:
+    def close(self) -> WrittenFile:
         self._finish_messages()
         self._writer.flush()
         self._file.close()
         self._unfinished.replace(self._path)
-        found = (self._writer.seq, self._records, self._writer.size)
-        return Written(self.worker, self._path.name, *found)
+        counts = (self._writer.seq, self._records, self._writer.size)
+        return WrittenFile(self.worker, self._path.name, *counts)
 
     def _finish_messages(self) -> None:
-        if self._waiting is not None:
-            time, promised, data = self._waiting
+        if self._pending is not None:
+            time, promised, data = self._pending
             if len(data) != promised:
                 raise _miscounted(self._writer.seq, time, len(data), promised)
             self._writer.push(Messages.of(time, data))
-            self._waiting = None
+            self._pending = None
 
 
 def write(batches: Iterable[pa.RecordBatch], folder: str, form: Form) -> Iterator[pa.RecordBatch]:
-    """Write rows as `exporting` sorts them; a row per file.
+    """Write rows in the order of `export_files`; one result row per file.
 
     Yields:
-        `worker INT, written STRING, refused STRING`: as `Written.to_text` has it; or the error,
-        where an event cannot be written, or has not the records that it says. After that nothing
-        more is.
+        `worker INT, written STRING, refused STRING`: the text of `WrittenFile.to_text`; or the
+        error, if an event cannot be written or lacks records that it counts. Nothing follows an
+        error.
     """
     recordings: list[_Recording] = []
     try:
-        for written in _written(batches, folder, form, recordings):
-            yield _told(written.worker, written.to_text(), None)
+        for written in _write_files(batches, folder, form, recordings):
+            yield _result_row(written.worker, written.to_text(), None)
     except (CheckFailedError, InvalidRequestError) as error:
-        recordings[-1].give_up()
-        yield _told(recordings[-1].worker, None, json.dumps(error.to_json()))
+        recordings[-1].discard()
+        yield _result_row(recordings[-1].worker, None, json.dumps(error.to_json()))
 
 
-def _written(
+def _write_files(
     batches: Iterable[pa.RecordBatch], folder: str, form: Form, recordings: list[_Recording]
-) -> Iterator[Written]:
-    """Each file as it is whole; the last of `recordings` is the one at work."""
+) -> Iterator[WrittenFile]:
+    """Each file once it is complete; the last of `recordings` is the one being written."""
     for batch in batches:
         data = iter(_values(batch, form))
         columns = [batch.column(name).to_pylist() for name in _COLUMNS]
@@ -140,13 +140,13 @@ def _written(
         yield recordings[-1].close()
 
 
-def write_empty(folder: str, form: Form, worker: int) -> Written:
+def write_empty(folder: str, form: Form, worker: int) -> WrittenFile:
     """Write the recording of a worker that has no events."""
     return _Recording(folder, form, worker).close()
 
 
 def _values(batch: pa.RecordBatch, form: Form) -> list[object]:
-    """The record of each row, None of an event."""
+    """The record of each row, None for an event."""
     column = batch.column("data")
     if form.types is None:
         return [None if text is None else json.loads(text) for text in column.to_pylist()]
@@ -154,11 +154,11 @@ def _values(batch: pa.RecordBatch, form: Form) -> list[object]:
 
 
 def _miscounted(seq: int | None, time: Time | None, stored: int, promised: int) -> CheckFailedError:
-    """The error of what is not whole, with the facts that the driver tells it by."""
+    """The error for an incomplete event, with the fields from which the driver rebuilds it."""
     return CheckFailedError(
         "CAP-TAPE",
-        f"{stored} records are there, {promised} were recorded",
-        "see `capstan verify STREAM --deep`",
+        f"{stored} records are stored, {promised} were recorded",
+        "run `capstan verify STREAM --deep`",
         seq=seq,
         time=None if time is None else list(time),
         stored=stored,
@@ -166,7 +166,7 @@ def _miscounted(seq: int | None, time: Time | None, stored: int, promised: int) 
     )
 
 
-def _told(worker: int, written: str | None, refused: str | None) -> pa.RecordBatch:
+def _result_row(worker: int, written: str | None, refused: str | None) -> pa.RecordBatch:
     texts = (pa.array([text], pa.string()) for text in (written, refused))
     return pa.RecordBatch.from_arrays(
         [pa.array([worker], pa.int32()), *texts], ["worker", "written", "refused"]

@@ -1,9 +1,9 @@
-"""Serving: the recordings of a tape are sent over sockets, as timely's `capture_send` sends them.
+"""Serve: send the recordings of a tape over sockets, compatible with timely's `capture_send`.
 
-Each recording goes over a connection of its own, to the receiver's port plus its number. Dealt to
-`n` peers, peer `p` is sent the recordings of the workers `i` with `i % n == p`, interleaved to one:
-it first takes up as many capabilities as they hold together, which the protocol allows, and then
-has their events in turn.
+Each recording has its own connection, to the receiver's port plus its number. With `n` peers, peer
+`p` receives the recordings of the workers `i` with `i % n == p`, interleaved into one. It first
+takes up as many capabilities as these hold together, which the protocol allows, and then gets their
+events in turn.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from capstan.core.parallelism import check_parallelism
 from capstan.core.protocol import Event, Progress
 from capstan.core.times import Time
 from capstan.errors import CapstanError, InvalidRequestError, SystemFailureError
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the first recording goes.
+    """Address of the first receiver.
 
     Attributes:
-        host: The receiver's name or address.
+        host: Name or address of the receiver.
         port: Its first port.
     """
 
@@ -44,7 +45,7 @@ class Address:
 
     @classmethod
     def of(cls, text: str) -> Address:
-        """The address that `HOST:PORT` is.
+        """The address in the form `HOST:PORT`.
 
         Raises:
             InvalidRequestError: `CAP-PORT`.
@@ -55,33 +56,50 @@ class Address:
         )
         if not colon or not host or not 1 <= number <= 65_535:
             raise InvalidRequestError(
-                "CAP-PORT", f"{text[:80]!r} is no address", "give HOST:PORT, as 127.0.0.1:8000"
+                "CAP-PORT",
+                f"{text[:80]!r} is not an address",
+                "give HOST:PORT, for example 127.0.0.1:8000",
             )
         return cls(host.strip("[]"), number)
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """What was sent.
+class ServedPeer:
+    """Recordings sent to one receiver.
+
+    Attributes:
+        to: Its address, `HOST:PORT`.
+        workers: The workers.
+        events: Number of events.
+    """
+
+    to: str
+    workers: tuple[int, ...]
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServeResult:
+    """Result of serving a stream.
 
     Attributes:
         stream: The stream.
-        cut: The commit up to which it was sent.
-        peers: By peer its address, workers, and events.
+        cut: The commit sent.
+        peers: The receivers.
     """
 
     stream: str
     cut: int
-    peers: tuple[tuple[str, tuple[int, ...], int], ...]
+    peers: tuple[ServedPeer, ...]
 
     def to_json(self) -> dict[str, object]:
-        """The answer as one JSON object."""
+        """The result as one JSON object."""
         return {
             "stream": self.stream,
             "cut": self.cut,
             "peers": [
-                {"to": to, "workers": list(workers), "events": events}
-                for to, workers, events in self.peers
+                {"to": peer.to, "workers": list(peer.workers), "events": peer.events}
+                for peer in self.peers
             ],
         }
 
@@ -97,57 +115,57 @@ def serve(
     peers: int | None = None,
     cut: Cut | None = None,
     timeout: float = 30.0,
-) -> Served:
+) -> ServeResult:
     """Send the recordings of workers.
 
     Args:
         spark: The session; its executors read the tape.
         lake: The lake with the ledger of verifications.
         tape: The tape.
-        form: How the recordings are written; see `form_of`.
-        to: Where the first one goes; the others to the ports that follow.
-        workers: Whose recordings.
-        peers: To how many receivers they are dealt; None sends each as it was recorded.
-        cut: Up to which commit; the newest by default.
-        timeout: How long to wait for a receiver to connect, or to take more, in seconds.
+        form: Form of the recordings; see `form_of`.
+        to: Address of the first receiver; the others use the following ports.
+        workers: Workers to send.
+        peers: Number of receivers; None sends each recording separately.
+        cut: Commit to send; the newest by default.
+        timeout: Seconds to wait for a receiver to connect, or to accept more.
 
     Raises:
-        AnswerIsNo, BadRequest: As `export_recordings` does, before anything is sent.
-        SystemFailureError: `CAP-PEER`, nobody receives; `CAP-WRITE`, a receiver went away. The
-            others were sent to all the same.
+        CheckFailedError, InvalidRequestError: As in `export_recordings`, before anything is sent.
+        SystemFailureError: `CAP-PEER`, no receiver; `CAP-WRITE`, a receiver went away. The other
+            receivers were served nevertheless.
     """
     with TemporaryDirectory(prefix="capstan-serve-") as place:
         folder = Path(place) / "recordings"
-        found = export_recordings(spark, lake, tape, folder, form, workers=workers, cut=cut)
-        files = {each.worker: folder / each.file for each in found.files}
-        dealt = [
+        exported = export_recordings(spark, lake, tape, folder, form, workers=workers, cut=cut)
+        files = {file.worker: folder / file.file for file in exported.files}
+        receivers = [
             _Peer(f"peer {number}", Address(to.host, to.port + number), form, timeout, share)
-            for number, share in enumerate(_deal(sorted(files), peers))
+            for number, share in enumerate(_distribute(sorted(files), peers))
         ]
-        _all(dealt, files)
-    told = tuple(
-        (f"{each.to.host}:{each.to.port}", tuple(each.workers), each.sent) for each in dealt
+        _send_all(receivers, files)
+    served = tuple(
+        ServedPeer(f"{peer.to.host}:{peer.to.port}", tuple(peer.workers), peer.sent)
+        for peer in receivers
     )
-    return Served(tape.name, found.cut, told)
+    return ServeResult(tape.name, exported.cut, served)
 
 
-def _deal(workers: Sequence[int], peers: int | None) -> list[list[int]]:
-    """Worker numbers by peer; `i` is the worker's place among those that were chosen."""
+def _distribute(workers: Sequence[int], peers: int | None) -> list[list[int]]:
+    """Worker numbers by peer; `i` is the index of the worker among the chosen ones."""
     if peers is None:
         return [[worker] for worker in workers]
-    if peers < 1:
-        raise InvalidRequestError("CAP-PEERS", f"{peers} peers are not possible", "give 1 or more")
+    check_parallelism(peers, "peers", most=None)
     return [list(workers[peer::peers]) for peer in range(peers)]
 
 
-def _all(peers: Sequence[_Peer], files: dict[int, Path]) -> None:
-    """Send to all peers at once: one that is slow, or not there, holds up nobody else."""
-    threads = [threading.Thread(target=each.send, args=(files,), daemon=True) for each in peers]
+def _send_all(peers: Sequence[_Peer], files: dict[int, Path]) -> None:
+    """Send to all peers at once: a slow or missing receiver does not delay the others."""
+    threads = [threading.Thread(target=peer.send, args=(files,), daemon=True) for peer in peers]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    failed = [(each.name, each.failure) for each in peers if each.failure is not None]
+    failed = [(peer.name, peer.failure) for peer in peers if peer.failure is not None]
     if failed:
         name, error = failed[0]
         others = f"; {len(failed) - 1} more failed" if len(failed) > 1 else ""
@@ -156,7 +174,7 @@ def _all(peers: Sequence[_Peer], files: dict[int, Path]) -> None:
 
 @dataclass(slots=True)
 class _Peer:
-    """One receiver, and what it is sent."""
+    """One receiver and its recordings."""
 
     name: str
     to: Address
@@ -168,7 +186,7 @@ class _Peer:
 
     def send(self, files: dict[int, Path]) -> None:
         try:
-            # A recording that names its worker names the one that it becomes.
+            # A transcript names its worker: here the worker on the receiving side.
             number = self.workers[0] if len(self.workers) == 1 else 0
             encoding = self.form.encoding(number)
             with connect(self.to.host, self.to.port, encoding, self.timeout) as writer:
@@ -192,13 +210,13 @@ class _Peer:
 
 
 def interleaved(recordings: Sequence[Iterator[Event]]) -> Iterator[Event]:
-    """Events in turn, one of each recording, until all are at their end."""
-    waiting = list(recordings)
-    while waiting:
-        going = []
-        for recording in waiting:
+    """Events in turn, one of each recording, until all have ended."""
+    active = list(recordings)
+    while active:
+        unfinished = []
+        for recording in active:
             event = next(recording, None)
             if event is not None:
                 yield event
-                going.append(recording)
-        waiting = going
+                unfinished.append(recording)
+        active = unfinished

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from capstan.core.config import Mode, check_column, check_name, check_target
+from capstan.core.parallelism import check_parallelism
 from capstan.errors import InvalidRequestError
 
 
@@ -74,10 +75,8 @@ class Request:
             raise InvalidRequestError(
                 "CAP-WORKERS", "no workers are chosen", "name some, or leave it out"
             )
-        if self.peers is not None and not 1 <= self.peers <= 10_000:
-            raise InvalidRequestError(
-                "CAP-PEERS", f"{self.peers} replay workers are not possible", "choose 1 to 10000"
-            )
+        if self.peers is not None:
+            check_parallelism(self.peers, "replay workers")
         if self.replay is not None:
             check_name("replay", self.replay)
         self._check_computation()

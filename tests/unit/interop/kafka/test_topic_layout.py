@@ -11,9 +11,11 @@ import pytest
 
 from capstan.core.times import Kind, TimeType
 from capstan.errors import CheckFailedError, InvalidRequestError
-from capstan.interop.kafka.topic_layout import FORMAT, Head, Topics, newest_head
+from capstan.interop.kafka.topic_layout import FORMAT, TopicHeader, Topics, newest_header
 
-HEAD = Head("little", "a1b2", 3, TimeType.of(event=Kind.TIMESTAMP), '{"type": "struct"}', {0: "a"})
+HEAD = TopicHeader(
+    "little", "a1b2", 3, TimeType.of(event=Kind.TIMESTAMP), '{"type": "struct"}', {0: "a"}
+)
 
 
 @pytest.mark.parametrize(
@@ -24,8 +26,8 @@ HEAD = Head("little", "a1b2", 3, TimeType.of(event=Kind.TIMESTAMP), '{"type": "s
     ],
 )
 def test_a_place_is_read_and_written(place: str, servers: str, prefix: str) -> None:
-    found = Topics.at(place)
-    assert (found, found.place) == (Topics(servers, prefix), place)
+    found = Topics.parse(place)
+    assert (found, found.url) == (Topics(servers, prefix), place)
 
 
 @pytest.mark.parametrize(
@@ -43,51 +45,51 @@ def test_a_place_is_read_and_written(place: str, servers: str, prefix: str) -> N
     ],
 )
 def test_another_place_is_refused(place: str) -> None:
-    assert Topics.named(place)
-    with pytest.raises(InvalidRequestError, match="CAP-TOPIC: not a place of topics"):
-        Topics.at(place)
+    assert Topics.is_url(place)
+    with pytest.raises(InvalidRequestError, match="CAP-TOPIC: not a URL of topics"):
+        Topics.parse(place)
 
 
 def test_folders_are_no_topics() -> None:
-    assert not any(map(Topics.named, ("recordings/", "/kafka", "./kafka:", "s3a://kafka/x")))
+    assert not any(map(Topics.is_url, ("recordings/", "/kafka", "./kafka:", "s3a://kafka/x")))
 
 
 def test_a_worker_s_topic_is_of_the_pattern_and_no_other_stream_s_is() -> None:
     topics = Topics("h:1", "a.b")
-    assert topics.of(12) == "a.b-12"
-    assert re.fullmatch(topics.pattern, topics.of(12))
+    assert topics.topic(12) == "a.b-12"
+    assert re.fullmatch(topics.pattern, topics.topic(12))
     for other in ("a.b", "axb-1", "a.b-c-1", "a.b-1x"):
         assert not re.fullmatch(topics.pattern, other)
 
 
 def test_a_head_comes_back() -> None:
-    assert Head.from_text(HEAD.to_text(), "t") == HEAD
+    assert TopicHeader.from_text(HEAD.to_text(), "t") == HEAD
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "3", '{"format": 1}', "no"])
 def test_what_is_no_head_is_refused(text: str) -> None:
     with pytest.raises(
-        InvalidRequestError, match="CAP-TOPIC: topic t does not say what is recorded"
+        InvalidRequestError, match="CAP-TOPIC: topic t has no header of a recording"
     ):
-        Head.from_text(text, "t")
+        TopicHeader.from_text(text, "t")
 
 
 def test_a_newer_format_is_refused() -> None:
     newer = json.dumps({**json.loads(HEAD.to_text()), "format": FORMAT + 1})
     with pytest.raises(InvalidRequestError, match=f"CAP-TOPIC: topic t is in format {FORMAT + 1}"):
-        Head.from_text(newer, "t")
+        TopicHeader.from_text(newer, "t")
 
 
 def test_the_newest_head_counts_and_two_recordings_are_refused() -> None:
-    older = Head("little", "a1b2", 1, HEAD.time_type, HEAD.columns, {})
-    assert newest_head([HEAD.to_text(), older.to_text(), HEAD.to_text()], "t") == HEAD
-    other = Head("little", "ffff", 1, HEAD.time_type, HEAD.columns, {})
+    older = TopicHeader("little", "a1b2", 1, HEAD.time_type, HEAD.columns, {})
+    assert newest_header([HEAD.to_text(), older.to_text(), HEAD.to_text()], "t") == HEAD
+    other = TopicHeader("little", "ffff", 1, HEAD.time_type, HEAD.columns, {})
     with pytest.raises(
         CheckFailedError, match="CAP-TOPIC: topic t holds messages of two recordings"
     ):
-        newest_head([HEAD.to_text(), other.to_text()], "t")
-    with pytest.raises(InvalidRequestError, match="CAP-TOPIC: there is no topic t"):
-        newest_head([], "t")
+        newest_header([HEAD.to_text(), other.to_text()], "t")
+    with pytest.raises(InvalidRequestError, match="CAP-TOPIC: topic t does not exist"):
+        newest_header([], "t")
 
 
 def test_heads_of_workers_that_were_written_one_by_one_name_them_all() -> None:
@@ -96,5 +98,5 @@ def test_heads_of_workers_that_were_written_one_by_one_name_them_all() -> None:
         for commit, worker, label in [(3, 2, "c"), (5, 0, "a"), (5, 1, "b")]
     ]
     for order in itertools.permutations(heads):
-        found = newest_head([head.to_text() for head in order], "t")
+        found = newest_header([head.to_text() for head in order], "t")
         assert found == replace(HEAD, commit=5, workers={0: "a", 1: "b", 2: "c"})

@@ -125,7 +125,7 @@ DAMAGE = [
     (u64(64 * 2**20 + 1), "CAP-FRAME-LENGTH", "67108865"),
     (frame(tag(2), u64(0)), "CAP-FRAME-TAG", "its tag is 2"),
     (frame(tag(2), u64(0))[:12], "CAP-FRAME-TAG", "its tag is 2"),
-    (frame(tag(0), u64(1)), "CAP-FRAME-TYPES", "1 updates of times of u64 do not make up its 12"),
+    (frame(tag(0), u64(1)), "CAP-FRAME-TYPES", "1 updates of times of u64 do not fill its 12"),
     (frame(tag(0), u64(0, 0)), "CAP-FRAME-TYPES", "0 updates"),
     (frame(tag(0), u64(2**64 - 1, 0, 0)), "CAP-FRAME-TYPES", "18446744073709551615 updates"),
     (frame(tag(1), u64(0)), "CAP-FRAME-TYPES", "do not fit into its 12 bytes"),
@@ -185,7 +185,7 @@ def test_records_without_bytes_cannot_ask_for_memory():
     types = EventTypes.of("u64", "()")
     some = Messages.of((0,), [None] * 1000)
     assert list(reader_of(encode_event(types, some), types)) == [some]
-    with pytest.raises(InvalidRequestError, match="take no bytes"):
+    with pytest.raises(InvalidRequestError, match="without bytes"):
         list(reader_of(frame(tag(1), u64(0, 2**20 + 1)), types))
     with pytest.raises(MisfitError):
         encode_event(types, Messages.of((0,), [None] * (2**20 + 1)))
@@ -374,9 +374,7 @@ def test_a_sink_that_fails_is_told():
     for sink in (_Full(), _Stuck()):
         writer = EventWriter(sink, Frames(TYPES), "x.bin")
         writer.push(EVENTS[0])
-        with pytest.raises(
-            SystemFailureError, match="CAP-WRITE: x.bin took no more after event 1: "
-        ):
+        with pytest.raises(SystemFailureError, match="CAP-WRITE: x.bin failed after event 1: "):
             writer.flush()
     slow = _Slow()
     with EventWriter(slow, Frames(TYPES)) as writer:
@@ -390,7 +388,7 @@ def test_files_that_cannot_be_read(tmp_path):
             open_recording(path, Frames(TYPES))
     with pytest.raises(InvalidRequestError, match="CAP-FILE"):
         recordings_in(tmp_path)
-    with pytest.raises(InvalidRequestError, match="CAP-FILE.*types are not known"):
+    with pytest.raises(InvalidRequestError, match="CAP-FILE.*types are unknown"):
         types_of(tmp_path / "x.bin")
     with pytest.raises(InvalidRequestError, match="CAP-FILE"):
         encoding_of(tmp_path / "x.txt", TYPES)

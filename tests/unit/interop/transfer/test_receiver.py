@@ -44,7 +44,7 @@ def test_an_inbox_is_full_by_bytes_too():
 
 
 def test_what_is_received_is_weighed_by_its_bytes():
-    form = Form.given(Format.TIMELY, time_type="u64", record_type="string")
+    form = Form.from_options(Format.TIMELY, time_type="u64", record_type="string")
     sent = [Messages.of((n,), ["x" * 1_000]) for n in range(3)]
     inbox = Inbox()
     with Listener(1, form.encoding) as listener:
@@ -60,12 +60,12 @@ def test_what_is_received_is_weighed_by_its_bytes():
 
 
 def test_a_sender_that_is_silent_gives_way_to_one_that_connects():
-    form = Form.given(Format.TIMELY, time_type="u64", record_type="u64")
+    form = Form.from_options(Format.TIMELY, time_type="u64", record_type="u64")
     inbox = Inbox()
     with Listener(1, form.encoding) as listener:
         port = listener.ports[0]
         receiver = Receiver(
-            0, StreamChecker((0,)), form, listener, inbox, lambda: False, silent=0.5
+            0, StreamChecker((0,)), form, listener, inbox, lambda: False, max_silence=0.5
         )
         thread = threading.Thread(target=receiver.run, daemon=True)
         thread.start()
@@ -91,7 +91,7 @@ def test_a_sender_that_is_silent_gives_way_to_one_that_connects():
 
 
 def test_a_sender_of_lines_that_dies_in_one_leaves_its_worker_open():
-    form = Form.given(Format.JSONL, time_type="u64", record_type="u64")
+    form = Form.from_options(Format.JSONL, time_type="u64", record_type="u64")
     inbox = Inbox()
     with Listener(1, form.encoding) as listener:
         port = listener.ports[0]
@@ -113,7 +113,7 @@ def test_a_sender_of_lines_that_dies_in_one_leaves_its_worker_open():
 
 
 def test_who_waits_for_room_is_neither_done_nor_silent():
-    form = Form.given(Format.TIMELY, time_type="u64", record_type="u64")
+    form = Form.from_options(Format.TIMELY, time_type="u64", record_type="u64")
     inbox = Inbox(limit=1)
     with Listener(1, form.encoding) as listener:
         receiver = Receiver(0, StreamChecker((0,)), form, listener, inbox, lambda: False)
@@ -124,7 +124,7 @@ def test_who_waits_for_room_is_neither_done_nor_silent():
             sender.push(Progress.of([((0,), -1)]))
             sender.flush()
             until = time.monotonic() + PATIENCE
-            while not receiver.judge.closed and time.monotonic() < until:
+            while not receiver.checker.closed and time.monotonic() < until:
                 time.sleep(0.01)
             # The last event was judged, and is not in the inbox yet.
             assert not receiver.done

@@ -29,7 +29,7 @@ def records(tmp_path, form, events):
 
 @pytest.mark.parametrize("form", Format)
 def test_large_records_are_handed_over_by_their_bytes(tmp_path, form):
-    given = Form.given(form, time_type="u64", record_type="string")
+    given = Form.from_options(form, time_type="u64", record_type="string")
     events = [Messages.of((n,), [chr(97 + n % 26) * 3 * MEBIBYTE]) for n in range(45)]
     batches = records(tmp_path, given, events)
     assert max(batch.nbytes for batch in batches) < 68 * MEBIBYTE
@@ -44,7 +44,7 @@ def test_large_records_are_handed_over_by_their_bytes(tmp_path, form):
 
 @pytest.mark.parametrize("form", Format)
 def test_an_event_of_many_records_is_handed_over_in_parts(tmp_path, form):
-    given = Form.given(form, time_type="u64", record_type="u64")
+    given = Form.from_options(form, time_type="u64", record_type="u64")
     many = Messages.of((5,), range(120_000))
     events = [Progress.of([((0,), 0)]), many, Messages.of((6,), []), Messages.of((7,), [1])]
     batches = records(tmp_path, given, events)

@@ -12,7 +12,7 @@ from capstan.interop.timely import Lines
 from capstan.interop.transfer import recording_writer
 from capstan.interop.transfer.recording_format import Form, Format
 
-FORM = Form.given(Format.JSONL, time_type="u64", record_type="string")
+FORM = Form.from_options(Format.JSONL, time_type="u64", record_type="string")
 SCHEMA = pa.schema(
     [
         ("worker", pa.int32()),
