@@ -126,7 +126,7 @@ def export_topics(
     def write() -> None:
         text = spark.createDataFrame([(header.to_text(),)], "value STRING")
         _send(text.withColumn("topic", F.lit(topics.prefix)), topics)
-        emit("export.header", stream=tape.name, topic=topics.prefix)
+        emit("export.head", stream=tape.name, topic=topics.prefix)
         _send(_messages(spark, tape, cut, chosen, topics, header), topics)
 
     call_broker(tape.name, write)

@@ -155,7 +155,7 @@ class FrameDecoder:
         if not _LEAST_PROGRESS <= length <= self._most:
             return self._damaged(
                 "CAP-FRAME-LENGTH",
-                f"a frame of {length} bytes; {_LEAST_PROGRESS} to {self._most} are allowed",
+                f"its length is {length} bytes; {_LEAST_PROGRESS} to {self._most} are allowed",
             )
         if available < _LENGTH.size + length:
             return self._wait(available, length)

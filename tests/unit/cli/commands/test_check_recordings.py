@@ -89,7 +89,7 @@ def test_a_broken_file_is_invalid_with_its_place(tmp_path, check, capsys):
     first, second = found["streams"]
     assert (first["violation"]["seq"], first["violation"]["rule"]) == (2, "message")
     assert (second["violation"]["seq"], second["violation"]["rule"]) == (2, "shape")
-    assert f"the frame at byte {size}: a frame cannot be" in second["violation"]["about"]
+    assert f"the frame at byte {size}: its length is" in second["violation"]["about"]
     assert (second["events"], second["records"], second["holdings"]) == (2, 2, [[3, 1]])
     code, found = check(late, "--time-type", "u64", "--record-type", "string")
     assert (code, found["streams"][0]["violation"]["rule"]) == (1, "shape")

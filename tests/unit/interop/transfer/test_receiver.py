@@ -86,7 +86,7 @@ def test_a_sender_that_is_silent_gives_way_to_one_that_connects():
     assert [each.seq for each in found] == [0, 1, 2, 3]
     assert [getattr(each.event, "data", None) for each in found] == [(1,), (2,), (3,), None]
     (said,) = receiver.faults
-    assert "silent for 0.5 s when another one connected" in said
+    assert "silent for 0.5 s when another sender connected" in said
     assert not receiver.refused
 
 
