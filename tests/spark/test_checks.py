@@ -12,7 +12,7 @@ import deltalake
 import pytest
 from pyspark.sql import functions as F
 
-from capstan.audit.row_checks import prepare, results, tallied
+from capstan.audit.row_checks import aggregate_with_checks, prepare, results
 from capstan.audit.row_view import View
 from capstan.capture.run import capture
 from capstan.core.config import Check, ProjectConfig, Range, Replay, Target, Transform
@@ -177,7 +177,7 @@ def test_a_check_that_fails_after_a_direct_write_takes_it_back(play: Play) -> No
     [
         (Check(unique=("nothing",)), "there is no column nothing"),
         (Check(name="a", sql="nothing > 1"), "UNRESOLVED_COLUMN"),
-        (Check(name="a", sql="amount + 1"), "its sql gives int"),
+        (Check(name="a", sql="amount + 1"), "its sql returns int"),
         (Check(name="a", sql="sum(amount) > 1"), "INVALID_WHERE_CONDITION"),
         (Check(name="a", sql="amount >"), "PARSE_SYNTAX_ERROR"),
         (Check(name="a", sql="at < 'tomorrow'"), "its sql takes the moment 'tomorrow'"),
@@ -321,7 +321,7 @@ def test_any_frame_may_be_tallied_and_a_null_place_is_a_place(spark: SparkSessio
     view = View(frame, F.col("who"), (F.col("at"),))
     flags = [flag for check in checks for flag in check.flags()]
     rows_ = frame.select(*view.place, F.lit(1).cast("bigint").alias("records"), *flags)
-    cells = tallied(rows_, checks, {"records": F.sum("records")}).collect()
+    cells = aggregate_with_checks(rows_, checks, {"records": F.sum("records")}).collect()
     assert sorted((row["worker"] or 0, row["records"]) for row in cells) == [(0, 2), (1, 2), (2, 1)]
     failing = {name: sum(row[name] or 0 for row in cells) for name in ("c0", "c1", "c2")}
     assert failing == {"c0": 4, "c1": 2, "c2": 4}

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from capstan.audit import Close, Shape, cells
-from capstan.audit.float_tolerance import beyond
+from capstan.audit import FloatTolerance, Shape, cells
+from capstan.audit.float_tolerance import exceeding
 from capstan.audit.row_diff import Side, row_differences
 from capstan.audit.row_view import table_view
 from capstan.capture.run import capture, close
@@ -176,7 +176,7 @@ def side_of(frame: DataFrame) -> Side:
     return Side(view, frame.schema.fields, frame.schema.fields[:1])
 
 
-def rows_apart(wanted: DataFrame, found: DataFrame, close: Close) -> dict[str, int]:
+def rows_apart(wanted: DataFrame, found: DataFrame, close: FloatTolerance) -> dict[str, int]:
     """How many rows differ, as an audit counts them."""
     sides = side_of(wanted), side_of(found)
     joined = cells.gather(
@@ -186,7 +186,7 @@ def rows_apart(wanted: DataFrame, found: DataFrame, close: Close) -> dict[str, i
         }
     )
     bad = joined.where(cells.differs("a", "b"))
-    with beyond(*sides, bad, bad.count(), close) as apart:
+    with exceeding(*sides, bad, bad.count(), close) as apart:
         if not apart.count:
             return {}
         found_rows = row_differences(apart.expected, apart.actual, apart.cells, 5)
@@ -213,7 +213,7 @@ def test_what_is_accepted_is_the_same_of_any_layout(
     depends = examine(plan_of(outputs[0]))
     assert {cause.grade for cause in depends.columns.values()} == {Grade.CLOSE}
     assert not depends.rows
-    assert rows_apart(*outputs, Close(tuple(depends.columns), 1e-9)) == {}
+    assert rows_apart(*outputs, FloatTolerance(tuple(depends.columns), 1e-9)) == {}
 
 
 def test_values_are_close_up_to_the_tolerance_and_no_further(spark: SparkSession) -> None:
@@ -222,7 +222,7 @@ def test_values_are_close_up_to_the_tolerance_and_no_further(spark: SparkSession
     there = [(1, 1e6, nan), (1, 2.0, None), (2, 0.0, inf), (3, -5.0, 1.0)]
     there += [(k, 1.0, 1.0) for k in range(4, 9)]
     wanted = spark.createDataFrame(there, columns)
-    close = Close(("x", "y"), 1e-9)
+    close = FloatTolerance(("x", "y"), 1e-9)
 
     def apart(*changed: tuple[object, ...]) -> dict[str, int]:
         return rows_apart(wanted, spark.createDataFrame(list(changed), columns), close)
@@ -232,7 +232,7 @@ def test_values_are_close_up_to_the_tolerance_and_no_further(spark: SparkSession
     # The key is not compared closely; what has too few rows, too many, or others is told alone.
     others = [(4, 1.0 + 2e-9, 1.0), (5, inf, 1.0), (6, 1.0, None), (7, 1.0, 1.0), (7, 1.0, 1.0)]
     assert apart(*near, *others, (9, 1.0, 1.0)) == {"changed": 3, "missing": 1, "extra": 2}
-    assert rows_apart(wanted, wanted.where("k <> 2"), Close()) == {"missing": 1}
+    assert rows_apart(wanted, wanted.where("k <> 2"), FloatTolerance()) == {"missing": 1}
 
 
 def by_day(name: str, columns: str, **fields: object) -> Transform:

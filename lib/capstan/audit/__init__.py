@@ -1,9 +1,9 @@
-"""Audits: is a table exactly what the stream said, and if not, which rows differ."""
+"""Audits: check that a table matches the stream exactly, and report the rows that differ."""
 
 from __future__ import annotations
 
-from capstan.audit.float_tolerance import Close
-from capstan.audit.inputs import played_records, restrict
+from capstan.audit.float_tolerance import FloatTolerance
+from capstan.audit.inputs import played_records
 from capstan.audit.result import Audit, CheckResult, Finding
 from capstan.audit.run import audit_computed, audit_copy
 from capstan.audit.table_shape import Shape, shape_of
@@ -11,12 +11,11 @@ from capstan.audit.table_shape import Shape, shape_of
 __all__ = [
     "Audit",
     "CheckResult",
-    "Close",
     "Finding",
+    "FloatTolerance",
     "Shape",
     "audit_computed",
     "audit_copy",
     "played_records",
-    "restrict",
     "shape_of",
 ]

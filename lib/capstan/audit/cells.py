@@ -1,13 +1,13 @@
-"""Cells: per worker and time, how many rows and their fingerprint, computed and compared on Spark.
+"""Cells: row count and fingerprint per worker and time, computed and compared in Spark.
 
 A frame of cells has the columns `worker INT`, `t0, t1, ... BIGINT` (one per coordinate: the value,
-days or microseconds), `records BIGINT`, `h1 BIGINT`, `h2 BIGINT`. Worker and coordinates that are
-not kept are NULL. Each cell comes once, in no order; cells without rows need not come.
+days or microseconds), `records BIGINT`, `h1 BIGINT`, `h2 BIGINT`. Worker and coordinates that the
+table lacks are NULL. Each cell occurs once, in no order; cells without rows may be absent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -16,10 +16,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
 from capstan.audit.result import CellTime
-from capstan.audit.row_checks import Prepared, tallied
-from capstan.audit.row_view import View, place_of, table_view, tape_view, time_of
+from capstan.audit.row_checks import PreparedCheck, aggregate_with_checks
+from capstan.audit.row_view import View, place_of, tape_view, time_of
 from capstan.audit.table_shape import Shape
-from capstan.core.times import TimeType
 from capstan.core.times.region import Region
 from capstan.storage.tape.fingerprint import row_hashes, sum_mod64
 from capstan.storage.tape.region_sql import region_sql
@@ -30,7 +29,7 @@ MEASURES = ("records", "h1", "h2")
 
 @dataclass(frozen=True, slots=True)
 class CellDifference:
-    """A cell that differs: its worker and time, and how many rows there should be and are."""
+    """A differing cell: its worker and time, and its expected and actual measures."""
 
     worker: int | None
     time: CellTime
@@ -39,7 +38,7 @@ class CellDifference:
 
     @property
     def kind(self) -> str:
-        """`missing` or `extra` when there are too few or too many rows, else `changed`."""
+        """`missing` for too few rows, `extra` for too many, else `changed`."""
         if self.expected[0] == self.actual[0]:
             return "changed"
         return "missing" if self.actual[0] < self.expected[0] else "extra"
@@ -47,20 +46,16 @@ class CellDifference:
 
 @dataclass(frozen=True, slots=True)
 class CellComparison:
-    """Two frames of cells, compared.
+    """The comparison of two frames of cells.
 
     Attributes:
-        cells: Cells with rows on either side.
-        differing: How many of them differ.
-        records_expected: Rows that should be there.
-        records_actual: Rows that are there.
-        sample: Some of the differing cells, the first ones by worker and time.
+        cells: The number of cells with rows on either side.
+        differing: The number of differing cells.
+        sample: The first differing cells, by worker and time.
     """
 
     cells: int
     differing: int
-    records_expected: int
-    records_actual: int
     sample: tuple[CellDifference, ...]
 
 
@@ -77,10 +72,10 @@ def promised_cells(
     Args:
         spark: The session.
         tape: The tape.
-        cut: Its point of history.
+        cut: The cut.
         workers: The workers.
         region: The times.
-        like: Sum over what tables of this shape do not keep; it is then NULL.
+        like: Sum over worker and coordinates that tables of this shape lack; they become NULL.
     """
     events = read_events(spark, tape, cut, workers=workers).where("kind = 'messages'")
     events = events.where(region_sql(tape.time_type, region, tape.columns))
@@ -89,35 +84,15 @@ def promised_cells(
     return _summed(view, F.col("records"), hashes)
 
 
-def stored_cells(
-    frame: DataFrame,
-    fields: Iterable[StructField],
-    shape: Shape,
-    time_type: TimeType,
-    workers: Mapping[int, str] | None = None,
-) -> DataFrame:
-    """The cells of a table, in one scan.
-
-    Args:
-        frame: The table's rows.
-        fields: The data columns, in the order in which they are hashed.
-        shape: The table's worker and time columns.
-        time_type: The coordinates of the stream's time.
-        workers: Labels by worker number, needed where the worker's column is a label.
-    """
-    return view_cells(table_view(frame, shape, time_type, workers), {"h": list(fields)})
-
-
 def view_cells(
-    view: View, sets: Mapping[str, Sequence[StructField]], checks: Sequence[Prepared] = ()
+    view: View, sets: Mapping[str, Sequence[StructField]], checks: Sequence[PreparedCheck] = ()
 ) -> DataFrame:
     """The cells of some rows, in one scan, with a fingerprint per set of fields.
 
     Args:
         view: The rows.
         sets: Fields by the prefix of their two columns: `h` gives `h1` and `h2`.
-        checks: Declared checks, each of which gives a column `c0`, `c1`, ... of rows that do not
-            meet it.
+        checks: Declared checks; each adds a column `c0`, `c1`, ... with the number of failing rows.
     """
     hashes: dict[str, Column] = {}
     for prefix, fields in sets.items():
@@ -130,7 +105,7 @@ def _summed(
     view: View,
     records: Column,
     hashes: Mapping[str, Column],
-    checks: Sequence[Prepared] = (),
+    checks: Sequence[PreparedCheck] = (),
 ) -> DataFrame:
     rows = view.frame.select(
         *view.place,
@@ -139,48 +114,46 @@ def _summed(
         *(flag for check in checks for flag in check.flags()),
     )
     sums = {name: sum_mod64(F.col(name)) for name in hashes}
-    return tallied(rows, checks, {"records": F.sum("records"), **sums})
+    return aggregate_with_checks(rows, checks, {"records": F.sum("records"), **sums})
 
 
 def compare(expected: DataFrame, actual: DataFrame, limit: int) -> CellComparison:
     """Compare two frames of cells.
 
     Args:
-        expected: What should be there.
-        actual: What is there.
-        limit: How many differing cells to name.
+        expected: The expected cells.
+        actual: The actual cells.
+        limit: The size of the sample.
     """
     joined = gather({"expected": expected, "actual": actual}).persist()
     try:
-        wrong = differs("expected", "actual")
-        totals = count_cells(joined, ("expected", "actual"), {"differing": wrong})
+        differing = differs("expected", "actual")
+        totals = count_cells(joined, ("expected", "actual"), {"differing": differing})
         sample: tuple[CellDifference, ...] = ()
         if totals["differing"]:
-            sample = sample_cells(joined.where(wrong), "expected", "actual", limit)
+            sample = sample_cells(joined.where(differing), "expected", "actual", limit)
     finally:
         joined.unpersist()
-    return CellComparison(
-        totals["cells"], totals["differing"], totals["expected"], totals["actual"], sample
-    )
+    return CellComparison(totals["cells"], totals["differing"], sample)
 
 
 def gather(sides: Mapping[str, DataFrame]) -> DataFrame:
-    """Frames of cells side by side, one row per cell that any of them has.
+    """Frames of cells side by side, one row per cell of any of them.
 
     Args:
-        sides: Frames by name; the measure `records` of side `a` becomes `a_records`, NULL in
-            cells that `a` does not have.
+        sides: Frames by name; the measure `records` of side `a` becomes `a_records`, NULL in cells
+            absent from `a`.
     """
-    # Grouping takes NULL for a value, as the cells' places need, and has no null-safe join's cost.
-    named = [
+    # Grouping treats NULL as a value, as places need, and avoids the cost of a null-safe join.
+    renamed = [
         cells.select(
             *place_of(cells),
             *(F.col(m).alias(f"{name}_{m}") for m in cells.columns if m not in place_of(cells)),
         )
         for name, cells in sides.items()
     ]
-    place = place_of(named[0])
-    stacked = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), named)
+    place = place_of(renamed[0])
+    stacked = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), renamed)
     measures = [name for name in stacked.columns if name not in place]
     return stacked.groupBy(*place).agg(*(F.max(name).alias(name) for name in measures))
 
@@ -191,9 +164,9 @@ def differs(
     """Whether two sides of gathered cells differ; a cell without rows equals an absent one.
 
     Args:
-        expected: The side that says what should be there.
-        actual: The side that says what is there.
-        pairs: The fingerprint measures of the one and of the other that must be equal.
+        expected: The expected side.
+        actual: The actual side.
+        pairs: The fingerprint measures of the two sides that must be equal.
     """
     counts = _count(expected), _count(actual)
     same = [F.col(f"{expected}_{a}").eqNullSafe(F.col(f"{actual}_{b}")) for a, b in pairs]
@@ -215,24 +188,24 @@ def count_cells(
 
     Args:
         joined: The gathered cells.
-        sides: Names of sides.
+        sides: The names of the sides.
         checks: Conditions by name.
-        sums: Further columns to be summed, by name.
+        sums: Further columns to sum, by name.
 
     Returns:
         By name: `cells` with rows on any side, rows per side, cells per condition, the sums, and
-        as `any` the cells that meet at least one condition.
+        `any`, the cells that meet at least one condition.
     """
     counts = [_count(side) for side in sides]
-    found = joined.agg(
+    totals = joined.agg(
         F.count_if(reduce(_or, [count > 0 for count in counts])).alias("cells"),
         *(F.sum(count).alias(side) for side, count in zip(sides, counts, strict=True)),
-        *(F.count_if(wrong).alias(name) for name, wrong in checks.items()),
+        *(F.count_if(condition).alias(name) for name, condition in checks.items()),
         *(F.sum(column).alias(name) for name, column in (sums or {}).items()),
         F.count_if(reduce(_or, checks.values())).alias("any"),
     ).first()
-    assert found is not None
-    return {name: value or 0 for name, value in found.asDict().items()}
+    assert totals is not None
+    return {name: value or 0 for name, value in totals.asDict().items()}
 
 
 def _or(a: Column, b: Column) -> Column:
@@ -240,10 +213,10 @@ def _or(a: Column, b: Column) -> Column:
 
 
 def sample_cells(
-    wrong: DataFrame, expected: str, actual: str, limit: int
+    differing: DataFrame, expected: str, actual: str, limit: int
 ) -> tuple[CellDifference, ...]:
     """The first differing cells, by worker and time."""
-    rows = wrong.orderBy(*place_of(wrong)).limit(limit).collect()
+    rows = differing.orderBy(*place_of(differing)).limit(limit).collect()
     return tuple(
         CellDifference(row["worker"], time_of(row), _side(row, expected), _side(row, actual))
         for row in rows

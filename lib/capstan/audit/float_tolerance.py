@@ -1,9 +1,9 @@
-"""Columns of floats that are compared within a tolerance, where their cells differ.
+"""Comparison of float columns within a tolerance, in cells whose fingerprints differ.
 
-Sums of floats are rounded at each step, so that another order of the rows gives other last digits.
-A fingerprint tells those apart; so the rows of the cells that differ are looked at: rows that are
-equal in all other columns are one group, and within it each such column has to have as many values
-on both sides, and in their order the one as close to the other as is declared.
+Sums of floats are rounded at each step, so another order of rows changes the last digits and the
+fingerprint. In such cells the rows are compared: rows that are equal in all other columns form a
+group. Both sides of a group must have the same number of values in each float column, and their
+sorted values must be equal within the tolerance.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ _GROUP = ("x1", "x2")
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
-    """Which columns are compared within a tolerance.
+class FloatTolerance:
+    """The columns that are compared within a tolerance.
 
     Attributes:
-        columns: DOUBLE columns, by name.
+        columns: The names of DOUBLE columns.
         tolerance: Values `a` and `b` are equal up to `tolerance * max(1, |a|, |b|)`.
     """
 
     columns: tuple[str, ...] = ()
     tolerance: float = 0.0
 
-    def alike(self, a: Column, b: Column) -> Column:
-        """Whether two values are equal within the tolerance; NULL and NaN are to themselves."""
-        apart = F.abs(a - b)
+    def are_equal(self, a: Column, b: Column) -> Column:
+        """Whether two values are equal within the tolerance; NULL and NaN equal themselves."""
+        distance = F.abs(a - b)
         scale = F.greatest(F.lit(1.0), F.abs(a), F.abs(b))
-        near = (apart <= F.lit(self.tolerance) * scale) & (apart < F.lit(float("inf")))
+        near = (distance <= F.lit(self.tolerance) * scale) & (distance < F.lit(float("inf")))
         return a.eqNullSafe(b) | F.coalesce(near, F.lit(False))
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
-    """What differs beyond the tolerance.
+class Exceeding:
+    """The cells and rows that differ by more than the tolerance.
 
     Attributes:
         cells: The differing cells, gathered.
-        count: How many they are.
-        expected: The side that says what should be there, of its rows those that may differ.
-        actual: The side that says what is there.
+        count: Their number.
+        expected: The expected side, reduced to rows that may differ.
+        actual: The actual side, likewise.
     """
 
     cells: DataFrame
@@ -62,61 +62,64 @@ class Apart:
 
 
 @contextmanager
-def beyond(
-    expected: Side, actual: Side, cells: DataFrame, count: int, close: Close
-) -> Iterator[Apart]:
-    """What of some differing cells differs beyond a tolerance, as long as the `with` block lasts.
+def exceeding(
+    expected: Side, actual: Side, cells: DataFrame, count: int, tolerance: FloatTolerance
+) -> Iterator[Exceeding]:
+    """The differing cells that exceed the tolerance, valid within the `with` block.
 
     Args:
-        expected: What should be there.
-        actual: What is there.
+        expected: The expected side.
+        actual: The actual side.
         cells: The cells whose fingerprints differ, gathered.
-        count: How many they are.
-        close: The columns that are compared within a tolerance.
+        count: Their number.
+        tolerance: The columns that are compared within a tolerance.
     """
     names = [field.name for field in expected.fields]
-    columns = [name for name in close.columns if name in names]
+    columns = [name for name in tolerance.columns if name in names]
     if not count or not columns:
-        yield Apart(cells, count, expected, actual)
+        yield Exceeding(cells, count, expected, actual)
         return
-    close = replace(close, columns=tuple(columns))
-    groups = _groups(expected, actual, cells, close).persist()
+    tolerance = replace(tolerance, columns=tuple(columns))
+    groups = _groups(expected, actual, cells, tolerance).persist()
     try:
         places = groups.select(*place_of(groups)).distinct()
-        left = places.count()
-        sides = [_of_groups(side, groups, close) for side in (expected, actual)]
-        # Computed again it may have other last digits, and so not be found by its hash.
+        remaining = places.count()
+        sides = [_restrict(side, groups, tolerance) for side in (expected, actual)]
+        # Persisted: computed again, its last digits and thus its hashes may change.
         computed = sides[0].view.frame.persist()
         try:
-            yield Apart(within(cells, places), left, *sides)
+            yield Exceeding(within(cells, places), remaining, *sides)
         finally:
             computed.unpersist()
     finally:
         groups.unpersist()
 
 
-def _groups(expected: Side, actual: Side, cells: DataFrame, close: Close) -> DataFrame:
-    """Groups in some cells that differ beyond the tolerance: their place, and `x1, x2 BIGINT`."""
-    rows = _values(expected, 1, cells, close).unionByName(_values(actual, -1, cells, close))
+def _groups(expected: Side, actual: Side, cells: DataFrame, tolerance: FloatTolerance) -> DataFrame:
+    """Groups that differ by more than the tolerance: their place, and `x1, x2 BIGINT`."""
+    rows = _values(expected, 1, cells, tolerance).unionByName(_values(actual, -1, cells, tolerance))
     group = [*place_of(cells), *_GROUP, "column"]
     order = Window.partitionBy(*group, "sign").orderBy("value")
     ranked = rows.withColumn("rank", F.row_number().over(order))
-    wanted, found = (F.when(F.col("sign") == sign, F.col("value")) for sign in (1, -1))
+    values = [F.when(F.col("sign") == sign, F.col("value")) for sign in (1, -1)]
     pairs = ranked.groupBy(*group, "rank").agg(
-        F.sum("sign").alias("net"), F.max(wanted).alias("wanted"), F.max(found).alias("found")
+        F.sum("sign").alias("net"),
+        F.max(values[0]).alias("expected"),
+        F.max(values[1]).alias("actual"),
     )
-    differs = (F.col("net") != 0) | ~close.alike(F.col("wanted"), F.col("found"))
+    equal = tolerance.are_equal(F.col("expected"), F.col("actual"))
+    differs = (F.col("net") != 0) | ~equal
     return pairs.where(differs).select(*place_of(cells), *_GROUP).distinct()
 
 
-def _values(side: Side, sign: int, cells: DataFrame, close: Close) -> DataFrame:
-    """One row for each row of a side and each close column, with the value that it has there."""
+def _values(side: Side, sign: int, cells: DataFrame, tolerance: FloatTolerance) -> DataFrame:
+    """The values of a side's tolerated columns, one row per row and column."""
     data = side.view.data
     values = [
-        F.col(quoted(name)) if data is None else data.getField(name) for name in close.columns
+        F.col(quoted(name)) if data is None else data.getField(name) for name in tolerance.columns
     ]
     rows = side.view.frame.select(
-        *side.view.place, *_hashes(side, close), F.array(*values).alias("values")
+        *side.view.place, *_hashes(side, tolerance), F.array(*values).alias("values")
     )
     return within(rows, cells).select(
         *place_of(cells),
@@ -126,20 +129,21 @@ def _values(side: Side, sign: int, cells: DataFrame, close: Close) -> DataFrame:
     )
 
 
-def _hashes(side: Side, close: Close) -> list[Column]:
-    """The hashes of all columns of a row but the close ones."""
-    fields = [field for field in side.fields if field.name not in close.columns]
+def _hashes(side: Side, tolerance: FloatTolerance) -> list[Column]:
+    """The hashes over all columns of a row except the tolerated ones."""
+    fields = [field for field in side.fields if field.name not in tolerance.columns]
     pairs = zip(_GROUP, row_hashes(fields, side.view.data), strict=True)
     return [column.alias(name) for name, column in pairs]
 
 
-def _of_groups(side: Side, groups: DataFrame, close: Close) -> Side:
-    """A side with its rows of some groups alone."""
+def _restrict(side: Side, groups: DataFrame, tolerance: FloatTolerance) -> Side:
+    """A side with only the rows of some groups."""
     names = [*place_of(groups), *_GROUP]
-    wanted = groups.select(*(F.col(name).alias(f"_apart_{name}") for name in names))
-    own = [*side.view.place, *_hashes(side, close)]
+    keys = groups.select(*(F.col(name).alias(f"_group_{name}") for name in names))
+    columns = [*side.view.place, *_hashes(side, tolerance)]
     same = [
-        column.eqNullSafe(F.col(f"_apart_{name}")) for name, column in zip(names, own, strict=True)
+        column.eqNullSafe(F.col(f"_group_{name}"))
+        for name, column in zip(names, columns, strict=True)
     ]
-    frame = side.view.frame.join(wanted, reduce(lambda a, b: a & b, same), "left_semi")
+    frame = side.view.frame.join(keys, reduce(lambda a, b: a & b, same), "left_semi")
     return replace(side, view=replace(side.view, frame=frame))

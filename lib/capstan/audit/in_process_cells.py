@@ -1,6 +1,6 @@
-"""Few cells, compared in this process: the audit of a small run needs no join in Spark.
+"""Comparison of few cells in this process, without a Spark join, for audits of small runs.
 
-Only equality is told here. Where cells differ, or are many, Spark compares them and finds the rows.
+Only equality is detected here. If cells differ or are many, Spark compares them and their rows.
 """
 
 from __future__ import annotations
@@ -15,62 +15,62 @@ from capstan.core.times.region import Region
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import Cut, Tape
 
-MOST = 20_000
-"""The most cells, and events that they are summed from."""
+MAX_CELLS = 20_000
+"""The most cells, and the most events that they are summed from."""
 
 Place = tuple[int | None, ...]
-"""The worker of a cell and its coordinates; None for what the table does not keep."""
+"""The worker and coordinates of a cell; None if the table lacks them."""
 Content = tuple[int, int, int]
-"""The records of a cell and the two sums of their hashes."""
+"""The number of records of a cell and the two sums of their hashes."""
 
 
 def promised(
     tape: Tape, cut: Cut, workers: Iterable[int], region: Region, like: Shape
 ) -> dict[Place, Content] | None:
-    """The cells that the tape's index promises a table of this shape; None where it has many."""
-    kept = like.times_for(tape.time_type)
-    found: dict[Place, Content] = {}
+    """The cells that the index promises for a table of this shape; None if there are many."""
+    columns = like.times_for(tape.time_type)
+    cells: dict[Place, Content] = {}
     events = index.messages(tape, cut, workers, region)
-    for number, each in enumerate(events):
-        if number == MOST:
+    for number, event in enumerate(events):
+        if number == MAX_CELLS:
             return None
-        times = (None if k is None else t for k, t in zip(kept, each.time, strict=True))
-        place = (None if like.worker is None else each.worker, *times)
-        records, h1, h2 = found.get(place, (0, 0, 0))
-        found[place] = records + each.records, h1 + each.h1, h2 + each.h2
-    return {place: (n, _signed(h1), _signed(h2)) for place, (n, h1, h2) in found.items()}
+        times = (None if c is None else t for c, t in zip(columns, event.time, strict=True))
+        place = (None if like.worker is None else event.worker, *times)
+        records, h1, h2 = cells.get(place, (0, 0, 0))
+        cells[place] = records + event.records, h1 + event.h1, h2 + event.h2
+    return {place: (n, _signed(h1), _signed(h2)) for place, (n, h1, h2) in cells.items()}
 
 
 def totals_if_equal(
-    wanted: Mapping[Place, Content] | None, stored: DataFrame, counted: Sequence[str]
+    expected: Mapping[Place, Content] | None, stored: DataFrame, summed: Sequence[str]
 ) -> dict[str, int] | None:
-    """What `cells.count_cells` tells of cells of which none differs; None where any may.
+    """The totals of `cells.count_cells` if all cells are equal; None if any may differ.
 
     Args:
-        wanted: What should be there; None where that is too much to be told here.
-        stored: The cells of the table, as `cells.view_cells` gives them.
-        counted: Columns of `stored` that are summed up as well.
+        expected: The expected cells; None if there are too many.
+        stored: The cells of the table, from `cells.view_cells`.
+        summed: Further columns of `stored` to sum.
 
     Returns:
         By name: `cells` with rows, rows as `table`, and the sums.
     """
-    if wanted is None:
+    if expected is None:
         return None
-    # Of more cells than are wanted one differs.
-    rows = stored.limit(len(wanted) + 2).toArrow().to_pylist()
+    # With more cells than expected, one of them differs.
+    rows = stored.limit(len(expected) + 2).toArrow().to_pylist()
     names = place_of(stored)
     cells = {
         tuple(row[name] for name in names): (row["records"], row["h1"], row["h2"])
         for row in rows
         if row["records"]
     }
-    if cells != {place: content for place, content in wanted.items() if content[0]}:
+    if cells != {place: content for place, content in expected.items() if content[0]}:
         return None
-    sums = {name: sum(row[name] or 0 for row in rows) for name in counted}
+    sums = {name: sum(row[name] or 0 for row in rows) for name in summed}
     return {"cells": len(cells), "table": sum(n for n, _, _ in cells.values()), **sums}
 
 
 def _signed(value: int) -> int:
     """A sum modulo 2^64, as a BIGINT."""
-    rest = value % 2**64
-    return rest - 2**64 if rest >= 2**63 else rest
+    unsigned = value % 2**64
+    return unsigned - 2**64 if unsigned >= 2**63 else unsigned

@@ -1,35 +1,35 @@
-"""What an audit found, as values."""
+"""The result of an audit, and its JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from capstan.core.times import TimeType
 from capstan.errors import CheckFailedError
 
-# Per coordinate its value; None where the table does not keep it, or has NULL there.
+# A value per coordinate; None if the table lacks it or has NULL.
 CellTime = tuple[int | None, ...]
 TimesJson = int | str | None | list[int | str | None]
-# Where a difference is: in the audited table, or on the tape itself.
+# The location of a difference: in the audited table or on the tape.
 TARGET, TAPE = "target", "tape"
 CHECK = "check"
-"""The kind of a finding that is a row which does not meet a declared check."""
+"""The kind of a finding for a row that fails a declared check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference between what is there and what should be.
+    """One difference between the expected and the actual rows.
 
     Attributes:
-        worker: The captured worker; None where the table does not keep it.
-        time: Per coordinate the value, None where it is not kept.
-        kind: `missing`, `extra` or `changed`; or `check`, a row that does not meet a check.
-        expected: The row that should be there, or None; on the tape, the cell's count and
-            fingerprint.
-        actual: What is there instead, or None.
-        where: `target`, or `tape` when the tape's own records are not what its index says.
-        check: The name of the check, empty for differences.
+        worker: The captured worker; None if the table lacks it.
+        time: A value per coordinate; None if the table lacks it.
+        kind: `missing`, `extra` or `changed`; or `check` for a row that fails a check.
+        expected: The expected row, or None; on the tape, the cell's count and fingerprint.
+        actual: The actual row, or None; on the tape, the cell's count and fingerprint.
+        where: `target`, or `tape` if the tape's records do not match its index.
+        check: The name of the check; empty for differences.
     """
 
     worker: int | None
@@ -41,7 +41,7 @@ class Finding:
     check: str = ""
 
     def to_json(self, time_type: TimeType) -> dict[str, object]:
-        """The finding as the object that `--json` prints."""
+        """The finding as a JSON object, as stored and printed."""
         return {
             "worker": self.worker,
             "time": render(time_type, self.time),
@@ -52,17 +52,29 @@ class Finding:
             "check": self.check or None,
         }
 
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], time_type: TimeType) -> Finding:
+        """The finding that `to_json` wrote."""
+        return cls(
+            value["worker"],
+            parse_time(time_type, value["time"]),
+            value["kind"],
+            value["expected"],
+            value["actual"],
+            value.get("where", TARGET),
+            value.get("check") or "",
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What came of a declared check.
+    """The result of a declared check.
 
     Attributes:
-        name: Its name.
-        rule: What every row must meet, as a person reads it.
-        failing: How many rows do not meet it; of columns that are unique, how many rows share
-            their values with another.
-        findings: Some of these rows.
+        name: The check's name.
+        rule: The condition for every row, as text for people.
+        failing: The number of failing rows; for unique columns, of rows that share their values.
+        findings: A sample of these rows.
     """
 
     name: str
@@ -71,21 +83,27 @@ class CheckResult:
     findings: tuple[Finding, ...] = ()
 
     def to_json(self) -> dict[str, object]:
-        """The result as the object that `--json` prints; the rows are among the findings."""
+        """The result as a JSON object; its rows are among the audit's findings."""
         return {"name": self.name, "rule": self.rule, "failing": self.failing}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], findings: Iterable[Finding] = ()) -> CheckResult:
+        """The result that `to_json` wrote, with its rows among the audit's findings."""
+        rows = (row for row in findings if row.check == value["name"])
+        return cls(value["name"], value["rule"], value["failing"], tuple(rows))
 
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """What of a transform's output depends on the order of rows.
+    """The part of a transform's output that depends on the order of rows.
 
     Attributes:
-        columns: Sums of floats, by name; they were compared within a tolerance.
-        tolerance: Values `a` and `b` were taken for equal up to `tolerance * max(1, |a|, |b|)`.
-        cells: How many cells were equal only so.
-        unsure: Other columns that do, which were compared exactly, and an empty name where it is
-            which rows there are: of a run that was published before such were refused. They may
-            differ though nothing has changed.
+        columns: Names of float sums, compared within a tolerance.
+        tolerance: Values `a` and `b` counted as equal up to `tolerance * max(1, |a|, |b|)`.
+        cells: The number of cells that were equal only within the tolerance.
+        unsure: Other such columns, compared exactly; an empty name if the set of rows depends on
+            the order. Such output is now refused, but older runs may have published it. It may
+            differ even if nothing has changed.
     """
 
     columns: tuple[str, ...] = ()
@@ -93,24 +111,30 @@ class Near:
     cells: int = 0
     unsure: tuple[str, ...] = ()
 
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Near:
+        """The value that `dataclasses.asdict` wrote."""
+        columns, unsure = tuple(value["columns"]), tuple(value["unsure"])
+        return cls(columns, value["tolerance"], value["cells"], unsure)
+
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The answer to: is this table exactly what the stream said, and what its owner demands?
+    """The result of an audit: whether a table matches the stream and meets its declared checks.
 
     Attributes:
-        kind: What was checked: `copy`, `shared-columns`, `transform` or `pipeline`.
-        passed: Whether nothing differs, and every row meets every check.
-        cells: How many cells (worker, time) were compared; of a transform or pipeline those
-            of its input and of its output.
-        differing: How many of them differ.
+        kind: The kind of audit: `copy`, `shared-columns`, `transform` or `pipeline`.
+        passed: Whether nothing differs and every row meets every check.
+        cells: The number of cells (worker, time) compared; for a transform or pipeline, cells of
+            its input and its output.
+        differing: The number of differing cells.
         findings: A sample of the differences, those on the tape first.
-        records: Rows found in the table.
-        totals: Exact counts: rows of the table that are `missing`, `extra`, `changed`; cells of
-            the `tape` whose own records are not what its index says.
-        first: Where the first differing cell is, as text; empty when none differs.
-        checks: What came of the declared checks.
-        near: What was compared within a tolerance.
+        records: The number of rows in the table.
+        totals: Exact counts: rows of the table that are `missing`, `extra`, `changed`; cells of the
+            `tape` whose records do not match its index.
+        first: The first differing cell, as text; empty if none differs.
+        checks: The results of the declared checks.
+        near: The columns compared within a tolerance.
     """
 
     kind: str
@@ -126,16 +150,16 @@ class Audit:
 
     @property
     def shown(self) -> tuple[Finding, ...]:
-        """The findings, with the rows that do not meet a check after the differences."""
+        """The findings: first the differences, then the rows that fail a check."""
         return (*self.findings, *(row for check in self.checks for row in check.findings))
 
     @property
     def failed_checks(self) -> tuple[CheckResult, ...]:
-        """The checks that some row does not meet."""
+        """The checks that some row fails."""
         return tuple(check for check in self.checks if check.failing)
 
     def to_json(self, time_type: TimeType) -> dict[str, object]:
-        """The audit as the object that `--json` prints."""
+        """The audit as a JSON object, as stored and printed."""
         return {
             "kind": self.kind,
             "passed": self.passed,
@@ -148,15 +172,31 @@ class Audit:
             **({"near": asdict(self.near)} if self.near != Near() else {}),
         }
 
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], time_type: TimeType) -> Audit:
+        """The audit that `to_json` wrote; `first` is not stored and stays empty."""
+        findings = [Finding.from_json(finding, time_type) for finding in value["findings"]]
+        return cls(
+            value["kind"],
+            value["passed"],
+            value["cells"],
+            value["differing"],
+            tuple(finding for finding in findings if not finding.check),
+            value["records"],
+            value["totals"],
+            checks=tuple(CheckResult.from_json(c, findings) for c in value.get("checks", ())),
+            near=Near.from_json(value["near"]) if "near" in value else Near(),
+        )
+
     def require_passed(self, where: str) -> None:
         """Check that the audit passed.
 
         Args:
-            where: What was audited, for the message.
+            where: The audited table, for the message.
 
         Raises:
-            CheckFailedError: `CAP-AUDIT`, saying how many cells differ and where the first is;
-                `CAP-CHECK` where nothing differs, and rows do not meet a declared check.
+            CheckFailedError: `CAP-AUDIT`, with the number of differing cells and the first one;
+                `CAP-CHECK` if nothing differs, but rows fail a declared check.
         """
         if self.passed:
             return
@@ -169,7 +209,7 @@ class Audit:
             f"first at {self.first}" + (f"; {counts}" if counts else ""),
             "verify the tape with --deep"
             if self.totals.get(TAPE)
-            else "the findings show the rows; replay the range again to mend the table",
+            else "the findings show the rows; replay the range again to repair the table",
             cells=self.cells,
             differing=self.differing,
             totals=dict(self.totals),
@@ -177,12 +217,12 @@ class Audit:
 
     def _require_checks(self, where: str) -> None:
         first, *others = self.failed_checks
-        more = f"; so do {', '.join(check.name for check in others)}" if others else ""
+        more = f"; also failed: {', '.join(check.name for check in others)}" if others else ""
         raise CheckFailedError(
             "CAP-CHECK",
             f"{where}: check {first.name} ({first.rule}) fails for {first.failing} of "
             f"{self.records} rows{more}",
-            "the findings show the rows; mend what makes them, or the check",
+            "the findings show the rows; correct their source or the check",
             check=first.name,
             failing=first.failing,
             checks=[check.to_json() for check in self.checks],
@@ -191,27 +231,33 @@ class Audit:
 
 
 def render(time_type: TimeType, time: CellTime) -> TimesJson:
-    """A cell's time as JSON: like a time, with null for coordinates that are not kept."""
+    """A cell's time as JSON, with null for coordinates that the table lacks."""
     values: list[int | str | None] = []
     for coordinate, value in zip(time_type.coordinates, time, strict=True):
         try:
             values.append(None if value is None else coordinate.render(value))
         except (OverflowError, ValueError):
-            values.append(value)  # A table may hold what no stream can: years beyond 9999.
+            values.append(value)  # A table may hold years beyond 9999, which no stream can.
     return values[0] if len(values) == 1 else values
 
 
-def place(time_type: TimeType, worker: int | None, time: CellTime) -> str:
-    """A cell as a person reads it."""
-    named = "" if worker is None else f"worker {worker}, "
-    values = ", ".join(
-        f"{name} {value}"
-        for name, value in zip(time_type.names, _listed(time_type, time), strict=True)
-        if value is not None
+def parse_time(time_type: TimeType, time: TimesJson) -> CellTime:
+    """The cell's time that `render` wrote."""
+    values = time if isinstance(time, list) else [time]
+    return tuple(
+        coordinate.parse(value) if isinstance(value, str) else value
+        for coordinate, value in zip(time_type.coordinates, values, strict=True)
     )
-    return (named + values).removesuffix(", ") or "the whole output"
 
 
-def _listed(time_type: TimeType, time: CellTime) -> list[int | str | None]:
-    value = render(time_type, time)
-    return value if isinstance(value, list) else [value]
+def place(time_type: TimeType, worker: int | None, time: CellTime) -> str:
+    """A cell as text for people."""
+    rendered = render(time_type, time)
+    times = rendered if isinstance(rendered, list) else [rendered]
+    parts = [] if worker is None else [f"worker {worker}"]
+    parts += [
+        f"{name} {value}"
+        for name, value in zip(time_type.names, times, strict=True)
+        if value is not None
+    ]
+    return ", ".join(parts) or "the whole output"

@@ -1,4 +1,4 @@
-"""Cells whose records were deleted from the tape: they are judged by the index, as wholes."""
+"""Cells whose records were deleted from the tape; they are compared as a whole, by the index."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from capstan.audit.row_diff import RowDifferences
 from capstan.core.times import Box
 
 
-def is_lost(boxes: Sequence[Box]) -> Column:
-    """Whether a cell lies in one of some boxes; a coordinate that is not kept may be any."""
+def is_retired(boxes: Sequence[Box]) -> Column:
+    """Whether a cell lies in one of the boxes; a coordinate that the table lacks always matches."""
     return reduce(lambda a, b: a | b, [_inside(box) for box in boxes], F.lit(False))
 
 
@@ -28,24 +28,24 @@ def _inside(box: Box) -> Column:
     return reduce(lambda a, b: a & b, parts, F.lit(True))
 
 
-def lost_differences(bad: DataFrame, expected: str, actual: str, limit: int) -> RowDifferences:
-    """What differs in cells whose rows cannot be told one by one any more.
+def retired_differences(bad: DataFrame, expected: str, actual: str, limit: int) -> RowDifferences:
+    """The differences in cells whose rows can no longer be compared one by one.
 
     Args:
-        bad: The cells that differ, gathered.
-        expected: The side that says what should be there.
-        actual: The side that says what is there.
-        limit: How many findings to give at most.
+        bad: The differing cells, gathered.
+        expected: The expected side.
+        actual: The actual side.
+        limit: The most findings to return.
 
     Returns:
-        Rows that are missing and extra by the numbers of rows, and one that is changed for each
-        cell that has as many rows as it should; findings have a cell's count and fingerprint.
+        Missing and extra rows by the numbers of rows, and one changed row for each differing cell
+        with the expected number; findings have a cell's count and fingerprint.
     """
-    wanted, found = (F.coalesce(F.col(f"{side}_records"), F.lit(0)) for side in (expected, actual))
+    wanted, stored = (F.coalesce(F.col(f"{side}_records"), F.lit(0)) for side in (expected, actual))
     totals = bad.agg(
-        F.sum(F.greatest(wanted - found, F.lit(0))).alias("missing"),
-        F.sum(F.greatest(found - wanted, F.lit(0))).alias("extra"),
-        F.count_if(wanted == found).alias("changed"),
+        F.sum(F.greatest(wanted - stored, F.lit(0))).alias("missing"),
+        F.sum(F.greatest(stored - wanted, F.lit(0))).alias("extra"),
+        F.count_if(wanted == stored).alias("changed"),
     ).first()
     assert totals is not None
     findings = tuple(
@@ -58,12 +58,12 @@ def lost_differences(bad: DataFrame, expected: str, actual: str, limit: int) -> 
 
 
 def to_finding(side: tuple[int, ...]) -> dict[str, object]:
-    """What a finding says of one side of a cell."""
+    """One side of a cell as the content of a finding."""
     records, h1, h2 = side
     return {"records": records, "fingerprint": [h1, h2]}
 
 
 def merge(one: RowDifferences, other: RowDifferences) -> RowDifferences:
-    """The differences of both."""
+    """Two sets of differences combined."""
     totals = {name: one.totals[name] + other.totals[name] for name in one.totals}
     return RowDifferences(totals, (*one.findings, *other.findings))

@@ -1,8 +1,8 @@
-"""Declared checks over stored rows, counted in the pass that makes the cells of an audit.
+"""Declared checks over stored rows, evaluated in the same scan as the cells of an audit.
 
-A predicate, a range and columns that are never null are flags of a row, summed per cell. Columns
-that are unique are a second grouping of the same scan (`GROUPING SETS`), by the key's hash pair.
-So no check reads anything again; only where one fails are rows looked for, as a sample.
+Predicates, ranges and non-null columns are flags of a row, summed per cell. Unique columns are a
+second grouping of the same scan (`GROUPING SETS`), by the key's hash pair. So checks need no scan
+of their own; rows are read again only for a sample of failing ones.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ from capstan.storage.tape.fingerprint import row_hashes
 from capstan.storage.tape.region_sql import quoted
 
 SAMPLE = 5
-"""How many rows of a failed check are shown."""
+"""The number of sampled rows of a failed check."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A check in terms of a frame's columns.
+class PreparedCheck:
+    """A check resolved to a frame's columns.
 
     Attributes:
         check: The check.
-        column: What its measure is called in a frame of cells.
-        broken: Whether a row does not meet it, never null; None for columns that are unique.
-        keys: The columns that are unique together; none for the other kinds.
+        column: The name of its measure in a frame of cells.
+        failed: Whether a row fails it, never null; None for unique columns.
+        keys: The columns that are unique together; none for other kinds.
     """
 
     check: Check
     column: str
-    broken: Column | None
+    failed: Column | None
     keys: tuple[StructField, ...] = ()
 
     def flags(self) -> list[Column]:
-        """The columns that a row needs, so that the check can be counted."""
-        if self.broken is not None:
-            return [self.broken.cast("bigint").alias(self.column)]
+        """The columns of a row from which the check is counted."""
+        if self.failed is not None:
+            return [self.failed.cast("bigint").alias(self.column)]
         pairs = zip(self.hashes, row_hashes(self.keys), strict=True)
         return [column.alias(name) for name, column in pairs]
 
@@ -73,43 +73,42 @@ class Prepared:
         return f"{self.column}k1", f"{self.column}k2"
 
 
-def prepare(checks: Sequence[Check], frame: DataFrame) -> tuple[Prepared, ...]:
-    """Put checks in terms of a frame's columns; no job runs.
+def prepare(checks: Sequence[Check], frame: DataFrame) -> tuple[PreparedCheck, ...]:
+    """Resolve checks to a frame's columns, without a job.
 
     Raises:
-        InvalidRequestError: `CAP-CHECK-COLUMN` for a check that does not fit the columns, naming
-            it.
+        InvalidRequestError: `CAP-CHECK-COLUMN`, with the name of a check that does not fit.
     """
-    return tuple(_prepared(check, f"c{i}", frame) for i, check in enumerate(checks))
+    return tuple(_prepare(check, f"c{i}", frame) for i, check in enumerate(checks))
 
 
-def _prepared(check: Check, column: str, frame: DataFrame) -> Prepared:
+def _prepare(check: Check, column: str, frame: DataFrame) -> PreparedCheck:
     for name in check.columns:
         if name not in frame.columns:
-            has = ", ".join(frame.columns)
-            raise _misfit(check, f"there is no column {name}", f"the output has {has}")
+            columns = ", ".join(frame.columns)
+            raise _misfit(check, f"there is no column {name}", f"the output has {columns}")
     if check.unique is not None:
         keys = tuple(frame.schema[name] for name in check.unique)
-        return Prepared(check, column, None, keys)
+        return PreparedCheck(check, column, None, keys)
     if check.not_null is not None:
         nulls = [F.col(quoted(name)).isNull() for name in check.not_null]
-        return Prepared(check, column, reduce(lambda a, b: a | b, nulls))
+        return PreparedCheck(check, column, reduce(lambda a, b: a | b, nulls))
     if check.range is not None:
-        return Prepared(check, column, _outside(check, check.range, frame.schema))
+        return PreparedCheck(check, column, _outside(check, check.range, frame.schema))
     met = F.expr(check.sql or "")
     try:
-        found = frame.select(met.alias("met"))
-        kind = found.schema["met"].dataType
+        selected = frame.select(met.alias("met"))
+        kind = selected.schema["met"].dataType
         if isinstance(kind, BooleanType):
-            frame.where(met)  # A sum over all rows could be selected, and is no rule for one.
+            frame.where(met)  # Refuses aggregates, which can be selected but are no rule for rows.
     except AnalysisException as error:
         raise _misfit(check, next(filter(str.strip, str(error).splitlines()), "")) from error
     if not isinstance(kind, BooleanType):
-        raise _misfit(check, f"its sql gives {kind.simpleString()}, and not true or false")
-    moment = moment_in(check.sql or "", found)
+        raise _misfit(check, f"its sql returns {kind.simpleString()} instead of true or false")
+    moment = moment_in(check.sql or "", selected)
     if moment is not None:
         raise _misfit(check, f"its sql {moment_problem(moment)}")
-    return Prepared(check, column, ~F.coalesce(met, F.lit(False)))
+    return PreparedCheck(check, column, ~F.coalesce(met, F.lit(False)))
 
 
 def _outside(check: Check, declared: Range, schema: StructType) -> Column:
@@ -128,99 +127,100 @@ def _literal(check: Check, limit: Limit, kind: DataType) -> Column:
     if isinstance(limit, datetime) and isinstance(kind, TimestampType):
         return F.timestamp_micros(F.lit((limit - _EPOCH) // timedelta(microseconds=1)))
     if isinstance(limit, datetime) and isinstance(kind, TimestampNTZType | DateType):
-        # A day is compared as its midnight. As text: no time zone of a session has a say in it.
+        # A day is compared as its midnight. As text, so the session's time zone does not matter.
         return F.lit(f"{limit:%Y-%m-%d %H:%M:%S.%f}").cast("timestamp_ntz")
-    of = "a number" if isinstance(limit, Decimal) else "an instant"
+    bound = "a number" if isinstance(limit, Decimal) else "an instant"
     name = check.columns[0]
-    raise _misfit(check, f"column {name} is {kind.simpleString()}, and its bound {of}")
+    raise _misfit(check, f"column {name} is {kind.simpleString()}, but its bound is {bound}")
 
 
 def _misfit(
-    check: Check, what: str, hint: str = "mend the check in streams.yaml"
+    check: Check, problem: str, hint: str = "correct the check in streams.yaml"
 ) -> InvalidRequestError:
-    problem = f"check {check.title} does not fit what is put out: {what}"
-    return InvalidRequestError("CAP-CHECK-COLUMN", problem, hint, check=check.title)
+    message = f"check {check.title} does not fit the output: {problem}"
+    return InvalidRequestError("CAP-CHECK-COLUMN", message, hint, check=check.title)
 
 
-def tallied(
-    rows: DataFrame, checks: Sequence[Prepared], measures: Mapping[str, Column]
+def aggregate_with_checks(
+    rows: DataFrame, checks: Sequence[PreparedCheck], measures: Mapping[str, Column]
 ) -> DataFrame:
-    """Cells of some rows, and per check how many rows do not meet it, in one scan.
+    """Aggregate rows to cells and count the failing rows of each check, in one scan.
 
     Args:
-        rows: Places, what `measures` aggregate, and the `flags` of each check.
+        rows: Places, the inputs of `measures`, and the `flags` of each check.
         checks: The checks.
-        measures: Aggregates per cell by name; `records` among them.
+        measures: Aggregates per cell by name, including `records`.
 
     Returns:
         A row per cell, with the measures and `c0, c1, ...`. Rows that share a key are counted in
-        the row without a place, which may have no records of its own.
+        the row without a place, which may have no records.
     """
     place = place_of(rows)
-    unique = [each for each in checks if each.keys]
-    counted = [F.sum(each.column).alias(each.column) for each in checks if not each.keys]
-    named = [column.alias(name) for name, column in measures.items()]
+    unique = [check for check in checks if check.keys]
+    counts = [F.sum(check.column).alias(check.column) for check in checks if not check.keys]
+    aggregates = [column.alias(name) for name, column in measures.items()]
     if not unique:
-        return rows.groupBy(*place).agg(*named, *counted)
-    sets = [place, *(list(each.hashes) for each in unique)]
-    keyed = [name for each in unique for name in each.hashes]
-    grouped = rows.groupingSets(sets, *place, *keyed).agg(
-        *named,
-        *counted,
-        *(F.grouping(each.hashes[0]).alias(f"{each.column}g") for each in unique),
+        return rows.groupBy(*place).agg(*aggregates, *counts)
+    sets = [place, *(list(check.hashes) for check in unique)]
+    key_hashes = [name for check in unique for name in check.hashes]
+    grouped = rows.groupingSets(sets, *place, *key_hashes).agg(
+        *aggregates,
+        *counts,
+        *(F.grouping(check.hashes[0]).alias(f"{check.column}g") for check in unique),
     )
-    return _folded(grouped, place, [*measures, *(c.column for c in checks if not c.keys)], unique)
+    names = [*measures, *(check.column for check in checks if not check.keys)]
+    return _fold(grouped, place, names, unique)
 
 
-def _folded(
-    grouped: DataFrame, place: list[str], measures: Iterable[str], unique: Sequence[Prepared]
+def _fold(
+    grouped: DataFrame, place: list[str], measures: Iterable[str], unique: Sequence[PreparedCheck]
 ) -> DataFrame:
-    """The groups of the cells as they are; those of the keys as one count per check."""
-    of_cell = reduce(lambda a, b: a & b, [F.col(f"{each.column}g") == 1 for each in unique])
-    doubled = [
+    """Keep the groups of cells, and fold the groups of keys to one count per check."""
+    is_cell = reduce(lambda a, b: a & b, [F.col(f"{check.column}g") == 1 for check in unique])
+    duplicates = [
         F.sum(
-            F.when((F.col(f"{each.column}g") == 0) & (F.col("records") > 1), F.col("records"))
-        ).alias(each.column)
-        for each in unique
+            F.when((F.col(f"{check.column}g") == 0) & (F.col("records") > 1), F.col("records"))
+        ).alias(check.column)
+        for check in unique
     ]
-    kept = [F.max(F.when(of_cell, F.col(name))).alias(name) for name in measures]
-    return grouped.groupBy(*place).agg(*kept, *doubled)
+    values = [F.max(F.when(is_cell, F.col(name))).alias(name) for name in measures]
+    return grouped.groupBy(*place).agg(*values, *duplicates)
 
 
 def results(
-    checks: Sequence[Prepared], view: View, failing: Mapping[str, int]
+    checks: Sequence[PreparedCheck], view: View, failing: Mapping[str, int]
 ) -> tuple[CheckResult, ...]:
-    """What came of the checks; rows are read only for a sample of those that do not meet one.
+    """The results of the checks; rows are read only for a sample of failing ones.
 
     Args:
         checks: The checks.
         view: The rows.
-        failing: How many rows do not meet a check, by its column.
+        failing: The number of failing rows by the check's column.
     """
     return tuple(
         CheckResult(
-            each.check.title,
-            each.check.rule,
-            failing.get(each.column, 0),
-            _sample(each, view) if failing.get(each.column) else (),
+            prepared.check.title,
+            prepared.check.rule,
+            failing.get(prepared.column, 0),
+            _sample(prepared, view) if failing.get(prepared.column) else (),
         )
-        for each in checks
+        for prepared in checks
     )
 
 
-def _sample(check: Prepared, view: View) -> tuple[Finding, ...]:
+def _sample(check: PreparedCheck, view: View) -> tuple[Finding, ...]:
     frame = view.frame
     text = row_text(frame.schema.fields).alias("text")
     rows = frame.select(*view.place, *check.flags(), text)
     place = place_of(rows)
     if check.keys:
-        several = rows.groupBy(*check.hashes).count().where("count > 1").drop("count")
-        some = several.orderBy(*check.hashes).limit(SAMPLE)
-        found = rows.join(F.broadcast(some), list(check.hashes), "left_semi")
+        repeated = rows.groupBy(*check.hashes).count().where("count > 1").drop("count")
+        keys = repeated.orderBy(*check.hashes).limit(SAMPLE)
+        failing = rows.join(F.broadcast(keys), list(check.hashes), "left_semi")
         order = [*check.hashes, *place]
     else:
-        found, order = rows.where(f"{check.column} > 0"), place
-    taken = found.orderBy(*order).limit(SAMPLE).select(*place, "text").collect()
+        failing, order = rows.where(f"{check.column} > 0"), place
+    sample = failing.orderBy(*order).limit(SAMPLE).select(*place, "text").collect()
     return tuple(
         Finding(
             row["worker"],
@@ -230,5 +230,5 @@ def _sample(check: Prepared, view: View) -> tuple[Finding, ...]:
             json.loads(row["text"]),
             check=check.check.title,
         )
-        for row in taken
+        for row in sample
     )

@@ -1,8 +1,8 @@
-"""Which rows differ: found in differing cells only, counted exactly, shown as a sample.
+"""Row differences within differing cells: exact counts and a sample.
 
-Rows are told apart by their hash pair, with multiplicity; their values are read only for the
-sample. Within a group (a cell, or where keys are declared a key in a cell) as many rows count as
-*changed* as are both missing and extra there.
+Rows are identified by their hash pair, with multiplicity; their values are read only for the
+sample. Within a group (a cell, or a key in a cell if keys are declared), each pair of a missing and
+an extra row counts as one *changed* row.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Side:
     Attributes:
         view: The rows.
         fields: The compared columns, in the order in which they are hashed.
-        keys: Those of them that identify a row within its cell; may be empty.
+        keys: The compared columns that identify a row within its cell; may be empty.
     """
 
     view: View
@@ -48,7 +48,7 @@ class Side:
     keys: Sequence[StructField] = ()
 
     def rows(self, cells: DataFrame, sign: int) -> DataFrame:
-        """Place, key hashes, row hashes, `sign` and as JSON the values of the rows in `cells`."""
+        """Rows in `cells`: place, key hashes, row hashes, `sign`, and the values as JSON `text`."""
         data = self.view.data
         keys = row_hashes(self.keys, data) if self.keys else (F.lit(0), F.lit(0))
         hashes = zip(_GROUP + _HASHES, keys + row_hashes(self.fields, data), strict=True)
@@ -63,7 +63,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class RowDifferences:
-    """Counts of rows by kind, and a sample of them."""
+    """Row counts by kind, and a sample."""
 
     totals: Mapping[str, int]
     findings: tuple[Finding, ...]
@@ -71,7 +71,7 @@ class RowDifferences:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Differing rows of one group: their place, and the values of missing and extra ones."""
+    """Differing rows of one group: their place, and the values of missing and extra rows."""
 
     worker: int | None
     time: tuple[int | None, ...]
@@ -84,20 +84,20 @@ def row_text(fields: Iterable[StructField], data: Column | None = None) -> Colum
 
     Args:
         fields: The columns.
-        data: The struct that holds them; by default they are columns of the frame.
+        data: The struct with the columns; by default the frame itself.
     """
 
     def value(field: StructField) -> Column:
-        found = F.col(quoted(field.name)) if data is None else data.getField(field.name)
+        column = F.col(quoted(field.name)) if data is None else data.getField(field.name)
         if isinstance(field.dataType, DecimalType):
-            found = found.cast("string")  # A JSON number would be read as a float.
-        return found.alias(field.name)
+            column = column.cast("string")  # A JSON number would be read as a float.
+        return column.alias(field.name)
 
     return F.to_json(F.struct(*map(value, fields)), _AS_TEXT)
 
 
 def within(rows: DataFrame, cells: DataFrame) -> DataFrame:
-    """The rows whose place is that of one of `cells`; NULL matches NULL."""
+    """The rows whose place is among `cells`; NULL matches NULL."""
     same = [F.col(f"r.{name}").eqNullSafe(F.col(f"c.{name}")) for name in place_of(cells)]
     return rows.alias("r").join(cells.alias("c"), reduce(lambda a, b: a & b, same), "left_semi")
 
@@ -106,16 +106,16 @@ def row_differences(expected: Side, actual: Side, cells: DataFrame, limit: int) 
     """The rows that differ in some cells.
 
     Args:
-        expected: What should be there.
-        actual: What is there.
+        expected: The expected side.
+        actual: The actual side.
         cells: The differing cells, by place.
-        limit: How many findings to give at most.
+        limit: The most findings to return.
     """
-    wanted, found = expected.rows(cells, 1), actual.rows(cells, -1)
+    wanted, stored = expected.rows(cells, 1), actual.rows(cells, -1)
     group = [*place_of(cells), *_GROUP]
     net = (
         wanted.drop("text")
-        .unionByName(found.drop("text"))
+        .unionByName(stored.drop("text"))
         .groupBy(*group, *_HASHES)
         .agg(F.sum("sign").alias("net"))
         .where("net <> 0")
@@ -126,7 +126,7 @@ def row_differences(expected: Side, actual: Side, cells: DataFrame, limit: int) 
         missing, extra = _sample(net, group, limit)
     finally:
         net.unpersist()
-    values = _values(wanted.unionByName(found), [*missing, *extra])
+    values = _values(wanted.unionByName(stored), [*missing, *extra])
     groups = _grouped(group, (missing, extra), values, limit)
     return RowDifferences(totals, tuple(_findings(groups))[:limit])
 
@@ -138,24 +138,24 @@ def _totals(net: DataFrame, group: list[str]) -> dict[str, int]:
         F.sum(F.greatest(-F.col("net"), F.lit(0))).alias("extra"),
     )
     paired = F.least("missing", "extra")
-    found = by_group.agg(
+    totals = by_group.agg(
         F.sum(F.col("missing") - paired).alias("missing"),
         F.sum(F.col("extra") - paired).alias("extra"),
         F.sum(paired).alias("changed"),
     ).first()
-    assert found is not None
-    return {kind: found[kind] or 0 for kind in ("missing", "extra", "changed")}
+    assert totals is not None
+    return {kind: totals[kind] or 0 for kind in ("missing", "extra", "changed")}
 
 
 def _sample(net: DataFrame, group: list[str], limit: int) -> tuple[list[Row], list[Row]]:
-    """The first missing and the first extra rows, of groups that both samples cover."""
+    """The first missing and extra rows, limited to groups that both samples cover."""
     order = [*group, *_HASHES]
     first, second = (
         net.where(condition).orderBy(*order).limit(limit) for condition in ("net > 0", "net < 0")
     )
     rows = sorted(first.unionByName(second).collect(), key=lambda row: _order(order, row))
     sides = [row for row in rows if row["net"] > 0], [row for row in rows if row["net"] < 0]
-    # What a side lacks beyond its limit would leave rows of the other without their counterpart.
+    # A side cut at its limit would leave rows of the other side without their counterpart.
     ends = [_order(group, side[-1]) for side in sides if len(side) == limit]
     end = min(ends, default=None)
     missing, extra = (
@@ -165,22 +165,22 @@ def _sample(net: DataFrame, group: list[str], limit: int) -> tuple[list[Row], li
 
 
 def _order(names: Iterable[str], row: Row) -> tuple[tuple[bool, int], ...]:
-    """Sorts as Spark does, NULL first."""
+    """The sort key in Spark's order, NULL first."""
     return tuple((row[name] is not None, row[name] or 0) for name in names)
 
 
 def _values(rows: DataFrame, sample: list[Row]) -> dict[tuple[object, ...], _Values]:
     """The values of sampled rows, by sign, place and hashes."""
     names = ["sign", *place_of(rows), *_HASHES]
-    kinds = ", ".join(f"{n} {'INT' if n in ('sign', 'worker') else 'BIGINT'}" for n in names)
+    types = ", ".join(f"{n} {'INT' if n in ('sign', 'worker') else 'BIGINT'}" for n in names)
     signed = [(1 if row["net"] > 0 else -1, *(row[n] for n in names[1:])) for row in sample]
-    listed = rows.sparkSession.createDataFrame(signed, kinds)
+    listed = rows.sparkSession.createDataFrame(signed, types)
     same = [F.col(f"r.{name}").eqNullSafe(F.col(f"s.{name}")) for name in names]
     joined = rows.alias("r").join(
         F.broadcast(listed.alias("s")), reduce(lambda a, b: a & b, same), "left_semi"
     )
-    found = joined.groupBy(*names).agg(F.first("text").alias("text"))
-    return {tuple(row[name] for name in names): json.loads(row["text"]) for row in found.collect()}
+    texts = joined.groupBy(*names).agg(F.first("text").alias("text"))
+    return {tuple(row[name] for name in names): json.loads(row["text"]) for row in texts.collect()}
 
 
 def _grouped(
@@ -218,7 +218,7 @@ def _findings(groups: Iterable[_Group]) -> Iterable[Finding]:
 
 
 def _pairs(missing: Sequence[_Values], extra: Sequence[_Values]) -> list[tuple[int, int]]:
-    """Pairs of missing and extra rows, those with the most equal values first."""
+    """Pairs of missing and extra rows, matched by the most equal values."""
     scored = sorted(
         (-sum(b.get(name) == value for name, value in a.items()), i, j)
         for i, a in enumerate(missing)

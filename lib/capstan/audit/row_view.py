@@ -1,4 +1,4 @@
-"""Rows of any frame, seen alike: which worker and time each belongs to, and where its data is."""
+"""A uniform view of rows of any frame: worker, time and data columns."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _PLACE = re.compile(r"worker|t[0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A frame of rows, and where in it are worker, time and data.
+    """A frame of rows with its worker, time and data columns.
 
     Attributes:
         frame: The rows.
-        worker: The worker's number, INT, or NULL.
-        times: Per coordinate its value as BIGINT, or NULL.
-        data: The struct that holds the data columns; None when they are the frame's own.
+        worker: The worker's number as INT, or NULL.
+        times: The value of each coordinate as BIGINT, or NULL.
+        data: The struct with the data columns; None if they are columns of the frame.
     """
 
     frame: DataFrame
@@ -47,13 +47,13 @@ def tape_view(frame: DataFrame, time_type: TimeType, like: Shape | None = None) 
     Args:
         frame: The rows.
         time_type: The coordinates of their time.
-        like: Keep of worker and time only what tables of this shape keep; all by default.
+        like: Keep only the worker and coordinates that tables of this shape have; all by default.
     """
     times = [_number(F.col(f"time.{c.name}"), c) for c in time_type.coordinates]
     worker = F.col("worker")
     if like is not None:
-        kept = like.times_for(time_type)
-        times = [_no_time() if k is None else t for t, k in zip(times, kept, strict=True)]
+        columns = like.times_for(time_type)
+        times = [_no_time() if c is None else t for t, c in zip(times, columns, strict=True)]
         worker = _no_worker() if like.worker is None else worker
     return View(frame, worker, tuple(times), F.col("data"))
 
@@ -67,7 +67,7 @@ def table_view(
         frame: The table.
         shape: Its worker and time columns.
         time_type: The coordinates of the stream's time.
-        workers: Labels by worker number, needed where the worker's column is a label.
+        workers: Labels by worker number, needed if the worker's column is a label.
 
     Raises:
         InvalidRequestError: `CAP-AUDIT-COLUMNS` for a time column that cannot hold its coordinate.
@@ -110,7 +110,7 @@ def _number(column: Column, coordinate: Coordinate) -> Column:
 
 
 def place_of(cells: DataFrame) -> list[str]:
-    """The names of the columns that say which cell: `worker, t0, t1, ...`."""
+    """The names of the columns that identify a cell: `worker, t0, t1, ...`."""
     return [name for name in cells.columns if _PLACE.fullmatch(name)]
 
 

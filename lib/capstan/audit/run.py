@@ -1,4 +1,4 @@
-"""The audits: of a copy, of a table with some of the columns, of what was computed from a tape."""
+"""Audits of copies, of tables with some of the columns, and of output computed from a tape."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from capstan.audit import cells, in_process_cells
-from capstan.audit.float_tolerance import Close, beyond
+from capstan.audit.float_tolerance import FloatTolerance, exceeding
 from capstan.audit.result import Audit, Near
-from capstan.audit.retired_cells import is_lost, lost_differences, merge
-from capstan.audit.row_checks import Prepared
+from capstan.audit.retired_cells import is_retired, merge, retired_differences
+from capstan.audit.row_checks import PreparedCheck
 from capstan.audit.row_diff import RowDifferences, Side, row_differences, within
-from capstan.audit.scope import NO_ROWS, AuditScope, Found, OnTape, measures, results_in
+from capstan.audit.scope import (
+    NO_ROWS,
+    AuditDifferences,
+    AuditScope,
+    TapeDifferences,
+    measures,
+    results_in,
+)
 from capstan.audit.table_shape import Shape, columns_error, common_fields, stored_fields
 from capstan.core.config.row_checks import Check
 from capstan.core.times import Box
@@ -23,7 +30,7 @@ from capstan.storage.ledger.retirements import gone
 from capstan.storage.tape.tape import Cut, Tape, stored_payload
 
 SAMPLE = 20
-_EXACT = Close()
+_EXACT = FloatTolerance()
 _SHARED = (("s1", "h1"), ("s2", "h2"))
 
 
@@ -40,30 +47,30 @@ def audit_copy(
     checks: Sequence[Check] = (),
     retired: Sequence[Box] = (),
 ) -> Audit:
-    """Compare a table with what the stream said.
+    """Compare a table with the stream's records.
 
     With all of the stream's columns (`copy`) the table's cells are compared with those of the
-    tape's index. With some (`shared-columns`) they are compared with those of the tape's records,
-    which the same scan holds against the index.
+    tape's index. With some of them (`shared-columns`) they are compared with the cells of the
+    tape's records, and the same scan compares the records with the index.
 
     Args:
         spark: The session.
         tape: The tape.
-        cut: Its point of history.
+        cut: The cut.
         workers: Labels of the audited workers, by number.
         region: The audited times.
         frame: The table's rows of these workers and times.
-        shape: Where the table has its worker, time and data columns.
-        limit: How many findings to give at most.
-        checks: What every row of the table must meet; they are counted in the same scan of it.
-        retired: Audited times whose records were deleted. A copy is held against the index there
-            as well; only which of its rows differ cannot be told.
+        shape: The table's worker, time and data columns.
+        limit: The most findings to return.
+        checks: Conditions for every row of the table, counted in the same scan.
+        retired: Audited times whose records were deleted. A copy is compared with the index there
+            as well, but differing rows cannot be named.
 
     Raises:
-        InvalidRequestError: `CAP-RETIRED` when records that were deleted are needed;
-            `CAP-AUDIT-COLUMNS` when the table has no column of the stream, or one of
-            another type, or a time column that cannot hold the stream's times;
-            `CAP-CHECK-COLUMN` for a check that does not fit the table.
+        InvalidRequestError: `CAP-RETIRED` when deleted records are needed; `CAP-AUDIT-COLUMNS` when
+            the table has no column of the stream, or one of another type, or a time column that
+            cannot hold the stream's times; `CAP-CHECK-COLUMN` for a check that does not fit the
+            table.
     """
     scope = AuditScope(spark, tape, cut, workers, region, limit, checks)
     payload = stored_payload(tape)
@@ -73,7 +80,7 @@ def audit_copy(
         return sides.copy()
     if retired:
         hint = (
-            "audit all columns of the stream, or later times alone "
+            "audit all columns of the stream, or only later times "
             "(--against {stream} --since {since})"
         )
         raise gone(tape, retired[0], "an audit of some of the columns", hint)
@@ -82,55 +89,55 @@ def audit_copy(
 
 @dataclass(frozen=True, slots=True)
 class _CopySides:
-    """A tape and a table that should hold the same rows, or the same columns of them."""
+    """A tape and a table that should have equal rows, or equal values in shared columns."""
 
     scope: AuditScope
     payload: StructType
     fields: list[StructField]
     frame: DataFrame
     shape: Shape
-    checks: tuple[Prepared, ...]
+    checks: tuple[PreparedCheck, ...]
     retired: Sequence[Box] = ()
 
     def copy(self) -> Audit:
-        """The table's cells against the index; the records are read only where they differ."""
+        """Compare the table's cells with the index; records are read only for differing cells."""
         scope, stored, counted = self.scope, self._stored(), measures(self.checks)
         promised = in_process_cells.promised(
             scope.tape, scope.cut, scope.workers, scope.region, self.shape
         )
         equal = in_process_cells.totals_if_equal(promised, stored, tuple(counted))
         if equal is not None:
-            met = results_in(self.checks, self._table.view, equal)
-            return scope.passed("copy", equal["cells"], equal["table"], met)
+            checks = results_in(self.checks, self._table.view, equal)
+            return scope.passed("copy", equal["cells"], equal["table"], checks)
         sides = {"events": scope.promised(self.shape), "table": stored}
         joined = cells.gather(sides).persist()
         try:
-            wrong = cells.differs("events", "table")
-            totals = cells.count_cells(joined, tuple(sides), {"bad": wrong}, counted)
-            met = results_in(self.checks, self._table.view, totals)
+            differs = cells.differs("events", "table")
+            totals = cells.count_cells(joined, tuple(sides), {"bad": differs}, counted)
+            checks = results_in(self.checks, self._table.view, totals)
             if not totals["bad"]:
-                return self.scope.passed("copy", totals["cells"], totals["table"], met)
-            bad, lost = joined.where(wrong), is_lost(self.retired)
-            kept = bad.where(~lost) if self.retired else bad
-            rows = self._rows_in(kept)
+                return scope.passed("copy", totals["cells"], totals["table"], checks)
+            bad, retired = joined.where(differs), is_retired(self.retired)
+            comparable = bad.where(~retired) if self.retired else bad
+            rows = self._rows_in(comparable)
             if self.retired:
-                told = lost_differences(bad.where(lost), "events", "table", self.scope.limit)
-                rows = merge(rows, told)
-            found = Found(
+                whole = retired_differences(bad.where(retired), "events", "table", scope.limit)
+                rows = merge(rows, whole)
+            differences = AuditDifferences(
                 cells=totals["cells"],
                 differing=totals["bad"],
                 records=totals["table"],
-                tape=self._tape_in(kept),
+                tape=self._tape_in(comparable),
                 table=cells.sample_cells(bad, "events", "table", 1),
                 rows=rows,
-                checks=met,
+                checks=checks,
             )
         finally:
             joined.unpersist()
-        return self.scope.failed("copy", found)
+        return scope.failed("copy", differences)
 
     def shared(self) -> Audit:
-        """One scan of the records gives their full fingerprints and those of the shared columns."""
+        """Compare shared columns; one scan of the records gives full and shared fingerprints."""
         records = self.scope.records(self.shape)
         sides = {
             "events": self.scope.promised(self.shape),
@@ -141,26 +148,26 @@ class _CopySides:
         try:
             on_tape = cells.differs("events", "tape")
             in_table = cells.differs("tape", "table", _SHARED)
-            wrong, counted = {"bad_tape": on_tape, "bad_table": in_table}, measures(self.checks)
-            totals = cells.count_cells(joined, tuple(sides), wrong, counted)
-            met = results_in(self.checks, self._table.view, totals)
+            conditions = {"bad_tape": on_tape, "bad_table": in_table}
+            totals = cells.count_cells(joined, tuple(sides), conditions, measures(self.checks))
+            checks = results_in(self.checks, self._table.view, totals)
             if not totals["any"]:
-                return self.scope.passed("shared-columns", totals["cells"], totals["table"], met)
-            bad, worst = joined.where(in_table), joined.where(on_tape)
-            limit = self.scope.limit
-            sample = cells.sample_cells(worst, "events", "tape", limit)
-            found = Found(
+                count, rows = totals["cells"], totals["table"]
+                return self.scope.passed("shared-columns", count, rows, checks)
+            bad, bad_tape = joined.where(in_table), joined.where(on_tape)
+            sample = cells.sample_cells(bad_tape, "events", "tape", self.scope.limit)
+            differences = AuditDifferences(
                 cells=totals["cells"],
                 differing=totals["any"],
                 records=totals["table"],
-                tape=OnTape(totals["bad_tape"], sample),
+                tape=TapeDifferences(totals["bad_tape"], sample),
                 table=cells.sample_cells(bad, "tape", "table", 1),
                 rows=self._rows_in(bad) if totals["bad_table"] else NO_ROWS,
-                checks=met,
+                checks=checks,
             )
         finally:
             joined.unpersist()
-        return self.scope.failed("shared-columns", found)
+        return self.scope.failed("shared-columns", differences)
 
     @property
     def _table(self) -> Side:
@@ -175,13 +182,13 @@ class _CopySides:
         records = Side(self.scope.records(self.shape), self.fields)
         return row_differences(records, self._table, bad, self.scope.limit)
 
-    def _tape_in(self, bad: DataFrame) -> OnTape:
-        """Whether the tape's own records are what its index says, in some cells."""
+    def _tape_in(self, bad: DataFrame) -> TapeDifferences:
+        """Compare the tape's records with its index in some cells."""
         records = self.scope.records(self.shape)
         stored = cells.view_cells(records, {"h": self.payload.fields})
         promised = self.scope.promised(self.shape)
-        found = cells.compare(within(promised, bad), within(stored, bad), self.scope.limit)
-        return OnTape(found.differing, found.sample)
+        compared = cells.compare(within(promised, bad), within(stored, bad), self.scope.limit)
+        return TapeDifferences(compared.differing, compared.sample)
 
 
 def audit_computed(
@@ -198,26 +205,26 @@ def audit_computed(
     kind: str = "transform",
     limit: int = SAMPLE,
     checks: Sequence[Check] = (),
-    close: Close = _EXACT,
+    tolerance: FloatTolerance = _EXACT,
 ) -> Audit:
     """Compare stored output of a transform or pipeline with a second computation from the tape.
 
-    The records that are read for it are held against the tape's index as well.
+    The input records are compared with the tape's index as well.
 
     Args:
         spark: The session.
         tape: The tape.
-        cut: Its point of history.
+        cut: The cut.
         workers: Labels of the audited workers, by number.
-        region: The times of the records that it was given.
-        frame: The stored rows that it gave for them.
-        shape: Where the output has its worker, time and data columns, as far as it keeps them.
-        computed: The rows of the second computation, made as independently as may be.
+        region: The times of the input records.
+        frame: The stored output rows for this input.
+        shape: The output's worker, time and data columns, as far as it has them.
+        computed: The rows of a second computation, as independent as possible.
         keys: Data columns that identify an output row within its cell; may be none.
         kind: `transform` or `pipeline`.
-        limit: How many findings to give at most.
-        checks: What every stored row must meet; they are counted in the same scan of them.
-        close: Columns that are compared within a tolerance, in cells whose fingerprints differ.
+        limit: The most findings to return.
+        checks: Conditions for every stored row, counted in the same scan.
+        tolerance: Columns compared within a tolerance, in cells whose fingerprints differ.
 
     Raises:
         InvalidRequestError: `CAP-AUDIT-COLUMNS` when stored and computed output have no column in
@@ -229,40 +236,41 @@ def audit_computed(
     records = cells.view_cells(scope.records(), {"h": stored_payload(tape).fields})
     fields = common_fields(shape.columns, computed.schema, frame.schema)
     stored = stored_fields(fields, frame.schema)
-    wanted = Side(scope.table(computed, shape), fields, _keys(keys, fields))
-    found = Side(scope.table(frame, shape), stored, _keys(keys, stored))
+    expected = Side(scope.table(computed, shape), fields, _keys(keys, fields))
+    actual = Side(scope.table(frame, shape), stored, _keys(keys, stored))
     sides = {
-        "computed": cells.view_cells(wanted.view, {"h": wanted.fields}),
-        "table": cells.view_cells(found.view, {"h": found.fields}, prepared),
+        "computed": cells.view_cells(expected.view, {"h": expected.fields}),
+        "table": cells.view_cells(actual.view, {"h": actual.fields}, prepared),
     }
     joined = cells.gather(sides).persist()
     try:
-        given = cells.compare(scope.promised(), records, limit)
-        wrong = cells.differs("computed", "table")
-        totals = cells.count_cells(joined, tuple(sides), {"bad": wrong}, measures(prepared))
-        met = results_in(prepared, found.view, totals)
-        checked = given.cells + totals["cells"]
-        bad, count = joined.where(wrong), totals["bad"]
-        with beyond(wanted, found, bad, count, close) as apart:
-            near = Near(close.columns, close.tolerance, count - apart.count)
-            if not given.differing and not apart.count:
-                passed = scope.passed(kind, checked, totals["table"], met)
+        inputs = cells.compare(scope.promised(), records, limit)
+        differs = cells.differs("computed", "table")
+        totals = cells.count_cells(joined, tuple(sides), {"bad": differs}, measures(prepared))
+        check_results = results_in(prepared, actual.view, totals)
+        count = inputs.cells + totals["cells"]
+        differing = joined.where(differs), totals["bad"]
+        with exceeding(expected, actual, *differing, tolerance) as bad:
+            within_tolerance = totals["bad"] - bad.count
+            near = Near(tolerance.columns, tolerance.tolerance, within_tolerance)
+            if not inputs.differing and not bad.count:
+                passed = scope.passed(kind, count, totals["table"], check_results)
                 return replace(passed, near=near)
             rows = NO_ROWS
-            if apart.count:
-                rows = row_differences(apart.expected, apart.actual, apart.cells, limit)
-            outcome = Found(
-                cells=checked,
-                differing=given.differing + apart.count,
+            if bad.count:
+                rows = row_differences(bad.expected, bad.actual, bad.cells, limit)
+            differences = AuditDifferences(
+                cells=count,
+                differing=inputs.differing + bad.count,
                 records=totals["table"],
-                tape=OnTape(given.differing, given.sample),
-                table=cells.sample_cells(apart.cells, "computed", "table", 1),
+                tape=TapeDifferences(inputs.differing, inputs.sample),
+                table=cells.sample_cells(bad.cells, "computed", "table", 1),
                 rows=rows,
-                checks=met,
+                checks=check_results,
             )
     finally:
         joined.unpersist()
-    return replace(scope.failed(kind, outcome), near=near)
+    return replace(scope.failed(kind, differences), near=near)
 
 
 def _keys(keys: Sequence[str], fields: Sequence[StructField]) -> list[StructField]:

@@ -1,4 +1,4 @@
-"""What is audited, and the answer that is made of what was found."""
+"""The scope of an audit, and the construction of its result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from capstan.audit import cells, result
 from capstan.audit.cells import CellDifference
 from capstan.audit.result import TAPE, Audit, CheckResult, Finding
 from capstan.audit.retired_cells import to_finding
-from capstan.audit.row_checks import Prepared, prepare, results
+from capstan.audit.row_checks import PreparedCheck, prepare, results
 from capstan.audit.row_diff import RowDifferences
 from capstan.audit.row_view import View, table_view, tape_view
 from capstan.audit.table_shape import Shape
@@ -23,21 +23,21 @@ NO_ROWS = RowDifferences({"missing": 0, "extra": 0, "changed": 0}, ())
 
 
 @dataclass(frozen=True, slots=True)
-class OnTape:
-    """Cells whose records are not what the tape's index says: how many, and a sample."""
+class TapeDifferences:
+    """The number of cells whose records do not match the tape's index, and a sample."""
 
     differing: int
     sample: Sequence[CellDifference]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a failed audit found, on the tape and in the table."""
+class AuditDifferences:
+    """The differences found by a failed audit, on the tape and in the table."""
 
     cells: int
     differing: int
     records: int
-    tape: OnTape
+    tape: TapeDifferences
     table: Sequence[CellDifference]
     rows: RowDifferences
     checks: tuple[CheckResult, ...]
@@ -45,15 +45,15 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class AuditScope:
-    """What is audited: the workers and times of a tape at a cut, and what rows must meet.
+    """The scope of an audit: workers and times of a tape at a cut, and the declared checks.
 
     Attributes:
         spark: The session.
         tape: The tape.
-        cut: Its point of history.
+        cut: The cut.
         workers: Labels of the audited workers, by number.
         region: The audited times.
-        limit: How many findings to give at most.
+        limit: The most findings to return.
         checks: The declared checks of the table.
     """
 
@@ -82,18 +82,19 @@ class AuditScope:
         """The rows of the audited table."""
         return table_view(frame, shape, self.tape.time_type, self.workers)
 
-    def prepared(self, frame: DataFrame) -> tuple[Prepared, ...]:
-        """The declared checks, in terms of the table's columns."""
+    def prepared(self, frame: DataFrame) -> tuple[PreparedCheck, ...]:
+        """The declared checks, resolved to the table's columns."""
         return prepare(self.checks, frame)
 
     def passed(self, kind: str, count: int, records: int, checks: tuple[CheckResult, ...]) -> Audit:
-        """The answer where no cell differs; it is no where a check has failed."""
+        """The result if no cell differs; the audit still fails if a check failed."""
         met = not any(check.failing for check in checks)
         totals = {**NO_ROWS.totals, TAPE: 0}
         return Audit(kind, met, count, 0, (), records, totals, checks=checks)
 
-    def failed(self, kind: str, found: Found) -> Audit:
-        """The answer where cells differ."""
+    def failed(self, kind: str, differences: AuditDifferences) -> Audit:
+        """The result if cells differ."""
+        tape = differences.tape
         on_tape = [
             Finding(
                 cell.worker,
@@ -103,29 +104,29 @@ class AuditScope:
                 to_finding(cell.actual),
                 TAPE,
             )
-            for cell in found.tape.sample
+            for cell in tape.sample
         ]
-        first = next(iter((*found.tape.sample, *found.table)))
+        first = next(iter((*tape.sample, *differences.table)))
         return Audit(
             kind,
             passed=False,
-            cells=found.cells,
-            differing=found.differing,
-            findings=(*on_tape, *found.rows.findings)[: self.limit],
-            records=found.records,
-            totals={**found.rows.totals, TAPE: found.tape.differing},
+            cells=differences.cells,
+            differing=differences.differing,
+            findings=(*on_tape, *differences.rows.findings)[: self.limit],
+            records=differences.records,
+            totals={**differences.rows.totals, TAPE: tape.differing},
             first=result.place(self.tape.time_type, first.worker, first.time),
-            checks=found.checks,
+            checks=differences.checks,
         )
 
 
-def measures(checks: Sequence[Prepared]) -> dict[str, str]:
-    """The columns of gathered cells that count rows which do not meet a check, of side `table`."""
+def measures(checks: Sequence[PreparedCheck]) -> dict[str, str]:
+    """The columns of gathered cells that count the rows of side `table` failing each check."""
     return {check.column: f"table_{check.column}" for check in checks}
 
 
 def results_in(
-    checks: Sequence[Prepared], view: View, totals: Mapping[str, int]
+    checks: Sequence[PreparedCheck], view: View, totals: Mapping[str, int]
 ) -> tuple[CheckResult, ...]:
-    """What came of the checks, by the totals of gathered cells."""
+    """The results of the checks, from the totals of gathered cells."""
     return results(checks, view, {check.column: totals[check.column] for check in checks})

@@ -1,4 +1,4 @@
-"""How a table holds a stream's rows: where its worker, its time and its data columns are."""
+"""The shape of a table with a stream's rows: its worker, time and data columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from capstan.storage.tape.region_sql import quoted
 WORKER = "_worker"
 TIME = "_time"
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
-# Types of a column that hold a coordinate of this kind without losing anything of it.
+# Column types that hold a coordinate of this kind without loss.
 _HOLDS: Mapping[Kind, tuple[type[DataType], ...]] = {
     Kind.BIGINT: _INTEGERS,
     Kind.DATE: (DateType,),
@@ -41,14 +41,14 @@ _HOLDS: Mapping[Kind, tuple[type[DataType], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Which columns of a table stand for what.
+    """The roles of a table's columns.
 
     Attributes:
-        worker: The column of the captured worker: its number, or as STRING its label. None when
-            the table does not keep it.
-        times: Per coordinate of the stream's time the SQL expression of its column, made of
-            quoted names only; None for a coordinate that is not kept. Empty when no time is kept.
-        columns: The data columns that take part, by name.
+        worker: The column of the captured worker: its number, or its label if STRING. None if the
+            table has no such column.
+        times: The SQL expression of the column for each coordinate of the stream's time, made of
+            quoted names only; None for a missing coordinate. Empty if the table has no time.
+        columns: The names of the compared data columns.
     """
 
     worker: str | None
@@ -56,10 +56,10 @@ class Shape:
     columns: tuple[str, ...]
 
     def times_for(self, time_type: TimeType) -> tuple[str | None, ...]:
-        """One expression or None per coordinate of `time_type`.
+        """An expression or None for each coordinate of `time_type`.
 
         Raises:
-            InvalidRequestError: `CAP-AUDIT-COLUMNS` for another number of expressions.
+            InvalidRequestError: `CAP-AUDIT-COLUMNS` for a different number of expressions.
         """
         times = self.times or (None,) * len(time_type.coordinates)
         if len(times) != len(time_type.coordinates):
@@ -83,15 +83,15 @@ def shape_of(
     Args:
         schema: The table's columns.
         time_type: The coordinates of the stream's time.
-        worker: The worker's column, None if it is not kept.
-        time: The time's column: a struct with the coordinates' names, of which some may be
-            missing; or, under one coordinate, a plain column. None if it is not kept.
-        columns: The data columns that take part. By default those of `payload` that the table
-            has, or without a payload all but the columns of worker and time.
-        payload: The stream's own columns.
+        worker: The worker's column; None without one.
+        time: The time's column: a struct with the coordinates' names, some of which may be missing;
+            or a plain column for a single coordinate. None without one.
+        columns: The data columns to compare. By default those of `payload` that the table has, or
+            without a payload all except the worker and time columns.
+        payload: The stream's columns.
 
     Raises:
-        InvalidRequestError: `CAP-AUDIT-COLUMNS` when a named column is not there, or a time column
+        InvalidRequestError: `CAP-AUDIT-COLUMNS` when a named column is missing, or a time column
             cannot hold the stream's times.
     """
     for name in (worker, time, *(columns or ())):
@@ -99,8 +99,8 @@ def shape_of(
             raise columns_error(f"the table has no column {name}")
     if columns is None:
         names = schema.names if payload is None else payload.names
-        taken = {worker, time} if payload is None else set()
-        columns = [name for name in names if name in schema.names and name not in taken]
+        excluded = {worker, time} if payload is None else set()
+        columns = [name for name in names if name in schema.names and name not in excluded]
     times = () if time is None else _time_columns(schema[time], time_type)
     return Shape(worker, times, tuple(columns))
 
@@ -110,7 +110,7 @@ def _time_columns(field: StructField, time_type: TimeType) -> tuple[str | None, 
     if not isinstance(kind, StructType):
         if len(time_type.coordinates) > 1:
             raise columns_error(
-                f"column {field.name} is one value, a time has {', '.join(time_type.names)}"
+                f"column {field.name} is a single value, a time has {', '.join(time_type.names)}"
             )
         check_time(field.name, kind, time_type.coordinates[0].kind)
         return (quoted(field.name),)
@@ -134,53 +134,53 @@ def check_time(place: str, kind: DataType, wanted: Kind) -> None:
     """
     if not isinstance(kind, _HOLDS[wanted]):
         raise columns_error(
-            f"time column {place} is {kind.simpleString()}, the stream's is {wanted.value}"
+            f"time column {place} is {kind.simpleString()}, but the stream's is {wanted.value}"
         )
 
 
 def common_fields(
     names: Sequence[str], promised: StructType, stored: StructType
 ) -> list[StructField]:
-    """The fields of `promised` that `names` picks, each of which `stored` has as well.
+    """The fields of `promised` named by `names`, which `stored` must have as well.
 
     Raises:
-        InvalidRequestError: `CAP-AUDIT-COLUMNS` when no column is named, one is missing on a side,
-            or has another type there; integers and floats may differ in width, decimals in
+        InvalidRequestError: `CAP-AUDIT-COLUMNS` when no column is named, or one is missing or of
+            another type on either side; integers and floats may differ in width, decimals in
             precision.
     """
     if not names:
-        raise columns_error("the table has no column in common with what it should hold")
+        raise columns_error("the table has none of the expected columns")
     for name in names:
         if name not in stored.names:
             raise columns_error(f"the table has no column {name}")
         if name not in promised.names:
-            raise columns_error(f"column {name} of the table is not one that it should hold")
-        wanted, found = promised[name].dataType, stored[name].dataType
-        if _canonical(wanted) != _canonical(found):
+            raise columns_error(f"column {name} of the table is not an expected column")
+        expected, actual = promised[name].dataType, stored[name].dataType
+        if _canonical(expected) != _canonical(actual):
             raise columns_error(
-                f"column {name} of the table is {found.simpleString()} "
-                f"and should be {wanted.simpleString()}"
+                f"column {name} of the table is {actual.simpleString()} "
+                f"and should be {expected.simpleString()}"
             )
-    chosen = set(names)
-    return [field for field in promised.fields if field.name in chosen]
+    selected = set(names)
+    return [field for field in promised.fields if field.name in selected]
 
 
 def stored_fields(fields: Iterable[StructField], stored: StructType) -> list[StructField]:
-    """The same fields in the same order, with the types that they have in `stored`."""
+    """The fields in the same order, with their types in `stored`."""
     return [stored[field.name] for field in fields]
 
 
-def columns_error(what: str) -> InvalidRequestError:
-    """The error for a table whose columns do not fit what is asked of it."""
+def columns_error(problem: str) -> InvalidRequestError:
+    """The error for a table whose columns do not fit the audit."""
     return InvalidRequestError(
         "CAP-AUDIT-COLUMNS",
-        what,
+        problem,
         "name the table's columns with --worker-column, --time-column and --columns",
     )
 
 
 def _canonical(kind: DataType) -> object:
-    """Equal for types whose equal values have equal hashes."""
+    """A key that is the same for types whose equal values have equal hashes."""
     if isinstance(kind, _INTEGERS):
         return "integer"
     if isinstance(kind, FloatType | DoubleType):

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capstan.audit import Close, Finding, Shape, cells
-from capstan.audit.float_tolerance import beyond
+from capstan.audit import Finding, FloatTolerance, Shape, cells
+from capstan.audit.float_tolerance import exceeding
 from capstan.audit.result import render
 from capstan.audit.row_diff import RowDifferences, Side, row_differences
 from capstan.audit.row_view import View, table_view
@@ -170,9 +170,9 @@ class _Sides:
             wrong = cells.differs("wanted", "present")
             totals = cells.count_cells(joined, ("wanted", "present"), {"bad": wrong})
             rows = NO_ROWS
-            close = close_of(self.spark, self.plan) if totals["bad"] else Close()
+            close = close_of(self.spark, self.plan) if totals["bad"] else FloatTolerance()
             bad = joined.where(wrong)
-            with beyond(wanted, present, bad, totals["bad"], close) as apart:
+            with exceeding(wanted, present, bad, totals["bad"], close) as apart:
                 if apart.count:
                     rows = row_differences(apart.expected, apart.actual, apart.cells, limit)
         finally:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from capstan.audit import Close
+from capstan.audit import FloatTolerance
 from capstan.core.config.order import Cause, Expression, Grade, Node, examine
 from capstan.errors import InvalidRequestError
 from capstan.replay.output.rows import played_rows
@@ -34,7 +34,7 @@ class Ordered:
         refused: What cannot be compared: by column, or by an empty name which rows there are.
     """
 
-    close: Close
+    close: FloatTolerance
     refused: Mapping[str, Cause]
 
 
@@ -62,9 +62,13 @@ def require_comparable(spark: SparkSession, plan: Plan) -> None:
         )
 
 
-def close_of(spark: SparkSession, plan: Plan) -> Close:
+def close_of(spark: SparkSession, plan: Plan) -> FloatTolerance:
     """The columns of a replay's output that are compared within its transform's tolerance."""
-    return Close() if plan.transform is None else ordered(plan, played_rows(spark, plan)).close
+    return (
+        FloatTolerance()
+        if plan.transform is None
+        else ordered(plan, played_rows(spark, plan)).close
+    )
 
 
 def ordered(plan: Plan, rows: DataFrame) -> Ordered:
@@ -75,7 +79,7 @@ def ordered(plan: Plan, rows: DataFrame) -> Ordered:
         rows: The output; nothing of it is computed.
     """
     if plan.transform is None:
-        return Ordered(Close(), {})
+        return Ordered(FloatTolerance(), {})
     found, tolerance = examine(plan_of(rows)), plan.transform.tolerance
     told_apart = {plan.transform.time, plan.transform.worker, *plan.keys}
     close: list[str] = []
@@ -91,7 +95,7 @@ def ordered(plan: Plan, rows: DataFrame) -> Ordered:
             refused[name] = cause.used("the declared tolerance is 0")
         else:
             close.append(name)
-    return Ordered(Close(tuple(close), tolerance if close else 0.0), refused)
+    return Ordered(FloatTolerance(tuple(close), tolerance if close else 0.0), refused)
 
 
 def plan_of(rows: DataFrame) -> Node:

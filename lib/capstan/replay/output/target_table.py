@@ -170,7 +170,7 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
             plan.keys,
             kind="transform" if plan.piped is None else "pipeline",
             checks=plan.checks,
-            close=depends.close,
+            tolerance=depends.close,
         )
     return replace(found, near=replace(found.near, unsure=tuple(depends.refused)))
 

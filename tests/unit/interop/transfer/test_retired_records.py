@@ -132,7 +132,7 @@ def test_an_audit_of_some_columns_says_which_options_it_has(
         )
     )
     assert error.hint == (
-        f"audit all columns of the stream, or later times alone (--against s --since {SINCE})"
+        f"audit all columns of the stream, or only later times (--against s --since {SINCE})"
     )
 
 

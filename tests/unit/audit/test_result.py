@@ -1,0 +1,78 @@
+"""Audit results and the JSON in which certificates and runs store them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from capstan.audit.result import Audit, CheckResult, Finding, Near
+from capstan.core.times import Coordinate, Kind, TimeType
+
+HOURLY = TimeType((Coordinate.of("event", Kind.TIMESTAMP),))
+BITEMPORAL = TimeType((Coordinate.of("epoch", Kind.BIGINT), Coordinate.of("event", Kind.TIMESTAMP)))
+HOUR = 3_600_000_000
+BEYOND_9999 = 300_000_000_000_000_000
+TOTALS = {"missing": 1, "extra": 0, "changed": 2, "tape": 1}
+
+COPY = Audit("copy", True, 12, 0, (), 25, {"missing": 0, "extra": 0, "changed": 0, "tape": 0})
+SHARED = Audit(
+    "shared-columns",
+    False,
+    7,
+    2,
+    (
+        Finding(
+            1,
+            (3, HOUR),
+            "changed",
+            {"records": 2, "fingerprint": [5, -6]},
+            {"records": 2, "fingerprint": [5, -7]},
+            "tape",
+        ),
+        Finding(None, (None, HOUR), "missing", {"id": 7, "note": None}, None),
+        Finding(0, (4, BEYOND_9999), "extra", None, {"id": 9, "note": "ü"}),
+    ),
+    24,
+    TOTALS,
+    first="worker 1, epoch 3, event 1970-01-01T01:00:00Z",
+)
+TRANSFORM = Audit(
+    "transform",
+    False,
+    9,
+    0,
+    (),
+    31,
+    {"missing": 0, "extra": 0, "changed": 0, "tape": 0},
+    checks=(
+        CheckResult("positive", "amount > 0", 2, (
+            Finding(2, (HOUR,), "check", None, {"amount": -1.5}, check="positive"),
+            Finding(None, (None,), "check", None, {"amount": 0.0}, check="positive"),
+        )),
+        CheckResult("unique_id", "unique: id", 0),
+    ),
+    near=Near(("mean", "total"), 1e-09, 3, ("", "median")),
+)  # fmt: skip
+
+STORED = Path(__file__).with_name("golden_audits.json").read_text(encoding="utf-8").splitlines()
+"""The audits as stored by earlier versions."""
+
+CASES = list(zip((HOURLY, BITEMPORAL, HOURLY), (COPY, SHARED, TRANSFORM), STORED, strict=True))
+
+
+@pytest.mark.parametrize(("time_type", "audit", "stored"), CASES)
+def test_the_stored_json_is_unchanged(time_type: TimeType, audit: Audit, stored: str) -> None:
+    assert json.dumps(audit.to_json(time_type)) == stored
+
+
+@pytest.mark.parametrize(("time_type", "audit", "stored"), CASES)
+def test_an_audit_is_read_back(time_type: TimeType, audit: Audit, stored: str) -> None:
+    assert Audit.from_json(json.loads(stored), time_type) == replace(audit, first="")
+
+
+def test_an_audit_from_before_checks_is_read_back() -> None:
+    old = {key: value for key, value in json.loads(STORED[0]).items() if key != "checks"}
+    assert Audit.from_json(old, HOURLY) == COPY
