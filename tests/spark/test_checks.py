@@ -139,7 +139,7 @@ def test_failed_checks_publish_nothing_and_are_noted(play: Play) -> None:
         play("bad", (*GOOD, *BAD))
     error = caught.value
     assert error.exit_code == 1
-    said = f"check low (amount < 50) fails for {expected['low']} of 96 rows; so do noted, "
+    said = f"check low (amount < 50) fails for {expected['low']} of 96 rows; also failed: noted, "
     assert said in error.message
     assert error.fields["failing"] == expected["low"]
     sample = error.fields["sample"]
@@ -182,7 +182,7 @@ def test_a_check_that_fails_after_a_direct_write_takes_it_back(play: Play) -> No
         (Check(name="a", sql="amount >"), "PARSE_SYNTAX_ERROR"),
         (Check(name="a", sql="at < 'tomorrow'"), "its sql takes the moment 'tomorrow'"),
         (Check(range=Range("place", 1, 2)), "column place is string"),  # type: ignore[arg-type]
-        (Check(range=Range("at", 1, 2)), "its bound a number"),  # type: ignore[arg-type]
+        (Check(range=Range("at", 1, 2)), "its bound is a number"),  # type: ignore[arg-type]
     ],
 )
 def test_a_check_that_does_not_fit_is_refused(
