@@ -1,4 +1,4 @@
-"""What this machine has of what Capstan needs, what is wrong, and how to mend it."""
+"""Environment checks: what Capstan needs, what is missing, and how to fix it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _LEAST_FREE = 2 << 30
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        what: What was looked at, such as `Java`.
-        ok: Whether it will do.
-        found: What is there, in one line.
-        mend: What to do about it; empty where it will do.
+        what: The subject, such as `Java`.
+        ok: Whether it passes.
+        found: What is installed, in one line.
+        mend: How to fix it; empty if it passes.
     """
 
     what: str
@@ -40,10 +40,10 @@ class Finding:
 
 
 def diagnose(lake: str | None, *, deep: bool = False) -> list[Finding]:
-    """Look at all that Capstan needs; nothing is changed, and no finding raises.
+    """Check everything that Capstan needs; changes nothing, and raises nothing.
 
     Args:
-        lake: A folder or object-store URI to look at as well, or None.
+        lake: A folder or object-store URI to check as well, or None.
         deep: Also start Spark, and write and read a small Delta table in a temporary folder.
     """
     findings = [
@@ -95,7 +95,7 @@ def _package(name: str, fits: Callable[[str], bool]) -> Finding:
         return Finding(name, False, "not installed", _SETUP)
     if fits(version):
         return Finding(name, True, version)
-    return Finding(name, False, f"{version} is not a version that Capstan works with", _SETUP)
+    return Finding(name, False, f"Capstan does not work with version {version}", _SETUP)
 
 
 def _jars() -> Finding:
@@ -106,33 +106,34 @@ def _jars() -> Finding:
     return Finding("Delta jars", True, ", ".join(jar.name for jar in found))
 
 
-def _connector(what: str, wanted: jars.Jars) -> Finding:
+def _connector(name: str, connector: jars.Jars) -> Finding:
     try:
-        found = wanted.fetched()
+        fetched = connector.fetched()
     except CapstanError as error:
-        return Finding(f"{what} jars", False, error.message, error.hint)
-    names = f"{len(found)} in {wanted.folder}" if found else ""
-    return Finding(f"{what} jars", True, names or f"not there (`make {wanted.make}` fetches them)")
+        return Finding(f"{name} jars", False, error.message, error.hint)
+    missing = f"not installed (`make {connector.make}` fetches them)"
+    text = f"{len(fetched)} in {connector.folder}" if fetched else missing
+    return Finding(f"{name} jars", True, text)
 
 
 def _airflow() -> Finding:
     try:
         return Finding("Airflow", True, metadata.version("apache-airflow"))
     except metadata.PackageNotFoundError:
-        return Finding("Airflow", True, "not installed (the command line does without)")
+        return Finding("Airflow", True, "not installed (the command line does not need it)")
 
 
 def _disk(lake: str | None) -> Finding:
-    place = _existing(Path(lake) if lake and "://" not in lake else project_home())
-    free = shutil.disk_usage(place).free
-    found = f"{free / (1 << 30):.1f} GiB free at {place}"
+    folder = _existing(Path(lake) if lake and "://" not in lake else project_home())
+    free = shutil.disk_usage(folder).free
+    found = f"{free / (1 << 30):.1f} GiB free at {folder}"
     if free >= _LEAST_FREE:
         return Finding("Disk", True, found)
-    return Finding("Disk", False, found, f"make room: {_LEAST_FREE >> 30} GiB is the least")
+    return Finding("Disk", False, found, f"free some space: at least {_LEAST_FREE >> 30} GiB")
 
 
 def _existing(path: Path) -> Path:
-    """`path`, or the nearest folder above it that is there."""
+    """`path`, or its nearest parent that exists."""
     path = path.absolute()
     while not path.exists():
         path = path.parent
@@ -144,7 +145,7 @@ def _lake(lake: str) -> Finding:
         return _uri_lake(lake) if "://" in lake else _folder_lake(Path(lake).absolute())
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        return Finding("Lake", False, f"{lake}: {reason}", "check the place and your rights to it")
+        return Finding("Lake", False, f"{lake}: {reason}", "check the path and your permissions")
 
 
 def _folder_lake(lake: Path) -> Finding:
@@ -152,10 +153,12 @@ def _folder_lake(lake: Path) -> Finding:
     if not existing.is_dir():
         return Finding("Lake", False, f"{existing} is a file", "give a folder as the lake")
     if not os.access(existing, os.W_OK | os.X_OK):
-        return Finding("Lake", False, f"{existing} cannot be written", "ask for the right to write")
+        return Finding(
+            "Lake", False, f"{existing} cannot be written", "ask for permission to write"
+        )
     if existing == lake:
-        return Finding("Lake", True, f"{lake} can be written")
-    return Finding("Lake", True, f"{lake} is not there yet and will be made")
+        return Finding("Lake", True, f"{lake} is writable")
+    return Finding("Lake", True, f"{lake} does not exist yet, and can be created")
 
 
 def _uri_lake(lake: str) -> Finding:
@@ -166,11 +169,11 @@ def _uri_lake(lake: str) -> Finding:
     with filesystem.open_output_stream(probe) as stream:
         stream.write(b"capstan")
     filesystem.delete_file(probe)
-    return Finding("Lake", True, f"{lake} can be written")
+    return Finding("Lake", True, f"{lake} is writable")
 
 
 def _spark() -> Finding:
-    # Spark is imported only when it is asked for: the other findings take no time.
+    # Spark is imported here only: the other checks are fast without it.
     from pyspark import SparkContext
 
     from capstan.spark.session import build_session

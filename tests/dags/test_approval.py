@@ -36,7 +36,7 @@ from capstan.airflow.dags.notifications import on_failure
 from capstan.airflow.dags.replay import PublishOperator, ReplayOperator
 from capstan.airflow.operators.approve import ApproveOperator
 from capstan.airflow.operators.certificate import CertificateOperator
-from capstan.airflow.operators.failures import TaskRefusedError, failure, say_last
+from capstan.airflow.operators.failures import TaskRefusedError, failure, log_error_last
 from capstan.airflow.operators.plan import PlanReplayOperator
 from capstan.airflow.settings import read_setting
 from capstan.errors import InvalidRequestError
@@ -200,7 +200,7 @@ def test_a_publish_says_who_approved_and_a_rejection_is_final(
 
 def planned(asked: Mapping[str, object]) -> PlanReplayOperator:
     task = PlanReplayOperator(
-        task_id="plan", setting=read_setting(DAGS / "any.py"), asked=lambda _: asked
+        task_id="plan", setting=read_setting(DAGS / "any.py"), fields=lambda _: asked
     )
     task.without_approval = ("approve", "publish")
     return task
@@ -453,12 +453,12 @@ def test_notifiers_are_told_of_a_failure_and_the_error_is_the_last_line(
     line = "CAP-VIOLATION: worker a (look)"
     assert alerts.told == [("class", line), ("broken", ""), ("on call", line)]
     task = place.bag().dags["capstan_capture__little"].get_task("capture")
-    assert task.on_failure_callback[-1] is say_last
+    assert task.on_failure_callback[-1] is log_error_last
     # All tasks that can fail tell those of the variable.
     for dag in place.bag().dags.values():
         for each in dag.tasks if dag.dag_id.startswith("capstan_") else ():
             callbacks = each.on_failure_callback
-            assert callbacks[-1] is say_last, each
+            assert callbacks[-1] is log_error_last, each
             assert isinstance(callbacks[0], alerts.Keep), each
     replay = place.bag().dags["capstan_backfill__by_day"]
     assert all(len(task.on_failure_callback) == 2 for task in replay.tasks)
@@ -520,7 +520,7 @@ def test_the_first_task_tells_which_rows_would_change_where_it_is_asked(
 
     def planned(**more: object) -> tuple[PlanReplayOperator, dict[str, Any]]:
         task = PlanReplayOperator(
-            task_id="plan", setting=setting, asked=lambda _: {**fields, **more}
+            task_id="plan", setting=setting, fields=lambda _: {**fields, **more}
         )
         return task, execute(task, context())
 

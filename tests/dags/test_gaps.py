@@ -103,7 +103,7 @@ def test_gaps_are_reported_and_nothing_is_filled_unasked(look: Any) -> None:
     }
     assert "| by_day | by_day | 3 gap, 2 incomplete |" in shown
     assert "| 2024-05-01T00:00:00.000000Z | 2024-05-04T00:00:00.000000Z | gap | a, b, c |" in shown
-    assert "Is not filled: a person has to approve its runs" in shown
+    assert "Not filled: its runs need approval" in shown
     json.dumps(result)
 
 
@@ -136,9 +136,7 @@ def test_a_table_that_a_person_decides_on_is_filled_by_no_replay(
     # What is declared is read anew.
     result, shown, goes_on = look(read_setting(DAGS / "any.py"), fill=True, replays=["copy"])
     assert (result["count"], goes_on) == (0, False)
-    assert "Is not filled: a person has to approve each run into its table, by replay strict" in (
-        shown
-    )
+    assert "Not filled: replay strict requires approval of every run into its table" in (shown)
     assert "| copy | copy | 2 gap |" in shown
 
 
@@ -214,9 +212,9 @@ def test_what_was_filled_is_shown() -> None:
     lines = backfills_markdown(RESULT).splitlines()[4:]
     assert lines == [
         "| 2024-05-01 | 2024-05-02 | a | 7 | 3 | copy-1 | published |",
-        "| 2024-05-01 | 2024-05-02 | a | 7 | 3 | copy-2 | stood already |",
+        "| 2024-05-01 | 2024-05-02 | a | 7 | 3 | copy-2 | already published |",
         "| 2024-05-01 | 2024-05-02 | a |  |  |  | CAP-HELD: a \\| b |",
-        "| 2024-05-01 | 2024-05-02 | a |  |  |  | not begun |",
+        "| 2024-05-01 | 2024-05-02 | a |  |  |  | not started |",
     ]
 
 

@@ -100,7 +100,7 @@ def test_what_was_done_is_shown() -> None:
         "| little | records | 40 | 3 | 70 | 90 | 2 | 3 to 5 |",
         "|  | ledger runs | 40 | 3 | 70 | 90 | 2 |  |",
         "",
-        "passed over: others were faster",
+        "skipped: others were faster",
         "",
         "**CAP-VIOLATION**: worker 3 breaks seq",
         "",
@@ -126,7 +126,7 @@ def test_what_comes_out_of_data_is_shown_as_text() -> None:
     assert maintained_markdown(found).splitlines()[4:] == [
         f"| {shown} | records | 40 | 3 | 70 | 90 | 2 | 3 to 5 |",
         "",
-        f"passed over: {shown}",
+        f"skipped: {shown}",
         "",
         f"**CAP-VIOLATION**: {shown} breaks seq",
         "",

@@ -19,7 +19,7 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from capstan.airflow.lake_queries import foresee
+from capstan.airflow.lake_queries import preview_request
 from capstan.airflow.settings import Settings, read_setting
 from capstan.airflow.web import prefetch
 from capstan.airflow.web.permissions import REPLAY_DAG, ROLLBACK_DAG, capture_dag, replay_dag
@@ -402,7 +402,9 @@ def test_a_gap_leads_to_a_form_that_plays_the_declared_replay_over_it(
     assert (asked["since"], asked["until"]) == ("2024-05-02", "2024-05-03")
     assert set(asked["workers"]) == {"north", "<b>south</b>"}
     # The declared replay's own checks go with it.
-    assert foresee(read_setting(place.root / "any.py"), Request.from_json(asked)).plan.checks
+    assert preview_request(
+        read_setting(place.root / "any.py"), Request.from_json(asked)
+    ).plan.checks
 
 
 def test_the_form_has_every_field_of_the_dag_s_own(

@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow.dags.audit import ListAuditsOperator
-from capstan.airflow.lake_queries import auditable, read_request, resolve
+from capstan.airflow.lake_queries import list_audits, read_request, resolve
 from capstan.airflow.operators.failures import TaskRefusedError
 from capstan.airflow.settings import Settings, read_setting
 from capstan.core.times import Box
@@ -176,7 +176,7 @@ def test_a_declared_target_into_which_nothing_was_published_has_nothing_to_audit
 
 
 def test_all_that_stands_in_every_table_is_audited(published: Settings) -> None:
-    found = auditable(published, None, None, None)
+    found = list_audits(published, None, None, None)
     assert found.left_out == ()
     names = [each["run"] for each in found.audits]
     assert names == [*(f"aaa-{day}" for day in (3, 2, 1, 0)), *(f"zzz-{day}" for day in (2, 1, 0))]

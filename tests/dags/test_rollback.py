@@ -50,7 +50,7 @@ def test_one_app_takes_the_run_back_and_the_table_is_told(
     assert execute(task, where) == RESULT
     assert [call["request"] for call in submit.calls] == [{"run": "t-0a0a0a0a-1"}]
     assert told == [(table_asset("t"), RESULT)]
-    assert "| target | t: version 4 has the rows of before |" in task.shown
+    assert "| target | t: version 4 has the previous rows |" in task.shown
 
 
 def test_what_was_taken_back_before_changes_no_table(
@@ -60,7 +60,7 @@ def test_what_was_taken_back_before_changes_no_table(
     task = ledgers.bag().dags["capstan_rollback"].get_task("rollback")
     execute(task, {**context(), "params": {"run": "t-0d0d0d0d-1"}})
     assert task.outlets == []
-    assert "nothing was changed" in rollback_markdown({**RESULT, "stood": True})
+    assert "nothing changed" in rollback_markdown({**RESULT, "stood": True})
 
 
 REFUSED = {

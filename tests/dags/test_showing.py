@@ -32,9 +32,9 @@ def test_a_certificate_is_a_table_with_a_row_for_each_fact() -> None:
     assert rows["workers left out"] == "JFK"
     assert rows["times"] == "from the start to before 2013-04-01"
     assert rows["complete"] == "yes, frontier empty: closed"
-    assert rows["late, not played"] == "3 late"
+    assert rows["late, not replayed"] == "3 late"
     assert rows["audit"] == "passed (copy, 9 cells)"
-    assert rows["published"] == "yes; nothing was changed, it stood already"
+    assert rows["published"] == "yes; already before, nothing changed"
     assert "transform" not in rows
     left_out = "2 rows around the range left out"
     assert rows["pipeline"] == f"p, sink s; {left_out}; 4 late rows of n put aside"

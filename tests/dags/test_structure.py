@@ -182,7 +182,7 @@ def test_the_form_offers_what_exists(dags: dict[str, DAG]) -> None:
     assert form["transform"].schema["enum"] == [None, "by_day"]
     assert form["pipeline"].schema["enum"] == [None, "places"]
     assert {param.schema.get("section") for param in form.values()} == {
-        "What to play", "Into which table", "How",
+        "What to replay", "Into which table", "How",
     }  # fmt: skip
     assert all(param.schema["title"] for param in form.values())
 
@@ -358,7 +358,8 @@ def test_intervals_of_epochs_are_refused_with_their_place(place: Place) -> None:
     setting = read_setting(DAGS / "any.py")
     assert list(backfill_dags(setting)) == []
     with pytest.raises(
-        InvalidRequestError, match="replays.by_day.schedule: times of little are epochs"
+        InvalidRequestError,
+        match="replays.by_day.schedule: needs data intervals, but the times of little are epochs",
     ):
         require_none(setting)
 

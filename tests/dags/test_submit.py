@@ -23,7 +23,12 @@ from sqlalchemy import delete, select
 
 from capstan.airflow.dags.capture import CaptureOperator
 from capstan.airflow.operators.attempt_folder import try_folder
-from capstan.airflow.operators.failures import TaskBrokenError, TaskRefusedError, as_task, say_last
+from capstan.airflow.operators.failures import (
+    TaskBrokenError,
+    TaskRefusedError,
+    as_task,
+    log_error_last,
+)
 from capstan.airflow.operators.spark_connection import spark_master
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import read_setting
@@ -156,14 +161,20 @@ def test_a_table_that_others_were_committing_to_is_tried_again_and_a_range_is_no
     ("answer", "said"),
     [
         ({"exit": 5, "result": error()}, "CAP-X: what is wrong (what to do)"),
-        ({"exit": 1}, "CAP-SUBMIT: spark-submit ended with 1 and no answer: "),
-        ({"exit": 1, "result": "{"}, "CAP-SUBMIT: spark-submit ended with 1 and no answer: "),
-        ({"exit": 2, "result": {"a": 1}}, "CAP-SUBMIT: spark-submit ended with 2 and no answer: "),
-        ({"exit": 137, "result": error()}, "CAP-SUBMIT: spark-submit ended with 137 and no answer"),
-        ({"signal": 9}, "CAP-SUBMIT: spark-submit ended with -9 and no answer: "),
-        ({"exit": 7, "lines": ["no memory"]}, "ended with 7 and no answer: no memory"),
-        ({"exit": 0}, "CAP-SUBMIT: spark-submit ended well, and left no result"),
-        ({"exit": 0, "result": "[1]"}, "CAP-SUBMIT: spark-submit ended well, and left no result"),
+        ({"exit": 1}, "CAP-SUBMIT: spark-submit ended with 1 and left no result: "),
+        ({"exit": 1, "result": "{"}, "CAP-SUBMIT: spark-submit ended with 1 and left no result: "),
+        (
+            {"exit": 2, "result": {"a": 1}},
+            "CAP-SUBMIT: spark-submit ended with 2 and left no result: ",
+        ),
+        (
+            {"exit": 137, "result": error()},
+            "CAP-SUBMIT: spark-submit ended with 137 and left no result",
+        ),
+        ({"signal": 9}, "CAP-SUBMIT: spark-submit ended with -9 and left no result: "),
+        ({"exit": 7, "lines": ["no memory"]}, "ended with 7 and left no result: no memory"),
+        ({"exit": 0}, "CAP-SUBMIT: spark-submit succeeded, but left no result"),
+        ({"exit": 0, "result": "[1]"}, "CAP-SUBMIT: spark-submit succeeded, but left no result"),
     ],
 )
 def test_what_broke_is_retried(
@@ -218,18 +229,18 @@ def test_a_request_that_is_no_object_is_refused(
 @pytest.mark.parametrize(
     ("connection", "problem"),
     [
-        (None, "is not there"),
-        ("", "is not there"),
+        (None, "does not exist"),
+        ("", "does not exist"),
         ("spark://local[*]", "cannot be read"),
         ("{", "cannot be read"),
         ('{"conn_type": "spark"}', "names no Spark master: 'spark://'"),
-        ('{"conn_type": "spark", "host": "yarn"}', "says yarn, and neither HADOOP_CONF_DIR"),
+        ('{"conn_type": "spark", "host": "yarn"}', "names yarn, but neither HADOOP_CONF_DIR"),
         ('{"conn_type": "http", "host": "x"}', "names no Spark master: 'http://x'"),
         ('{"conn_type": "spark", "host": "local[x]"}', "names no Spark master"),
-        ("spark://master:7077?deploy-mode=cluster", "asks for another deploy mode"),
+        ("spark://master:7077?deploy-mode=cluster", "has a deploy mode other"),
         (
             '{"conn_type": "spark", "host": "k8s://https://c:6443"}',
-            "says Kubernetes, and the package",
+            "names Kubernetes, but the package",
         ),
     ],
 )
@@ -330,13 +341,13 @@ def test_a_kill_before_the_start_ends_nothing(place: Place) -> None:
 def test_the_error_is_the_last_line(
     caplog: pytest.LogCaptureFixture, place: Place, submit: FakeSubmit
 ) -> None:
-    assert say_last in operator().on_failure_callback
+    assert log_error_last in operator().on_failure_callback
     for raised, line in (
         (TaskRefusedError("CAP-X: what (do)"), "CAP-X: what (do)"),
         (ValueError("first\nsecond"), "CAP-BROKEN: ValueError: first"),
         (ValueError(), "CAP-BROKEN: ValueError"),
     ):
-        say_last({"exception": raised})
+        log_error_last({"exception": raised})
         assert caplog.messages[-1] == line
 
 
@@ -378,7 +389,7 @@ def test_a_dag_run_retries_what_can_change(
 def test_a_capture_tells_its_asset_and_the_form(
     place: Place, submit: FakeSubmit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capstan.airflow.lake_queries.labels_of", lambda *_: ["a", "b"])
+    monkeypatch.setattr("capstan.airflow.lake_queries.worker_labels", lambda *_: ["a", "b"])
     submit.answers({"exit": 0, "result": DONE})
     assert place.run(CAPTURE).state == "success"
     with create_session() as session:
@@ -393,7 +404,7 @@ def test_a_capture_tells_its_asset_and_the_form(
 def test_capturing_tells_what_the_result_has(
     place: Place, submit: FakeSubmit, monkeypatch: pytest.MonkeyPatch, execute: Any, context: Any
 ) -> None:
-    monkeypatch.setattr("capstan.airflow.lake_queries.labels_of", lambda *_: [])
+    monkeypatch.setattr("capstan.airflow.lake_queries.worker_labels", lambda *_: [])
     submit.answers({"exit": 0, "result": DONE})
     where = context()
     task = CaptureOperator(task_id="t", setting=read_setting(DAGS / "any.py"), stream="little")

@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import (
 )
 from airflow.sdk.types import TaskInstanceKey
 
-from capstan.airflow.lake_queries import foresee, pinned, read_request
+from capstan.airflow.lake_queries import pin_cut, preview_request, read_request
 from capstan.airflow.operators.certificate import CertificateOperator
 from capstan.airflow.operators.failures import TaskRefusedError
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
@@ -57,7 +57,7 @@ def fields(**more: object) -> dict[str, object]:
 
 
 def planner(setting: Settings, asked: dict[str, object]) -> PlanReplayOperator:
-    return PlanReplayOperator(task_id="plan", setting=setting, asked=lambda _: asked)
+    return PlanReplayOperator(task_id="plan", setting=setting, fields=lambda _: asked)
 
 
 class Store(dict[str, object]):
@@ -146,7 +146,7 @@ CLAIMS = pa.schema(
 
 def claim(setting: Settings, asked: dict[str, object]) -> None:
     """What an app leaves in the ledger that was killed after its claim."""
-    plan = foresee(setting, read_request(asked)).plan
+    plan = preview_request(setting, read_request(asked)).plan
     now = datetime.now(UTC)
     row = {
         "claim": 0, "kind": "claim", "attempt": 1, "stream": "little", "target": plan.target,
@@ -192,14 +192,14 @@ def test_a_cleared_run_goes_on_at_the_cut_that_still_holds_its_range(
 
 def test_the_pinned_request_is_the_same_run(setting: Settings) -> None:
     asked = read_request(fields(until="2024-05-02"))
-    found = foresee(setting, asked)
-    assert foresee(setting, pinned(found)).plan.identity == found.plan.identity
+    found = preview_request(setting, asked)
+    assert preview_request(setting, pin_cut(found)).plan.identity == found.plan.identity
     followed = read_request(fields(follow="nightly"))
-    assert pinned(foresee(setting, followed)) == followed
+    assert pin_cut(preview_request(setting, followed)) == followed
 
 
 def sensor(setting: Settings, asked: dict[str, object], **more: Any) -> FrontierSensor:
-    return FrontierSensor(task_id="complete", setting=setting, asked=lambda _: asked, **more)
+    return FrontierSensor(task_id="complete", setting=setting, fields=lambda _: asked, **more)
 
 
 @pytest.mark.parametrize(

@@ -71,9 +71,9 @@ def lay(place: Place) -> None:
 
 
 def tell(place: Place, stream: object = "little") -> None:
-    from capstan.airflow.operators.telemetry import tell_stream
+    from capstan.airflow.operators.telemetry import send_stream_metrics
 
-    tell_stream(read_setting(place.root / "dag.py"), stream)
+    send_stream_metrics(read_setting(place.root / "dag.py"), stream)
 
 
 def test_figures_of_a_stream_arrive(place: Place, told) -> None:

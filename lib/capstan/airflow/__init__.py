@@ -1,5 +1,5 @@
-"""Capstan under Airflow: DAGs, operators, a sensor, assets. The only room that imports Airflow.
+"""Capstan for Airflow: DAGs, operators, a sensor, assets. The only package that imports Airflow.
 
-Importing this package imports neither Airflow nor Spark. Its modules import Airflow; nothing but a
-running task imports Spark or reads a lake.
+Importing this package imports neither Airflow nor Spark. Its modules import Airflow; only running
+tasks import Spark or read a lake.
 """

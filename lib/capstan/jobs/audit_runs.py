@@ -1,4 +1,4 @@
-"""Audits of several runs in one app: each is told, and one that cannot be made stops no other."""
+"""Audits of several runs in one app; one that fails does not stop the others."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ def audit_all(
     spark: SparkSession,
     lake: Lake,
     declarations: ProjectConfig,
-    asked: Sequence[tuple[History, int | None]],
+    runs: Sequence[tuple[History, int | None]],
     *,
     strict: bool = False,
 ) -> JobResult:
-    """Audit what runs have published, each at a version of its target, or as it is now.
+    """Audit published runs, each at a version of its target, or as the target is now.
 
-    A run that was taken back, whose table is gone, whose transform or pipeline has changed since,
-    or whose version is no longer kept, cannot be audited: its entry has `error`, `message` and
-    `hint` in place of an audit. So has one by which something turned out to be broken.
+    A run cannot be audited if it was rolled back, its table is gone, its transform or pipeline has
+    changed, or its version is no longer kept: its entry has `error`, `message` and `hint` instead
+    of an audit. The same applies when the audit finds something broken.
 
     Args:
         spark: The session.
         lake: The lake.
-        declarations: What is declared.
-        asked: The runs, each with a version of its target, or None for the newest.
-        strict: Whether one that cannot be audited is a refusal as well.
+        declarations: The declarations.
+        runs: The runs, each with a version of its target, or None for the newest.
+        strict: Whether a run that cannot be audited is a refusal too.
 
     Returns:
-        `audits`, `passed` (whether none differs) and `not_audited` (runs); with a refusal if one
-        differs, or if something is broken.
+        `audits`, `passed` (whether no run differs) and `not_audited` (runs); with a refusal if a
+        run differs, or something is broken.
     """
     audits: list[dict[str, object]] = []
     broken: list[CapstanError] = []
-    for history, version in asked:
+    for history, version in runs:
         about = _about(history, version)
         try:
             audits.append({**about, **_audit(spark, lake, declarations, history, version)})
         except CapstanError as error:
             audits.append({**about, **error.summary()})
-            # A table that a person has removed is none that is broken.
+            # A table that somebody deleted is not broken.
             if not isinstance(error, InvalidRequestError) and is_table(history.last.target):
                 broken.append(error)
-    wrong = [str(each["run"]) for each in audits if each.get("passed") is False]
-    missing = [each["run"] for each in audits if "error" in each]
+    wrong = [str(audit["run"]) for audit in audits if audit.get("passed") is False]
+    missing = [audit["run"] for audit in audits if "error" in audit]
     refusal: CapstanError | None = None
     if wrong:
         refusal = CheckFailedError(
             "CAP-AUDIT",
-            f"{len(wrong)} of {len(audits)} runs are not what the tape promises: "
+            f"the targets of {len(wrong)} of {len(audits)} runs differ from the tape: "
             + ", ".join(wrong),
             "`capstan audit RUN` shows the rows; roll the run back, or replay it",
             runs=wrong,
@@ -70,9 +70,9 @@ def audit_all(
     elif missing and strict:
         refusal = CheckFailedError(
             "CAP-AUDIT",
-            f"{len(missing)} of {len(audits)} runs cannot be audited any more: "
+            f"{len(missing)} of {len(audits)} runs can no longer be audited: "
             + ", ".join(map(str, missing)),
-            "replay them, or leave out `strict`",
+            "replay them, or omit `strict`",
             runs=missing,
         )
     return JobResult({"audits": audits, "passed": not wrong, "not_audited": missing}, refusal)
@@ -95,20 +95,19 @@ def _audit(
     history: History,
     version: int | None,
 ) -> dict[str, object]:
-    """An audit, as its entry has it.
+    """The audit part of a run's entry.
 
     Raises:
-        InvalidRequestError: As `require_auditable` and `audit_run`; `CAP-GONE` for what Spark
-            cannot read.
+        InvalidRequestError: As `require_auditable`.
     """
     try:
-        # Those before it took their time: it may have been taken back meanwhile.
-        now = require_auditable(lake, history.last.run, version)
-        plan, found = audit_run(spark, lake, declarations, now, version)
+        # The run may have been rolled back during the audits before this one.
+        current = require_auditable(lake, history.last.run, version)
+        plan, audit = audit_run(spark, lake, declarations, current, version)
     except PySparkException as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        hint = "replay it again, or audit what stands there now with --against"
+        hint = "replay it again, or audit the table as it is now with --against"
         raise InvalidRequestError(
-            "CAP-GONE", f"it cannot be read any more: {reason}", hint
+            "CAP-GONE", f"it can no longer be read: {reason}", hint
         ) from error
-    return {"cut": plan.cut.commit, **found.to_json(plan.tape.time_type)}
+    return {"cut": plan.cut.commit, **audit.to_json(plan.tape.time_type)}

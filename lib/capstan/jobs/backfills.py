@@ -1,4 +1,4 @@
-"""Backfills in one app, one after the other: each is told, and one that fails stops no other."""
+"""Backfills in one app, one after the other; one that fails does not stop the others."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 
 
 def fill(
-    spark: SparkSession, lake: Lake, declarations: ProjectConfig, asked: Backfill
+    spark: SparkSession, lake: Lake, declarations: ProjectConfig, request: Backfill
 ) -> JobResult:
-    """Carry out one backfill; with a refusal if a run of it has failed."""
-    found = backfill(spark, lake, declarations, asked)
-    return JobResult(found.to_json(), found.error)
+    """Carry out one backfill; the result has a refusal if one of its runs failed."""
+    result = backfill(spark, lake, declarations, request)
+    return JobResult(result.to_json(), result.error)
 
 
 def fill_all(
-    spark: SparkSession, lake: Lake, declarations: ProjectConfig, asked: Sequence[Backfill]
+    spark: SparkSession, lake: Lake, declarations: ProjectConfig, requests: Sequence[Backfill]
 ) -> JobResult:
-    """Carry out several backfills; each looks at what is missing when its turn comes.
+    """Carry out several backfills; each one is planned when its turn comes.
 
     Returns:
-        `backfills`, an entry each, with `error`, `message` and `hint` where one has failed; with
-        the first of these as a refusal.
+        `backfills`, one entry each, with `error`, `message` and `hint` if it failed; the first
+        failure is the refusal.
     """
-    told: list[dict[str, object]] = []
+    entries: list[dict[str, object]] = []
     errors: list[CapstanError] = []
-    for each in asked:
+    for request in requests:
         try:
-            answer = fill(spark, lake, declarations, each)
-            value, error = dict(answer.value), answer.refusal
+            result = fill(spark, lake, declarations, request)
+            value, error = dict(result.value), result.refusal
         except CapstanError as refused:
-            value, error = {"replay": each.replay, "what": str(each.what)}, refused
-        told.append(value if error is None else {**value, **error.summary()})
+            value, error = {"replay": request.replay, "what": str(request.what)}, refused
+        entries.append(value if error is None else {**value, **error.summary()})
         errors += [] if error is None else [error]
-    return JobResult({"backfills": told}, errors[0] if errors else None)
+    return JobResult({"backfills": entries}, errors[0] if errors else None)

@@ -1,4 +1,4 @@
-"""The submitted apps: each makes of a request the work to do, or refuses it without Spark."""
+"""Handlers of the apps: each turns a request into work, or refuses it without Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from capstan.jobs.approval import PublishRequest, decide, require_decidable
 from capstan.jobs.audit_runs import audit_all
 from capstan.jobs.backfills import fill, fill_all
 from capstan.jobs.job_types import JobResult, JsonObject, Place, Work
-from capstan.jobs.rollback_runs import RollbackRequest, require_reversible, take_back
+from capstan.jobs.rollback_runs import RollbackRequest, require_reversible, roll_back
 from capstan.replay.execution.staging import KEEP
 from capstan.replay.planning.plan import make_plan
 from capstan.replay.planning.request import Request
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from capstan.audit import Audit
     from capstan.core.times import TimeType
 
-Asked = TypeVar("Asked")
+RequestT = TypeVar("RequestT")
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureRequest:
-    """What `spark_apps/capture.py` is asked: a declared stream, whether to reseat or rescale it."""
+    """The request of `spark_apps/capture.py`; `reseat` and `rescale` as for `capstan capture`."""
 
     stream: str
     reseat: bool = False
@@ -52,7 +52,7 @@ class CaptureRequest:
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """What `spark_apps/verify.py` is asked; `workers` are labels or numbers, None for all."""
+    """The request of `spark_apps/verify.py`; `workers` are labels or numbers, None for all."""
 
     stream: str
     workers: tuple[str, ...] | None = None
@@ -62,11 +62,11 @@ class VerifyRequest:
 
 @dataclass(frozen=True, slots=True)
 class MaintainRequest:
-    """What `spark_apps/maintain.py` is asked.
+    """The request of `spark_apps/maintain.py`.
 
     Attributes:
-        streams: Which streams; None for all that are on tape.
-        keep: How long what was staged and nobody can publish any more is kept, such as `30 days`.
+        streams: The streams; None for all that are on tape.
+        keep: How long to keep staged output that can no longer be published, such as `30 days`.
     """
 
     streams: tuple[str, ...] | None = None
@@ -74,10 +74,10 @@ class MaintainRequest:
 
     @property
     def kept(self) -> timedelta:
-        """The length of time that `keep` says.
+        """The duration of `keep`.
 
         Raises:
-            InvalidRequestError: `CAP-REQUEST` when it says none.
+            InvalidRequestError: `CAP-REQUEST` when `keep` is not a duration.
         """
         try:
             return parse_duration(self.keep)
@@ -89,7 +89,7 @@ class MaintainRequest:
 
 @dataclass(frozen=True, slots=True)
 class RunAudit:
-    """What `spark_apps/audit.py` is asked of a run: its name, and a version of its target."""
+    """The request of `spark_apps/audit.py` for one run, with a version of its target."""
 
     run: str
     version: int | None = None
@@ -97,11 +97,11 @@ class RunAudit:
 
 @dataclass(frozen=True, slots=True)
 class RunAudits:
-    """What `spark_apps/audit.py` is asked of several runs, one after the other.
+    """The request of `spark_apps/audit.py` for several runs.
 
     Attributes:
         audits: The runs.
-        strict: Whether one that cannot be audited any more is a refusal as well.
+        strict: Whether a run that can no longer be audited is a refusal too.
     """
 
     audits: tuple[RunAudit, ...]
@@ -110,14 +110,16 @@ class RunAudits:
 
 def capture(fields: JsonObject, place: Place) -> Work:
     """Prepare the capture of a declared stream."""
-    asked = _read(CaptureRequest, fields)
-    stream = place.declarations(required=True).stream(asked.stream)
+    request = _read(CaptureRequest, fields)
+    stream = place.declarations(required=True).stream(request.stream)
 
     def work(spark: SparkSession) -> JobResult:
         from capstan.capture.run import capture as carry_out
 
-        found = carry_out(spark, place.lake, stream, reseat=asked.reseat, rescale=asked.rescale)
-        return JobResult(asdict(found))
+        result = carry_out(
+            spark, place.lake, stream, reseat=request.reseat, rescale=request.rescale
+        )
+        return JobResult(asdict(result))
 
     return work
 
@@ -127,146 +129,150 @@ def verify(fields: JsonObject, place: Place) -> Work:
     from capstan.storage.tape.index import find_cut, resolve_workers
     from capstan.storage.tape.tape import open_tape
 
-    asked = _read(VerifyRequest, fields)
-    tape = open_tape(place.lake, asked.stream)
-    cut = find_cut(tape, asked.as_of)
-    chosen = asked.workers
+    request = _read(VerifyRequest, fields)
+    tape = open_tape(place.lake, request.stream)
+    cut = find_cut(tape, request.as_of)
+    chosen = request.workers
     workers = None if chosen is None else tuple(resolve_workers(tape, cut, chosen))
 
     def work(spark: SparkSession) -> JobResult:
         from capstan.verify import verify as carry_out
 
-        found = carry_out(spark, place.lake, tape, workers=workers, cut=cut, deep=asked.deep)
-        return JobResult(found.to_json(tape), _refusal(lambda: found.require_valid(tape)))
+        result = carry_out(spark, place.lake, tape, workers=workers, cut=cut, deep=request.deep)
+        return JobResult(result.to_json(tape), _refusal(lambda: result.require_valid(tape)))
 
     return work
 
 
 def replay(fields: JsonObject, place: Place) -> Work:
-    """Prepare a replay; the request has the fields of `capstan.replay.planning.request.Request`."""
-    asked = _read(Request, fields)
+    """Prepare a replay; its request is a `capstan.replay.planning.request.Request`."""
+    request = _read(Request, fields)
     declarations = place.declarations()
-    make_plan(place.lake, declarations, asked)
+    make_plan(place.lake, declarations, request)
 
     def work(spark: SparkSession) -> JobResult:
-        outcome = carry_out_replay(spark, place.lake, declarations, asked)
+        outcome = carry_out_replay(spark, place.lake, declarations, request)
         return JobResult(outcome.to_json())
 
     return work
 
 
 def backfill(fields: JsonObject, place: Place) -> Work:
-    """Prepare the backfill of a declared replay, or of several (`backfills`) in their order."""
+    """Prepare one backfill of a declared replay, or several (`backfills`) in order."""
     several = fields.get("backfills")
     declarations = place.declarations(required=True)
     if not isinstance(several, list):
         one = _read(Backfill, fields)
         prepare(place.lake, declarations, one)
         return lambda spark: fill(spark, place.lake, declarations, one)
-    # Each is refused when its turn comes: one that cannot be meant stops no other.
-    asked = [_read(Backfill, each if isinstance(each, dict) else {}) for each in several]
-    return lambda spark: fill_all(spark, place.lake, declarations, asked)
+    # Each is planned when its turn comes: an invalid one does not stop the others.
+    requests = [_read(Backfill, entry if isinstance(entry, dict) else {}) for entry in several]
+    return lambda spark: fill_all(spark, place.lake, declarations, requests)
 
 
 def maintain(fields: JsonObject, place: Place) -> Work:
-    """Prepare the maintenance of streams' tapes, and of what all streams of the lake share."""
+    """Prepare the maintenance of tapes, and of the tables that all streams share."""
     from capstan.storage.tape.tape import require_streams
 
-    asked = _read(MaintainRequest, fields)
-    kept = asked.kept
+    request = _read(MaintainRequest, fields)
+    kept = request.kept
     place.lake.require()
-    streams = place.lake.streams() if asked.streams is None else list(asked.streams)
+    streams = place.lake.streams() if request.streams is None else list(request.streams)
     require_streams(place.lake, streams)
 
     def work(spark: SparkSession) -> JobResult:
         from capstan.maintenance.run import maintain as carry_out
 
-        found = carry_out(spark, place.lake, streams, keep=kept)
-        return JobResult(found.to_json(), found.refusal)
+        result = carry_out(spark, place.lake, streams, keep=kept)
+        return JobResult(result.to_json(), result.refusal)
 
     return work
 
 
 def plan(fields: JsonObject, place: Place) -> Work:
-    """Prepare a plan with the rows that it would change; the request is that of a replay."""
+    """Prepare a plan with the rows it would change; its request is that of a replay."""
     from capstan.replay.preview import preview
 
-    asked = _read(Request, fields)
-    found = preview(place.lake, place.declarations(), asked)
+    request = _read(Request, fields)
+    previewed = preview(place.lake, place.declarations(), request)
 
     def work(spark: SparkSession) -> JobResult:
         from capstan.replay.output.diff import difference
 
-        told = difference(spark, found.plan).to_json(found.plan.tape.time_type)
-        return JobResult({**found.to_json(), "diff": told})
+        diff = difference(spark, previewed.plan).to_json(previewed.plan.tape.time_type)
+        return JobResult({**previewed.to_json(), "diff": diff})
 
     return work
 
 
 def publish(fields: JsonObject, place: Place) -> Work:
-    """Prepare the publish of a run that waits, or its rejection."""
-    asked = _read(PublishRequest, fields)
-    require_decidable(place, asked)
-    return lambda spark: decide(spark, place, asked)
+    """Prepare the publish of a waiting run, or its rejection."""
+    request = _read(PublishRequest, fields)
+    require_decidable(place, request)
+    return lambda spark: decide(spark, place, request)
 
 
 def rollback(fields: JsonObject, place: Place) -> Work:
     """Prepare the rollback of a run."""
-    asked = _read(RollbackRequest, fields)
-    require_reversible(place.lake, asked.run)
-    return lambda spark: take_back(spark, place, asked)
+    request = _read(RollbackRequest, fields)
+    require_reversible(place.lake, request.run)
+    return lambda spark: roll_back(spark, place, request)
 
 
 def audit(fields: JsonObject, place: Place) -> Work:
-    """Prepare an audit: of a run (`run`), of several (`audits`), or of a table (`table`)."""
+    """Prepare an audit of one run (`run`), several (`audits`) or a table (`table`)."""
     if "audits" in fields:
         return _audit_of_runs(fields, place)
     return _audit_of_run(fields, place) if "run" in fields else _audit_of_table(fields, place)
 
 
 def _audit_of_run(fields: JsonObject, place: Place) -> Work:
-    asked = _read(RunAudit, fields)
+    request = _read(RunAudit, fields)
     declarations = place.declarations()
-    history = require_auditable(place.lake, asked.run, asked.version)
+    history = require_auditable(place.lake, request.run, request.version)
 
     def work(spark: SparkSession) -> JobResult:
-        plan, found = audit_run(spark, place.lake, declarations, history, asked.version)
-        about = {"run": asked.run, "stream": plan.tape.name, "cut": plan.cut.commit}
-        where = {"target": plan.request.into, "target_path": plan.target, "version": asked.version}
-        return _audited({**about, **where}, found, plan.tape.time_type, f"run {asked.run}")
+        plan, result = audit_run(spark, place.lake, declarations, history, request.version)
+        about = {"run": request.run, "stream": plan.tape.name, "cut": plan.cut.commit}
+        target = {
+            "target": plan.request.into,
+            "target_path": plan.target,
+            "version": request.version,
+        }
+        return _audited({**about, **target}, result, plan.tape.time_type, f"run {request.run}")
 
     return work
 
 
 def _audit_of_runs(fields: JsonObject, place: Place) -> Work:
-    asked = _read(RunAudits, fields)
+    request = _read(RunAudits, fields)
     declarations = place.declarations()
     place.lake.require()
-    # A run that nobody knows is refused; what cannot be audited any more stops no other.
-    found = [(read_history(place.lake, a.run), a.version) for a in asked.audits]
+    # Unknown runs are refused here; a run that can no longer be audited does not stop the others.
+    runs = [(read_history(place.lake, audit.run), audit.version) for audit in request.audits]
 
     def work(spark: SparkSession) -> JobResult:
-        return audit_all(spark, place.lake, declarations, found, strict=asked.strict)
+        return audit_all(spark, place.lake, declarations, runs, strict=request.strict)
 
     return work
 
 
 def _audit_of_table(fields: JsonObject, place: Place) -> Work:
-    asked = _read(TableAudit, fields)
-    plan = plan_against(place.lake, place.declarations(), asked)
+    request = _read(TableAudit, fields)
+    plan = plan_against(place.lake, place.declarations(), request)
 
     def work(spark: SparkSession) -> JobResult:
-        found = audit_against(spark, place.lake, plan, asked)
-        about = {"stream": asked.stream, "cut": plan.cut.commit}
-        where = {"target": asked.table, "target_path": plan.target, "version": asked.version}
-        return _audited({**about, **where}, found, plan.tape.time_type, asked.table)
+        result = audit_against(spark, place.lake, plan, request)
+        about = {"stream": request.stream, "cut": plan.cut.commit}
+        target = {"target": request.table, "target_path": plan.target, "version": request.version}
+        return _audited({**about, **target}, result, plan.tape.time_type, request.table)
 
     return work
 
 
-def _audited(about: JsonObject, found: Audit, time_type: TimeType, where: str) -> JobResult:
-    refusal = _refusal(lambda: found.require_passed(where))
-    return JobResult({**about, **found.to_json(time_type)}, refusal)
+def _audited(about: JsonObject, result: Audit, time_type: TimeType, subject: str) -> JobResult:
+    refusal = _refusal(lambda: result.require_passed(subject))
+    return JobResult({**about, **result.to_json(time_type)}, refusal)
 
 
 def _refusal(check: Callable[[], None]) -> CapstanError | None:
@@ -277,14 +283,13 @@ def _refusal(check: Callable[[], None]) -> CapstanError | None:
     return None
 
 
-def _read(kind: type[Asked], fields: JsonObject) -> Asked:
-    """The request that `fields` make.
+def _read(kind: type[RequestT], fields: JsonObject) -> RequestT:
+    """The request with these fields.
 
     Raises:
-        InvalidRequestError: `CAP-REQUEST`, naming a key that is unknown, missing or has a wrong
-            value.
+        InvalidRequestError: `CAP-REQUEST`, with the key that is unknown, missing or invalid.
     """
-    known = [each.name for each in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for key in fields:
         if key not in known:
             raise InvalidRequestError(

@@ -1,4 +1,4 @@
-"""What passes between a submitted app and the program around it."""
+"""Types shared by the handlers of apps and their main program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JsonObject = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an app works: the lake, and the declaration file if one was named."""
+    """The context of an app: the lake, and the declaration file if one was named."""
 
     lake: Lake
     streams: str | None = None
@@ -43,7 +43,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What an app found: its result, and the error to end with where the answer is no."""
+    """The result of an app, and the error to exit with if a check failed."""
 
     value: JsonObject
     refusal: CapstanError | None = None

@@ -1,13 +1,13 @@
-"""What the submitted apps share: a request as JSON, one call, a result file, an exit code.
+"""The main program of the apps: a JSON request, one call, a result file, an exit code.
 
-An app of `spark_apps/` is started by `spark-submit`, or by Python alone:
+An app in `spark_apps/` is started by `spark-submit`, or by Python alone:
 
     spark-submit spark_apps/replay.py request.json --lake /data/lake --result result.json
     python spark_apps/verify.py --request '{"stream": "flights"}' --result result.json
 
-What can be refused is refused before Spark is asked for a session. The result file appears whole
-or not at all, also when the answer is no: then it has `error`, `message` and `hint` as well. The
-last line of standard output is the error's code and message.
+Invalid requests are refused before a Spark session starts. The result file is written atomically.
+If a check failed, it has `error`, `message` and `hint` as well. On an error, the last line of
+standard output is its code and message.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def main(
     arguments: Sequence[str] | None = None,
     start: Callable[[str], SparkSession] | None = None,
 ) -> int:
-    """Run one app; the exit code of the process.
+    """Run one app and return the exit code of the process.
 
     Args:
-        prepare: Makes of a request the work to do; refuses what can be refused without Spark.
-        arguments: What follows the program's name; by default that of this process.
-        start: Gives the Spark session by the app's name; by default `build_session`.
+        prepare: The handler: turns a request into work, or refuses it without Spark.
+        arguments: The arguments after the program's name; those of this process by default.
+        start: Builds the Spark session for an app name; `build_session` by default.
     """
     watch_owner()
     try:
@@ -68,14 +68,14 @@ def _run(
         options = _options(prepare, arguments)
         result = options.result
         if result is not None:
-            # What an earlier run left there must not be taken for this one's.
+            # A result that an earlier run left must not pass for this one's.
             result.unlink(missing_ok=True)
         place = Place(Lake.at(options.lake), options.streams)
         work = prepare(_request(options), place)
-        answer = _carried_out(work, f"capstan {prepare.__name__}", place, start)
+        answer = _carry_out(work, f"capstan {prepare.__name__}", place, start)
         if result is not None:
-            refused = answer.refusal.summary() if answer.refusal is not None else {}
-            _write(result, {**answer.value, **refused})
+            refusal = answer.refusal.summary() if answer.refusal is not None else {}
+            _write(result, {**answer.value, **refusal})
     except Exception as error:
         return _failed(error, result, log)
     if answer.refusal is not None:
@@ -87,37 +87,37 @@ def _run(
 def _options(prepare: Handler, arguments: Sequence[str] | None) -> argparse.Namespace:
     summary = (prepare.__doc__ or "").splitlines()[0]
     parser = _Parser(prog=f"{prepare.__name__}.py", description=summary, allow_abbrev=False)
-    parser.add_argument("file", nargs="?", type=Path, help="the request: a file of JSON")
+    parser.add_argument("file", nargs="?", type=Path, help="the request: a JSON file")
     parser.add_argument("--request", help="the request itself, as JSON", metavar="JSON")
     lake = os.environ.get("CAPSTAN_LAKE") or "./lake"
     parser.add_argument("--lake", default=lake, help="the lake: a folder or a URI")
     parser.add_argument("--streams", help="the declaration file", metavar="FILE")
-    parser.add_argument("--result", type=Path, help="where the result goes", metavar="FILE")
+    parser.add_argument("--result", type=Path, help="the result file", metavar="FILE")
     options = parser.parse_args(arguments)
     if (options.file is None) == (options.request is None):
-        parser.error("give a request: either a file of JSON or --request")
+        parser.error("give a request: either a JSON file or --request")
     return options
 
 
 def _request(options: argparse.Namespace) -> JsonObject:
-    where = "--request" if options.file is None else str(options.file)
+    source = "--request" if options.file is None else str(options.file)
     try:
         text = options.request if options.file is None else options.file.read_text("utf-8")
         value = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidRequestError(
             "CAP-REQUEST",
-            f"{where} is not a file of JSON: {error}",
+            f"{source} is not JSON: {error}",
             "give one JSON object",
         ) from error
     if not isinstance(value, dict):
         raise InvalidRequestError(
-            "CAP-REQUEST", f"{where} is not a JSON object", "give one JSON object"
+            "CAP-REQUEST", f"{source} is not a JSON object", "give one JSON object"
         )
     return value
 
 
-def _carried_out(
+def _carry_out(
     work: Work, name: str, place: Place, start: Callable[[str], SparkSession] | None
 ) -> JobResult:
     from capstan.spark.session import build_session, marked, require_one_winner
@@ -132,20 +132,20 @@ def _carried_out(
 
 
 def _failed(error: Exception, result: Path | None, log: Log | None) -> int:
-    """Report an error, in the result file too if it can be written; the exit code."""
+    """Report an error, also in the result file, and return its exit code."""
     if not isinstance(error, CapstanError):
         traceback.print_exception(error, file=sys.stderr)
-    found = error_translation.to_capstan_error(error)
+    reported = error_translation.to_capstan_error(error)
     if result is not None:
         try:
-            _write(result, found.to_json())
+            _write(result, reported.to_json())
         except OSError as unwritten:
             print(f"{result} cannot be written: {unwritten}", file=sys.stderr, flush=True)
-    return _ended(found, log)
+    return _ended(reported, log)
 
 
 def _ended(error: CapstanError, log: Log | None = None) -> int:
-    """End with an error: its hint, then as the last line its code and message."""
+    """Print an error: its hint, then its code and message as the last line."""
     if log is not None:
         log.failed(error)
     sys.stderr.flush()
@@ -156,7 +156,7 @@ def _ended(error: CapstanError, log: Log | None = None) -> int:
 
 
 def _write(path: Path, value: JsonObject) -> None:
-    """Write the result file: whole, or not at all."""
+    """Write the result file atomically."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         unfinished.write_text(json.dumps(value, default=str) + "\n", encoding="utf-8")

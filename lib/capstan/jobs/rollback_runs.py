@@ -1,4 +1,4 @@
-"""Taking a run back: what can be told of it without Spark, and the rollback itself."""
+"""The app `rollback`: checks without Spark, and the rollback itself."""
 
 from __future__ import annotations
 
@@ -20,87 +20,92 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RollbackRequest:
-    """What `spark_apps/rollback.py` is asked: the run that is to be taken back."""
+    """The request of `spark_apps/rollback.py`: the run to roll back."""
 
     run: str
 
 
 def require_reversible(lake: Lake, run: str) -> History:
-    """Check without a JVM that a run can be taken back, or was taken back already.
+    """Check without a JVM that a run can be rolled back, or already was.
 
-    Of a run that was cut off in the midst of its publish, its target alone knows how far it got;
-    the rollback itself writes down what the ledgers lack.
+    After an interrupted publish, only the target shows how far it got; the rollback itself
+    completes the ledgers.
 
     Returns:
         The run's history.
 
     Raises:
-        InvalidRequestError: `CAP-LAKE`; `CAP-RUN` for an unknown run; `CAP-NOT-PUBLISHED` for one
-            that has published nothing; `CAP-LATER` when a later run wrote over part of it.
+        InvalidRequestError: `CAP-LAKE`; `CAP-RUN` for an unknown run; `CAP-NOT-PUBLISHED` for a run
+            that has published nothing; `CAP-LATER` when a later run overwrote part of it.
     """
     lake.require()
     history = read_history(lake, run)
     if history.rolled_back:
         return history
-    over = history.last.step in (Step.FAILED, Step.REJECTED, Step.AUDITED, Step.APPROVED)
-    over = over and not history.published and not _landed(history)
-    if history.intended is None or over:
+    unpublished = history.last.step in (
+        Step.FAILED,
+        Step.REJECTED,
+        Step.AUDITED,
+        Step.APPROVED,
+    )
+    unpublished = unpublished and not history.published and not _landed(history)
+    if history.intended is None or unpublished:
         raise InvalidRequestError(
             "CAP-NOT-PUBLISHED",
-            f"run {run} has published nothing that stands: its last step was {history.last.step}",
+            f"run {run} has no published rows: its last step was {history.last.step}",
             "see `capstan runs`",
             run=run,
         )
-    for own in coverage.standing(lake, history.last.target):
-        if own.run == run:
-            _require_last(lake, own)
+    for covered in coverage.standing(lake, history.last.target):
+        if covered.run == run:
+            _require_last(lake, covered)
     return history
 
 
 def _landed(history: History) -> bool:
-    """Whether the target has a publish of a run that was killed before it could say so."""
+    """Whether the target has a publish that a killed run did not record."""
     first = history.first_intent
     if first is None:
         return False
     run = history.run_id
-    # Mostly enough, and without a look at the target's log.
+    # Usually enough, and cheaper than reading the target's log.
     if target_table.latest_txn_version(first.target, run) < run.change(first.attempt).version:
         return False
     since = int(str(first.detail["target_version"]))
     return target_table.find_publish(first.target, first.run, since) is not None
 
 
-def _require_last(lake: Lake, own: coverage.Covered) -> None:
-    for later in coverage.later_than(lake, own):
+def _require_last(lake: Lake, covered: coverage.Covered) -> None:
+    for later in coverage.later_than(lake, covered):
         raise InvalidRequestError(
             "CAP-LATER",
-            f"run {later.run} wrote over part of what {own.run} published",
+            f"run {later.run} overwrote part of what {covered.run} published",
             f"roll back {later.run} first",
-            run=own.run,
+            run=covered.run,
             later=later.run,
         )
 
 
-def take_back(spark: SparkSession, place: Place, asked: RollbackRequest) -> JobResult:
-    """Take a run back.
+def roll_back(spark: SparkSession, place: Place, request: RollbackRequest) -> JobResult:
+    """Roll a run back.
 
     Returns:
-        `run`, `stream`, `target` and `target_path`, what it had played (`workers`, `since`,
-        `until`), `target_version`, which has the rows of before, `rolled_back` (true), and `stood`,
-        whether it was taken back before.
+        `run`, `stream`, `target` and `target_path`; what it had replayed (`workers`, `since`,
+        `until`); `target_version`, the version with the previous rows; `rolled_back` (true); and
+        `stood`, whether it was already rolled back.
     """
-    stood = read_history(place.lake, asked.run).rolled_back
-    version = rollback(spark, place.lake, place.declarations(), asked.run)
-    history = read_history(place.lake, asked.run)
+    repeated = read_history(place.lake, request.run).rolled_back
+    version = rollback(spark, place.lake, place.declarations(), request.run)
+    history = read_history(place.lake, request.run)
     draft = draft_of(require_intent(history))
-    told = {name: draft.get(name) for name in ("stream", "target", "workers", "since", "until")}
+    fields = {name: draft.get(name) for name in ("stream", "target", "workers", "since", "until")}
     return JobResult(
         {
-            "run": asked.run,
-            **told,
+            "run": request.run,
+            **fields,
             "target_path": history.last.target,
             "target_version": version,
             "rolled_back": True,
-            "stood": stood,
+            "stood": repeated,
         }
     )

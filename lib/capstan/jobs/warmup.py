@@ -1,7 +1,7 @@
-"""A little of all that submitted apps do, for the class archive of `capstan.spark.class_archive`.
+"""A short run of what the apps do, to build the class archive of `capstan.spark.class_archive`.
 
-Started by `spark-submit` with an empty folder to work in: rows are captured, verified, replayed as
-they are and through a transform, and audited. Nothing is left that anyone needs.
+`spark-submit` starts it with an empty working folder. It captures rows, verifies them, replays them
+as a copy and through a transform, and audits the results, which can then be deleted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _START = datetime(2024, 1, 1, tzinfo=UTC)
 _ROWS = 200
 
 
-def _lay_down(folder: Path) -> None:
+def _write_source(folder: Path) -> None:
     folder.mkdir(parents=True)
     for part in range(2):
         numbers = range(part * _ROWS, (part + 1) * _ROWS)
@@ -63,15 +63,15 @@ def _declared(folder: Path) -> ProjectConfig:
 
 
 def main(folder: Path) -> int:
-    """Do the work in `folder`; the exit code of the process."""
+    """Do the work in `folder`, and return the exit code of the process."""
     source = folder / "source"
-    _lay_down(source)
+    _write_source(source)
     declared, lake = _declared(source), Lake.at(folder / "lake")
     spark = build_session("capstan training")
     try:
         capture(spark, lake, declared.stream("training"))
-        copied = Request("training", "copy", workers=("a", "b"), until="2024-01-03")
-        for request in (copied, Request("training", "by_day", transform="by_day")):
+        copy = Request("training", "copy", workers=("a", "b"), until="2024-01-03")
+        for request in (copy, Request("training", "by_day", transform="by_day")):
             replay(spark, lake, declared, request)
     finally:
         spark.stop()

@@ -1,4 +1,4 @@
-"""The DAG `capstan_audit`: what was published and stands is held against the tape again."""
+"""The DAG `capstan_audit`: audits everything that is published against the tape."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.form import list_field, number_field, switch
 from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.markdown import audits_markdown
-from capstan.airflow.operators.failures import as_task, say_last
+from capstan.airflow.operators.failures import as_task, log_error_last
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import Settings
 
@@ -20,54 +20,58 @@ _AGAINST = "Against a stream"
 
 
 class ListAuditsOperator(BaseOperator):
-    """Lists what replays have published and still stands; skips all that follows if nothing does.
+    """Lists published runs to audit; skips downstream tasks if there are none.
 
-    Where a stream is named, what is audited is the target, whoever has put its rows there.
+    If the parameters name a stream, the target is audited against it, whoever wrote its rows.
 
-    It leaves XComs: `request`, for the app `audit`, `count`, how many audits that is, and
-    `left_out`, the runs that stand and are not among them.
+    XComs: `request`, the request of the app `audit`; `count`, the number of audits; `left_out`,
+    the published runs that are not among them.
     """
 
     ui_color = "#f3ecd2"
 
     def __init__(self, *, setting: Settings, **rest: object) -> None:
-        """Prepare a task that lists audits, as the run's parameters choose them."""
-        rest.setdefault("on_failure_callback", say_last)
+        """Create a task that lists the audits that the run's parameters choose."""
+        rest.setdefault("on_failure_callback", log_error_last)
         rest.setdefault("multiple_outputs", True)
         super().__init__(**rest)  # type: ignore[arg-type]
         self._setting = setting
 
     def execute(self, context: Context) -> dict[str, object]:
-        """List what stands; the request of the app."""
-        from capstan.airflow.lake_queries import against, auditable
+        """List published runs, and return the request of the app."""
+        from capstan.airflow.lake_queries import list_audits, table_audit_request
 
         params = context["params"]
         with as_task():
             if params.get("stream"):
-                return {"request": against(self._setting, params), "count": 1, "left_out": []}
-            found = auditable(
+                return {
+                    "request": table_audit_request(self._setting, params),
+                    "count": 1,
+                    "left_out": [],
+                }
+            listing = list_audits(
                 self._setting, params.get("target"), params.get("runs"), params.get("newest")
             )
-        if not found.audits:
-            raise AirflowSkipException("nothing that was published stands")
-        for each in found.audits:
-            version = "as it is now" if each["version"] is None else f"version {each['version']}"
-            self.log.info("%s, %s", each["run"], version)
-        if found.left_out:
-            said = "%d more stand, and are left out by `newest`: %s"
-            self.log.warning(said, len(found.left_out), ", ".join(found.left_out))
+        if not listing.audits:
+            raise AirflowSkipException("nothing is published")
+        for audit in listing.audits:
+            version = "as it is now" if audit["version"] is None else f"version {audit['version']}"
+            self.log.info("%s, %s", audit["run"], version)
+        if listing.left_out:
+            names = ", ".join(listing.left_out)
+            self.log.warning("`newest` leaves out %d more: %s", len(listing.left_out), names)
         return {
-            "request": {"audits": list(found.audits), "strict": bool(params.get("strict"))},
-            "count": len(found.audits),
-            "left_out": list(found.left_out),
+            "request": {"audits": list(listing.audits), "strict": bool(params.get("strict"))},
+            "count": len(listing.audits),
+            "left_out": list(listing.left_out),
         }
 
 
 def audit_dags(setting: Settings) -> Iterator[DAG]:
-    """The DAG that audits, daily and by hand."""
+    """The DAG that audits published runs, daily and by hand."""
     with DAG(
         DAG_ID,
-        description="Audit again what was published, against the tape",
+        description="Audit published tables again, against the tape",
         doc_md=docs.AUDIT + docs.FAILURES,
         schedule=timetables.daily(),
         start_date=timetables.BEGINNING,
@@ -87,7 +91,7 @@ def audit_dags(setting: Settings) -> Iterator[DAG]:
             app="audit",
             setting=setting,
             request=XComArg(audits, "request"),
-            show=audits_markdown,
+            render=audits_markdown,
             doc_md=docs.TASKS["audit"],
             **task_defaults(setting, over_all=True),
         )
@@ -95,48 +99,49 @@ def audit_dags(setting: Settings) -> Iterator[DAG]:
     yield dag
 
 
-def _column(title: str, what: str) -> Param:
+def _column(title: str, content: str) -> Param:
     return Param(
         None,
         type=["string", "null"],
         title=title,
         section=_AGAINST,
-        description_md=f"The target's column of the {what}; empty for the declared one.",
+        description_md=f"The target's {content} column. Empty: the declared one.",
     )
 
 
 def _form(setting: Settings) -> Mapping[str, Param]:
     declared = setting.declarations
-    targets = {**declared.targets, **{each.target: each for each in declared.replays.values()}}
+    targets = {
+        **declared.targets,
+        **{replay.target: replay for replay in declared.replays.values()},
+    }
     return {
         "target": Param(
             None,
             type=["string", "null"],
             examples=list(targets),
             title="Target",
-            description_md="A table of the lake or a declared target; empty for all.",
+            description_md="A table of the lake or a declared target. Empty: all.",
         ),
-        "runs": list_field(
-            "Runs", "Runs by name, as `capstan runs` shows them; empty for all.", None
-        ),
+        "runs": list_field("Runs", "Names of runs, from `capstan runs`. Empty: all.", None),
         "newest": number_field(
-            "Newest", "At most so many runs of each table, the newest; empty for all.", None, 1
+            "Newest", "Audit at most this many of each table's newest runs. Empty: all.", None, 1
         ),
-        "strict": switch("Strict", "Fail also where a run cannot be audited any more.", None),
+        "strict": switch("Strict", "Also fail if a run can no longer be audited.", None),
         "stream": Param(
             None,
             type=["string", "null"],
             enum=[None, *declared.streams],
             title="Stream",
             section=_AGAINST,
-            description_md="The stream whose rows the target has to have, whoever put them there.",
+            description_md="The stream whose rows the target should have, whoever wrote them.",
         ),
-        "worker_column": _column("Worker's column", "worker"),
-        "time_column": _column("Time's column", "time"),
+        "worker_column": _column("Worker column", "worker"),
+        "time_column": _column("Time column", "time"),
         "columns": list_field(
             "Columns",
-            "Columns to compare; empty for all of the stream's that the target has.",
+            "Columns to compare. Empty: all columns of the stream that the target has.",
             _AGAINST,
         ),
-        "version": number_field("Version", "The target's version; empty for the newest.", _AGAINST),
+        "version": number_field("Version", "The target's version. Empty: the newest.", _AGAINST),
     }

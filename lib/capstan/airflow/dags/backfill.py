@@ -1,8 +1,8 @@
-"""DAGs `capstan_backfill__<replay>`: a declared replay over data intervals, each when complete."""
+"""DAGs `capstan_backfill__<replay>`: a declared replay, one run per complete data interval."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -20,17 +20,17 @@ from capstan.airflow.settings import Settings
 from capstan.core.config import Replay
 from capstan.errors import InvalidRequestError
 
-# Runs that wait take one each, and the pool says how many Spark apps there are.
-_AT_ONCE = 16
-_LEAST = timedelta(microseconds=1)
-_OWN = ("adopt", "direct", "dry_run", "diff")
+# Waiting runs count too; the pool limits the number of Spark apps.
+_MAX_ACTIVE_RUNS = 16
+_RESOLUTION = timedelta(microseconds=1)
+_SWITCHES = ("adopt", "direct", "dry_run", "diff")
 
 
 def backfill_dags(setting: Settings) -> Iterator[DAG]:
-    """A DAG for each declared replay that has a schedule, and does not follow.
+    """A DAG for each declared replay that has a schedule and does not follow.
 
-    A replay that is bounded is backfilled between its bounds, and never starts by itself once they
-    are past.
+    A bounded replay is backfilled between its bounds; once they are past, it no longer starts on
+    its own.
     """
     for replay in setting.declarations.replays.values():
         if replay.schedule is not None and replay.follow is None:
@@ -47,62 +47,65 @@ def _dag(setting: Settings, replay: Replay) -> DAG:
         doc_md=docs.BACKFILL.format(**about, description=replay.description) + docs.FAILURES,
         schedule=timetables.of_replay(setting, replay),
         start_date=replay.since if isinstance(replay.since, datetime) else timetables.BEGINNING,
-        # Of an interval's beginning: the one that begins with the bound is outside.
-        end_date=replay.until - _LEAST if isinstance(replay.until, datetime) else None,
+        # Applies to interval starts: the interval that starts at the bound is outside.
+        end_date=replay.until - _RESOLUTION if isinstance(replay.until, datetime) else None,
         catchup=False,
-        # Of runs on schedule; a backfill brings its own bound.
-        max_active_runs=_AT_ONCE,
+        # For scheduled runs; a backfill has its own limit.
+        max_active_runs=_MAX_ACTIVE_RUNS,
         params={
             "workers": workers_field({replay.stream: labels[replay.stream]}),
             "adopt": switch(
-                "Adopt", "Also replace rows of the interval that no replay has put there.", None
+                "Adopt", "Also replace rows of the interval that no replay wrote.", None
             ),
-            "direct": switch("Direct", "Write to the table at once, and audit it there.", None),
+            "direct": switch(
+                "Direct", "Write to the table without staging, and audit it there.", None
+            ),
             "dry_run": switch("Dry run", "Stop after the plan.", None),
             "diff": switch("Differences", DIFFERENCES, None),
         },
         tags=["capstan", "backfill"],
     ) as dag:
-        asked = _interval_of(replay)
+        fields = partial(_fields, replay)
         complete = FrontierSensor(
             task_id="complete",
             setting=setting,
-            asked=asked,
+            fields=fields,
             on_failure_callback=on_failure(
                 setting, replay.notify, ("replays", replay.name, "notify")
             ),
             doc_md=docs.TASKS["complete"],
         )
-        complete >> replay_tasks(setting, asked, table_asset(replay.target), replay)
+        complete >> replay_tasks(setting, fields, table_asset(replay.target), replay)
     return dag
 
 
-def _interval_of(replay: Replay) -> Callable[[Context], Mapping[str, object]]:
-    def asked(context: Context) -> Mapping[str, object]:
-        """The request of a run: the declared replay, over the run's interval."""
-        since, until = _bounds(replay, context)
-        params = context["params"]
-        return {
-            "stream": replay.stream,
-            "into": replay.target,
-            "workers": params.get("workers") or replay.workers,
-            "since": since.isoformat(),
-            "until": until.isoformat(),
-            "transform": replay.transform,
-            "pipeline": replay.pipeline,
-            "sink": replay.sink,
-            "mode": str(replay.mode),
-            "keys": replay.keys,
-            "approve": replay.approve,
-            "replay": replay.name,
-            **{name: bool(params.get(name)) for name in _OWN},
-        }
-
-    return asked
+def _fields(replay: Replay, context: Context) -> Mapping[str, object]:
+    """The fields of a run's request: the declared replay over the run's data interval."""
+    since, until = _bounds(replay, context)
+    params = context["params"]
+    return {
+        "stream": replay.stream,
+        "into": replay.target,
+        "workers": params.get("workers") or replay.workers,
+        "since": since.isoformat(),
+        "until": until.isoformat(),
+        "transform": replay.transform,
+        "pipeline": replay.pipeline,
+        "sink": replay.sink,
+        "mode": str(replay.mode),
+        "keys": replay.keys,
+        "approve": replay.approve,
+        "replay": replay.name,
+        **{name: bool(params.get(name)) for name in _SWITCHES},
+    }
 
 
 def _bounds(replay: Replay, context: Context) -> tuple[datetime, datetime]:
-    """The part of the run's interval that is within the replay's own bounds."""
+    """The part of the run's data interval inside the replay's bounds.
+
+    Raises:
+        InvalidRequestError: `CAP-INTERVAL` when there is none.
+    """
     since, until = context.get("data_interval_start"), context.get("data_interval_end")
     if since is None or until is None or since >= until:
         raise InvalidRequestError(
@@ -110,14 +113,14 @@ def _bounds(replay: Replay, context: Context) -> tuple[datetime, datetime]:
             "this run has no data interval",
             "backfill the DAG, trigger it with a logical date, or use capstan_replay",
         )
-    # A schedule's first and last interval may reach over them: `capstan gaps` cuts those as well.
+    # A schedule's first and last interval can cross them: `capstan gaps` cuts those too.
     low = max(since, replay.since) if isinstance(replay.since, datetime) else since
     high = min(until, replay.until) if isinstance(replay.until, datetime) else until
     if low >= high:
         raise InvalidRequestError(
             "CAP-INTERVAL",
-            f"the interval {since.isoformat()} to {until.isoformat()} is not inside the bounds of "
+            f"the interval {since.isoformat()} to {until.isoformat()} is outside the bounds of "
             f"replay {replay.name}: {replay.since or 'the start'} to {replay.until or 'the end'}",
-            "backfill from and to dates between them",
+            "backfill a range of dates between them",
         )
     return low.astimezone(UTC), high.astimezone(UTC)

@@ -1,4 +1,4 @@
-"""DAGs `capstan_capture__<stream>`: what has arrived of a stream is put on tape."""
+"""DAGs `capstan_capture__<stream>`: capture of a declared stream."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from capstan.core.config import Stream
 
 
 class CaptureOperator(CapstanSubmitOperator):
-    """Submits the capture of a stream, and keeps the labels of its workers for the form.
+    """Submits the capture of a stream, and saves its worker labels for forms.
 
-    Where the frontier has stood still for longer than is declared, the task fails after its app
-    with `CAP-STALLED`, without a retry: what had arrived is on tape all the same.
+    If the frontier has stood still for longer than declared, the task fails after its app with
+    `CAP-STALLED`, without a retry; what had arrived is on tape nevertheless.
     """
 
     def __init__(self, *, setting: Settings, stream: str, **rest: object) -> None:
-        """Prepare the capture of a declared stream."""
+        """Create a task that captures a declared stream."""
         rest.setdefault("outlets", [stream_asset(stream)])
         rest.setdefault("request", {"stream": stream})
-        super().__init__(app="capture", setting=setting, told=captured, **rest)  # type: ignore[arg-type]
+        super().__init__(app="capture", setting=setting, asset_extra=captured, **rest)  # type: ignore[arg-type]
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
-        """Capture, then judge whether the frontier moves; what was captured."""
+        """Capture, check that the frontier moves, and return the app's result."""
         from capstan.airflow.lake_queries import require_moving
 
         result = super().execute(context)
@@ -45,16 +45,16 @@ class CaptureOperator(CapstanSubmitOperator):
         return result
 
     def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
-        """Tell the stream's asset of the new frontier."""
-        from capstan.airflow.lake_queries import labels_of
+        """Emit the event of the stream's asset, with the new frontier."""
+        from capstan.airflow.lake_queries import worker_labels
 
         super().tell_assets(context, result)
         stream = str(result.get("stream"))
-        remember_labels(self._setting, stream, labels_of(self._setting, stream))
+        remember_labels(self._setting, stream, worker_labels(self._setting, stream))
 
 
 def capture_dags(setting: Settings) -> Iterator[DAG]:
-    """A DAG for each declared stream; one without a schedule is triggered by hand."""
+    """A DAG for each declared stream; without a schedule, it is triggered by hand."""
     for stream in setting.declarations.streams.values():
         yield from sound(partial(_dag, setting, stream))
 
@@ -68,7 +68,7 @@ def _dag(setting: Settings, stream: Stream) -> DAG:
         schedule=timetables.of_stream(setting, stream),
         start_date=timetables.BEGINNING,
         catchup=False,
-        # Two captures of one stream shut each other out.
+        # Only one capture of a stream can run at a time.
         max_active_runs=1,
         tags=["capstan", "capture"],
     ) as dag:

@@ -1,4 +1,4 @@
-"""What is wrong in the declaration file: each mistake leaves out its own DAGs, and no others."""
+"""Errors in the declaration file: each removes only the DAGs of its own declaration."""
 
 from __future__ import annotations
 
@@ -14,34 +14,37 @@ from capstan.errors import InvalidRequestError
 
 
 def require_none(setting: Settings) -> None:
-    """Check that nothing is wrong in the declaration file: all that is, in one error.
+    """Check the declaration file, and raise all its errors as one.
 
     Raises:
         InvalidRequestError: `CAP-DECLARE`; Airflow shows it as the import error of the DAG file
-            that asks.
+            that calls this.
     """
-    found = list(mistakes(setting))
-    if found:
-        more = "".join(f"; {each.message}" for each in found[1:])
-        raise InvalidRequestError(found[0].code, found[0].message + more, found[0].hint)
+    errors = list(mistakes(setting))
+    if errors:
+        more = "".join(f"; {error.message}" for error in errors[1:])
+        raise InvalidRequestError(errors[0].code, errors[0].message + more, errors[0].hint)
 
 
 def mistakes(setting: Settings) -> Iterator[InvalidRequestError]:
-    """What is wrong in declarations, and what Airflow cannot carry out of those that are right."""
+    """Errors in declarations, and valid declarations that Airflow cannot schedule or notify."""
     declared = setting.declarations
-    yield from (each.error for each in declared.mistakes)
+    yield from (mistake.error for mistake in declared.mistakes)
     for stream in declared.streams.values():
         schedule = partial(timetables.of_stream, setting, stream)
-        yield from _of(setting, ("streams", stream.name, "notify"), stream.notify, schedule)
+        yield from _errors(setting, ("streams", stream.name, "notify"), stream.notify, schedule)
     for replay in declared.replays.values():
         schedule = partial(timetables.of_replay, setting, replay)
-        yield from _of(setting, ("replays", replay.name, "notify"), replay.notify, schedule)
+        yield from _errors(setting, ("replays", replay.name, "notify"), replay.notify, schedule)
 
 
-def _of(
-    setting: Settings, place: tuple[str, ...], notify: Sequence[str], schedule: Callable[[], object]
+def _errors(
+    setting: Settings,
+    notify_at: tuple[str, ...],
+    notify: Sequence[str],
+    schedule: Callable[[], object],
 ) -> Iterator[InvalidRequestError]:
-    for check in (schedule, lambda: on_failure(setting, notify, place)):
+    for check in (schedule, lambda: on_failure(setting, notify, notify_at)):
         try:
             check()
         except InvalidRequestError as error:
@@ -49,7 +52,7 @@ def _of(
 
 
 def sound(build: Callable[[], DAG]) -> Iterator[DAG]:
-    """The DAG of a declaration; none where Airflow cannot carry it out, which `mistakes` tells."""
+    """The DAG of a declaration; none if Airflow cannot run it, which `mistakes` reports."""
     try:
         yield build()
     except InvalidRequestError as error:

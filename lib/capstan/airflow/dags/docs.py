@@ -1,4 +1,4 @@
-"""What DAGs and tasks say of themselves in the UI."""
+"""Documentation of DAGs and tasks, shown in Airflow's UI."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ _CODES = (
     ("0", "done", ""),
     (
         "1",
-        "the answer is no: a violation on tape, a failed audit",
-        "No retry; the target is as it was. `capstan verify` and `capstan audit` say more.",
+        "a check failed: a violation on tape, a failed audit",
+        "No retry; the target is unchanged. See `capstan verify` and `capstan audit` for details.",
     ),
     (
         "2",
         "the request is wrong",
-        "No retry; nothing was changed. Mend what the line names, then trigger again.",
+        "No retry; nothing was changed. Fix what the log's last line names, then trigger again.",
     ),
     (
         "3",
         "not complete yet",
-        "The task waits and comes back; no try is used up. `plan` fails unless asked to wait.",
+        "The task waits without using up a try. `plan` fails unless *Wait* is on.",
     ),
     (
         "4",
         "another run holds that range",
-        "No retry. Wait for the run that is named, then clear; if it is dead: `capstan unlock`.",
+        "No retry. Wait for the named run, then clear the task; `capstan unlock` if it is dead.",
     ),
     (
         "4, `CAP-CONFLICT`",
         "others were committing to the same table",
-        "Retried, as 5 is.",
+        "Retried, like exit code 5.",
     ),
     (
         "5, or none",
         "something broke, or the app was killed",
-        "Retried, as the next attempt of the same run. Clearing the task does the same.",
+        "Retried as the next attempt of the same run. Clearing the task has the same effect.",
     ),
 )
 
@@ -45,113 +45,113 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> str:
 
 
 FAILURES = f"""
-**When a task fails**, the last line of its log is the error's code, what is wrong, and what to do.
+**When a task fails**, the last line of its log shows the error code, what is wrong and what to do.
 
 {_table(_CODES)}
 
-Killing, clearing or marking a task ends its Spark app. Whatever were left of it can publish
-nothing: the next attempt shuts it out.
+Killing, clearing or marking a task ends its Spark app. If a process survives, it cannot publish:
+the next attempt fences it.
 """
 
 CAPTURE = """
-Puts on tape what has arrived of stream **{stream}**, then ends. {description}
+Appends to the tape what has arrived of stream **{stream}**, then ends. {description}
 
-Each run captures all that is new, so a run that was missed is made up for by the next. The event of
-the asset `capstan/streams/{stream}` carries the frontier: every time before it is complete.
+Each run captures everything new, so the next run makes up for a missed one. The event of the asset
+`capstan/streams/{stream}` carries the frontier: all times before it are complete.
 """
 
 REPLAY = """
-Plays chosen workers and times of a stream into a table: verified, staged, audited against the tape,
-published in one commit. The same replay again changes nothing.
+Replays chosen workers and times of a stream into a table: verified, staged, audited against the
+tape, published in one commit. Repeating a replay changes nothing.
 
-*Trigger* asks for what to play. **plan** refuses what cannot be meant before Spark starts, and
-shows what would be read and written; a *dry run* ends there. With *Differences* it also compares
-with the table, which takes a Spark app of its own. **replay** is one Spark app.
-With *Approve* it stops after its audit, **approve** waits until a person has decided (*Required
-Actions*), and **publish** is a second, small app; rejected, the run fails with `CAP-REJECTED` and
-the table is as it was. **certificate** shows what was played, what is not covered, and how it was
-audited: on the task's page, under *Rendered Templates*.
+*Trigger* opens the form. **plan** rejects invalid requests before Spark starts, and shows what
+would be read and written; a *dry run* ends there. With *Differences*, the plan also compares with
+the table, in a Spark app of its own. **replay** is one Spark app. With *Approve*, it stops after
+its audit, **approve** waits for a person's decision (*Required Actions*), and **publish** is a
+second, small app. A rejected run fails with `CAP-REJECTED` and leaves the table unchanged.
+**certificate** shows what was replayed, what is not covered, and the result of the audit: on the
+task's page, under *Rendered Templates*.
 """
 
 BACKFILL = """
 Replays data intervals of stream **{stream}** into **{target}**. {description}
 
 **complete** waits until the interval is *proven* complete, **plan** shows what will be read and
-written, **replay** is one Spark app, **certificate** shows what was done. An interval that stands
-is not written again, whatever was captured since: what was complete stays as it was.
+written, **replay** is one Spark app, **certificate** shows what was done. A published interval is
+not written again, whatever was captured since: complete times do not change.
 
-Airflow's own backfill runs it over the past (*Trigger, Backfill*; `airflow backfill create`;
-REST), several intervals at a time. To do one again, clear its run, or backfill it with *All Runs*.
-Declared are intervals from {bounds}; a run outside of that has no tasks.
+Airflow's own backfill runs this DAG over the past (*Trigger, Backfill*; `airflow backfill create`;
+REST), several intervals at a time. To redo an interval, clear its run, or backfill it with *All
+Runs*. The declared bounds are {bounds}; a run outside them has no tasks.
 """
 
 FOLLOW = """
-Plays into **{target}** what became complete of stream **{stream}** since its last run.
+Replays into **{target}** what became complete of stream **{stream}** since the last run.
 {description}
 
 **plan** shows what will be read and written, **replay** is one Spark app, **certificate** shows
-what was done. Where nothing became complete, nothing is written. A run that was missed is made up
-for by the next, and one that is taken back is played again.
+what was done. If nothing became complete, nothing is written. The next run makes up for a missed
+one, and replays again what was rolled back.
 
-A pipeline goes on from the state of its last run. With *Peers* that is dealt to so many replay
-workers, now and for the runs that follow; the certificate says how many keys each of them holds.
+A pipeline continues from the state of its last run. *Peers* distributes the state over that many
+replay workers, for this run and later ones; the certificate shows how many keys each one holds.
 """
 
 ROLLBACK = """
-Takes back what a run has published: the rows of before come back in a new version of the table, and
-rows that others wrote since stay. The same again changes nothing.
+Rolls back what a run published: the previous rows come back in a new version of the table, and
+rows that others wrote since stay. Repeating a rollback changes nothing.
 
-*Trigger* asks for the run, as the page *Capstan* and `capstan runs` name it; the page of a run has
-a button for it. A run that has published nothing (`CAP-NOT-PUBLISHED`), or over which a later one
-has written (`CAP-LATER`: take that back first), is refused before Spark starts. What it covered is
-a gap again.
+*Trigger* asks for the run's name, as shown on the page *Capstan* and by `capstan runs`; the page of
+a run has a button for it. Two cases are refused before Spark starts: the run has published nothing
+(`CAP-NOT-PUBLISHED`), or a later run overwrote part of it (`CAP-LATER`: roll that one back first).
+What the run covered becomes a gap again.
 """
 
 AUDIT = """
-Audits again what replays have published and still stands, each from the version it names: where a
-later run has written over part of it, the version that the run had made; elsewhere the table as it
-is now.
+Audits again everything that replays have published. If a later run overwrote part of a run's rows,
+the version that the run wrote is audited; otherwise the table as it is now.
 
-**plan** lists what stands in every table, and in its log also what is left out where *Newest* asks
-for less. **audit** is one Spark app; what it found is on its page, under *Rendered Templates*. A
-difference fails the run; nothing is ever changed. A run that cannot be audited any more, since its
-code has changed or its version is gone, is named there, and with *Strict* fails the run as well.
+**plan** lists the published runs of every table; its log also names the runs that *Newest* leaves
+out. **audit** is one Spark app; its findings are on its page, under *Rendered Templates*. A
+difference fails the run; nothing is ever changed. Runs that can no longer be audited, because their
+code changed or their version is gone, are listed there; with *Strict*, they fail the run as well.
 
-With a *Stream* the target is held against that, whoever has put its rows there: a table from before
-Capstan, with columns of its own for worker and time.
+With a *Stream*, the target is compared with that stream, whoever wrote its rows: for example a
+table that is older than Capstan, with its own columns for worker and time.
 """
 
 MAINTAIN = """
-Keeps tapes quick and bounded: small files of times that are complete become larger ones, each
-worker's records together and in order of time; logs get checkpoints; files that no kept version
-has, staged output and snapshots that nobody goes on from are deleted: what was staged and cannot be
-published any more once it is as old as *Keep* says.
+Keeps tapes fast and bounded. Small files of complete times are merged, with each worker's records
+together and ordered by time. Delta logs get checkpoints. Files that no kept version uses and
+snapshots that no run will continue from are deleted, and so is staged output that can no longer be
+published, once it is older than *Keep*.
 
-No row changes, and captures and replays go on meanwhile. The same again changes nothing. What it
-did is on the page of **maintain**, under *Rendered Templates*. A batch whose records are not those
-that were captured stays as it is, and fails the run with `CAP-TAPE`. A tape that cannot be read
-holds up no other: what is wrong with it is told at the end, and fails the run.
+No row changes, and captures and replays continue meanwhile. Repeating it changes nothing. The
+results are on the page of **maintain**, under *Rendered Templates*. A batch whose records differ
+from those captured is left alone, and fails the run with `CAP-TAPE`. A tape that cannot be read
+does not hold up the others: its error is reported at the end, and fails the run.
 
-What of each recording nobody has verified yet is verified, from the index alone. One that breaks a
-rule fails the run with `CAP-VIOLATION`, each time until it is mended, and is on the stream's page.
+The part of each recording that is not verified yet is verified, from the index alone. A recording
+that breaks a rule fails the run with `CAP-VIOLATION`, every time until it is repaired, and is shown
+on the stream's page.
 
-Where a stream declares `stalled_after`, **watch** looks whether its frontier moves, also while its
-captures fail or are paused; one that stands still fails it with `CAP-STALLED`.
+If a stream declares `stalled_after`, **watch** checks that its frontier moves, even while its
+captures fail or are paused; a frontier that stands still fails it with `CAP-STALLED`.
 """
 
 TASKS = {
     "capture": "Submits `spark_apps/capture.py`; the XCom is its result.",
-    "complete": "Waits for the frontier, and holds no slot of a worker meanwhile.",
-    "plan": "Plans and pins the cut, without Spark unless it is asked for differences. The plan is "
-    "under *Rendered Templates*.",
+    "complete": "Waits for the frontier, without holding a worker slot.",
+    "plan": "Plans the replay and pins the cut, without Spark unless *Differences* is on. The plan "
+    "is under *Rendered Templates*.",
     "replay": "Submits `spark_apps/replay.py`; the XCom is the certificate.",
-    "approve": "Waits for a person's decision, where one is asked for; holds no slot meanwhile.",
-    "publish": "Submits `spark_apps/publish.py`, as was decided; the XCom is the certificate.",
+    "approve": "Waits for a person's decision, if one is required, without holding a worker slot.",
+    "publish": "Submits `spark_apps/publish.py` with the decision; the XCom is the certificate.",
     "certificate": "Shows the certificate, under *Rendered Templates* and in the log.",
-    "watch": "Looks whether frontiers move, without Spark.",
-    "maintain": "Submits `spark_apps/maintain.py`; the XCom has each table.",
-    "rollback": "Submits `spark_apps/rollback.py`; the XCom says which version came of it.",
-    "audits": "Lists what stands, without Spark.",
-    "audit": "Submits `spark_apps/audit.py`; the XCom has each audit, also when one has failed.",
+    "watch": "Checks that frontiers move, without Spark.",
+    "maintain": "Submits `spark_apps/maintain.py`; the XCom lists each table.",
+    "rollback": "Submits `spark_apps/rollback.py`; the XCom has the new version of the table.",
+    "audits": "Lists published runs, without Spark.",
+    "audit": "Submits `spark_apps/audit.py`; the XCom lists each audit, failed ones included.",
 }
-"""What tasks say of themselves, by name; what to do on failures is with the DAG."""
+"""Documentation of tasks, by name; the DAG's text says what to do on failures."""

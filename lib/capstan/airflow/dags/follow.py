@@ -1,8 +1,8 @@
-"""DAGs `capstan_follow__<replay>`: a declared replay that plays what became complete since."""
+"""DAGs `capstan_follow__<replay>`: declared replays that follow their stream."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from airflow.sdk import DAG, Context
@@ -15,11 +15,11 @@ from capstan.airflow.dags.replay import replay_tasks
 from capstan.airflow.settings import Settings
 from capstan.core.config import Replay
 
-_OWN = ("adopt", "direct", "dry_run", "diff")
+_SWITCHES = ("adopt", "direct", "dry_run", "diff")
 
 
 def follow_dags(setting: Settings) -> Iterator[DAG]:
-    """A DAG for each declared replay that follows; without a schedule it is triggered by hand."""
+    """A DAG for each declared replay with `follow`; without a schedule, it is triggered by hand."""
     for replay in setting.declarations.replays.values():
         if replay.follow is not None:
             yield from sound(partial(_dag, setting, replay))
@@ -36,33 +36,32 @@ def _dag(setting: Settings, replay: Replay) -> DAG:
         schedule=timetables.of_replay(setting, replay),
         start_date=timetables.BEGINNING,
         catchup=False,
-        # Each run goes on from the one before.
+        # Each run continues from the previous one.
         max_active_runs=1,
         params={
             "peers": peers_field(),
-            "adopt": switch("Adopt", "Also replace rows that no replay has put there.", None),
-            "direct": switch("Direct", "Write to the table at once, and audit it there.", None),
+            "adopt": switch("Adopt", "Also replace rows that no replay wrote.", None),
+            "direct": switch(
+                "Direct", "Write to the table without staging, and audit it there.", None
+            ),
             "dry_run": switch("Dry run", "Stop after the plan.", None),
             "diff": switch("Differences", DIFFERENCES, None),
         },
         tags=["capstan", "follow"],
     ) as dag:
-        replay_tasks(setting, _asked_of(replay), table_asset(replay.target), replay)
+        replay_tasks(setting, partial(_fields, replay), table_asset(replay.target), replay)
     return dag
 
 
-def _asked_of(replay: Replay) -> Callable[[Context], Mapping[str, object]]:
-    def asked(context: Context) -> Mapping[str, object]:
-        """The request of a run: the declared replay, which says all but how many workers play."""
-        params = context["params"]
-        return {
-            "stream": replay.stream,
-            "into": replay.target,
-            "mode": str(replay.mode),
-            "follow": replay.follow,
-            "replay": replay.name,
-            "peers": params.get("peers"),
-            **{name: bool(params.get(name)) for name in _OWN},
-        }
-
-    return asked
+def _fields(replay: Replay, context: Context) -> Mapping[str, object]:
+    """The fields of a run's request; the form adds the number of replay workers and switches."""
+    params = context["params"]
+    return {
+        "stream": replay.stream,
+        "into": replay.target,
+        "mode": str(replay.mode),
+        "follow": replay.follow,
+        "replay": replay.name,
+        "peers": params.get("peers"),
+        **{name: bool(params.get(name)) for name in _SWITCHES},
+    }

@@ -1,4 +1,4 @@
-"""The forms of DAGs triggered by hand: sections, choices that exist, and what they mean."""
+"""Trigger forms of DAGs: sections, fields and choices."""
 
 from __future__ import annotations
 
@@ -11,57 +11,54 @@ from capstan.airflow.dags.form_choices import labels_by_stream
 from capstan.airflow.settings import Settings
 from capstan.core.config import Mode
 
-WHAT, INTO, HOW = "What to play", "Into which table", "How"
+INPUT, OUTPUT, OPTIONS = "What to replay", "Into which table", "How"
 _TIME = (
-    "a date (2013-03-01, from its midnight in UTC), a time (2013-03-01T05:00:00Z), or a number "
-    "for streams whose times are epochs"
+    "a date (2013-03-01: its midnight in UTC), a time (2013-03-01T05:00:00Z), or a number for "
+    "streams whose times are epochs"
 )
 
-
-DIFFERENCES = (
-    "Before anything is played, Spark compares: rows added, removed, changed in the table."
-)
+DIFFERENCES = "Show in the plan which rows the replay would add, remove and change. Starts Spark."
 
 
 def replay_form(setting: Settings) -> dict[str, Param]:
-    """The form of `capstan_replay`; its names are those of a replay's request."""
-    return {**_what(setting), **_into(setting), **_how()}
+    """The form of `capstan_replay`; its fields have the names of a replay request's fields."""
+    return {**_input_fields(setting), **_output_fields(setting), **_option_fields()}
 
 
 def workers_field(labels: Mapping[str, Iterable[str]], section: str | None = None) -> Param:
-    """The field that chooses workers, of one or several streams."""
+    """The field that chooses workers of one or several streams."""
     streams: dict[str, list[str]] = {}
-    for stream, own in labels.items():
-        for label in own:
+    for stream, names in labels.items():
+        for label in names:
             streams.setdefault(label, []).append(stream)
     several = len(labels) > 1
-    shown = {name: f"{name} ({', '.join(own)})" if several else name
-             for name, own in streams.items()}  # fmt: skip
+    shown = {label: f"{label} ({', '.join(names)})" if several else label
+             for label, names in streams.items()}  # fmt: skip
     return list_field(
         "Workers",
-        "Labels or numbers; all workers where none is chosen.",
+        "Labels or numbers. Empty: all workers.",
         section,
         examples=list(streams),
         values_display=shown,
     )
 
 
-def switch(title: str, description: str, section: str | None = HOW) -> Param:
-    """A field that is on or off, off by default."""
+def switch(title: str, description: str, section: str | None = OPTIONS) -> Param:
+    """A switch, off by default."""
     return Param(False, type="boolean", title=title, description_md=description, section=section)
 
 
 def peers_field(section: str | None = None) -> Param:
-    """The field that says how many replay workers there are."""
+    """The field for the number of replay workers."""
     return number_field(
         "Peers",
-        "Replay workers; one per chosen worker, or as many as there were where a state goes on.",
+        "Number of replay workers. Empty: one per chosen worker, or as before if state continues.",
         section,
         minimum=1,
     )
 
 
-def _what(setting: Settings) -> dict[str, Param]:
+def _input_fields(setting: Settings) -> dict[str, Param]:
     streams = setting.declarations.streams
     shown = {name: f"{name}: {stream.description}".rstrip(": ") for name, stream in streams.items()}
     return {
@@ -71,18 +68,18 @@ def _what(setting: Settings) -> dict[str, Param]:
             enum=list(streams),
             values_display=shown,
             title="Stream",
-            section=WHAT,
+            section=INPUT,
         ),
         "replay": _replay(setting),
-        "workers": workers_field(labels_by_stream(setting), WHAT),
-        "since": _text("Since", f"The first time that is played: {_TIME}. Empty: all.", WHAT),
+        "workers": workers_field(labels_by_stream(setting), INPUT),
+        "since": _text("Since", f"First time to replay: {_TIME}. Empty: from the start.", INPUT),
         "until": _text(
             "Until",
-            f"The first time that is played no more: {_TIME}. Empty: all complete times.",
-            WHAT,
+            f"First time after the range: {_TIME}. Empty: all complete times.",
+            INPUT,
         ),
         "known_at": number_field(
-            "Known at", "Only what was known at this epoch, of a stream with epochs.", WHAT
+            "Known at", "Bitemporal streams only: replay what was known at this epoch.", INPUT
         ),
     }
 
@@ -98,17 +95,20 @@ def _replay(setting: Settings) -> Param:
         enum=[None, *declared],
         values_display=shown,
         title="Declared replay",
-        description_md="Whose run it is: with its checks, its approval, and those who are told of "
-        "failures. What is left empty is as declared, and nothing may be otherwise.",
-        section=WHAT,
+        description_md="Run as this declared replay: its checks, approval and notifications "
+        "apply. Empty fields take the declared values; others must match them.",
+        section=INPUT,
     )
 
 
-def _into(setting: Settings) -> dict[str, Param]:
+def _output_fields(setting: Settings) -> dict[str, Param]:
     declared = setting.declarations
-    targets = {**declared.targets, **{each.target: each for each in declared.replays.values()}}
+    targets = {
+        **declared.targets,
+        **{replay.target: replay for replay in declared.replays.values()},
+    }
     names = declared.registry.names
-    shown = {"None": "none: the records as they are"}
+    shown = {"None": "none: copy the records"}
     for name in names:
         about = declared.registry.get(name).description
         shown[name] = f"{name}: {about}".rstrip(": ")
@@ -117,7 +117,7 @@ def _into(setting: Settings) -> dict[str, Param]:
             type="string",
             title="Target",
             description_md="A table of the lake, a declared target, or the path of a Delta table.",
-            section=INTO,
+            section=OUTPUT,
             minLength=1,
             examples=list(targets),
         ),
@@ -127,7 +127,7 @@ def _into(setting: Settings) -> dict[str, Param]:
             enum=[None, *names],
             values_display=shown,
             title="Transform",
-            section=INTO,
+            section=OUTPUT,
         ),
         "pipeline": Param(
             None,
@@ -135,54 +135,56 @@ def _into(setting: Settings) -> dict[str, Param]:
             enum=[None, *declared.pipelines],
             values_display={
                 "None": "none",
-                **{name: f"{name}: {where}" for name, where in declared.pipelines.items()},
+                **{name: f"{name}: {path}" for name, path in declared.pipelines.items()},
             },
             title="Pipeline",
-            description_md="In place of a transform.",
-            section=INTO,
+            description_md="Instead of a transform.",
+            section=OUTPUT,
         ),
-        "sink": _text("Sink", "Which sink of the pipeline, where it has several.", INTO),
+        "sink": _text("Sink", "The sink of a pipeline that has several.", OUTPUT),
         "mode": Param(
             str(Mode.REPLACE),
             type="string",
             enum=[str(mode) for mode in Mode],
             values_display={
-                "replace": "replace what was played, nothing else",
+                "replace": "replace the replayed workers and times",
                 "append": "append",
                 "merge": "merge on keys",
             },
             title="Mode",
-            section=INTO,
+            section=OUTPUT,
         ),
         "keys": list_field(
-            "Keys", "Columns that merge matches rows by; else those of the transform or sink.", INTO
+            "Keys", "Key columns of merge. Empty: those of the transform or sink.", OUTPUT
         ),
-        "adopt": switch(
-            "Adopt", "Also replace rows of the range that no replay has put there.", INTO
-        ),
+        "adopt": switch("Adopt", "Also replace rows of the range that no replay wrote.", OUTPUT),
     }
 
 
-def _how() -> dict[str, Param]:
+def _option_fields() -> dict[str, Param]:
     return {
-        "dry_run": switch("Dry run", "Stop after the plan: what would be read and written."),
+        "dry_run": switch(
+            "Dry run", "Stop after the plan, which shows what would be read and written."
+        ),
         "diff": switch("Differences", DIFFERENCES),
         "approve": switch(
             "Approve",
-            "A person decides between audit and publish, seeing what would change; always so for a "
-            "table of which a declared replay asks for it.",
+            "After the audit, a person sees what would change and decides whether to publish. "
+            "Always on for a table whose declared replay asks for approval.",
         ),
-        "wait": switch("Wait", "Wait until the range is complete, where it is not."),
-        "partial": switch("Partial", "Play what is complete of a range that is not."),
-        "direct": switch("Direct", "Write to the table at once, audit it there: half the writing."),
-        "as_of": number_field("As of", "A commit of the tape; the newest where it is empty.", HOW),
+        "wait": switch("Wait", "Wait until the range is complete."),
+        "partial": switch("Partial", "Replay the complete part of an incomplete range."),
+        "direct": switch(
+            "Direct", "Write to the table without staging; audit it there. Halves the writing."
+        ),
+        "as_of": number_field("As of", "A commit of the tape. Empty: the newest.", OPTIONS),
         "follow": _text(
             "Follow",
-            "A name: play what became complete since the last run of that name. A pipeline goes on "
-            "from its state, on as many replay workers as *Peers* says.",
-            HOW,
+            "A name: replay what became complete since the last run of that name. A pipeline "
+            "continues from its state, on the number of replay workers in *Peers*.",
+            OPTIONS,
         ),
-        "peers": peers_field(HOW),
+        "peers": peers_field(OPTIONS),
     }
 
 
@@ -193,7 +195,7 @@ def _text(title: str, description: str, section: str) -> Param:
 
 
 def number_field(title: str, description: str, section: str | None, minimum: int = 0) -> Param:
-    """A field for a whole number, which may be empty."""
+    """A field for an integer, which may be empty."""
     return Param(
         None,
         type=["integer", "null"],
@@ -205,7 +207,7 @@ def number_field(title: str, description: str, section: str | None, minimum: int
 
 
 def list_field(title: str, description: str, section: str | None, **choices: Any) -> Param:
-    """A field for several texts, which may be empty."""
+    """A field for a list of strings, which may be empty."""
     return Param(
         None,
         type=["array", "null"],

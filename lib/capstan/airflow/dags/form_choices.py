@@ -1,6 +1,6 @@
-"""What the trigger form offers: from the declarations, and from a small list that capture keeps.
+"""Choices of trigger forms, from the declarations and from a file that captures update.
 
-A DAG file is parsed often, so nothing here opens a lake.
+DAG files are parsed often, so nothing here opens a lake.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _LIST = "workers.json"
 
 
 def labels_by_stream(setting: Settings) -> dict[str, tuple[str, ...]]:
-    """The known labels of each declared stream's workers: declared ones, and those captured."""
+    """The worker labels of each declared stream: declared ones, then captured ones."""
     captured = _read(setting.work)
     return {
-        # Of a stream that was rescaled there are others on tape than are declared.
+        # After a rescale, the tape has labels that are no longer declared.
         name: tuple(dict.fromkeys((*_declared(stream), *captured.get(name, ()))))
         for name, stream in setting.declarations.streams.items()
     }
 
 
 def remember_labels(setting: Settings, stream: str, labels: Sequence[str]) -> None:
-    """Keep the labels of a stream's workers for the form; a list that cannot be kept is left."""
+    """Save the worker labels of a stream for forms; a failure to write is ignored."""
     path = setting.work / _LIST
     known = {**_read(setting.work), stream: tuple(labels)}
     if known == _read(setting.work):
@@ -42,18 +42,18 @@ def remember_labels(setting: Settings, stream: str, labels: Sequence[str]) -> No
 
 
 def _declared(stream: Stream) -> tuple[str, ...]:
-    by = stream.workers
-    if isinstance(by, ByKey):
-        return tuple(str(number) for number in range(by.count))
-    return by.labels or () if isinstance(by, ByColumn) else ()
+    workers = stream.workers
+    if isinstance(workers, ByKey):
+        return tuple(str(number) for number in range(workers.count))
+    return workers.labels or () if isinstance(workers, ByColumn) else ()
 
 
 def _read(work: Path) -> Mapping[str, tuple[str, ...]]:
     try:
-        found = json.loads((work / _LIST).read_text(encoding="utf-8"))
+        content = json.loads((work / _LIST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         return {}
-    lists = {name: labels for name, labels in found.items() if isinstance(labels, list)}
+    lists = {name: labels for name, labels in content.items() if isinstance(labels, list)}
     return {name: tuple(str(label) for label in labels) for name, labels in lists.items()}

@@ -1,6 +1,6 @@
-"""The DAG `capstan_gaps`: which intervals of the declared replays are missing or stale; fills them.
+"""The DAG `capstan_gaps`: reports missing and stale intervals of declared replays, and fills them.
 
-It reports once a day, and fills only where its parameter `fill` says so: then in one Spark app.
+It reports daily. It fills only when its parameter `fill` is set, in one Spark app.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.form import list_field, number_field, switch
 from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.markdown import markdown_cell
-from capstan.airflow.operators.failures import as_task, say_last
+from capstan.airflow.operators.failures import as_task, log_error_last
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import Settings
 from capstan.core.config import Replay
@@ -29,23 +29,22 @@ DAG_ID = "capstan_gaps"
 _SHOWN = 100
 
 ABOUT = """
-Tells of each declared replay which intervals of its range are covered, stale, missing, changed by
-others or not complete yet: of those that have a range or a schedule, or of the replays that are
-chosen.
+Reports which intervals of each declared replay are covered, stale, missing, changed by others or
+not complete yet. It covers the chosen replays, or all that have a range or a schedule.
 
-**gaps** needs no Spark; what it found is on its page, under *Rendered Templates*, and in its XCom.
-With *Fill*, **fill** is one Spark app that replays first what is missing, then what is stale, each
-as a run of its own. A replay into a table where somebody has to approve runs is reported, and not
-filled: play its intervals by `capstan_replay`.
+**gaps** needs no Spark; its report is on its page, under *Rendered Templates*, and in its XCom.
+With *Fill*, **fill** is one Spark app that replays missing intervals, then stale ones, each as a
+run of its own. Replays into a table whose runs need approval are reported but not filled: replay
+their intervals with `capstan_replay`.
 """
 
 
 class ListGapsOperator(BaseOperator):
-    """Tells what declared replays lack, from the index and the ledgers alone, without a JVM.
+    """Reports gaps of declared replays from the index and the ledgers, without a JVM.
 
-    It leaves XComs: `replays`, an entry each with the number of intervals by state and with those
-    that are not covered; and `request`, for the app `backfill`. What follows is skipped when there
-    is nothing to fill, or when nobody has asked for it.
+    XComs: `replays`, one entry per replay with interval counts by state and the uncovered
+    intervals; `request`, the request of the app `backfill`; `count`, the number of backfills.
+    Downstream tasks are skipped when there is nothing to fill, or `fill` is off.
     """
 
     template_fields = ("found",)
@@ -54,26 +53,28 @@ class ListGapsOperator(BaseOperator):
     ui_color = "#f3ecd2"
 
     def __init__(self, *, setting: Settings, **rest: object) -> None:
-        """Prepare a task that looks for gaps, as the run's parameters choose replays."""
-        rest.setdefault("on_failure_callback", say_last)
+        """Create a task that looks for gaps of the replays that the run's parameters choose."""
+        rest.setdefault("on_failure_callback", log_error_last)
         rest.setdefault("multiple_outputs", True)
         super().__init__(**rest)  # type: ignore[arg-type]
         self.found = ""
         self._setting = setting
 
     def execute(self, context: Context) -> dict[str, object]:
-        """Look for gaps; what was found, and what to fill."""
+        """Look for gaps, and return the report with the request that fills them."""
         params = context["params"]
         with as_task():
             chosen = _chosen(self._setting, params.get("replays"))
-            told = [_told(self._setting, replay, params.get("chunk")) for replay in chosen]
-        asked = [fill for entry in told for fill in entry.pop("fills")]  # type: ignore[attr-defined]
-        self.found = gaps_markdown(told)
+            entries = [_entry(self._setting, replay, params.get("chunk")) for replay in chosen]
+        backfills = [fill for entry in entries for fill in entry.pop("fills")]  # type: ignore[attr-defined]
+        self.found = gaps_markdown(entries)
         for line in self.found.splitlines():
             self.log.info("%s", line)
-        result = {"replays": told, "request": {"backfills": asked}, "count": len(asked)}
-        if not asked or not params.get("fill"):
-            self.log.info("nothing is filled: %s", "fill is off" if asked else "nothing is missing")
+        request = {"backfills": backfills}
+        result = {"replays": entries, "request": request, "count": len(backfills)}
+        if not backfills or not params.get("fill"):
+            reason = "fill is off" if backfills else "nothing is missing"
+            self.log.info("nothing is filled: %s", reason)
             context["ti"].xcom_push(key="return_value", value=result)
             following = context["task"].get_flat_relative_ids(upstream=False)
             raise DownstreamTasksSkipped(tasks=sorted(following))  # type: ignore[no-untyped-call]
@@ -81,17 +82,17 @@ class ListGapsOperator(BaseOperator):
 
 
 class FillOperator(CapstanSubmitOperator):
-    """Submits backfills; each run that has published is an event of its target's asset."""
+    """Submits backfills; each published run emits an event of its target's asset."""
 
     def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
-        """Tell the targets' assets what was played into them."""
+        """Emit events of the targets' assets, with their certificates."""
         for run in _runs(result):
             if run.get("published") and not run.get("stood"):
                 tell_tables(context, self.outlets, run.get("target"), certified(run))
 
 
 def gaps_dags(setting: Settings) -> Iterator[DAG]:
-    """The DAG that looks for gaps, daily and by hand; none where no replay is declared."""
+    """The DAG that looks for gaps, daily and by hand; none if no replay is declared."""
     if not setting.declarations.replays:
         return
     with DAG(
@@ -108,7 +109,7 @@ def gaps_dags(setting: Settings) -> Iterator[DAG]:
         gaps = ListGapsOperator(
             task_id="gaps",
             setting=setting,
-            doc_md="Looks for gaps, without Spark. What it found is under *Rendered Templates*.",
+            doc_md="Looks for gaps, without Spark. The report is under *Rendered Templates*.",
             **task_defaults(setting, over_all=True),
         )
         fill = FillOperator(
@@ -116,70 +117,70 @@ def gaps_dags(setting: Settings) -> Iterator[DAG]:
             app="backfill",
             setting=setting,
             request=XComArg(gaps, "request"),
-            show=backfills_markdown,
+            render=backfills_markdown,
             outlets=[REPLAYED],
-            doc_md="Submits `spark_apps/backfill.py`; the XCom has each run.",
+            doc_md="Submits `spark_apps/backfill.py`; the XCom lists each run.",
             **task_defaults(setting, over_all=True),
         )
         gaps >> fill
     yield dag
 
 
-def gaps_markdown(told: Iterable[Mapping[str, object]]) -> str:
-    """What replays lack, as markdown: their counts, then the intervals that are not covered."""
+def gaps_markdown(entries: Iterable[Mapping[str, object]]) -> str:
+    """A report of gaps as markdown: interval counts per replay, then the uncovered intervals."""
     lines = ["## Coverage of declared replays", "", "| replay | target | intervals |"]
     lines.append("| --- | --- | --- |")
     parts: list[str] = []
-    for each in told:
-        counts = each.get("counts")
-        said = str(each.get("message", ""))
+    for entry in entries:
+        counts = entry.get("counts")
+        text = str(entry.get("message", ""))
         if isinstance(counts, Mapping):
-            said = ", ".join(f"{n} {state}" for state, n in counts.items() if n) or "none"
-        lines.append(_row(each.get("replay"), each.get("target"), said))
-        parts += _lacking(each)
+            text = ", ".join(f"{n} {state}" for state, n in counts.items() if n) or "none"
+        lines.append(_row(entry.get("replay"), entry.get("target"), text))
+        parts += _uncovered(entry)
     return "\n".join(lines + parts)
 
 
 def backfills_markdown(result: Mapping[str, object]) -> str:
-    """What the app `backfill` has done, as markdown."""
+    """The result of the app `backfill` as markdown."""
     lines = ["## Backfills", "", "| since | until | workers | records | version | run | |"]
     lines.append("| --- | --- | --- | --- | --- | --- | --- |")
     for run in _runs(result):
-        became = "waits for approval" if run.get("published") is False else "published"
+        status = "waiting for approval" if run.get("published") is False else "published"
         if run.get("stood"):
-            became = "stood already"
+            status = "already published"
         if "error" in run:
-            became = f"{run['error']}: {run.get('message')}"
+            status = f"{run['error']}: {run.get('message')}"
         elif run.get("run") is None:
-            became = "not begun"
+            status = "not started"
         workers = workers_text(run.get("workers"))
         shown = ", ".join(map(str, workers)) if isinstance(workers, list) else workers or "all"
         cells = (run.get(key) for key in ("records", "target_version", "run"))
-        lines.append(_row(run.get("since"), run.get("until"), shown, *cells, became))
+        lines.append(_row(run.get("since"), run.get("until"), shown, *cells, status))
     return "\n".join(lines)
 
 
 def _runs(result: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
     backfills = result.get("backfills")
-    for each in backfills if isinstance(backfills, list) else [result]:
-        runs = each.get("runs")
+    for backfill in backfills if isinstance(backfills, list) else [result]:
+        runs = backfill.get("runs")
         yield from runs if isinstance(runs, list) else ()
 
 
-def _lacking(entry: Mapping[str, object]) -> list[str]:
-    """A table of the stretches of a replay that are not covered, and what speaks against a fill."""
+def _uncovered(entry: Mapping[str, object]) -> list[str]:
+    """A table of a replay's uncovered stretches, and the reason when it is not filled."""
     stretches = entry.get("stretches")
     lines = []
     if isinstance(stretches, list) and stretches:
         lines = ["", f"### {entry.get('replay')}", "", "| since | until | state | workers |"]
         lines.append("| --- | --- | --- | --- |")
-        for each in stretches[:_SHOWN]:
-            missing = ", ".join(each["missing"])
-            lines.append(_row(each["since"], each["until"], each["state"], missing))
+        for stretch in stretches[:_SHOWN]:
+            missing = ", ".join(stretch["missing"])
+            lines.append(_row(stretch["since"], stretch["until"], stretch["state"], missing))
         if len(stretches) > _SHOWN:
             lines += ["", f"and {len(stretches) - _SHOWN} more"]
     problem = entry.get("not_filled")
-    return [*lines, "", f"Is not filled: {problem}"] if problem else lines
+    return [*lines, "", f"Not filled: {problem}"] if problem else lines
 
 
 def _row(*cells: object) -> str:
@@ -187,10 +188,10 @@ def _row(*cells: object) -> str:
 
 
 def _chosen(setting: Settings, names: list[str] | None) -> list[Replay]:
-    """The replays to look at.
+    """The replays to report on.
 
     Raises:
-        InvalidRequestError: `CAP-REPLAY` for one that is not declared.
+        InvalidRequestError: `CAP-REPLAY` for a replay that is not declared.
     """
     declared = setting.declarations
     if names:
@@ -198,15 +199,15 @@ def _chosen(setting: Settings, names: list[str] | None) -> list[Replay]:
     return [
         replay
         for replay in declared.replays.values()
-        # What follows plays each time once it is complete: it has no intervals to be missing.
+        # A following replay replays each time once it is complete: it has no intervals.
         if replay.follow is None
         and (replay.since is not None or replay.until is not None or replay.schedule is not None)
     ]
 
 
-def _told(setting: Settings, replay: Replay, chunk: int | None) -> dict[str, object]:
-    """What there is to say of a replay: its counts, its gaps, and under `fills` what to ask for."""
-    from capstan.airflow.lake_queries import approving
+def _entry(setting: Settings, replay: Replay, chunk: int | None) -> dict[str, object]:
+    """The report on one replay: interval counts, stretches, and backfill requests in `fills`."""
+    from capstan.airflow.lake_queries import approving_replay
     from capstan.backfill.interval import stretches
     from capstan.backfill.survey import State, survey
     from capstan.errors import CapstanError
@@ -217,7 +218,7 @@ def _told(setting: Settings, replay: Replay, chunk: int | None) -> dict[str, obj
     try:
         found = survey(lake, setting.declarations, replay.name)
     except CapstanError as error:
-        # Also a tape that cannot be read: it hides nothing of the others.
+        # Also for a tape that cannot be read: the other replays are still reported.
         return {**about, **error.summary()}
     about |= {"cut": found.plan.cut.commit, "counts": dict(found.counts)}
     about["stretches"] = [
@@ -226,17 +227,17 @@ def _told(setting: Settings, replay: Replay, chunk: int | None) -> dict[str, obj
         if stretch[0].state not in (State.COVERED, State.INCOMPLETE)
     ]
     if replay.approve:
-        return {**about, "not_filled": "a person has to approve its runs"}
-    other = approving(setting, replay.target)
+        return {**about, "not_filled": "its runs need approval"}
+    other = approving_replay(setting, replay.target)
     if other is not None:
-        said = f"a person has to approve each run into its table, by replay {other.name}"
-        return {**about, "not_filled": said}
+        problem = f"replay {other.name} requires approval of every run into its table"
+        return {**about, "not_filled": problem}
     fills, problems = _fills(found, chunk)
     return {**about, "fills": fills} | ({"not_filled": "; ".join(problems)} if problems else {})
 
 
-def _fills(found: Survey, chunk: int | None) -> tuple[list[dict[str, object]], list[str]]:
-    """The backfills that a replay needs, as requests of the app; and what speaks against others.
+def _fills(survey: Survey, chunk: int | None) -> tuple[list[dict[str, object]], list[str]]:
+    """Requests of the app `backfill` for a replay, and the problems that rule out others.
 
     The cut is pinned, so that a retry of the app is the next attempt of the same runs.
     """
@@ -245,33 +246,33 @@ def _fills(found: Survey, chunk: int | None) -> tuple[list[dict[str, object]], l
 
     fills: list[dict[str, object]] = []
     problems: list[str] = []
-    for what in (BackfillMode.GAPS, BackfillMode.STALE):
-        asked: dict[str, object] = {
-            "replay": found.declared.name,
-            "what": str(what),
+    for mode in (BackfillMode.GAPS, BackfillMode.STALE):
+        request: dict[str, object] = {
+            "replay": survey.declared.name,
+            "what": str(mode),
             "chunk": chunk,
-            "as_of": found.plan.cut.commit,
+            "as_of": survey.plan.cut.commit,
             "keep_going": True,
         }
         try:
-            proposed = propose(found, Backfill(found.declared.name, what=what, chunk=chunk))
+            proposed = propose(survey, Backfill(survey.declared.name, what=mode, chunk=chunk))
         except InvalidRequestError as error:
             problems.append(f"{error.message} ({error.hint})")
         else:
-            fills += [asked] if proposed else []
+            fills += [request] if proposed else []
     return fills, problems
 
 
 def _form(setting: Settings) -> Mapping[str, Param]:
     return {
-        "fill": switch("Fill", "Also replay what is missing, then what is stale.", None),
+        "fill": switch("Fill", "Replay missing intervals, then stale ones.", None),
         "replays": list_field(
             "Replays",
-            "Declared replays; empty for all that have a range or a schedule.",
+            "Declared replays. Empty: all that have a range or a schedule.",
             None,
             examples=list(setting.declarations.replays),
         ),
         "chunk": number_field(
-            "Chunk", "Intervals a run has at most; empty for one run over each stretch.", None, 1
+            "Chunk", "At most this many intervals per run. Empty: one run per gap.", None, 1
         ),
     }

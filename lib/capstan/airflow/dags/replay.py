@@ -1,4 +1,4 @@
-"""The DAG `capstan_replay`, triggered by hand with a form; and the tasks that all replays share."""
+"""The DAG `capstan_replay`, triggered by hand with a form, and the tasks of all replay DAGs."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ DAG_ID = "capstan_replay"
 
 
 class ReplayOperator(CapstanSubmitOperator):
-    """Submits a replay; the events of its target's asset carry the certificate."""
+    """Submits a replay; the event of its target's asset carries the certificate."""
 
     operator_extra_links = (RunLink(), CertificateLink(), TargetLink())
 
     def __init__(self, *, setting: Settings, app: str = "replay", **rest: object) -> None:
-        """Prepare a replay; the target is an outlet, or becomes known through an alias."""
-        super().__init__(app=app, setting=setting, told=certified, **rest)  # type: ignore[arg-type]
+        """Create a replay task; the target is an outlet, or is added to an alias at run time."""
+        super().__init__(app=app, setting=setting, asset_extra=certified, **rest)  # type: ignore[arg-type]
         self.asset_name: str | None = None
         self.run_name: str | None = None
 
     def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
-        """Tell the target's asset what was played into it; nothing while that only waits."""
+        """Emit the event of the target's asset; none while the run waits for approval."""
         self.run_name = str(result.get("run") or "")
         if result.get("published") is False:
-            # A task that succeeds changes its outlets, whether it tells them anything or not.
+            # Airflow emits an event for every outlet of a task that succeeds.
             self.outlets = []
             return
         super().tell_assets(context, result)
@@ -46,39 +46,42 @@ class ReplayOperator(CapstanSubmitOperator):
 
 
 class PublishOperator(ReplayOperator):
-    """Submits the publish of a run that a person has approved, or writes down that it is rejected.
+    """Submits the publish of an approved run, or records its rejection.
 
     A rejected run fails the task with `CAP-REJECTED`, without a retry.
     """
 
     def __init__(self, *, setting: Settings, **rest: object) -> None:
-        """Prepare a publish; the request is the output of an `ApproveOperator`."""
+        """Create a publish task; its request is the output of an `ApproveOperator`."""
         super().__init__(setting=setting, app="publish", **rest)
 
 
 def replay_tasks(
     setting: Settings,
-    asked: Callable[[Context], Mapping[str, object]],
+    fields: Callable[[Context], Mapping[str, object]],
     outlet: Asset | AssetAlias,
     replay: Replay | None = None,
 ) -> PlanReplayOperator:
-    """Plan, replay, approve, publish, certificate: the tasks of a replay; the first of them.
+    """Create the tasks of a replay: plan, replay, approve, publish, certificate.
 
-    Where a run asks for no approval, `replay` publishes, and `approve` and `publish` are skipped.
+    If a run needs no approval, `replay` publishes, and `approve` and `publish` are skipped.
 
     Args:
-        setting: Where Capstan works.
-        asked: Gives the request's fields of a run.
-        outlet: What the replay changes.
-        replay: The declared replay, which says whom to tell of failures.
+        setting: The settings.
+        fields: Gives the fields of a run's request.
+        outlet: The asset that the replay changes.
+        replay: The declared replay, which names notifiers.
+
+    Returns:
+        The first task.
     """
-    place = ("replays", replay.name, "notify") if replay is not None else ()
-    usual = task_defaults(setting, replay.notify if replay else (), place)
+    declared_at = ("replays", replay.name, "notify") if replay is not None else ()
+    usual = task_defaults(setting, replay.notify if replay else (), declared_at)
     if replay is None:
-        # Whose run it is, is known when it runs; the error's own line stays the last.
+        # The run's replay is known at run time only; the error's own line stays last.
         usual["on_failure_callback"].insert(-1, of_chosen(setting))
     plan = PlanReplayOperator(
-        task_id="plan", setting=setting, asked=asked, doc_md=docs.TASKS["plan"], **usual
+        task_id="plan", setting=setting, fields=fields, doc_md=docs.TASKS["plan"], **usual
     )
     replayed = ReplayOperator(
         task_id="replay",
@@ -114,7 +117,7 @@ def replay_tasks(
 
 
 def replay_dags(setting: Settings) -> Iterator[DAG]:
-    """The DAG that replays what its form asks for; none where no stream is declared."""
+    """The DAG that replays what its form requests; none if no stream is declared."""
     if not setting.declarations.streams:
         return
     with DAG(
@@ -124,16 +127,12 @@ def replay_dags(setting: Settings) -> Iterator[DAG]:
         schedule=None,
         start_date=timetables.BEGINNING,
         catchup=False,
-        # Those that wait for a person, or for times, are among them.
+        # Runs that wait for a person, or for times, count too.
         max_active_runs=32,
-        # Nothing starts it but a person, who should not have to find out why it does not run.
+        # Only a person starts it, and should not have to unpause it first.
         is_paused_upon_creation=False,
         params=replay_form(setting),
         tags=["capstan", "replay"],
     ) as dag:
-        replay_tasks(setting, _asked, REPLAYED)
+        replay_tasks(setting, lambda context: dict(context["params"]), REPLAYED)
     yield dag
-
-
-def _asked(context: Context) -> Mapping[str, object]:
-    return dict(context["params"])

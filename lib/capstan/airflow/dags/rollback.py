@@ -1,4 +1,4 @@
-"""The DAG `capstan_rollback`, triggered by hand: what a run has published is taken back."""
+"""The DAG `capstan_rollback`, triggered by hand: rolls back a run."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ DAG_ID = "capstan_rollback"
 
 
 class RollbackOperator(CapstanSubmitOperator):
-    """Submits the rollback of the run that the parameters name; what cannot be one starts no Spark.
+    """Submits the rollback of a run; an impossible rollback is refused before Spark starts.
 
-    The event of the table's asset has what the app says: `rolled_back`, the run, and the version
-    that has the rows of before.
+    The event of the table's asset carries the app's result: `rolled_back`, the run, and the
+    version with the previous rows.
     """
 
     def __init__(self, *, setting: Settings, **rest: object) -> None:
-        """Prepare a rollback; which table it changes becomes known through an alias."""
+        """Create a rollback task; its table is added to an alias at run time."""
         super().__init__(
             app="rollback",
             setting=setting,
             request={},
-            show=rollback_markdown,
+            render=rollback_markdown,
             outlets=[REPLAYED],
             **rest,  # type: ignore[arg-type]
         )
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
-        """Take the run back; what that came to."""
+        """Roll the run back, and return the app's result."""
         from capstan.jobs.rollback_runs import RollbackRequest, require_reversible
         from capstan.storage.lake import Lake
 
         with as_task():
-            asked = RollbackRequest(str(context["params"]["run"]).strip())
-            require_reversible(Lake.at(self._setting.lake), asked.run)
-        self.request = {"run": asked.run}
+            request = RollbackRequest(str(context["params"]["run"]).strip())
+            require_reversible(Lake.at(self._setting.lake), request.run)
+        self.request = {"run": request.run}
         return super().execute(context)
 
     def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
-        """Tell the table's asset that it has changed; nothing where it was taken back before."""
+        """Emit the event of the table's asset; none if the run was already rolled back."""
         if result.get("stood"):
             self.outlets = []
             return
@@ -55,25 +55,25 @@ class RollbackOperator(CapstanSubmitOperator):
 
 
 def rollback_dags(setting: Settings) -> Iterator[DAG]:
-    """The DAG that takes a run back; none where no stream is declared."""
+    """The DAG that rolls back a run; none if no stream is declared."""
     if not setting.declarations.streams:
         return
     with DAG(
         DAG_ID,
-        description="Take back what a run has published",
+        description="Roll back what a run published",
         doc_md=docs.ROLLBACK + docs.FAILURES,
         schedule=None,
         start_date=timetables.BEGINNING,
         catchup=False,
         max_active_runs=4,
-        # Nothing starts it but a person, who should not have to find out why it does not run.
+        # Only a person starts it, and should not have to unpause it first.
         is_paused_upon_creation=False,
         params={
             "run": Param(
                 type="string",
                 minLength=1,
                 title="Run",
-                description_md="The run, as the page and `capstan runs` name it.",
+                description_md="The run's name, from the page *Capstan* or `capstan runs`.",
             )
         },
         tags=["capstan", "replay"],

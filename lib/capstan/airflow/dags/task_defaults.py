@@ -1,4 +1,4 @@
-"""How often a task is tried, and who is told once that was of no use: the same for all tasks."""
+"""Default retries and failure callbacks for all tasks."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ RETRY_DELAY = timedelta(seconds=30)
 
 def task_defaults(
     setting: Settings,
-    declared: Sequence[str] = (),
-    place: Sequence[str] = (),
+    notify: Sequence[str] = (),
+    declared_at: Sequence[str] = (),
     *,
     over_all: bool = False,
 ) -> dict[str, Any]:
-    """The arguments of a task that say so.
+    """Retries and failure callbacks, as keyword arguments of an operator.
 
     Args:
-        setting: Where Capstan works.
-        declared: Whom to tell of this task, besides those who are told of all.
-        place: Where they are declared, for the message.
-        over_all: Whether the task is about all that is declared: then those are told whom its
-            failure concerns.
+        setting: The settings.
+        notify: Notifiers of this task, besides those of all tasks.
+        declared_at: The keys in `streams.yaml` that declare them, for messages.
+        over_all: Whether the task covers all declarations: then a failure also reaches the
+            notifiers of the streams and replays that it names.
 
     Raises:
         InvalidRequestError: As `on_failure`.
     """
-    told = on_failure(setting, declared, place)
+    callbacks = on_failure(setting, notify, declared_at)
     if over_all:
-        # The error's own line stays the last.
-        told.insert(-1, of_concerned(setting))
+        # The error's own line stays last.
+        callbacks.insert(-1, of_concerned(setting))
     return {
-        "on_failure_callback": told,
+        "on_failure_callback": callbacks,
         "retries": RETRIES,
         "retry_delay": RETRY_DELAY,
     }

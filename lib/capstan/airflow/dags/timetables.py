@@ -1,6 +1,6 @@
-"""Declared schedules as timetables, always named ones and in UTC.
+"""Timetables of declared schedules, in UTC.
 
-A bare cron text would give runs whose data interval is empty.
+A bare cron string would give runs with an empty data interval.
 """
 
 from __future__ import annotations
@@ -16,60 +16,62 @@ from capstan.airflow.settings import Settings
 from capstan.core.config import EpochTime, Replay, Stream
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
-"""When DAGs start that have no other start: their past is never caught up with by itself."""
+"""Default start date of DAGs; none of them catches up on its own."""
 
 
 def of_stream(setting: Settings, stream: Stream) -> BaseTimetable | None:
     """The timetable of a stream's captures; None without a schedule.
 
     Args:
-        setting: Where the declaration is.
-        stream: Its schedule is `@daily`, or a cron of five fields.
+        setting: The settings, which name the declaration file.
+        stream: The stream; its schedule is a preset such as `@daily`, or cron with five fields.
 
     Raises:
-        InvalidRequestError: `CAP-DECLARE` when the schedule names no moment.
+        InvalidRequestError: `CAP-DECLARE` when the schedule never fires.
     """
     if stream.schedule is None:
         return None
-    return _moments(setting, ("streams", stream.name, "schedule"), stream.schedule)
+    return _points(setting, ("streams", stream.name, "schedule"), stream.schedule)
 
 
 def of_replay(setting: Settings, replay: Replay) -> BaseTimetable | None:
-    """The timetable of a replay: moments if it follows, else the intervals between moments.
+    """The timetable of a replay: points in time if it follows, else data intervals.
 
     Raises:
-        InvalidRequestError: `CAP-DECLARE` when the schedule names no moment, or the stream's times
-            are no moments.
+        InvalidRequestError: `CAP-DECLARE` when the schedule never fires, or the stream's times are
+            epochs.
     """
     if replay.schedule is None:
         return None
-    place = ("replays", replay.name, "schedule")
+    declared_at = ("replays", replay.name, "schedule")
     if replay.follow is not None:
-        return _moments(setting, place, replay.schedule)
+        return _points(setting, declared_at, replay.schedule)
     if isinstance(setting.declarations.stream(replay.stream).time, EpochTime):
-        problem = f"times of {replay.stream} are epochs, and data intervals are moments"
-        raise setting.misdeclared(place, problem)
-    return _checked(setting, place, CronDataIntervalTimetable(replay.schedule, timezone="UTC"))
+        problem = f"needs data intervals, but the times of {replay.stream} are epochs"
+        raise setting.misdeclared(declared_at, problem)
+    return _checked(
+        setting, declared_at, CronDataIntervalTimetable(replay.schedule, timezone="UTC")
+    )
 
 
 def daily() -> BaseTimetable:
-    """The timetable of runs at each midnight."""
+    """The timetable of a run at each midnight."""
     return CronTriggerTimetable("0 0 * * *", timezone="UTC")
 
 
-def _moments(setting: Settings, place: tuple[str, ...], schedule: str) -> BaseTimetable:
-    return _checked(setting, place, CronTriggerTimetable(schedule, timezone="UTC"))
+def _points(setting: Settings, declared_at: tuple[str, ...], schedule: str) -> BaseTimetable:
+    return _checked(setting, declared_at, CronTriggerTimetable(schedule, timezone="UTC"))
 
 
 def _checked(
     setting: Settings,
-    place: tuple[str, ...],
+    declared_at: tuple[str, ...],
     timetable: CronDataIntervalTimetable | CronTriggerTimetable,
 ) -> BaseTimetable:
     try:
         timetable.validate()
-        # The 31st of February is well written, and never comes.
+        # The 31st of February is valid cron, but never comes.
         croniter(timetable.expression, BEGINNING).get_next()
     except (AirflowTimetableInvalid, CroniterError) as error:
-        raise setting.misdeclared(place, f"is not a schedule: {error}") from None
+        raise setting.misdeclared(declared_at, f"is not a schedule: {error}") from None
     return timetable

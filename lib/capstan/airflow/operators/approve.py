@@ -1,4 +1,4 @@
-"""The task in which a person decides between audit and publish: in Airflow's UI, or by REST."""
+"""The approval task: a person decides between audit and publish, in Airflow's UI or by REST."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow.markdown import approval_markdown
-from capstan.airflow.operators.failures import TaskRefusedError, say_last
+from capstan.airflow.operators.failures import TaskRefusedError, log_error_last
 
 _NOBODY = "nobody, in time"
 
 
 class ApproveOperator(ApprovalOperator):
-    """Asks a person whether a run that waits after its audit is to be published.
+    """Asks a person whether to publish a run that waits after its audit.
 
-    It shows the certificate as far as it goes, the audit with its checks, and what publishing would
-    change. While it waits it holds no slot, and needs no triggerer. Its XCom is the request of the
-    app `publish`: what was decided, by whom and when. What was rejected has to be written down as
-    well, so nothing that follows is skipped. Where nothing waits it is skipped itself.
+    It shows the certificate so far, the audit with its checks, and what publishing would change.
+    While waiting it holds no slot, and needs no triggerer. Its XCom is the request of the app
+    `publish`: the decision, by whom and when. A rejection has to be recorded too, so downstream
+    tasks are not skipped. The task itself is skipped if no run waits.
     """
 
     template_fields = ("result", *ApprovalOperator.template_fields)
@@ -31,28 +31,28 @@ class ApproveOperator(ApprovalOperator):
     ui_color = "#fbe3c0"
 
     def __init__(self, *, result: object, **rest: object) -> None:
-        """Prepare a task that asks.
+        """Create an approval task.
 
         Args:
             result: The result of the replay: another task's output.
-            rest: Anything that an `ApprovalOperator` takes: `assigned_users`, `notifiers`, and with
-                `response_timeout` also `defaults`, what is decided when nobody answers.
+            rest: Other arguments of an `ApprovalOperator`: `assigned_users`, `notifiers`, and with
+                `response_timeout` also `defaults`, the decision if nobody answers.
         """
-        # In a DAG with parameters those are given here as well; only the task's own are asked for.
+        # Includes the DAG's parameters; the form asks only for those of the task itself.
         given = rest.get("params")
         params = given if isinstance(given, ParamsDict) else ParamsDict(given or {})  # type: ignore[arg-type]
         if "reason" not in params:
-            about: dict[str, Any] = {"title": "Reason", "description": "Why; may be empty"}
+            about: dict[str, Any] = {"title": "Reason", "description": "Optional"}
             params["reason"] = Param("", type=["string", "null"], source="task", **about)
         rest["params"] = params
-        rest.setdefault("subject", "Publish what was replayed?")
+        rest.setdefault("subject", "Publish the replayed rows?")
         rest.setdefault("body", "")
-        rest.setdefault("on_failure_callback", say_last)
+        rest.setdefault("on_failure_callback", log_error_last)
         super().__init__(**rest)  # type: ignore[arg-type]
         self.result = result
 
     def execute(self, context: Context) -> object:
-        """Ask; `execute_complete` goes on once it was decided."""
+        """Ask; `execute_complete` continues after the decision."""
         result = self._waiting()
         self.subject = f"Publish {result.get('run')} into {result.get('target')}?"
         self.body = approval_markdown(result)
@@ -61,25 +61,26 @@ class ApproveOperator(ApprovalOperator):
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, object]:
-        """Take the decision; the request of the app `publish`."""
-        # Not the parent's own, which skips what follows a rejection.
-        decided = super(ApprovalOperator, self).execute_complete(context=context, event=event)
-        approved = decided["chosen_options"] == [self.APPROVE]
-        user = decided["responded_by_user"] or {}
-        found: dict[str, object] = {
+        """Convert the decision to the request of the app `publish`."""
+        # Not the parent's method, which skips downstream tasks on rejection.
+        response = super(ApprovalOperator, self).execute_complete(context=context, event=event)
+        approved = response["chosen_options"] == [self.APPROVE]
+        user = response["responded_by_user"] or {}
+        request: dict[str, object] = {
             "run": str(self._waiting()["run"]),
             "approved": approved,
             "by": user.get("name") or user.get("id") or _NOBODY,
-            "at": decided["responded_at"].isoformat(timespec="seconds"),
-            "reason": str(decided["params_input"].get("reason") or ""),
+            "at": response["responded_at"].isoformat(timespec="seconds"),
+            "reason": str(response["params_input"].get("reason") or ""),
         }
-        said = "approved" if approved else "rejected"
-        self.log.info("%s by %s at %s: %s", said, found["by"], found["at"], found["reason"])
-        return found
+        decision = "approved" if approved else "rejected"
+        by, at, reason = request["by"], request["at"], request["reason"]
+        self.log.info("%s by %s at %s: %s", decision, by, at, reason)
+        return request
 
     def _waiting(self) -> Mapping[str, object]:
         if not isinstance(self.result, Mapping):
-            raise TaskRefusedError("CAP-RESULT: the task before has left no result (run it again)")
+            raise TaskRefusedError("CAP-RESULT: the previous task left no result (run it again)")
         if self.result.get("stood") or self.result.get("published") is not False:
-            raise AirflowSkipException("nothing waits to be approved")
+            raise AirflowSkipException("no run waits for approval")
         return self.result

@@ -1,4 +1,4 @@
-"""The folders of tries: what a task gave to its Spark app, and what the app answered."""
+"""Folders of task tries: the request of the Spark app, and its result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow.sdk import Context
 
 @dataclass(frozen=True, slots=True)
 class TryFolder:
-    """The folder of one try of one task, on the machine where it runs."""
+    """The folder of one try of a task, on the machine that runs it."""
 
     path: Path
 
@@ -25,25 +25,25 @@ class TryFolder:
 
     @property
     def result(self) -> Path:
-        """The app's result, as JSON; it appears whole or not at all."""
+        """The app's result, as JSON, written atomically."""
         return self.path / "result.json"
 
     def prepare(self, request: Mapping[str, object]) -> None:
-        """Make the folder, with the request in it and nothing of an earlier start."""
+        """Create the folder anew, with the request in it."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.path.mkdir(parents=True)
         self.request.write_text(json.dumps(request), encoding="utf-8")
 
     def answer(self) -> dict[str, object] | None:
-        """The app's result; None when it left none."""
+        """The app's result; None if it left none."""
         try:
-            found = json.loads(self.result.read_text(encoding="utf-8"))
+            result = json.loads(self.result.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return found if isinstance(found, dict) else None
+        return result if isinstance(result, dict) else None
 
     def remove(self) -> None:
-        """Take the folder away, with those around it that are empty."""
+        """Delete the folder, and parent folders that are empty."""
         shutil.rmtree(self.path, ignore_errors=True)
         for parent in list(self.path.parents)[:3]:
             try:
@@ -53,7 +53,7 @@ class TryFolder:
 
 
 def try_folder(work: Path, context: Context) -> TryFolder:
-    """The folder of the try that runs: by DAG, run, task and number of the try."""
+    """The folder of the current try, by DAG, run, task and try number."""
     ti = context["ti"]
     mapped = ti.map_index is not None and ti.map_index >= 0
     task = f"{ti.task_id}.{ti.map_index}" if mapped else ti.task_id

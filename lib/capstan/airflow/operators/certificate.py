@@ -1,4 +1,4 @@
-"""The task that shows a run's certificate: in its log, its rendered page and its XCom."""
+"""The task that shows a run's certificate: in its log, on its page and in its XCom."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from airflow.sdk import BaseOperator, Context
 
 from capstan.airflow.markdown import certificate_markdown
-from capstan.airflow.operators.failures import TaskRefusedError, say_last
+from capstan.airflow.operators.failures import TaskRefusedError, log_error_last
 
-Show = Callable[[Mapping[str, object]], str]
+Render = Callable[[Mapping[str, object]], str]
 
 
 class CertificateOperator(BaseOperator):
@@ -24,28 +24,28 @@ class CertificateOperator(BaseOperator):
     ui_color = "#dcefd6"
 
     def __init__(
-        self, *, result: object, show: Show = certificate_markdown, **rest: object
+        self, *, result: object, render: Render = certificate_markdown, **rest: object
     ) -> None:
-        """Prepare a task that shows another task's output.
+        """Create a task that shows another task's output.
 
         Args:
-            result: The output; of a list of several the first one that there is.
-            show: Makes markdown of it.
-            rest: Anything that an operator takes.
+            result: The output; from a list, the first one that exists.
+            render: Renders it as markdown.
+            rest: Other arguments of an operator.
         """
-        rest.setdefault("on_failure_callback", say_last)
+        rest.setdefault("on_failure_callback", log_error_last)
         super().__init__(**rest)  # type: ignore[arg-type]
         self.result = result
         self.certificate = ""
-        self._show = show
+        self._render_result = render
 
     def execute(self, context: Context) -> str:
-        """Show the result; the text."""
-        several = self.result if isinstance(self.result, list) else [self.result]
-        found = next((each for each in several if isinstance(each, Mapping)), None)
-        if found is None:
-            raise TaskRefusedError("CAP-RESULT: the task before has left no result (run it again)")
-        self.certificate = self._show(found)
+        """Show the result, and return its text."""
+        outputs = self.result if isinstance(self.result, list) else [self.result]
+        result = next((output for output in outputs if isinstance(output, Mapping)), None)
+        if result is None:
+            raise TaskRefusedError("CAP-RESULT: the previous task left no result (run it again)")
+        self.certificate = self._render_result(result)
         for line in self.certificate.splitlines():
             self.log.info("%s", line)
         return self.certificate

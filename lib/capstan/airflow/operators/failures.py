@@ -1,10 +1,10 @@
-"""From Capstan's errors to what Airflow does with a task: fail for good, retry, or say it again.
+"""Mapping of Capstan's errors to Airflow's task outcomes: fail for good, retry, or wait.
 
-| exit code | a task |
+| exit code | task |
 | --- | --- |
-| 1 the answer is no, 2 the request is wrong, 4 another run holds the range | fails, no retry |
-| 3 not complete yet | waits, where it was asked to; else it fails without a retry |
-| 5 something broke, or no code of Capstan's; 4 with `CAP-CONFLICT` | fails, and is retried |
+| 1 a check failed, 2 the request is wrong, 4 another run holds the range | fails, no retry |
+| 3 not complete yet | waits if requested; otherwise fails without a retry |
+| 5 something broke, or any other code; 4 with `CAP-CONFLICT` | fails, and is retried |
 """
 
 from __future__ import annotations
@@ -34,63 +34,63 @@ FINAL = frozenset(
     kind.exit_code
     for kind in (CheckFailedError, InvalidRequestError, IncompleteError, RangeLockedError)
 )
-"""Exit codes that trying again does not change."""
+"""Exit codes that a retry would not change."""
 
-PASSING = frozenset({"CAP-CONFLICT"})
-"""Errors with such an exit code that pass all the same: others were committing just then."""
+TRANSIENT = frozenset({"CAP-CONFLICT"})
+"""Errors with such an exit code that are transient all the same: concurrent commits."""
 
 _log = logging.getLogger(__name__)
 
 
 class TaskRefusedError(AirflowFailException):
-    """Raised when trying again would not change the answer: the task fails without a retry.
+    """Raised when a retry would not help: the task fails for good.
 
     Attributes:
-        about: What is known of it: the app's answer, or the facts of the error.
+        about: The app's result, or the error's facts.
     """
 
     about: Mapping[str, object] = MappingProxyType({})
 
 
 class TaskBrokenError(AirflowException):
-    """Raised when something broke that may work the next time: the task is retried.
+    """Raised when something broke that may work next time: the task is retried.
 
     Attributes:
-        about: As of `TaskRefusedError`.
+        about: As in `TaskRefusedError`.
     """
 
     about: Mapping[str, object] = MappingProxyType({})
 
 
 def failure(code: int, error: Mapping[str, object]) -> AirflowException:
-    """The exception for an error as JSON (`error`, `message`, `hint`) and an exit code."""
-    said = f"{error.get('error')}: {error.get('message')}"
+    """The exception for an exit code and an error as JSON (`error`, `message`, `hint`)."""
+    text = f"{error.get('error')}: {error.get('message')}"
     hint = error.get("hint")
-    line = " ".join(f"{said} ({hint})".split() if hint else said.split())
-    final = code in FINAL and error.get("error") not in PASSING
-    found = TaskRefusedError(line) if final else TaskBrokenError(line)
-    found.about = error
-    return found
+    line = " ".join(f"{text} ({hint})".split() if hint else text.split())
+    final = code in FINAL and error.get("error") not in TRANSIENT
+    exception = TaskRefusedError(line) if final else TaskBrokenError(line)
+    exception.about = error
+    return exception
 
 
-def come_back(at: datetime) -> AirflowRescheduleException:
-    """The exception that frees the worker's slot and has the task run again, in the same try."""
+def reschedule(at: datetime) -> AirflowRescheduleException:
+    """The exception that frees the worker slot and runs the task again, in the same try."""
     return AirflowRescheduleException(at)  # type: ignore[no-untyped-call]
 
 
 @contextmanager
 def as_task() -> Iterator[None]:
-    """Turn errors of Capstan into what Airflow does with a task."""
+    """Convert Capstan's errors to Airflow's exceptions."""
     try:
         yield
     except CapstanError as error:
         raise failure(error.exit_code, error.to_json()) from error
 
 
-def say_last(context: Mapping[str, object]) -> None:
-    """Say a failed task's error once more, as the last line of its log.
+def log_error_last(context: Mapping[str, object]) -> None:
+    """Log a failed task's error again, as the last line of its log.
 
-    Airflow's own account of a failure is a stack trace, and what comes after it is folded away.
+    Airflow logs a stack trace, and folds away what follows it.
     """
     error = context.get("exception")
     if isinstance(error, TaskRefusedError | TaskBrokenError):

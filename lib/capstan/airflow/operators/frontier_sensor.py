@@ -8,21 +8,21 @@ from datetime import timedelta
 from airflow.sdk import BaseSensorOperator, Context
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
-from capstan.airflow.operators.failures import as_task, say_last
+from capstan.airflow.operators.failures import as_task, log_error_last
 from capstan.airflow.settings import Settings
 from capstan.errors import IncompleteError
 
-_HINT = "see whether the stream is captured, then clear this task"
-Asked = Callable[[Context], Mapping[str, object]]
+_HINT = "check that the stream is captured, then clear this task"
+Fields = Callable[[Context], Mapping[str, object]]
 
 
 class FrontierSensor(BaseSensorOperator):
     """Waits until all times of a range are complete for the chosen workers of a stream.
 
-    Complete is proven, not guessed: no record of those times can come any more. Each look reads
-    the stream's index with no JVM, and between two looks the task is not running at all: it holds
-    no slot of a worker or a pool, and needs no triggerer. A stream of which nothing is on tape yet
-    is waited for.
+    Completeness is proven, not guessed: no further records of those times can arrive. Each check
+    reads the stream's index without a JVM. Between checks the task does not run: it holds no
+    worker or pool slot, and needs no triggerer. The sensor also waits for a stream that is not on
+    tape yet.
     """
 
     ui_color = "#e8dcf1"
@@ -31,30 +31,30 @@ class FrontierSensor(BaseSensorOperator):
         self,
         *,
         setting: Settings,
-        asked: Asked,
+        fields: Fields,
         poke_interval: timedelta = timedelta(minutes=1),
         timeout: timedelta = timedelta(days=7),
         **rest: object,
     ) -> None:
-        """Prepare a sensor.
+        """Create a sensor.
 
         Args:
-            setting: Where Capstan works.
-            asked: Gives `stream`, `workers`, `since` and `until` of a run.
-            poke_interval: How long it waits between two looks.
-            timeout: How long it waits in all, before it fails without a retry.
-            rest: Anything that a sensor takes.
+            setting: The settings.
+            fields: Gives `stream`, `workers`, `since` and `until` of a run.
+            poke_interval: The time between two checks.
+            timeout: The longest wait before the sensor fails without a retry.
+            rest: Other arguments of a sensor.
         """
         rest.setdefault("mode", "reschedule")
-        # In days of looking, one look may well fail for a reason that passes.
+        # Over days of checks, a single check may fail for a transient reason.
         rest.setdefault("retries", 5)
-        rest.setdefault("on_failure_callback", say_last)
+        rest.setdefault("on_failure_callback", log_error_last)
         super().__init__(poke_interval=poke_interval, timeout=timeout, **rest)  # type: ignore[arg-type]
         self._setting = setting
-        self._asked = asked
+        self._fields = fields
 
     def execute(self, context: Context) -> object:
-        """Look, and come back later; fails with `CAP-INCOMPLETE` once it has waited for long."""
+        """Check, and reschedule; fails with `CAP-INCOMPLETE` after the timeout."""
         try:
             return super().execute(context)
         except AirflowSensorTimeout:
@@ -62,32 +62,32 @@ class FrontierSensor(BaseSensorOperator):
             return None
 
     def _require_complete(self, context: Context) -> None:
-        from capstan.airflow.lake_queries import look
+        from capstan.airflow.lake_queries import plan_request
 
         with as_task():
-            asked = self._asked(context)
-            plan = look(self._setting, asked)
+            fields = self._fields(context)
+            plan = plan_request(self._setting, fields)
             if plan is None:
-                problem = f"nothing of stream {asked.get('stream')} is on tape yet"
+                problem = f"stream {fields.get('stream')} is not on tape yet"
                 raise IncompleteError("CAP-INCOMPLETE", problem, _HINT)
             plan.require_complete()
 
     def poke(self, context: Context) -> bool:
         """Whether the range is complete now."""
-        from capstan.airflow.lake_queries import look
+        from capstan.airflow.lake_queries import plan_request
 
         with as_task():
-            asked = self._asked(context)
-            plan = look(self._setting, asked)
+            fields = self._fields(context)
+            plan = plan_request(self._setting, fields)
         if plan is None:
-            self.log.info("nothing of stream %s is on tape yet", asked.get("stream"))
+            self.log.info("stream %s is not on tape yet", fields.get("stream"))
             return False
         times = [plan.tape.time_type.render(time) for time in plan.frontier.elements]
         self.log.info(
             "frontier of %s at %s: times before %s are %s",
             ", ".join(plan.workers.values()),
             ", ".join(map(str, times)) or "the end",
-            asked.get("until") or "the end",
+            fields.get("until") or "the end",
             "complete" if plan.complete else "not complete yet",
         )
         return plan.complete

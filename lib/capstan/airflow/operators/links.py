@@ -1,4 +1,4 @@
-"""Links from a task to what it made; a task pushes them, the web server only shows them."""
+"""Links from a replay task to its results; the task pushes them, the web server shows them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def page(path: str) -> str:
 
 
 class CertificateLink(BaseOperatorLink):
-    """From a task that replays to the certificate of its run."""
+    """Link from a replay task to the certificate of its run."""
 
     name = "Certificate"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """The page of the task `certificate` of the same run, where the certificate is shown.
+        """The page of the task `certificate` of the same run.
 
-        Of a task in a group it is the one of that group.
+        For a task in a task group, the `certificate` task of that group.
         """
         group = ti_key.task_id.rpartition(".")[0]
         task = f"{group}.certificate" if group else "certificate"
@@ -32,22 +32,22 @@ class CertificateLink(BaseOperatorLink):
 
 
 class RunLink(BaseOperatorLink):
-    """From a task that replays to its run on Capstan's page: audit, findings, steps."""
+    """Link from a replay task to its run on Capstan's page: audit, findings, steps."""
 
     name = "Run"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Capstan's page of the run; of all runs where the task has not come to one."""
+        """Capstan's page of the run; the list of runs if the task has none."""
         run = getattr(operator, "run_name", None)
         return page("plugin/capstan/capstan/runs" + (f"/{quote(run, safe='')}" if run else ""))
 
 
 class TargetLink(BaseOperatorLink):
-    """From a task that replays to its target's asset: what changed it, and what follows it."""
+    """Link from a replay task to its target's asset: its events and consumers."""
 
     name = "Target"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """The page of the assets that match the target's name; of all while it is not known."""
+        """The page of assets that match the target's name; of all assets while it is unknown."""
         asset = getattr(operator, "asset_name", None)
         return page("assets" + (f"?{urlencode({'name_pattern': asset})}" if asset else ""))

@@ -1,6 +1,6 @@
-"""The task that plans a replay: refuses what cannot be meant, shows the rest, and pins the cut.
+"""The plan task: rejects invalid requests, shows the plan, and pins the cut.
 
-Only where it is asked which rows of the target would change it starts Spark.
+It starts Spark only to show which rows of the target would change.
 """
 
 from __future__ import annotations
@@ -22,112 +22,118 @@ from capstan.errors import IncompleteError
 if TYPE_CHECKING:
     from capstan.replay.preview import Preview
 
-Asked = Callable[[Context], Mapping[str, object]]
+Fields = Callable[[Context], Mapping[str, object]]
 
 _PINNED = "capstan_request"
 
 
 class PlanReplayOperator(CapstanSubmitOperator):
-    """Plans a replay from the index and the ledgers alone, without a JVM.
+    """Plans a replay from the index and the ledgers, without a JVM.
 
-    Where `diff` is asked for it then submits the app `plan`, which compares with the target; not in
-    the pool of Spark's tasks, as it would keep plans waiting that need no Spark.
+    With `diff`, it then submits the app `plan`, which compares with the target. This runs outside
+    the pool of Spark tasks, where it would hold up plans that need no Spark.
 
-    It leaves XComs: `request`, with the cut pinned, for the app; `records`, how many it plays; and
-    `plan`, what it would read and write. The cut is pinned so that a retry of the app is the next
-    attempt of the same run, also when more was captured since.
+    XComs: `request`, the app's request with the cut pinned; `records`, the number of records to
+    replay; `plan`, what would be read and written. The cut is pinned so that a retry of the app is
+    the next attempt of the same run, even if more was captured since.
     """
 
     template_fields = ("plan",)
     template_fields_renderers = {"plan": "md"}  # noqa: RUF012
     ui_color = "#f3ecd2"
 
-    # Tasks for which there is nothing to do unless a person's approval is asked for.
+    # Tasks to skip when the run needs no approval.
     without_approval: tuple[str, ...] = ()
 
     def __init__(
         self,
         *,
         setting: Settings,
-        asked: Asked,
+        fields: Fields,
         wait: timedelta = timedelta(minutes=1),
         **rest: object,
     ) -> None:
-        """Prepare a task that plans.
+        """Create a plan task.
 
         Args:
-            setting: Where Capstan works.
-            asked: Gives the request's fields of a run; `dry_run` stops after the plan, `wait` has
-                the task wait until the range is complete, `diff` has it compare with the target.
-            wait: How long it waits before it asks again.
-            rest: Anything that an operator takes.
+            setting: The settings.
+            fields: Gives the fields of a run's request. `dry_run` stops after the plan, `wait`
+                waits until the range is complete, `diff` compares with the target.
+            wait: The time between two checks for completeness.
+            rest: Other arguments of an operator.
         """
         rest.setdefault("multiple_outputs", True)
         rest.setdefault("pool", "default_pool")
         super().__init__(app="plan", setting=setting, request={}, wait=wait, **rest)  # type: ignore[arg-type]
         self.plan = ""
-        self._fields = asked
+        self._fields = fields
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
-        """Plan; what the next tasks need."""
-        from capstan.airflow.lake_queries import begun, foresee, pinned, resolve
+        """Plan, and return the XComs for the next tasks."""
+        from capstan.airflow.lake_queries import (
+            interrupted_request,
+            pin_cut,
+            preview_request,
+            resolve,
+        )
 
         store = context.get("task_state_store")
         with as_task():
             fields = self._fields(context)
             dry, wait = bool(fields.get("dry_run")), bool(fields.get("wait"))
             request = resolve(self._setting, fields)
-            earlier = None if store is None else begun(self._setting, request, store.get(_PINNED))
+            saved = None if store is None else store.get(_PINNED)
+            earlier = interrupted_request(self._setting, request, saved)
             if earlier is not None:
-                self.log.info("an earlier try has begun at commit %s: going on", earlier.as_of)
-            found = foresee(self._setting, earlier or request)
-            shown = found.to_json()
-            self._tell(shown)
+                self.log.info("continuing an earlier try at commit %s", earlier.as_of)
+            previewed = preview_request(self._setting, earlier or request)
+            plan = previewed.to_json()
+            self._show_plan(plan)
             if not dry:
-                self._require_complete(context, found, wait=wait)
-        # What a task keeps has to be JSON, and a tuple is none.
-        asked = json.loads(json.dumps(pinned(found).to_json()))
+                self._require_complete(context, previewed, wait=wait)
+        # The task state store takes JSON types only, not tuples.
+        pinned = json.loads(json.dumps(pin_cut(previewed).to_json()))
         if fields.get("diff"):
-            shown = self._compared(context, asked, found.played.records)
-        result = {"request": asked, "records": found.played.records, "plan": shown}
+            plan = self._compared(context, pinned, previewed.played.records)
+        result = {"request": pinned, "records": previewed.played.records, "plan": plan}
         if dry:
             self._stop(context, result)
         if store is not None:
-            store.set(_PINNED, asked)
-        if self.without_approval and not asked["approve"]:
+            store.set(_PINNED, pinned)
+        if self.without_approval and not pinned["approve"]:
             self._skip(context, result)
         return result
 
     def _compared(
-        self, context: Context, asked: Mapping[str, object], records: int
+        self, context: Context, request: Mapping[str, object], records: int
     ) -> dict[str, object]:
-        """The plan with what would change in the target: one Spark app, which writes nothing."""
-        self.request, self.records = asked, records
-        shown = super().execute(context)
-        self._tell(shown)
-        return shown
+        """The plan with changes to the target, from a Spark app that writes nothing."""
+        self.request, self.records = request, records
+        plan = super().execute(context)
+        self._show_plan(plan)
+        return plan
 
-    def _tell(self, plan: Mapping[str, object]) -> None:
+    def _show_plan(self, plan: Mapping[str, object]) -> None:
         self.plan = plan_markdown(plan)
         for line in self.plan.splitlines():
             self.log.info("%s", line)
 
-    def _require_complete(self, context: Context, found: Preview, *, wait: bool) -> None:
+    def _require_complete(self, context: Context, previewed: Preview, *, wait: bool) -> None:
         try:
-            found.plan.require_complete()
+            previewed.plan.require_complete()
         except IncompleteError as error:
             if wait:
                 self._wait_for_more(context, error.message)
             raise
 
     def _skip(self, context: Context, result: Mapping[str, object]) -> None:
-        """Skip the tasks of an approval that nobody asked for: they cost not even a start."""
+        """Skip the approval tasks without starting them."""
         for key, value in {**result, "return_value": dict(result)}.items():
             context["ti"].xcom_push(key=key, value=value)
         raise DownstreamTasksSkipped(tasks=list(self.without_approval))  # type: ignore[no-untyped-call]
 
     def _stop(self, context: Context, result: Mapping[str, object]) -> None:
-        """Skip all that follows, with the plan as the result."""
+        """Skip all downstream tasks, with the plan as the result."""
         self.log.info("dry run: nothing is replayed")
         context["ti"].xcom_push(key="return_value", value=dict(result))
         following = context["task"].get_flat_relative_ids(upstream=False)

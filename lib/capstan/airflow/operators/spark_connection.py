@@ -1,4 +1,4 @@
-"""The connection that says where Spark is: checked, since Airflow's own hook falls back to YARN."""
+"""The Spark connection, checked here because Airflow's own hook falls back to YARN."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _MASTER = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|yarn|(spark|k8s)://.+")
 
 
 def spark_master(name: str) -> str:
-    """The Spark master that connection `name` says.
+    """The Spark master of connection `name`.
 
     Raises:
-        InvalidRequestError: `CAP-CONNECTION` when there is none, it cannot be read, or names no
-            master that an app in client mode can have.
+        InvalidRequestError: `CAP-CONNECTION` when the connection is missing or unreadable, or names
+            no master for apps in client mode.
     """
     connection = _read(name)
     master = _master(connection)
     if not _MASTER.fullmatch(master):
         raise _error(name, f"names no Spark master: {master!r}")
     if master == "yarn" and not {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & os.environ.keys():
-        raise _error(name, "says yarn, and neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set")
+        raise _error(name, "names yarn, but neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set")
     if master.startswith("k8s://") and not _has_kubernetes():
         package = "apache-airflow-providers-cncf-kubernetes"
-        raise _error(name, f"says Kubernetes, and the package {package} is not installed")
+        raise _error(name, f"names Kubernetes, but the package {package} is not installed")
     if connection.extra_dejson.get("deploy-mode", "client") != "client":
-        raise _error(name, "asks for another deploy mode than client, which leaves no result here")
+        raise _error(name, "has a deploy mode other than client, which leaves no result here")
     return master
 
 
@@ -46,16 +46,16 @@ def _read(name: str) -> Connection:
     try:
         return BaseHook.get_connection(name)
     except AirflowNotFoundException:
-        # One that is malformed is passed over as if it were not there.
+        # Airflow ignores a malformed connection as if it did not exist.
         written = os.environ.get(f"AIRFLOW_CONN_{name.upper()}")
-        raise _error(name, "cannot be read" if written else "is not there") from None
+        raise _error(name, "cannot be read" if written else "does not exist") from None
     except Exception as error:
-        # Not its text: that may have what was written, a password with it.
+        # Without the error's text, which may quote the connection and its password.
         raise _error(name, f"cannot be read ({type(error).__name__})") from None
 
 
 def _master(connection: Connection) -> str:
-    """The master as the provider's hook puts it together."""
+    """The master, composed like the provider's hook does."""
     host = connection.host or ""
     if connection.conn_type == "spark" and host and ("://" in host or not connection.port):
         master = host

@@ -1,4 +1,4 @@
-"""Figures of a stream to where Airflow sends its own: StatsD or OpenTelemetry, by `[metrics]`."""
+"""Metrics of streams, sent through Airflow's `[metrics]`: StatsD or OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def tell_stream(setting: Settings, stream: object) -> None:
-    """Tell how far a stream is and what came of its runs, if anybody listens.
+def send_stream_metrics(setting: Settings, stream: object) -> None:
+    """Send the metrics of a stream and its runs, if Airflow's metrics are on.
 
-    The samples are those of `capstan metrics`. What goes wrong with it is logged, and no more.
+    The samples are those of `capstan metrics`. Errors are logged only.
 
     Args:
-        setting: Where Capstan works.
-        stream: Its name; of anything else nothing is told.
+        setting: The settings.
+        stream: The stream's name; any other value is ignored.
     """
     if not isinstance(stream, str) or not _wanted():
         return
-    # Not at the top: DAG files are parsed without what reads tables.
+    # Not at the top: parsing a DAG file should not import table readers.
     from capstan.reporting.metrics import run_samples, stream_samples
     from capstan.reporting.run_view import list_runs
     from capstan.storage.lake import Lake
@@ -39,7 +39,7 @@ def tell_stream(setting: Settings, stream: object) -> None:
         for sample in (*samples, *run_samples(list_runs(lake, stream=name))):
             _gauge(sample)
     except Exception:
-        _log.warning("the figures of %s could not be told", stream, exc_info=True)
+        _log.warning("metrics of %s could not be sent", stream, exc_info=True)
 
 
 def _gauge(sample: Sample) -> None:
@@ -56,7 +56,7 @@ def _wanted() -> bool:
 
 
 def _keeps_tags() -> bool:
-    """Whether tags arrive: plain StatsD has none, and all streams would be one gauge."""
+    """Whether tags are sent: plain StatsD has none, and all streams would share one gauge."""
     if _is_on("statsd_datadog_enabled"):
         return True
     return _is_on("statsd_influxdb_enabled") if _is_on("statsd_on") else _is_on("otel_on")

@@ -1,9 +1,8 @@
-"""Who may see what of a lake: whoever may see the DAGs that the data belongs to.
+"""Authorization: access to data follows access to the DAG that produces it.
 
-What a tape holds belongs to the DAG that captures it, also where that DAG is not there: then it is
-for those alone whom Airflow lets see a DAG of that name. A replay and its runs belong to the DAG
-that runs it, which is `capstan_replay` for runs of no declared replay, and to that of the stream
-that it plays.
+A tape belongs to the DAG that captures it, even if that DAG does not exist: then only users whom
+Airflow lets see a DAG of that name have access. A replay and its runs belong both to the DAG that
+runs it (`capstan_replay` for runs of no declared replay) and to the capture DAG of its stream.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def capture_dag(stream: str) -> str:
 
 
 def replay_dag(replay: Replay) -> str:
-    """The id of the DAG that runs a declared replay: its own, if it follows or has a schedule."""
+    """The id of the DAG that runs a declared replay: its own if it follows or has a schedule."""
     if replay.follow is not None:
         return f"capstan_follow__{replay.name}"
     return REPLAY_DAG if replay.schedule is None else f"capstan_backfill__{replay.name}"
@@ -39,16 +38,16 @@ def replay_dag(replay: Replay) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """What one user may see, as Airflow's auth manager has it.
+    """The permissions of one user, from Airflow's auth manager.
 
     Attributes:
-        user: The user, who is logged in.
+        user: The logged-in user.
     """
 
     user: BaseUser
 
     def streams(self, names: Iterable[str]) -> set[str]:
-        """Those of the streams whose data the user may see."""
+        """The streams, of those given, whose data the user may see."""
         dags = {capture_dag(name): name for name in names}
         return {dags[dag] for dag in _readable(dags, self.user)}
 
@@ -57,30 +56,30 @@ class Permissions:
         return bool(self.streams([name]))
 
     def replays(self, replays: Iterable[Replay]) -> list[Replay]:
-        """Those of the declared replays that the user may see, in their order."""
+        """The declared replays, of those given and in their order, that the user may see."""
         listed = list(replays)
         needed = {
             replay.name: {replay_dag(replay), capture_dag(replay.stream)} for replay in listed
         }
-        seen = _readable({dag for dags in needed.values() for dag in dags}, self.user)
-        return [replay for replay in listed if needed[replay.name] <= seen]
+        readable = _readable({dag for dags in needed.values() for dag in dags}, self.user)
+        return [replay for replay in listed if needed[replay.name] <= readable]
 
     def declared(self, declarations: ProjectConfig) -> ProjectConfig:
-        """Of what is declared that which the user may see: all but other streams and replays."""
-        seen = self.streams(declarations.streams)
-        replays = {each.name: each for each in self.replays(declarations.replays.values())}
-        streams = {name: each for name, each in declarations.streams.items() if name in seen}
+        """The declarations without streams and replays that the user may not see."""
+        visible = self.streams(declarations.streams)
+        replays = {replay.name: replay for replay in self.replays(declarations.replays.values())}
+        streams = {name: s for name, s in declarations.streams.items() if name in visible}
         return replace(declarations, streams=streams, replays=replays)
 
     def runs(self, runs: Iterable[RunView], declarations: ProjectConfig) -> list[RunView]:
-        """Those of the runs that the user may see, in their order."""
+        """The runs, of those given and in their order, that the user may see."""
         needed = {
             run.run: {capture_dag(run.stream), _run_dag(run, declarations)}
             for run in runs
             if _is_name(run.stream)
         }
-        seen = _readable({dag for dags in needed.values() for dag in dags}, self.user)
-        return [run for run in runs if run.run in needed and needed[run.run] <= seen]
+        readable = _readable({dag for dags in needed.values() for dag in dags}, self.user)
+        return [run for run in runs if run.run in needed and needed[run.run] <= readable]
 
     def may_replay(self) -> bool:
         """Whether the user may trigger `capstan_replay`."""
@@ -106,7 +105,7 @@ def _run_dag(run: RunView, declarations: ProjectConfig) -> str:
 
 
 def _is_name(stream: str) -> bool:
-    """Whether a name out of a ledger may name a stream: nothing else is asked about."""
+    """Whether a name from a ledger is a valid stream name; others are not looked up."""
     try:
         check_name("stream", stream)
     except InvalidRequestError:
@@ -115,17 +114,17 @@ def _is_name(stream: str) -> bool:
 
 
 def _readable(dags: Collection[str], user: BaseUser) -> set[str]:
-    """Those of the DAGs that a user may read."""
+    """The DAGs, of those given, that a user may read."""
     teams = _teams(dags)
     by_team: dict[str | None, set[str]] = defaultdict(set)
     for dag in dags:
         by_team[teams.get(dag)].add(dag)
-    found: set[str] = set()
+    readable: set[str] = set()
     for team, ids in by_team.items():
-        found |= get_auth_manager().filter_authorized_dag_ids(
+        readable |= get_auth_manager().filter_authorized_dag_ids(
             dag_ids=ids, user=user, method="GET", team_name=team
         )
-    return found
+    return readable
 
 
 def _teams(dags: Collection[str]) -> Mapping[str, str | None]:

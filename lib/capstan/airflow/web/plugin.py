@@ -1,7 +1,7 @@
-"""The page inside Airflow's UI, as a plugin: streams, tapes, runs, coverage, and what to fill.
+"""The Airflow plugin with Capstan's pages: streams, runs, tables, coverage, gaps to fill.
 
-Airflow loads plugins in each of its processes, tasks among them, and only the API server serves
-this one. So nothing of it is imported before the first request.
+Airflow loads plugins in each of its processes, including tasks, but only the API server serves this
+one. So nothing is imported before the first request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
 PREFIX = "/capstan"
-"""Where the pages are, below the address of the UI."""
+"""The path of the pages, below the UI's address."""
 
 _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Scope]]
@@ -23,7 +23,7 @@ _Send = Callable[[_Scope], Awaitable[None]]
 
 
 async def app(scope: _Scope, receive: _Receive, send: _Send) -> None:
-    """The pages as an ASGI application, made at its first request and beside the server's loop."""
+    """The pages as an ASGI application, built at the first request, outside the event loop."""
     from starlette.concurrency import run_in_threadpool
 
     pages = await run_in_threadpool(_pages)
@@ -40,25 +40,25 @@ def _pages() -> Callable[[_Scope, _Receive, _Send], Awaitable[None]]:
     return pages
 
 
-def place(path: str) -> str:
-    """The place of a path below the UI, on the UI's own server."""
+def href(path: str) -> str:
+    """The address of a path below the UI, on the UI's own server."""
     base: str = conf.get("api", "base_url", fallback="/") or "/"
     return urlsplit(base).path.rstrip("/") + path
 
 
 class CapstanPlugin(AirflowPlugin):
-    """Puts *Capstan* into the navigation of Airflow's UI."""
+    """Adds *Capstan* to the navigation of Airflow's UI."""
 
     name = "capstan"
     fastapi_apps = [{"name": "capstan", "app": app, "url_prefix": PREFIX}]  # noqa: RUF012
     external_views = [  # noqa: RUF012
         {
             "name": "Capstan",
-            "href": place(f"{PREFIX}/"),
+            "href": href(f"{PREFIX}/"),
             "destination": "nav",
             "url_route": "capstan",
             "nav_top_level": True,
-            "icon": place(f"{PREFIX}/icon.svg"),
-            "icon_dark_mode": place(f"{PREFIX}/icon-dark.svg"),
+            "icon": href(f"{PREFIX}/icon.svg"),
+            "icon_dark_mode": href(f"{PREFIX}/icon-dark.svg"),
         }
     ]

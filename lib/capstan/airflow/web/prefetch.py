@@ -1,8 +1,8 @@
-"""What the overview shows, read before anybody has asked for it.
+"""Prefetch of the overview's tables.
 
-A process that begins to serve pages has opened no table yet, and of a hundred streams there are
-some three hundred. Whoever looks at any page of Airflow has its navigation ask for the plugin's
-icon: from then on there is time until they have found the link.
+A new server process has opened no table yet, and a hundred streams have some three hundred. Any
+page of Airflow requests the plugin's icon for its navigation, which leaves time to read before the
+user follows the link.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from capstan.storage.lake import Lake
 
 
 def read_ahead(setting: Callable[[], Settings]) -> Thread:
-    """Begin to read, in a thread of its own, what the overview of a lake is made of.
+    """Start a thread that reads the overview's tables into the cache.
 
-    It stays in memory, whoever asks for it meanwhile waits for what is being read, and nothing of
-    it is shown to anybody by this.
+    Requests that arrive meanwhile wait for the tables being read. Nothing is shown to anybody.
 
     Args:
-        setting: Reads where the lake is, and what is declared.
+        setting: Reads the settings.
 
     Returns:
         The thread.
@@ -43,5 +42,5 @@ def _read(setting: Settings) -> None:
         view_streams(lake, declared, stream_names(lake, declared))
         view_coverages(lake, declared, list(declared.replays))
     except CapstanError:
-        # The page reads it itself, and tells what is wrong to the one who asks.
+        # The page reads again, and reports the error to its user.
         return

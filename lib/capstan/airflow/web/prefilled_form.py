@@ -1,7 +1,7 @@
-"""The form of `capstan_replay`, filled in: its own fields, with what a link brings as values.
+"""The form of `capstan_replay`, prefilled with values from a link.
 
-Airflow's UI opens its form empty whatever the address says. So a page shows the same fields, and
-sends what stands in them to Airflow's API as the user who presses the button.
+Airflow's UI always opens its form empty. This page shows the same fields, and sends their values to
+Airflow's API as the user who presses the button.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from airflow.sdk import Param
 
 from capstan.airflow.dags.form import replay_form
-from capstan.airflow.lake_queries import OWN_FIELDS, foresee, resolve
+from capstan.airflow.lake_queries import OWN_FIELDS, preview_request, resolve
 from capstan.airflow.settings import Settings
 
 _LONGEST = 2_000
-# Anything else stays text, which a request refuses.
+# Any other text stays text, which a request rejects.
 _WHOLE = re.compile(r"-?[0-9]+")
-_ANOTHER = "a run that you may not see"
+_HIDDEN = "a run that you may not see"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class Field:
 
     Attributes:
         name: The parameter's name.
-        title: What people call it.
-        about: What it means.
+        title: Its title.
+        about: Its description.
         kind: `switch`, `choice`, `list`, `whole` or `text`.
-        value: What stands in it: text, of a switch whether it is on.
-        options: Values that are offered, with their texts.
+        value: Its text; for a switch, whether it is on.
+        options: The values on offer, with their texts.
     """
 
     name: str
@@ -44,35 +44,35 @@ class Field:
 
 
 def fields_of(setting: Settings, given: Mapping[str, Sequence[str]]) -> list[Field]:
-    """The fields of the form, filled in with what a query gives; what it has no field for is left.
+    """The fields of the form, filled in from a query; unknown names in the query are ignored.
 
     Args:
-        setting: Where the declarations are.
-        given: Values by name, as texts.
+        setting: The settings, with the declarations.
+        given: The query's values, by field name.
     """
     return [_field(name, param, given.get(name)) for name, param in replay_form(setting).items()]
 
 
-def foreseen(setting: Settings, fields: Sequence[Field]) -> dict[str, object]:
-    """What the replay would do that stands in the form, as `capstan plan` has it.
+def plan_of(setting: Settings, fields: Sequence[Field]) -> dict[str, object]:
+    """The plan of the replay in the form, as `capstan plan` prints it.
 
     Raises:
-        InvalidRequestError: The request cannot be meant.
+        InvalidRequestError: The request is invalid.
     """
-    asked = {field.name: _meant(field) for field in fields if field.name not in OWN_FIELDS}
-    return foresee(setting, resolve(setting, asked)).to_json()
+    values = {field.name: _request_value(field) for field in fields if field.name not in OWN_FIELDS}
+    return preview_request(setting, resolve(setting, values)).to_json()
 
 
-def disclosed(plan: Mapping[str, object], seen: Collection[str]) -> dict[str, object]:
-    """A plan without the names of runs that are not among those `seen`."""
+def hide_runs(plan: Mapping[str, object], visible: Collection[str]) -> dict[str, object]:
+    """A plan without the names of runs that are not `visible`."""
     covered, held = plan.get("covered"), plan.get("held_by")
     shown = [
-        each if each["run"] in seen else {"run": _ANOTHER, "stale": each.get("stale")}
-        for each in (covered if isinstance(covered, list) else [])
+        run if run["run"] in visible else {"run": _HIDDEN, "stale": run.get("stale")}
+        for run in (covered if isinstance(covered, list) else [])
     ]
     held = held if isinstance(held, list) else []
-    holding = [each if each in seen else _ANOTHER for each in held]
-    return {**plan, "covered": shown, "held_by": holding}
+    holders = [name if name in visible else _HIDDEN for name in held]
+    return {**plan, "covered": shown, "held_by": holders}
 
 
 def _field(name: str, param: Param, given: Sequence[str] | None) -> Field:
@@ -81,10 +81,11 @@ def _field(name: str, param: Param, given: Sequence[str] | None) -> Field:
     value = param.value if given is None else _read(kind, [text[:_LONGEST] for text in given])
     if isinstance(value, list | tuple):
         value = ", ".join(map(str, value))
-    named = schema.get("values_display") or {}
+    texts = schema.get("values_display") or {}
     offered = schema.get("enum") or schema.get("examples") or ()
     options = tuple(
-        ("" if each is None else str(each), str(named.get(str(each), each))) for each in offered
+        ("" if choice is None else str(choice), str(texts.get(str(choice), choice)))
+        for choice in offered
     )
     return Field(
         name,
@@ -98,12 +99,12 @@ def _field(name: str, param: Param, given: Sequence[str] | None) -> Field:
 
 def _kind(schema: Mapping[str, object]) -> str:
     kinds = schema.get("type")
-    named = kinds if isinstance(kinds, list | tuple) else [kinds]
-    if "boolean" in named:
+    listed = kinds if isinstance(kinds, list | tuple) else [kinds]
+    if "boolean" in listed:
         return "switch"
     if schema.get("enum"):
         return "choice"
-    return "list" if "array" in named else "whole" if "integer" in named else "text"
+    return "list" if "array" in listed else "whole" if "integer" in listed else "text"
 
 
 def _read(kind: str, given: Sequence[str]) -> object:
@@ -112,8 +113,7 @@ def _read(kind: str, given: Sequence[str]) -> object:
     return list(given) if kind == "list" else given[-1] if given else None
 
 
-def _meant(field: Field) -> object:
-    """The value of a field as a request has it."""
+def _request_value(field: Field) -> object:
     if isinstance(field.value, bool) or not field.value:
         return field.value or None
     if field.kind == "list":

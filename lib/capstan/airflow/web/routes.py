@@ -1,7 +1,6 @@
-"""The pages of the plugin: every one behind Airflow's login, and for those who may see its DAGs.
+"""Routes of the plugin's pages: behind Airflow's login, and only for users who may see the DAGs.
 
-A name that comes with a request is checked before anything is looked up by it, and whether the
-user may see it is asked before whether it is there.
+Names in a request are checked before any lookup, and permission is checked before existence.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from fastapi.responses import HTMLResponse, Response
 from capstan.airflow.dags.declaration_errors import mistakes
 from capstan.airflow.settings import Settings, read_setting
 from capstan.airflow.web.permissions import Permissions, capture_dag, replay_dag
-from capstan.airflow.web.prefilled_form import disclosed, fields_of, foreseen
+from capstan.airflow.web.prefilled_form import fields_of, hide_runs, plan_of
 from capstan.airflow.web.security import guard, refuse
 from capstan.core.config import check_name
 from capstan.errors import CapstanError, InvalidRequestError
@@ -50,7 +49,7 @@ router = APIRouter()
 
 
 def make_app() -> FastAPI:
-    """The application: no route of it answers anybody who is not logged in."""
+    """The application; every route requires a login."""
     table_cache.enable()
     app = FastAPI(
         docs_url=None,
@@ -64,23 +63,23 @@ def make_app() -> FastAPI:
 
 
 def setting() -> Settings:
-    """Where Capstan works; read at each request, as the declaration file may change."""
+    """The settings, read at each request because the declaration file may change."""
     folder = Path(conf.get_mandatory_value("core", "dags_folder"))
     return read_setting(folder / "any.py")
 
 
-def _sight(user: Annotated[BaseUser, Depends(get_user)]) -> Permissions:
+def _permissions(user: Annotated[BaseUser, Depends(get_user)]) -> Permissions:
     return Permissions(user)
 
 
-Where = Annotated[Settings, Depends(setting)]
-Who = Annotated[Permissions, Depends(_sight)]
+Configured = Annotated[Settings, Depends(setting)]
+Allowed = Annotated[Permissions, Depends(_permissions)]
 
 
 def _page(
     request: Request, template: str, lake: Lake, here: str = "", **values: object
 ) -> Response:
-    """A page with what all pages need."""
+    """Render a page with the values that all pages need."""
     base = str(request.scope.get("root_path", ""))
     text = render(
         template,
@@ -94,27 +93,29 @@ def _page(
 
 
 @router.get("/")
-def overview(request: Request, where: Where, who: Who) -> Response:
+def overview(request: Request, settings: Configured, permissions: Allowed) -> Response:
     """Streams, replays with their coverage, and the newest runs."""
-    lake, declared = Lake.at(where.lake), where.declarations
+    lake, declared = Lake.at(settings.lake), settings.declarations
     problems: list[dict[str, object]] = []
     try:
         lake.require()
     except CapstanError as error:
         problems.append(error.summary())
     names = stream_names(lake, declared)
-    seen = who.streams(names)
-    runs = _runs(lake, who, where) if not problems else []
-    problems += [each.summary() for each in mistakes(where)]
+    visible = permissions.streams(names)
+    runs = _runs(lake, permissions, settings) if not problems else []
+    problems += [error.summary() for error in mistakes(settings)]
     return _page(
         request,
         "overview.html",
         lake,
         "/",
         problems=problems,
-        streams=view_streams(lake, declared, [name for name in names if name in seen]),
+        streams=view_streams(lake, declared, [name for name in names if name in visible]),
         replays=view_coverages(
-            lake, declared, [each.name for each in who.replays(declared.replays.values())]
+            lake,
+            declared,
+            [replay.name for replay in permissions.replays(declared.replays.values())],
         ),
         runs=runs[:_NEWEST],
         more=len(runs) if len(runs) > _NEWEST else 0,
@@ -122,12 +123,12 @@ def overview(request: Request, where: Where, who: Who) -> Response:
 
 
 @router.get("/streams/{name}")
-def stream(request: Request, name: str, where: Where, who: Who) -> Response:
-    """One stream: its frontiers, what came late, its tape, what was replayed from it."""
+def stream(request: Request, name: str, settings: Configured, permissions: Allowed) -> Response:
+    """One stream: frontiers, late records, tape, replays."""
     check_name("stream", name)
-    if not who.stream(name):
+    if not permissions.stream(name):
         raise refuse()
-    lake, declared = Lake.at(where.lake), where.declarations
+    lake, declared = Lake.at(settings.lake), settings.declarations
     if name not in stream_names(lake, declared):
         raise InvalidRequestError("CAP-STREAM", f"there is no stream {name}", "see the overview")
     view = view_stream(lake, declared, name)
@@ -139,8 +140,8 @@ def stream(request: Request, name: str, where: Where, who: Who) -> Response:
         view=view,
         payload=view_payload(lake, name) if isinstance(view, StreamView) else None,
         course=view_course(lake, view) if isinstance(view, StreamView) else None,
-        runs=_runs(lake, who, where, stream=name),
-        times=", ".join(f"{each.name} {each.kind.value}" for each in coordinates),
+        runs=_runs(lake, permissions, settings, stream=name),
+        times=", ".join(f"{part.name} {part.kind.value}" for part in coordinates),
         shown_lines=KINDS,
         dag=capture_dag(name),
     )
@@ -150,50 +151,50 @@ def stream(request: Request, name: str, where: Where, who: Who) -> Response:
 def replay(
     request: Request,
     name: str,
-    where: Where,
-    who: Who,
+    settings: Configured,
+    permissions: Allowed,
     year: Annotated[int | None, Query(ge=1, le=9999)] = None,
 ) -> Response:
-    """One declared replay: its coverage as a calendar, and what can be filled."""
+    """One declared replay: its coverage as a calendar, with gaps to fill."""
     check_name("replay", name)
-    declared = where.declarations
-    found = declared.replay(name) if name in declared.replays else None
-    if found is None or not who.replays([found]):
-        # Of a replay that is not declared no DAG can be asked about.
+    declared = settings.declarations
+    configured = declared.replay(name) if name in declared.replays else None
+    if configured is None or not permissions.replays([configured]):
+        # A replay that is not declared has no DAG to check permission for.
         raise refuse()
-    lake = Lake.at(where.lake)
+    lake = Lake.at(settings.lake)
     view = view_coverage(lake, declared, name, year=year)
     return _page(
         request,
         "replay.html",
         lake,
         view=view,
-        seen=_seen_runs(lake, who, where),
-        may_fill=who.may_replay(),
-        dag=replay_dag(found),
+        seen=_visible_runs(lake, permissions, settings),
+        may_fill=permissions.may_replay(),
+        dag=replay_dag(configured),
     )
 
 
 @router.get("/tables")
 def tables(
     request: Request,
-    where: Where,
-    who: Who,
+    settings: Configured,
+    permissions: Allowed,
     target: Annotated[str | None, Query(min_length=1, max_length=2000)] = None,
 ) -> Response:
-    """Tables that replays have written, or one of them with what stands in it."""
-    lake = Lake.at(where.lake)
+    """Tables that replays have written, or one of them with its published runs."""
+    lake = Lake.at(settings.lake)
     replays: dict[str, list[str]] = {}
-    for each in who.replays(where.declarations.replays.values()):
-        path, _ = target_path(lake, where.declarations, each.target)
-        replays.setdefault(path, []).append(each.name)
+    for replay in permissions.replays(settings.declarations.replays.values()):
+        path, _ = target_path(lake, settings.declarations, replay.target)
+        replays.setdefault(path, []).append(replay.name)
     return _page(
         request,
         "tables.html",
         lake,
         "" if target else "/tables",
-        # Looked for among paths of the ledger; as a path it is used nowhere.
-        tables=view_tables(lake, _seen_runs(lake, who, where), target),
+        # Compared with paths of the ledger; never opened as a path.
+        tables=view_tables(lake, _visible_runs(lake, permissions, settings), target),
         target=target,
         replays=replays,
         shown=_PER_TABLE,
@@ -202,40 +203,43 @@ def tables(
 
 @router.get("/runs")
 def runs(
-    request: Request, where: Where, who: Who, page: Annotated[int, Query(ge=1, le=100_000)] = 1
+    request: Request,
+    settings: Configured,
+    permissions: Allowed,
+    page: Annotated[int, Query(ge=1, le=100_000)] = 1,
 ) -> Response:
-    """All runs, the newest first."""
-    lake = Lake.at(where.lake)
-    found = _runs(lake, who, where)
+    """All runs, newest first."""
+    lake = Lake.at(settings.lake)
+    rows = _runs(lake, permissions, settings)
     begin = (page - 1) * _PER_PAGE
     return _page(
         request,
         "runs.html",
         lake,
         "/runs",
-        runs=found[begin : begin + _PER_PAGE],
-        total=len(found),
+        runs=rows[begin : begin + _PER_PAGE],
+        total=len(rows),
         page=page,
-        more=len(found) > begin + _PER_PAGE,
+        more=len(rows) > begin + _PER_PAGE,
     )
 
 
 @router.get("/runs/{name}")
-def run(request: Request, name: str, where: Where, who: Who) -> Response:
-    """One run: its certificate, what it does not cover, its audits."""
-    lake = Lake.at(where.lake)
-    view = _run(lake, who, where, name)
-    may_roll_back = view.state == "published" and who.may_roll_back()
+def run(request: Request, name: str, settings: Configured, permissions: Allowed) -> Response:
+    """One run: certificate, uncovered parts, audits."""
+    lake = Lake.at(settings.lake)
+    view = _run(lake, permissions, settings, name)
+    may_roll_back = view.state == "published" and permissions.may_roll_back()
     return _page(request, "run.html", lake, view=view, may_roll_back=may_roll_back)
 
 
 @router.get("/runs/{name}/report.html")
-def report(name: str, where: Where, who: Who) -> Response:
+def report(name: str, settings: Configured, permissions: Allowed) -> Response:
     """The report of a run as one file."""
-    lake = Lake.at(where.lake)
-    view = _run(lake, who, where, name)
+    lake = Lake.at(settings.lake)
+    view = _run(lake, permissions, settings, name)
     return HTMLResponse(
-        run_report(lake, where.declarations, view.run),
+        run_report(lake, settings.declarations, view.run),
         headers={
             "Content-Disposition": f'attachment; filename="{view.run}.html"',
             "Content-Security-Policy": report_policy(),
@@ -244,23 +248,23 @@ def report(name: str, where: Where, who: Who) -> Response:
 
 
 @router.get("/fill")
-def fill(request: Request, where: Where, who: Who) -> Response:
-    """The form of `capstan_replay`, filled in, with the plan of what stands in it."""
+def fill(request: Request, settings: Configured, permissions: Allowed) -> Response:
+    """The prefilled form of `capstan_replay`, with its plan."""
     given = {name: request.query_params.getlist(name) for name in request.query_params}
-    # What the form offers, and what a message lists, is what the user may see.
-    seen = replace(where, declarations=who.declared(where.declarations))
-    if not who.may_replay() or not seen.declarations.streams:
+    # The form and its messages list only what the user may see.
+    visible = replace(settings, declarations=permissions.declared(settings.declarations))
+    if not permissions.may_replay() or not visible.declarations.streams:
         raise refuse()
-    fields = fields_of(seen, given)
-    asked = next(str(field.value) for field in fields if field.name == "stream")
-    if not who.stream(check_name("stream", asked)):
+    fields = fields_of(visible, given)
+    stream = next(str(field.value) for field in fields if field.name == "stream")
+    if not permissions.stream(check_name("stream", stream)):
         raise refuse()
-    lake = Lake.at(where.lake)
+    lake = Lake.at(settings.lake)
     plan: dict[str, object] = {}
     problem: dict[str, object] = {}
     try:
-        require_tape(lake, asked)
-        plan = disclosed(foreseen(seen, fields), _seen_runs(lake, who, where))
+        require_tape(lake, stream)
+        plan = hide_runs(plan_of(visible, fields), _visible_runs(lake, permissions, settings))
     except CapstanError as error:
         problem = error.summary()
     return _page(
@@ -276,33 +280,35 @@ def fill(request: Request, where: Where, who: Who) -> Response:
 
 @router.get("/{rest:path}")
 def other(rest: str) -> Response:
-    """The style sheet, the script and the icons; of anything else there is nothing."""
+    """The style sheet, the script and the icons; 404 for anything else."""
     if rest not in STATIC:
         raise HTTPException(404, "there is no such page")
     headers = {"Cache-Control": "private, max-age=300"}
     return Response(static(rest), media_type=STATIC[rest], headers=headers)
 
 
-def _runs(lake: Lake, who: Permissions, where: Settings, **equal: object) -> list[RunView]:
-    """The runs that the user may see, the newest first."""
-    return who.runs(list_runs(lake, **equal), where.declarations)
+def _runs(
+    lake: Lake, permissions: Permissions, settings: Settings, **equal: object
+) -> list[RunView]:
+    """The runs that the user may see, newest first."""
+    return permissions.runs(list_runs(lake, **equal), settings.declarations)
 
 
-def _seen_runs(lake: Lake, who: Permissions, where: Settings) -> set[str]:
-    """Names of runs that the user may see; one that only holds a range yet is its stream's."""
+def _visible_runs(lake: Lake, permissions: Permissions, settings: Settings) -> set[str]:
+    """Names of runs that the user may see; a run with only a claim belongs to its stream."""
     listed = list_runs(lake)
-    known = {each.run for each in listed}
-    holding = [each for each in claims.active(lake) if each.run not in known]
-    streams = who.streams({each.stream for each in holding})
-    seen = {each.run for each in who.runs(listed, where.declarations)}
-    return seen | {each.run for each in holding if each.stream in streams}
+    known = {run.run for run in listed}
+    claimed = [claim for claim in claims.active(lake) if claim.run not in known]
+    streams = permissions.streams({claim.stream for claim in claimed})
+    visible = {run.run for run in permissions.runs(listed, settings.declarations)}
+    return visible | {claim.run for claim in claimed if claim.stream in streams}
 
 
-def _run(lake: Lake, who: Permissions, where: Settings, name: str) -> RunView:
-    found = view_run(lake, name)
-    if not who.runs([found], where.declarations):
-        # As if it were not there: names of runs are those of tables.
+def _run(lake: Lake, permissions: Permissions, settings: Settings, name: str) -> RunView:
+    view = view_run(lake, name)
+    if not permissions.runs([view], settings.declarations):
+        # As if it did not exist: names of runs reveal names of tables.
         raise InvalidRequestError(
             "CAP-RUN", f"there is no run {name[:80]!r}", "see `capstan runs`", run=name
         )
-    return found
+    return view

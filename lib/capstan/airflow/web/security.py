@@ -1,4 +1,4 @@
-"""What stands around every page: headers, and answers to what goes wrong."""
+"""Security headers of all responses, and error pages."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Sent with every answer, unless the answer brings its own: nothing is loaded from elsewhere."""
+"""Default headers of every response: nothing is loaded from other origins."""
 
 _UNKNOWN = frozenset({"CAP-STREAM", "CAP-REPLAY", "CAP-RUN"})
-_HEADINGS = {401: "Not logged in", 403: "Not for you", 404: "Not there", 503: "No lake"}
+_HEADINGS = {401: "Not logged in", 403: "Not allowed", 404: "Not found", 503: "No lake"}
 
 _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Scope]]
@@ -37,14 +37,14 @@ _App = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
 
 
 class Headers:
-    """ASGI middleware that puts `HEADERS` on every answer."""
+    """ASGI middleware that adds `HEADERS` to every response."""
 
     def __init__(self, app: _App) -> None:
         """Wrap an application."""
         self._app = app
 
     async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
 
         async def headed(message: _Scope) -> None:
             if message["type"] == "http.response.start":
@@ -57,12 +57,12 @@ class Headers:
 
 
 def refuse() -> HTTPException:
-    """The answer to who is logged in, and may not see what was asked for."""
-    return HTTPException(403, "you may not see the DAGs that this belongs to")
+    """The response to a logged-in user who lacks permission."""
+    return HTTPException(403, "you may not see the DAGs that this data belongs to")
 
 
 def guard(app: FastAPI) -> None:
-    """Put headers on all answers of an application, and make pages of what goes wrong."""
+    """Add headers to all responses of an application, and render errors as pages."""
     app.add_middleware(Headers)
     app.add_exception_handler(AnyHTTPException, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -71,8 +71,8 @@ def guard(app: FastAPI) -> None:
 
 def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, AnyHTTPException)
-    told: dict[str, object] = {"error": f"HTTP {error.status_code}", "message": error.detail}
-    return _page(request, error.status_code, told)
+    body: dict[str, object] = {"error": f"HTTP {error.status_code}", "message": error.detail}
+    return _page(request, error.status_code, body)
 
 
 def _invalid(request: Request, error: Exception) -> Response:
@@ -89,11 +89,11 @@ def _failed(request: Request, error: Exception) -> Response:
     return _page(request, 503 if error.code == "CAP-LAKE" else status, error.summary())
 
 
-def _page(request: Request, status: int, told: dict[str, object]) -> Response:
+def _page(request: Request, status: int, error: dict[str, object]) -> Response:
     base = str(request.scope.get("root_path", ""))
     airflow = base.rsplit("/", 1)[0]
     values = {"base": base, "airflow": airflow, "here": "", "lake": ""}
     login = f"{airflow}/" if status == 401 else ""
-    heading = _HEADINGS.get(status, "That did not work")
-    text = render("error.html", heading=heading, error=told, login=login, **values)
+    heading = _HEADINGS.get(status, "Error")
+    text = render("error.html", heading=heading, error=error, login=login, **values)
     return HTMLResponse(text, status)
