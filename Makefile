@@ -1,22 +1,22 @@
-# Needs Python 3.11 and make; everything else is fetched into .venv and .cache.
+# Requires Python 3.11 and make; everything else goes into .venv and .cache.
 
 PYTHON ?= python3.11
 BIN    := .venv/bin
 STAMPS := .venv/stamps
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Passed on to the program that a target runs: make bench ARGS=--rows=1000000
+# Arguments for the program that a target runs: make bench ARGS=--rows=1000000
 ARGS   ?=
-# Processes for the tests; 0 runs them in pytest's own. Each waits for others two fifths of its
-# time, so that four keep two cores at work. Spark's tests are four groups, one session each.
+# Test processes; 0 runs the tests in pytest's own process. Each process waits two fifths of its
+# time, so four keep two cores busy. The Spark tests form four groups, each with one session.
 JOBS   ?= 4
-# The examples and the order of this run. One for all, so that a change lands or not for what it is;
-# SEED=random draws another one, and prints it.
+# Seed of the examples and the order of tests. It is fixed, so that a failure is due to the change;
+# SEED=random draws another seed and prints it.
 SEED   ?= 2013
 ifeq ($(SEED),random)
 override SEED := $(shell od -An -N2 -tu2 /dev/urandom | tr -d ' ')
 endif
 CODE   := lib tests dags spark_apps
-# Wherever it is set, each process compiles all it imports anew: tests start some hundred of them.
+# If it were set, every process would compile all its imports: tests start some hundred processes.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -30,49 +30,49 @@ help:
 	  /^[a-z][a-z0-9-]*:/ && text { split($$1, name, ":"); printf "  make %-10s %s\n", name[1], text } \
 	  { text = "" }' $(firstword $(MAKEFILE_LIST))
 
-# What all else needs. The class archive is of all jars, and so comes after those of connectors.
+# Prerequisites of everything else. The class archive covers all jars, so connectors come before it.
 .PHONY: base
 base: $(STAMPS)/project
 	@$(BIN)/python -m capstan.spark.java
 	@$(BIN)/python -m capstan.spark.jars
 
-## Set up what is missing: .venv, packages, Java, Delta's jars, the class archive.
+## Set up the environment: .venv, packages, Java, Delta's jars, the class archive.
 setup: base classes
 
-## Fetch what Spark needs to read and write Kafka.
+## Fetch Spark's Kafka connector.
 kafka: base
 	@$(BIN)/python -m capstan.spark.jars kafka
 
-## Fetch what Spark needs to read from S3.
+## Fetch Spark's S3 connector.
 s3: base
 	@$(BIN)/python -m capstan.spark.jars s3
 
-# The tests have an S3 of their own. Its packages want older ones than the project has.
+# S3 server for tests, in a separate environment: its packages need older dependencies.
 .PHONY: objects
 objects: $(STAMPS)/objects
 
 $(STAMPS)/objects: requirements-s3.lock | base
-	@echo "setup: an S3 for tests, in .cache/objects"
+	@echo "setup: S3 server for tests, in .cache/objects"
 	@$(PYTHON) -m venv --clear .cache/objects
 	@.cache/objects/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements-s3.lock
 	@touch $@
 
-# The tests have a broker of their own.
+# Kafka broker for tests.
 .PHONY: broker
 broker: base
 	@$(BIN)/python -m tests.support.kafka_broker
 
-# Docker's own reading of docker/compose.yaml, without an engine.
+# Docker's own parser for docker/compose.yaml, without an engine.
 .PHONY: compose
 compose: base
 	@$(BIN)/python -m tests.support.compose
 
-# Every Spark starts and ends sooner by it.
+# It shortens the start and the end of every Spark process.
 .PHONY: classes
 classes: base
 	@$(BIN)/python -m capstan.spark.class_archive
 
-## Set up, then run the main job on real flights in the lake ./lake.
+## Set up, then run the demo job on real flights in the lake ./lake.
 demo: setup
 	$(BIN)/capstan demo $(ARGS)
 
@@ -83,38 +83,38 @@ airflow: setup
 PYTEST = PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder \
 	  --hypothesis-seed=$(SEED)
 
-## Set up, then run the tests of every room, for minutes (SEED=random for other examples, JOBS=4, ARGS=... for pytest).
+## Set up, then run the core tests, a matter of minutes (SEED=random, JOBS=4, ARGS=... for pytest).
 test: export HYPOTHESIS_PROFILE ?= quick
 test: kafka broker classes compose
 	$(PYTEST) $(ARGS)
 
-## Set up, then run the rest of the tests: further cases of what make test shows.
+## Set up, then run the remaining tests: further cases of the same rules.
 test-all: kafka broker classes compose
 	$(PYTEST) -m "rest and not nightly and not bench" $(ARGS)
 
-## Set up, then run test and test-all at once, so that what both need is set up once.
+## Set up, then run test and test-all in one run, sharing the set-up.
 test-both: kafka broker classes compose
 	$(PYTEST) -m "not nightly and not bench" $(ARGS)
 
-## Set up, then run the tests that take minutes each: clusters, S3, kills of what is not a driver; the benchmark in small.
+## Set up, then run tests that take minutes each: clusters, S3, kills of executors; a small benchmark.
 nightly: kafka s3 broker objects classes
 	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -m "nightly or bench" --hypothesis-seed=$(SEED) $(ARGS)
 
-# How many kills, and the seed that chooses them: make chaos N=200 SEED=7
+# Number of kills, and the seed that selects them: make chaos N=200 SEED=7
 N ?= 200
 
-## Kill work, executors, a broker and tasks of Airflow at random, N times over, and look at what is left (N=200, SEED=7; goes on in ./chaos).
+## Kill work, executors, a broker and Airflow's tasks at random, N times, and verify the result (N=200, SEED=7; resumes in ./chaos).
 chaos: kafka broker
 	$(BIN)/python -m tests.support.chaos --kills=$(N) --folder=chaos $(if $(filter file,$(origin SEED)),,--seed=$(SEED)) $(ARGS)
 
-## Let a stream grow by N micro-batches, and tell what each of ten stages costs (N=2000; in ./soak).
+## Soak test: append N micro-batches and report the cost per decile (N=2000; in ./soak).
 soak: setup
 	$(BIN)/python -m tests.bench.soak --batches=$(if $(filter command line,$(origin N)),$(N),2000) --folder=soak $(ARGS)
 
-## Everything that must hold before a change lands: static, test-both.
+## Run everything that must pass before a change lands: static, test-both.
 check: static test-both
 
-## The checks that run no test: fmt-check, lint, types, imports.
+## Run the static checks: fmt-check, lint, types, imports.
 static: fmt-check lint types imports
 
 ## Format the code.
@@ -134,22 +134,22 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-## Check that imports between the rooms keep their direction.
+## Check the direction of imports between packages.
 imports: setup
 	$(BIN)/lint-imports
 
-## Write docs/errors.md again, from the code.
+## Regenerate docs/errors.md from the code.
 errors: setup
 	$(BIN)/python -m tests.support.error_catalogue
 
-## Run the benchmarks (ARGS=... for them).
+## Run the benchmarks (ARGS=... for options).
 bench: setup
 	$(BIN)/python -m tests.bench $(ARGS)
 
-## Lock the packages again, in a throw-away environment (ARGS=--upgrade for newer ones).
+## Lock the dependencies, in a temporary environment (ARGS=--upgrade for newer versions).
 lock: python
 	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
-	echo "setup: uv in a throw-away environment"; \
+	echo "setup: uv in a temporary environment"; \
 	$(PYTHON) -m venv "$$folder/venv"; \
 	"$$folder/venv/bin/python" -m pip --disable-pip-version-check --quiet install uv; \
 	for name in requirements requirements-java requirements-s3; do \
@@ -159,7 +159,7 @@ lock: python
 	  mv "$$folder/$$name.lock" "$$name.lock"; \
 	done; echo "setup: locked"
 
-## Remove what set-up and the tools made; lakes stay.
+## Remove everything that set-up and tools created; lakes are kept.
 clean:
 	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	rm -rf build lib/*.egg-info spark-warehouse metastore_db derby.log
@@ -168,16 +168,16 @@ clean:
 .PHONY: python
 python:
 	@command -v $(PYTHON) >/dev/null 2>&1 || { \
-	  echo "setup: there is no $(PYTHON); install Python 3.11, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	  echo "setup: $(PYTHON) not found; install Python 3.11, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
-	  echo "setup: $(PYTHON) does not run as Python 3.11; name one that does: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	  echo "setup: $(PYTHON) is not Python 3.11; name one that is: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 
-# A stamp is written last: what was interrupted is done again. An environment that works is kept.
+# A stamp is written last, so interrupted steps are repeated. A working environment is kept.
 $(STAMPS)/venv: | python
 	@echo "setup: .venv"
 	@{ $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' && \
 	  $(PIP) --version; } >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv || { \
-	  echo "setup: $(PYTHON) cannot make a venv (Debian: install python3.11-venv)" >&2; exit 1; }
+	  echo "setup: $(PYTHON) cannot create a venv (Debian: install python3.11-venv)" >&2; exit 1; }
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/packages: requirements.lock $(STAMPS)/venv
@@ -186,6 +186,6 @@ $(STAMPS)/packages: requirements.lock $(STAMPS)/venv
 	@touch $@
 
 $(STAMPS)/project: pyproject.toml $(STAMPS)/packages
-	@echo "setup: capstan itself"
+	@echo "setup: capstan"
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
