@@ -373,7 +373,7 @@ def test_the_entry_point_carries_out_a_command_or_refuses(secrets, tmp_path):
     assert "spark.authenticate true" in settings.read_text(encoding="utf-8")
     refused = run("entry", CAPSTAN_ROLE="king", **where)
     assert (refused.returncode, refused.stderr) == (
-        64, "entry: CAPSTAN_ROLE is 'king', and no command was given\n",
+        64, "entry: CAPSTAN_ROLE is 'king', and there is no command\n",
     )  # fmt: skip
 
 
