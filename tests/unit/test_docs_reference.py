@@ -95,8 +95,8 @@ def test_tables_of_a_tape_are_those_of_the_format() -> None:
 
 def test_figures_are_those_of_the_report() -> None:
     report = (ROOT / "tests" / "bench" / "README.md").read_text(encoding="utf-8")
-    measured = [row[:3] for row in table(report, "what")]
-    rows = table(page("benchmarks"), "what")
+    measured = [row[:3] for row in table(report, "benchmark")]
+    rows = table(page("benchmarks"), "benchmark")
     assert rows
     assert [row for row in rows if row not in measured] == []
     for what in (r"\d+ cores with \d+ GiB", r"Spark [\d.]+\d", r"Delta [\d.]+\d", r"Java \d+"):
