@@ -1,4 +1,4 @@
-"""Capstan: records what a streaming job puts out, verifies it, and replays any part of it."""
+"""Capstan records the output of a streaming job, verifies it, and replays any part of it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What breaks from outside, told as an error of ours: full disks, missing rights, damaged files.
+"""Translation of foreign exceptions into Capstan errors: full disks, denied access, damaged files.
 
-Spark, Delta, Arrow and the system tell of these in many ways, most of them a page long, and some
-through two languages. What they have in common are a few words and the path; the words are
+Spark, Delta, Arrow and the operating system report these in many forms. Most are a page long, and
+some cross two languages. All of them contain a few fixed words and the path. The words are
 documented conditions of Spark and Delta (`FAILED_READ_FILE`, `DELTA_VERSIONS_NOT_CONTIGUOUS`) and
 messages of the operating system.
 """
@@ -15,32 +15,32 @@ from dataclasses import dataclass
 
 from capstan.errors import CapstanError, SystemFailureError
 
-_AGAIN = "then the same command again goes on where this one stopped"
-# The paths of files as Spark, Arrow and the system write them.
+_RETRY = "then repeat the command; it resumes where this one stopped"
+# File paths as Spark, Arrow and the operating system write them.
 _PATH = r"(?:file:/*(?=/)|s3a?://)?(?P<path>/?[^\s\x1b:'\"]*/[^\s\x1b:'\"]+)"
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
-    """A way to break: its code, what is said and to be done, and the words that give it away."""
+class _Failure:
+    """A kind of failure: its code, message and hint, and the patterns that identify it."""
 
     code: str
-    what: str
+    message: str
     hint: str
-    words: tuple[str, ...]
+    patterns: tuple[str, ...]
 
 
-_KINDS = (
-    _Kind(
+_FAILURES = (
+    _Failure(
         "CAP-DISK-FULL",
         "no space is left",
-        f"make room, also for temporary files; {_AGAIN}",
+        f"free some space, also for temporary files; {_RETRY}",
         ("No space left on device", "Disk quota exceeded", "File too large"),
     ),
-    _Kind(
+    _Failure(
         "CAP-NO-ACCESS",
-        "no right to read or write there",
-        f"let the user that runs this read and write there; {_AGAIN}",
+        "permission denied",
+        f"give the user of this process read and write access; {_RETRY}",
         (
             "Read-only file system",
             "Permission denied",
@@ -48,16 +48,16 @@ _KINDS = (
             "DELTA_CANNOT_CREATE_LOG_PATH",
         ),
     ),
-    _Kind(
+    _Failure(
         "CAP-NO-ACCESS",
-        "a folder cannot be there, as a file is in the way",
-        "give another place, or take the file away",
+        "cannot create a folder, because a file has its path",
+        "choose another path, or remove the file",
         ("Not a directory", "File exists"),
     ),
-    _Kind(
+    _Failure(
         "CAP-DAMAGED",
         "the log of a table is damaged",
-        "put what is missing of its _delta_log back from a copy",
+        "restore the missing files of its _delta_log from a backup",
         (
             rf"reading file {_PATH}_delta_log/",
             "DELTA_VERSIONS_NOT_CONTIGUOUS",
@@ -66,20 +66,20 @@ _KINDS = (
             "Expected contiguous commit",
             "newer than log segment",
             "Truncated record whilst reading",
-            # Of a commit that is no JSON.
+            # A commit that is not JSON.
             r"delta\.actions\.Action\$\.fromJson",
         ),
     ),
-    _Kind(
+    _Failure(
         "CAP-DAMAGED",
         "a file cannot be read",
-        "put it back from a copy; `capstan verify STREAM --deep` names all that a tape lacks",
+        "restore it from a backup; `capstan verify STREAM --deep` lists every file a tape lacks",
         (
             "FAILED_READ_FILE",
             "CANNOT_READ_FILE_FOOTER",
             "is not a Parquet file",
             "Object at location",
-            # Of Arrow, which says the same of each file in other words.
+            # Arrow has several messages for the same failure.
             "Could not open Parquet input source",
             r"Failed to open local file '[^']+\.parquet'\. Detail: \[errno 2\]",
             "Corrupt snappy compressed data",
@@ -89,8 +89,8 @@ _KINDS = (
         ),
     ),
 )
-# Where the path stands that a message is about.
-_PLACES = tuple(
+# Patterns for the path in a message.
+_PATHS = tuple(
     re.compile(text)
     for text in (
         rf"reading file {_PATH}\.\s",
@@ -99,81 +99,81 @@ _PLACES = tuple(
         rf"{_PATH} \((?:No space left|Read-only|Permission denied)",
         rf"(?:denied|system|device|directory|exists): '?{_PATH}",
         rf'path: "{_PATH}"',
-        # Within its table.
+        # Relative to its table.
         r"Parquet input source '(?P<path>[^']+)'",
     )
 )
-_LONGEST = 300
-_CALLING = re.compile(r"An error occurred while calling \S+$")
-_PYTHON = "Return Message: Traceback (most recent call last):"
-# Errors are named after what they leave to the caller: not all names end in "Error".
+_MAX_LENGTH = 300
+_PY4J_CALL = re.compile(r"An error occurred while calling \S+$")
+_PYTHON_TRACEBACK = "Return Message: Traceback (most recent call last):"
+# Not every error class has a name that ends in "Error".
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*: .*)$", re.MULTILINE)
 
 
 def translate(error: BaseException) -> CapstanError | None:
-    """The error of ours that an exception stands for, or None if it is none that was foreseen.
+    """Translate a known exception into a Capstan error.
 
     Returns:
-        The exception itself where it is one of ours, else `SystemFailureError`: `CAP-DISK-FULL`,
-        `CAP-NO-ACCESS`, or `CAP-DAMAGED` for a file or log that is gone or cannot be read; with the
-        path in `fields` where the message names one.
+        A Capstan error as it is. For a known failure, a `SystemFailureError`: `CAP-DISK-FULL`,
+        `CAP-NO-ACCESS`, or `CAP-DAMAGED` for a missing or unreadable file or log. Its `fields`
+        have the `path` if the message names one. None for an unknown exception.
     """
     if isinstance(error, CapstanError):
         return error
     text = str(error)
     if isinstance(error, OSError) and error.filename:
         text = f"{error.strerror}: {error.filename}"
-    kind = next((each for each in _KINDS if re.search("|".join(each.words), text)), None)
+    kind = next((kind for kind in _FAILURES if re.search("|".join(kind.patterns), text)), None)
     if kind is None:
         return None
-    path = next((found["path"] for place in _PLACES if (found := place.search(text))), None)
+    path = next((match["path"] for pattern in _PATHS if (match := pattern.search(text))), None)
     if path is None:
-        return SystemFailureError(kind.code, kind.what, kind.hint)
-    return SystemFailureError(kind.code, f"{kind.what}: {path}", kind.hint, path=path)
+        return SystemFailureError(kind.code, kind.message, kind.hint)
+    return SystemFailureError(kind.code, f"{kind.message}: {path}", kind.hint, path=path)
 
 
 @contextmanager
 def with_path(path: str) -> Iterator[None]:
-    """Add the place to what was foreseen and breaks in here without saying where.
+    """Add `path` to known exceptions that are raised inside the `with` block without one.
 
     Raises:
-        SystemFailureError: As `translate` tells it, with `path`.
+        SystemFailureError: The error that `translate` returns, with `path`.
     """
     try:
         yield
     except Exception as error:
-        found = translate(error)
-        if found is None or found is error or "path" in found.fields:
+        known = translate(error)
+        if known is None or known is error or "path" in known.fields:
             raise
         raise SystemFailureError(
-            found.code, f"{found.message}: {path}", found.hint, path=path
+            known.code, f"{known.message}: {path}", known.hint, path=path
         ) from error
 
 
 def to_capstan_error(error: BaseException, hint: str = "") -> CapstanError:
-    """The error that stands for any exception: of ours, foreseen, or `CAP-BROKEN` with its cause.
+    """Translate any exception: a known one by `translate`, others to `CAP-BROKEN` with the cause.
 
     Args:
-        error: What was raised.
-        hint: What to do about one that nobody foresaw.
+        error: The exception.
+        hint: The hint for an unknown exception.
     """
-    found = translate(error)
-    if found is not None:
-        return found
-    said = root_message(error)
+    known = translate(error)
+    if known is not None:
+        return known
+    message = root_message(error)
     name = type(error).__name__
-    return SystemFailureError("CAP-BROKEN", f"{name}: {said}" if said else name, hint)
+    return SystemFailureError("CAP-BROKEN", f"{name}: {message}" if message else name, hint)
 
 
 def root_message(error: BaseException) -> str:
-    """The line of an exception's message that says what is wrong, cut where it is very long.
+    """The line of an exception's message that states the cause, shortened if it is very long.
 
-    Frames of Java and Python stand around it, and of what a query raised in Python all of the
-    traceback stands before it.
+    Java and Python stack frames surround it. For an exception that a query raised in Python, the
+    whole traceback precedes it.
     """
     text = str(error)
-    _, _, inside = text.partition(_PYTHON)
-    raised = _RAISED.findall(inside)
+    _, _, traceback = text.partition(_PYTHON_TRACEBACK)
+    raised = _RAISED.findall(traceback)
     lines = (line.strip().removeprefix(": ") for line in raised[-1:] or text.splitlines())
-    found = next((line for line in lines if line and not _CALLING.match(line)), "")
-    return found if len(found) <= _LONGEST else f"{found[:_LONGEST]}..."
+    cause = next((line for line in lines if line and not _PY4J_CALL.match(line)), "")
+    return cause if len(cause) <= _MAX_LENGTH else f"{cause[:_MAX_LENGTH]}..."

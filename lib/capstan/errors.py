@@ -1,14 +1,14 @@
-"""The error tree: every failure that Capstan reports has a code, a place and a next step.
+"""The error tree. Every failure that Capstan reports has a code, a location and a next step.
 
-The class of an error is a decision that a caller can take, and fixes the exit code of the process:
+The class of an error determines how a caller can react, and the exit code of the process:
 
 | class | exit code | meaning |
 | --- | --- | --- |
-| `CheckFailedError` | 1 | understood, and the answer is no (a violation, a failed audit) |
-| `InvalidRequestError` | 2 | the request is wrong, nothing was changed |
-| `IncompleteError` | 3 | right, but too early: times in the range can still receive records |
-| `RangeLockedError` | 4 | another run holds that range of that target |
-| `SystemFailureError` | 5 | something that should work does not |
+| `CheckFailedError` | 1 | a check ran and failed (a violation, a failed audit) |
+| `InvalidRequestError` | 2 | the request is invalid, nothing was changed |
+| `IncompleteError` | 3 | valid, but too early: times in the range can still receive records |
+| `RangeLockedError` | 4 | another run holds a lock on part of the range |
+| `SystemFailureError` | 5 | a component that should work does not |
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from capstan import former_paths
 
 
 class CapstanError(Exception):
-    """A failure with a stable code, one line of what and where, and a hint what to do next.
+    """A failure with a stable code, a one-line message and a hint for the next step.
 
     Attributes:
-        code: Stable name, `CAP-...`; scripts and people search for it.
-        message: One line: what is wrong, and where.
-        hint: What to do next, or an empty string.
-        fields: The facts of the message by name, for JSON and logs.
+        code: Stable name, `CAP-...`, for scripts and for searching.
+        message: One line that states the problem and its location.
+        hint: The next step, or an empty string.
+        fields: The facts in the message by name, for JSON and logs.
     """
 
     exit_code: ClassVar[int] = 5
@@ -41,24 +41,24 @@ class CapstanError(Exception):
         return f"{self.code}: {self.message}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Errors cross the border between Spark's Python workers and the driver by pickle.
+        # Errors travel from Spark's Python workers to the driver by pickle.
         return _rebuild, (type(self), self.code, self.message, self.hint, self.fields)
 
     def to_json(self) -> dict[str, object]:
-        """The error as the object that `--json` prints."""
+        """The error as the object that `--json` prints: summary and fields."""
         return {**self.summary(), **self.fields}
 
     def summary(self) -> dict[str, object]:
-        """Code, message and hint alone, to stand beside fields of a result."""
+        """Code, message and hint without the fields, to embed in a result."""
         return {"error": self.code, "message": self.message, "hint": self.hint}
 
 
 class CodedError(CapstanError):
-    """A failure that is a class of its own, with one code and one hint; raised by `create`.
+    """An error class with a fixed code and hint; instances come from `create`.
 
     Attributes:
-        CODE: The code of all its failures.
-        HINT: What to do next.
+        CODE: The code of all its instances.
+        HINT: The next step.
     """
 
     CODE: ClassVar[str]
@@ -66,56 +66,56 @@ class CodedError(CapstanError):
 
     @classmethod
     def create(cls, message: str, **fields: object) -> Self:
-        """The error with the code and the hint of its class."""
+        """An error with the code and hint of the class."""
         return cls(cls.CODE, message, cls.HINT, **fields)
 
 
 def _rebuild(
-    kind: type[CapstanError], code: str, message: str, hint: str, fields: dict[str, object]
+    error_class: type[CapstanError], code: str, message: str, hint: str, fields: dict[str, object]
 ) -> CapstanError:
-    return kind(code, message, hint, **fields)
+    return error_class(code, message, hint, **fields)
 
 
 class CheckFailedError(CapstanError):
-    """Raised when a check was carried out and failed: a violation, a failed audit."""
+    """Raised when a check ran and failed: a violation, a failed audit."""
 
     exit_code = 1
 
 
 class InvalidRequestError(CapstanError):
-    """Raised when the request cannot be meant as it stands; nothing was changed."""
+    """Raised for an invalid request. Nothing was changed."""
 
     exit_code = 2
 
 
 class IncompleteError(CapstanError):
-    """Raised when times of the range can still receive records."""
+    """Raised when times in the range can still receive records."""
 
     exit_code = 3
 
 
 class RangeLockedError(CapstanError):
-    """Raised when another run holds an overlapping range of the target."""
+    """Raised when another run has locked an overlapping range of the target."""
 
     exit_code = 4
 
 
 class SystemFailureError(CapstanError):
-    """Raised when a part that should work does not: a missing Java, a lake that cannot be read."""
+    """Raised when a component fails: Java is missing, the lake cannot be read."""
 
     exit_code = 5
 
 
 class FencedError(SystemFailureError):
-    """Raised when a later attempt of the same work has taken over from this one."""
+    """Raised when a later attempt of the same work has taken over."""
 
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> type[CapstanError]:
-        """An error by its former name.
+        """Look up an error class by its former name.
 
         Raises:
-            AttributeError: There is none.
+            AttributeError: When no error class had that name.
         """
         return former_paths.renamed(__name__, name)

@@ -1,8 +1,8 @@
-"""Named points of the work, announced as they are reached.
+"""Named points in a run, announced when they are reached.
 
-A point is a place between two writes: `capture.records`, `replay.claim`, `replay.publish`. The
-command line listens to show progress; the crash tests listen to kill the process there. Work
-itself never depends on who listens.
+A point lies between two writes: `capture.records`, `replay.claim`, `replay.publish`. The command
+line subscribes to show progress; the crash tests subscribe to kill the process there. The run
+itself never depends on its subscribers.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _listeners: list[Listener] = []
 
 
 def emit(point: str, **facts: object) -> None:
-    """Tell whoever listens that `point` has been reached, with its facts."""
+    """Announce to all subscribers that `point` was reached, with its facts."""
     for listener in tuple(_listeners):
         listener(point, facts)
 
 
 @contextmanager
 def subscribe(listener: Listener) -> Iterator[None]:
-    """Call `listener` with every point that is reached inside the `with` block."""
+    """Call `listener` for every point that is reached inside the `with` block."""
     _listeners.append(listener)
     try:
         yield

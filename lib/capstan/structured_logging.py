@@ -1,12 +1,12 @@
-"""The log: a line for each point of the work that is reached, with the run that it belongs to.
+"""The log: one line for each named point and error, with the run it belongs to.
 
 | variable | meaning |
 | --- | --- |
-| `CAPSTAN_LOG` | `json`: one JSON object a line; `plain`: a line for people |
-| `CAPSTAN_LOG_FILE` | the file that lines are appended to, in place of standard error |
+| `CAPSTAN_LOG` | `json`: one JSON object per line; `plain`: human-readable lines |
+| `CAPSTAN_LOG_FILE` | the file to append lines to, instead of standard error |
 
-Each object has `at` (UTC), `level`, `event`, `run`, `attempt` and `stream`, null where they are not
-known, and then the facts of the event by name. Spark's own lines in `json` have `logger` as well.
+Each object has `at` (UTC), `level`, `event`, `run`, `attempt` and `stream`, null if unknown,
+followed by the facts of the event by name. Spark's own lines in `json` also have `logger`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -30,7 +30,7 @@ Write = Callable[[str], object]
 
 
 class LogFormat(StrEnum):
-    """How lines are written."""
+    """The format of a log line."""
 
     JSON = "json"
     PLAIN = "plain"
@@ -38,12 +38,12 @@ class LogFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogContext:
-    """What a line belongs to; what is not known is None.
+    """The run, attempt and stream that a line belongs to; None if unknown.
 
     Attributes:
-        run: The run.
-        attempt: Which attempt of it.
-        stream: The stream.
+        run: The name of the run.
+        attempt: The number of the attempt.
+        stream: The name of the stream.
     """
 
     run: str | None = None
@@ -51,70 +51,70 @@ class LogContext:
     stream: str | None = None
 
     def after(self, facts: Mapping[str, object]) -> LogContext:
-        """The same, once these facts are known: another run has its own attempts."""
-        known = self
+        """The context updated with these facts; a change of run resets the attempt."""
+        context = self
         if facts.get("run") not in (None, self.run):
-            known = replace(known, run=str(facts["run"]), attempt=None)
+            context = replace(context, run=str(facts["run"]), attempt=None)
         if isinstance(facts.get("attempt"), int):
-            known = replace(known, attempt=int(str(facts["attempt"])))
+            context = replace(context, attempt=int(str(facts["attempt"])))
         if facts.get("stream") is not None:
-            known = replace(known, stream=str(facts["stream"]))
-        return known
+            context = replace(context, stream=str(facts["stream"]))
+        return context
 
     def to_json(self) -> dict[str, object]:
-        """The three by name."""
+        """Run, attempt and stream by name."""
         return {"run": self.run, "attempt": self.attempt, "stream": self.stream}
 
 
 @dataclass(slots=True)
 class Log:
-    """Writes lines, and knows what they belong to.
+    """Writes log lines with their context.
 
     Attributes:
-        form: How they are written.
-        write: Takes a line, with its end.
-        about: What the next line belongs to.
+        format: The format of the lines.
+        write: Takes a line with its newline.
+        context: The context of the next line.
     """
 
-    form: LogFormat
+    format: LogFormat
     write: Write
-    about: LogContext = field(default_factory=LogContext)
+    context: LogContext = field(default_factory=LogContext)
 
-    def reached(self, point: str, facts: Mapping[str, object]) -> None:
-        """Log a point of the work; a listener of `capstan.instrumentation`."""
-        self.about = self.about.after(facts)
-        self._say("info", point, facts)
+    def point(self, name: str, facts: Mapping[str, object]) -> None:
+        """Log a named point; a listener for `capstan.instrumentation`."""
+        self.context = self.context.after(facts)
+        self._write_line("info", name, facts)
 
     def failed(self, error: CapstanError) -> None:
         """Log an error."""
-        self._say("error", error.code, error.to_json())
+        self._write_line("error", error.code, error.to_json())
 
-    def _say(self, level: str, event: str, facts: Mapping[str, object]) -> None:
-        try:
-            self.write(line(self.form, datetime.now(UTC), level, event, self.about, facts))
-        except (OSError, ValueError):
-            # A log that cannot be written stops no work.
-            return
+    def _write_line(self, level: str, event: str, facts: Mapping[str, object]) -> None:
+        text = format_line(self.format, datetime.now(UTC), level, event, self.context, facts)
+        # A failure to write the log never stops a run.
+        with suppress(OSError, ValueError):
+            self.write(text)
 
 
-def line(
+def format_line(
     form: LogFormat,
     at: datetime,
     level: str,
     event: str,
-    about: LogContext,
+    context: LogContext,
     facts: Mapping[str, object],
 ) -> str:
-    """One line of the log, with its end."""
-    more = {name: value for name, value in facts.items() if name not in about.to_json()}
+    """One log line with its newline."""
+    belonging = context.to_json()
+    facts = {name: value for name, value in facts.items() if name not in belonging}
     if form is LogFormat.JSON:
         head = {"at": f"{at:%Y-%m-%dT%H:%M:%S.%fZ}", "level": level, "event": event}
-        # What a fact is called never stands in the way of what every line has.
-        own = {f"{name}_" if name in head else name: value for name, value in more.items()}
-        return json.dumps({**head, **about.to_json(), **own}, default=str) + "\n"
-    known = {name: value for name, value in about.to_json().items() if value is not None}
-    told = " ".join(f"{name}={_plain(value)}" for name, value in {**known, **more}.items())
-    return f"{at:%H:%M:%S} {level.upper()} {event} {told}".rstrip() + "\n"
+        # A fact must not hide a field that every line has.
+        facts = {f"{name}_" if name in head else name: value for name, value in facts.items()}
+        return json.dumps({**head, **belonging, **facts}, default=str) + "\n"
+    known = {name: value for name, value in belonging.items() if value is not None}
+    pairs = " ".join(f"{name}={_plain(value)}" for name, value in {**known, **facts}.items())
+    return f"{at:%H:%M:%S} {level.upper()} {event} {pairs}".rstrip() + "\n"
 
 
 def _plain(value: object) -> str:
@@ -122,76 +122,76 @@ def _plain(value: object) -> str:
     return json.dumps(text) if not text or any(c.isspace() for c in text) else text
 
 
-def read_form(environment: Mapping[str, str] = os.environ) -> LogFormat | None:
-    """How the log is written; None where nothing is said.
+def read_format(environment: Mapping[str, str] = os.environ) -> LogFormat | None:
+    """The log format from `CAPSTAN_LOG`; None if it is not set.
 
     Raises:
         InvalidRequestError: `CAP-SETTING` when `CAPSTAN_LOG` is neither `json` nor `plain`.
     """
-    said = environment.get(VARIABLE, "").strip().lower()
-    if said and said not in tuple(LogFormat):
+    value = environment.get(VARIABLE, "").strip().lower()
+    if value and value not in tuple(LogFormat):
         raise InvalidRequestError(
             "CAP-SETTING",
-            f"{VARIABLE} is {said!r}, not a form of log",
-            "give json or plain",
+            f"{VARIABLE} is {value!r}, which is not a log format",
+            "set it to json or plain",
             field=VARIABLE,
         )
-    return LogFormat(said) if said else None
+    return LogFormat(value) if value else None
 
 
 def owns_standard_error(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether standard error is for the log's JSON alone."""
-    return read_form(environment) is LogFormat.JSON and not environment.get(FILE)
+    """Whether standard error is reserved for the JSON log."""
+    return read_format(environment) is LogFormat.JSON and not environment.get(FILE)
 
 
 @contextmanager
 def logging(
-    usual: LogFormat | None = None, environment: Mapping[str, str] = os.environ
+    default: LogFormat | None = None, environment: Mapping[str, str] = os.environ
 ) -> Iterator[Log | None]:
     """Log every point that is reached inside the `with` block.
 
     Args:
-        usual: How, where `CAPSTAN_LOG` does not say; None for not at all.
-        environment: Where `CAPSTAN_LOG` and `CAPSTAN_LOG_FILE` stand.
+        default: The format if `CAPSTAN_LOG` is not set; None disables the log.
+        environment: The variables, with `CAPSTAN_LOG` and `CAPSTAN_LOG_FILE`.
 
     Yields:
-        The log; None where there is none.
+        The log; None if it is disabled.
 
     Raises:
-        InvalidRequestError: `CAP-SETTING` when a form is not known, or the file cannot be written.
+        InvalidRequestError: `CAP-SETTING` for an unknown format, or a file that cannot be written.
     """
-    form = read_form(environment) or usual
+    form = read_format(environment) or default
     if form is None:
         yield None
         return
-    with _opened(environment.get(FILE)) as write:
+    with _open_output(environment.get(FILE)) as write:
         log = Log(form, write)
-        with subscribe(log.reached):
+        with subscribe(log.point):
             yield log
 
 
 @contextmanager
-def _opened(named: str | None) -> Iterator[Write]:
-    if not named:
+def _open_output(path: str | None) -> Iterator[Write]:
+    if not path:
         yield _to_standard_error
         return
     try:
-        file = os.open(named, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError as error:
         raise InvalidRequestError(
             "CAP-SETTING",
-            f"{FILE} is {named!r}, which cannot be written: {error.strerror or error}",
-            "name a file in a folder that is there",
+            f"{FILE} is {path!r}, which cannot be written: {error.strerror or error}",
+            "give a file in an existing folder",
             field=FILE,
         ) from error
     try:
-        # A line at once: several processes may append to one file.
+        # One write per line, because several processes may append to one file.
         yield lambda text: os.write(file, text.encode())
     finally:
         os.close(file)
 
 
 def _to_standard_error(text: str) -> None:
-    # Looked up each time: a test, or who embeds this, may put another one in its place.
+    # Looked up on every call, because a test or an embedding program may replace it.
     sys.stderr.write(text)
     sys.stderr.flush()

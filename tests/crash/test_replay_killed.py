@@ -132,7 +132,7 @@ def test_a_killed_pipeline_ends_in_the_same_target_with_rows_aside_of_the_attemp
     certificate = require_same_target(killed, "piped", whole)
     (said,) = certificate["pipeline"]["put_aside"]
     own = [("run", "=", certificate["run"]), ("attempt", "=", certificate["attempt"])]
-    aside = delta.open_table(killed.lake.aside("places")).to_pyarrow_table(filters=own)
+    aside = delta.open_table(killed.lake.side_outputs("places")).to_pyarrow_table(filters=own)
     assert aside.num_rows == said["rows"] > 0
     metrics = delta.open_table(killed.lake.ledger("metrics")).to_pyarrow_table(filters=own)
     assert sorted(set(metrics["node"].to_pylist())) == ["by_hour", "hours", "odd", "rows"]

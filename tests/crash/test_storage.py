@@ -81,7 +81,7 @@ def ids(tape) -> Counter[int]:
 @pytest.mark.nightly
 def test_a_full_disk_is_told_and_with_room_it_goes_on(found, undisturbed) -> None:
     assert (found["full"]["exit"], found["full"]["error"]) == (5, FULL)
-    assert "make room" in found["full"]["hint"]
+    assert "free some space" in found["full"]["hint"]
     assert (found["room"]["exit"], found["captured"]["exit"]) == (0, 0)
     # Which files a batch takes may differ: the source may have gone on when Spark could not.
     assert ids(found["tape"]["tape"]) == ids(undisturbed)

@@ -1,4 +1,4 @@
-"""What is united: the same points as before, of the same workers, in as few regions as can be."""
+"""Laws of merging regions: the same points of the same workers, in as few regions as possible."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from capstan.core.times import Antichain, Box, Time
 from capstan.core.times.region import Region
 from capstan.storage.ledger.claims import Scope
-from capstan.storage.ledger.region_union import merge_scopes, united
+from capstan.storage.ledger.region_union import merge_regions, merge_scopes
 
 NUMBERS = range(-3, 8)
 WORKERS = range(3)
@@ -26,7 +26,7 @@ def frontiers(width: int) -> st.SearchStrategy[Antichain | None]:
 
 def regions(width: int) -> st.SearchStrategy[Region]:
     box = st.builds(Box, st.tuples(*[bounds] * width), st.tuples(*[bounds] * width))
-    # Of few boxes: others are not united by their frontiers.
+    # A few boxes only: regions of different boxes are not merged by their frontiers.
     few = st.just(Box((None,) * width, (None,) * width)) | box
     return st.builds(Region, few, frontiers(width), frontiers(width))
 
@@ -45,8 +45,8 @@ def points(several: Iterable[Region], width: int) -> set[tuple[int, ...]]:
 @given(widths.flatmap(lambda width: st.lists(regions(width), max_size=6)))
 def test_united_regions_have_the_same_times(several: list[Region]) -> None:
     width = len(several[0].box.since) if several else 1
-    assert points(united(several), width) == points(several, width)
-    assert len(united(several)) <= len(several)
+    assert points(merge_regions(several), width) == points(several, width)
+    assert len(merge_regions(several)) <= len(several)
 
 
 @given(widths.flatmap(lambda width: st.lists(scopes(width), max_size=6)))
@@ -77,17 +77,17 @@ def test_the_regions_of_a_strip_are_in_order_with_gaps(several: list[Region]) ->
 @pytest.mark.parametrize("backwards", [False, True])
 def test_a_year_by_the_hour_is_one_region(backwards: bool) -> None:
     hours = [Region(Box((hour,), (hour + 1,))) for hour in range(8760)]
-    assert united(reversed(hours) if backwards else hours) == [Region(Box((0,), (8760,)))]
+    assert merge_regions(reversed(hours) if backwards else hours) == [Region(Box((0,), (8760,)))]
 
 
 def test_hours_with_gaps_stay_as_many() -> None:
     hours = [Region(Box((2 * hour,), (2 * hour + 1,))) for hour in range(1000)]
-    assert united(hours) == hours
+    assert merge_regions(hours) == hours
 
 
 def test_epochs_of_all_times_are_one_region() -> None:
     epochs = [Region(Box((epoch, None), (epoch + 1, None))) for epoch in range(100)]
-    assert united(epochs) == [Region(Box((0, None), (100, None)))]
+    assert merge_regions(epochs) == [Region(Box((0, None), (100, None)))]
 
 
 def test_a_replay_that_was_followed_is_one_region() -> None:
@@ -95,14 +95,14 @@ def test_a_replay_that_was_followed_is_one_region() -> None:
     reached = [Antichain.of([(n, 0), (0, 2 * n)]) for n in range(1, 1001)]
     begun = [None, *reached]
     followed = [Region(every, below, above) for below, above in zip(reached, begun, strict=False)]
-    assert united(followed) == [Region(every, reached[-1])]
+    assert merge_regions(followed) == [Region(every, reached[-1])]
 
 
 def test_a_frontier_past_the_box_bounds_nothing() -> None:
     passed, begun = Antichain.of([(4, 0), (0, 9)]), Antichain.of([(0, 0)])
     boxes = [Box((0, n), (4, n + 1)) for n in range(9)]
     told = [Region(box, passed, begun) for box in boxes]
-    assert united(told) == [Region(Box((0, 0), (4, 9)))]
+    assert merge_regions(told) == [Region(Box((0, 0), (4, 9)))]
 
 
 def test_workers_of_whom_the_same_is_covered_are_told_of_together() -> None:

@@ -176,7 +176,7 @@ def test_a_clock_that_jumps_back_changes_nothing(
     again = play("back", **range_)
 
     assert (again.certificate["generation"], play.column("back")) == (2, between(48, 144))
-    assert {each.run for each in coverage.standing(play.lake, play.lake.table("back"))} == {
+    assert {each.run for each in coverage.current(play.lake, play.lake.table("back"))} == {
         run_of(again)
     }
 
@@ -195,7 +195,7 @@ def test_what_a_run_has_published_is_known_though_it_could_not_say_so(play: Play
 
     assert play.column("unsaid") == between(48, 192)
     assert runs.read_history(play.lake, unsaid).published
-    standing = coverage.standing(play.lake, play.lake.table("unsaid"))
+    standing = coverage.current(play.lake, play.lake.table("unsaid"))
     assert [each.run for each in standing] == [unsaid, run_of(wider)]
 
 
@@ -233,7 +233,7 @@ def test_rolling_back_what_a_later_run_wrote_over_is_refused(play: Play) -> None
 
     play.rollback(run_of(second))
     assert play.column("later") == between(48, 144)
-    assert [covered.run for covered in coverage.standing(play.lake, play.lake.table("later"))] == [
+    assert [covered.run for covered in coverage.current(play.lake, play.lake.table("later"))] == [
         run_of(first)
     ]
     # What the second wrote over stands again: nothing has to be done.
@@ -545,7 +545,7 @@ def test_direct_is_taken_back_when_its_audit_fails(play: Play) -> None:
     assert play.rows("direct").height == 0
     history = next(iter(runs.read_histories(play.lake, target=play.lake.table("direct")).values()))
     assert history.rolled_back
-    assert coverage.standing(play.lake, play.lake.table("direct")) == []
+    assert coverage.current(play.lake, play.lake.table("direct")) == []
 
 
 @pytest.mark.parametrize("into", ["declared", "narrow"])

@@ -115,7 +115,7 @@ def test_a_sink_goes_into_its_table(play: Piped, monkeypatch: pytest.MonkeyPatch
         "trimmed": sum(map(len, around)),
         "put_aside": [{"node": "odd", "output": "side", "rows": len(aside)}],
     }
-    kept = pl.read_delta(play.lake.aside("places")).filter(pl.col("run") == run)
+    kept = pl.read_delta(play.lake.side_outputs("places")).filter(pl.col("run") == run)
     assert sorted(json.loads(row)["id"] for row in kept["row"]) == aside
     assert set(kept.select("attempt", "sink", "node", "output", "name", "target").rows()) == {
         (1, "hours", "odd", "side", "fives", play.lake.table("hours"))

@@ -28,7 +28,7 @@ from capstan.replay.standalone_audit import audit_run
 from capstan.storage.lake import delete_folder
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.claims import Scope
-from capstan.storage.ledger.retirements import boxes_of, read_retired
+from capstan.storage.ledger.retirements import read_retired, retired_boxes
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import read_history
 from capstan.storage.tape.tape import newest_cut
@@ -171,7 +171,7 @@ def test_what_needs_whole_recordings_is_refused(retired: Sixteen, tmp_path: Path
 
 def test_a_source_is_held_against_the_batches_that_are_whole(retired: Sixteen) -> None:
     spark, tape = retired.spark, retired.tape
-    boxes = boxes_of(retired.lake, tape)
+    boxes = retired_boxes(retired.lake, tape)
     found = reconcile(spark, tape, retired.stream, deep=True, retired=boxes)
     assert (found.agrees, found.batches, found.retired) == (True, 2, 3)
     assert not reconcile(spark, tape, retired.stream).agrees

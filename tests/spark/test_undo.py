@@ -54,7 +54,7 @@ def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
 
 
 def standing(play: Play, into: str) -> list[str]:
-    return [each.run for each in coverage.standing(play.lake, play.lake.table(into))]
+    return [each.run for each in coverage.current(play.lake, play.lake.table(into))]
 
 
 def test_nothing_is_complete_while_there_is_no_worker(spark: SparkSession, tmp_path: Path) -> None:

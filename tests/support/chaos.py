@@ -256,7 +256,7 @@ class Chaos:
             small_stream.declarations(self._source(number)),
         )
         for target in ("followed", "piped", "copied", "filled"):
-            standing = {each.run for each in coverage.standing(lake, lake.table(target))}
+            standing = {each.run for each in coverage.current(lake, lake.table(target))}
             # One that was cut off once it had published has been overtaken: it has no certificate.
             done = [run for run in standing if read_history(lake, run).published]
             assert done, target

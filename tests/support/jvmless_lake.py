@@ -14,8 +14,10 @@ import pyarrow.compute as pc
 
 from capstan.core.times import Kind, TimeType
 from capstan.core.times.region import Region
+from capstan.storage.arrow_writer import arrow_schema
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.region_json import region_text
+from capstan.storage.ledger.tables import SCHEMAS
 from capstan.storage.tape import index as summary
 from capstan.storage.tape.tape import open_tape
 
@@ -27,39 +29,6 @@ _ARROW = {
     Kind.DATE: pa.date32(),
     Kind.TIMESTAMP: pa.timestamp("us", "UTC"),
 }
-_MOMENT = pa.timestamp("us", "UTC")
-_SCHEMAS = {
-    "coverage": pa.schema(
-        [
-            ("target", pa.string()), ("stream", pa.string()), ("worker", pa.int32()),
-            ("since", pa.string()), ("until", pa.string()), ("region", pa.string()),
-            ("run", pa.string()), ("generation", pa.int32()), ("transform", pa.string()),
-            ("code", pa.string()), ("cut", pa.int64()), ("target_version", pa.int64()),
-            ("state", pa.string()), ("at", _MOMENT),
-        ]
-    ),
-    "claims": pa.schema(
-        [
-            ("claim", pa.int64()), ("kind", pa.string()), ("run", pa.string()),
-            ("attempt", pa.int32()), ("stream", pa.string()), ("target", pa.string()),
-            ("workers", pa.list_(pa.int32())), ("region", pa.string()), ("at", _MOMENT),
-            ("expires", _MOMENT),
-        ]
-    ),
-    "runs": pa.schema(
-        [
-            ("run", pa.string()), ("identity", pa.string()), ("generation", pa.int32()),
-            ("attempt", pa.int32()), ("step", pa.string()), ("stream", pa.string()),
-            ("target", pa.string()), ("at", _MOMENT), ("detail", pa.string()),
-        ]
-    ),
-    "snapshots": pa.schema(
-        [
-            ("pipeline", pa.string()), ("snapshot", pa.string()), ("at", _MOMENT),
-            ("event", pa.string()), ("peers", pa.int32()), ("detail", pa.string()),
-        ]
-    ),
-}  # fmt: skip
 
 
 def lay_tape(
@@ -357,7 +326,7 @@ class Books:
     def append(self, ledger: str, *rows: Mapping[str, object]) -> None:
         """Rows of a ledger in one commit, each of this moment if it says no other."""
         self._now += timedelta(seconds=1)
-        schema = _SCHEMAS[ledger]
+        schema = arrow_schema(SCHEMAS[ledger])
         stamped = [{"at": self._now, **row} for row in rows]
         _write(self.lake.ledger(ledger), pa.Table.from_pylist(stamped, schema=schema), {})
 

@@ -84,7 +84,7 @@ def table(lake: Lake, name: str) -> dict[str, object]:
             "transform": each.transform,
             "cut": each.cut,
         }
-        for each in coverage.standing(lake, path)
+        for each in coverage.current(lake, path)
     ]
     return {"rows": rows(path), "standing": standing}
 
@@ -129,7 +129,7 @@ def publishes(lake: Lake, target: str, run: str) -> int:
 
 
 def _covered(lake: Lake, target: str, run: str) -> list[coverage.Covered]:
-    return [each for each in coverage.standing(lake, target) if each.run == run]
+    return [each for each in coverage.current(lake, target) if each.run == run]
 
 
 def state(lake: Lake, pipeline: str, snapshot: str) -> Rows:

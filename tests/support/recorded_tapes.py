@@ -13,7 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from capstan.core.times import Kind, TimeType
+from capstan.storage.arrow_writer import arrow_schema
 from capstan.storage.lake import Lake
+from capstan.storage.ledger.tables import SCHEMAS
 
 EVENT = TimeType.of(event=Kind.TIMESTAMP)
 START = datetime(2024, 5, 1, tzinfo=UTC)
@@ -46,13 +48,7 @@ _LATE = pa.schema(
 _WORKERS = pa.schema(
     [("worker", pa.int32()), ("label", pa.string()), ("opened_commit", pa.int64())]
 )
-_VERIFIED = pa.schema(
-    [
-        ("stream", pa.string()), ("tape", pa.string()), ("worker", pa.int32()),
-        ("commit", pa.int64()), ("events", pa.int64()), ("records", pa.int64()),
-        ("holdings", pa.string()), ("at", _MOMENT), ("valid", pa.bool_()),
-    ]
-)  # fmt: skip
+_VERIFIED = arrow_schema(SCHEMAS["verified"])
 _Ints = npt.NDArray[np.int64]
 
 

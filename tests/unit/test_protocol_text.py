@@ -33,7 +33,6 @@ from capstan.storage.ledger.runs import Step
 from capstan.storage.tape import schema
 from capstan.storage.tape.feed import Origin
 from capstan.storage.tape.upgrade import STEPS
-from capstan.verify.verified_ledger import VERIFIED
 from tests.support.golden_hashes import GOLDEN
 
 ROOT = Path(__file__).parents[2]
@@ -50,8 +49,7 @@ COLUMNS = {
     "feed": schema.FEED,
     "late": schema.late_schema(_TIMES, _PAYLOAD),
     **tables.SCHEMAS,
-    "verified": VERIFIED,
-    "aside": side_outputs.ASIDE,
+    "aside": side_outputs.SIDE_OUTPUTS,
     "state": from_arrow_schema(pa.schema([("snapshot", pa.string()), *state_rows.COLUMNS])),
 }
 

@@ -12,10 +12,10 @@ from capstan.instrumentation import emit
 from capstan.structured_logging import (
     LogContext,
     LogFormat,
-    line,
+    format_line,
     logging,
     owns_standard_error,
-    read_form,
+    read_format,
 )
 
 AT = datetime(2024, 6, 1, 12, 30, 5, 250, tzinfo=UTC)
@@ -24,7 +24,7 @@ AT = datetime(2024, 6, 1, 12, 30, 5, 250, tzinfo=UTC)
 def test_a_line_of_json_has_what_it_belongs_to_and_its_facts():
     about = LogContext("t-0a0a0a0a-1", 2, "flights")
     facts = {"run": "t-0a0a0a0a-1", "cells": 5, "level": "x", "when": AT}
-    text = line(LogFormat.JSON, AT, "info", "replay.audit", about, facts)
+    text = format_line(LogFormat.JSON, AT, "info", "replay.audit", about, facts)
     assert text.endswith("}\n")
     assert json.loads(text) == {
         "at": "2024-06-01T12:30:05.000250Z",
@@ -40,7 +40,7 @@ def test_a_line_of_json_has_what_it_belongs_to_and_its_facts():
 
 
 def test_a_line_for_people_leaves_out_what_is_not_known():
-    text = line(
+    text = format_line(
         LogFormat.PLAIN,
         AT,
         "info",
@@ -53,7 +53,9 @@ def test_a_line_for_people_leaves_out_what_is_not_known():
 
 def test_whatever_a_fact_says_it_stays_one_line():
     for form in LogFormat:
-        text = line(form, AT, "error", "CAP-X", LogContext(), {"message": "two\nlines", "hint": ""})
+        text = format_line(
+            form, AT, "error", "CAP-X", LogContext(), {"message": "two\nlines", "hint": ""}
+        )
         assert text.count("\n") == 1
 
 
@@ -109,7 +111,7 @@ def test_nothing_is_logged_unless_it_is_asked_for(capsys):
 
 def test_wrong_settings_are_refused(tmp_path):
     with pytest.raises(InvalidRequestError, match="CAP-SETTING: CAPSTAN_LOG is 'xml'"):
-        read_form({"CAPSTAN_LOG": "xml"})
+        read_format({"CAPSTAN_LOG": "xml"})
     where = {"CAPSTAN_LOG": "json", "CAPSTAN_LOG_FILE": str(tmp_path / "none" / "log")}
     with pytest.raises(InvalidRequestError, match="CAP-SETTING"), logging(environment=where):
         pass

@@ -17,7 +17,7 @@ from capstan.replay.planning.request import Request
 from capstan.replay.preview import Preview, preview
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger import claims, coverage
-from capstan.storage.ledger.run_identity import are_of_one, short_name
+from capstan.storage.ledger.run_identity import have_same_identity, short_name
 from capstan.storage.ledger.runs import name_run
 from capstan.storage.ledger.tables import read_rows
 from capstan.storage.tape import index
@@ -165,7 +165,7 @@ def interrupted_request(setting: Settings, request: Request, saved: object) -> R
     lake = Lake.at(setting.lake)
     plan = make_plan(lake, setting.declarations, earlier)
     name = name_run(lake, plan.identity, 1, plan.target).name
-    holds = any(are_of_one(claim.run, name) for claim in claims.active(lake, plan.target))
+    holds = any(have_same_identity(claim.run, name) for claim in claims.active(lake, plan.target))
     return earlier if holds else None
 
 
@@ -280,10 +280,10 @@ def table_audit_request(setting: Settings, params: Mapping[str, object]) -> dict
 
 def _audit_versions(lake: Lake, path: str) -> dict[str, int | None]:
     """The version to audit of each published run in a target, newest run first."""
-    published = coverage.standing(lake, path)
+    published = coverage.current(lake, path)
     return {
         run.run: run.target_version
-        if any(later.scope.meets(run.scope) for later in published[position + 1 :])
+        if any(later.scope.overlaps(run.scope) for later in published[position + 1 :])
         else None
         for position, run in reversed(list(enumerate(published)))
     }

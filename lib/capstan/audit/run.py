@@ -26,7 +26,7 @@ from capstan.audit.table_shape import Shape, columns_error, common_fields, store
 from capstan.core.config.row_checks import Check
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.storage.ledger.retirements import gone
+from capstan.storage.ledger.retirements import retired_error
 from capstan.storage.tape.tape import Cut, Tape, stored_payload
 
 SAMPLE = 20
@@ -83,7 +83,7 @@ def audit_copy(
             "audit all columns of the stream, or only later times "
             "(--against {stream} --since {since})"
         )
-        raise gone(tape, retired[0], "an audit of some of the columns", hint)
+        raise retired_error(tape, retired[0], "an audit of some of the columns", hint)
     return sides.shared()
 
 

@@ -26,7 +26,7 @@ from capstan.storage.ledger import coverage
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.region_json import parse_region
-from capstan.storage.ledger.retirements import boxes_of
+from capstan.storage.ledger.retirements import retired_boxes
 from capstan.storage.ledger.runs import History, Step, read_histories
 from capstan.storage.ledger.tables import read_rows
 from capstan.storage.tape import index
@@ -65,7 +65,7 @@ class Evidence:
 
     def failed(self, scope: Scope) -> str | None:
         """The run whose attempt was the last over part of `scope`, if it failed."""
-        last = next((each for each in self.attempted if each.scope.meets(scope)), None)
+        last = next((each for each in self.attempted if each.scope.overlaps(scope)), None)
         return last.run if last is not None and last.failed else None
 
     def waiting(self, scopes: Iterable[Scope]) -> list[str]:
@@ -76,7 +76,7 @@ class Evidence:
         found: list[str] = []
         waits = [each for each in reversed(self.attempted) if each.waits]
         for scope in scopes:
-            runs = [each.run for each in waits if each.scope.meets(scope)]
+            runs = [each.run for each in waits if each.scope.overlaps(scope)]
             if not runs:
                 return []
             found += runs
@@ -86,7 +86,7 @@ class Evidence:
 def gather(lake: Lake, plan: Plan) -> Evidence:
     """Read what the ledgers know of a plan's target."""
     histories = read_histories(lake, target=plan.target)
-    standing = coverage.standing(lake, plan.target)
+    standing = coverage.current(lake, plan.target)
     written = [
         (each.target_version, _written(plan, each, histories.get(each.run))) for each in standing
     ]
@@ -97,7 +97,7 @@ def gather(lake: Lake, plan: Plan) -> Evidence:
     return Evidence(
         tuple(each for _, each in written if each is not None),
         tuple(_attempted(lake, plan, histories, stands)),
-        boxes_of(lake, plan.tape),
+        retired_boxes(lake, plan.tape),
     )
 
 

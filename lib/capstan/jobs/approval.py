@@ -55,7 +55,7 @@ def require_decidable(place: Place, request: PublishRequest) -> None:
     history = read_history(place.lake, request.run)
     rejected_before = history.last.step is Step.REJECTED
     # After an interrupted publish, only the target shows how far it got.
-    begun = history.intended is not None and not rejected_before
+    begun = history.effective_intent is not None and not rejected_before
     if not (begun if request.approved else rejected_before):
         require_waiting(history)
     if request.by is not None or not request.approved:

@@ -49,14 +49,14 @@ def require_reversible(lake: Lake, run: str) -> History:
         Step.APPROVED,
     )
     unpublished = unpublished and not history.published and not _landed(history)
-    if history.intended is None or unpublished:
+    if history.effective_intent is None or unpublished:
         raise InvalidRequestError(
             "CAP-NOT-PUBLISHED",
             f"run {run} has no published rows: its last step was {history.last.step}",
             "see `capstan runs`",
             run=run,
         )
-    for covered in coverage.standing(lake, history.last.target):
+    for covered in coverage.current(lake, history.last.target):
         if covered.run == run:
             _require_last(lake, covered)
     return history
@@ -76,7 +76,7 @@ def _landed(history: History) -> bool:
 
 
 def _require_last(lake: Lake, covered: coverage.Covered) -> None:
-    for later in coverage.later_than(lake, covered):
+    for later in coverage.published_after(lake, covered):
         raise InvalidRequestError(
             "CAP-LATER",
             f"run {later.run} overwrote part of what {covered.run} published",

@@ -28,7 +28,7 @@ from capstan.maintenance.file_layout import Cells, FileAssignment, assign, row_b
 from capstan.maintenance.table_catalog import files_of
 from capstan.storage.file_rewrite import rows_of_files
 from capstan.storage.lake import Lake
-from capstan.storage.ledger.retirements import boxes_of
+from capstan.storage.ledger.retirements import retired_boxes
 from capstan.storage.tape.fingerprint import record_hashes, sum_mod64
 from capstan.storage.tape.index import worker_states
 from capstan.storage.tape.region_sql import literal, region_sql
@@ -54,7 +54,7 @@ def compact_records(spark: SparkSession, lake: Lake, tape: Tape, sizes: Sizes) -
             return None
         done.see(files)
         groups = _groups(tape, files, sizes, bad)
-        retired = boxes_of(lake, tape)
+        retired = retired_boxes(lake, tape)
         for group in groups:
             try:
                 if not _cluster(spark, tape, group, retired, sizes, done):

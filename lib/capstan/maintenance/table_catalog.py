@@ -53,8 +53,8 @@ def ledger_tables(lake: Lake) -> list[Kept]:
 def aside_tables(lake: Lake) -> list[Kept]:
     """The tables of rows that runs of pipelines have put aside, which grow with each run."""
     return [
-        Kept(f"aside {name}", lake.aside(name), "at", ("at", "replay_worker", "time"))
-        for name in lake.asides()
+        Kept(f"aside {name}", lake.side_outputs(name), "at", ("at", "replay_worker", "time"))
+        for name in lake.side_output_tables()
     ]
 
 

@@ -24,7 +24,7 @@ from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, coverage, runs
 from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.region_json import render_bounds
-from capstan.storage.ledger.run_identity import are_of_one
+from capstan.storage.ledger.run_identity import have_same_identity
 from capstan.storage.tape import index as summary
 from capstan.storage.tape.index import ContentSummary
 from capstan.storage.tape.tape import open_tape
@@ -131,12 +131,12 @@ def preview(lake: Lake, declarations: ProjectConfig, request: Request) -> Previe
     plan = make_plan(lake, declarations, request, states=states, cut=cut, cursor=before)
     standing = _standing_run(lake, declarations, plan)
     if standing is None:
-        plan.require_kept()
+        plan.require_records()
         require_no_clash(lake, plan, _own_runs(lake, plan))
     files, files_all, size = _to_read(plan)
     played = summary.content_summary(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
-    standing_there = coverage.standing(lake, plan.target)
-    covered = tuple(each for each in standing_there if each.scope.meets(plan.scope))
+    standing_there = coverage.current(lake, plan.target)
+    covered = tuple(each for each in standing_there if each.scope.overlaps(plan.scope))
     return Preview(
         plan,
         played,
@@ -156,8 +156,8 @@ def preview(lake: Lake, declarations: ProjectConfig, request: Request) -> Previe
 
 def _holders(lake: Lake, plan: Plan) -> tuple[str, ...]:
     own = runs.name_run(lake, plan.identity, 1, plan.target).name
-    held = [each for each in claims.active(lake, plan.target) if each.scope.meets(plan.scope)]
-    return tuple(each.run for each in held if not are_of_one(each.run, own))
+    held = [each for each in claims.active(lake, plan.target) if each.scope.overlaps(plan.scope)]
+    return tuple(each.run for each in held if not have_same_identity(each.run, own))
 
 
 def _standing_run(lake: Lake, declarations: ProjectConfig, plan: Plan) -> str | None:

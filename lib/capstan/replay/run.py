@@ -92,7 +92,7 @@ def replay(
     require_same_table(lake, plan, before)
     if last is not None and (last.published or last.rolled_back):
         job = replace(job, run=replace(run, generation=run.generation + 1))
-    plan.require_kept()
+    plan.require_records()
     return carry_out(job)
 
 
@@ -118,7 +118,7 @@ def _tell_changes(plan: Plan, last: History | None) -> None:
     if last is None or last.certificate is None:
         return
     version = int(str(last.certificate["target_version"]))
-    for each in changes_since(plan, coverage.standing(plan.lake, plan.target), version):
+    for each in changes_since(plan, coverage.current(plan.lake, plan.target), version):
         emit("replay.changed", into=plan.request.into, change=str(each))
 
 

@@ -22,7 +22,7 @@ from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_layout import Layout
 from capstan.storage import delta
 from capstan.storage.lake import Lake, is_table
-from capstan.storage.ledger.retirements import boxes_of, needed_of
+from capstan.storage.ledger.retirements import missing_boxes, retired_boxes
 from capstan.storage.ledger.runs import History, read_history
 from capstan.storage.tape.region_sql import quoted
 from capstan.storage.tape.tape import stored_payload
@@ -155,7 +155,7 @@ def audit_against(spark: SparkSession, lake: Lake, plan: Plan, asked: TableAudit
     times = tuple(f"`_time`.{quoted(name)}" for name in time_type.names)
     shape = Shape("_worker", times, found.columns)
     workers, region = plan.workers, plan.region
-    retired = needed_of(tape, plan.cut, tuple(workers), region, boxes_of(lake, tape))
+    retired = missing_boxes(tape, plan.cut, tuple(workers), region, retired_boxes(lake, tape))
     audit = audit_copy(
         spark,
         tape,

@@ -13,7 +13,7 @@ from capstan.storage import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.claims import Claim
-from capstan.storage.ledger.retirements import boxes_of
+from capstan.storage.ledger.retirements import retired_boxes
 from capstan.storage.ledger.runs import History, Step, read_histories
 from capstan.storage.ledger.tables import read_rows
 from capstan.storage.tape import index
@@ -91,7 +91,7 @@ def tape_facts(lake: Lake, name: str, as_of: int | None) -> dict[str, object]:
         **_frontier(tape, states),
         "late": count_late(tape, cut),
         "verified": {"cut": min(known), "at": at} if known and len(known) == len(commits) else None,
-        "retired": [box.to_json(tape.time_type)["until"] for box in boxes_of(lake, tape)],
+        "retired": [box.to_json(tape.time_type)["until"] for box in retired_boxes(lake, tape)],
         "columns": _columns(tape),
         "workers": [
             {

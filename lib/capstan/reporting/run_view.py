@@ -156,7 +156,7 @@ def _whole(value: object) -> int | None:
 
 
 def _view(history: History, *, holds: bool) -> RunView:
-    last, intent = history.last, history.intended or history.first_intent
+    last, intent = history.last, history.effective_intent or history.first_intent
     draft = intent.detail.get("certificate") if intent else None
     request = intent.detail.get("request") if intent else None
     certificate = history.certificate or _mapping(draft)

@@ -10,7 +10,7 @@ from datetime import datetime
 from capstan.errors import CapstanError
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.claims import Scope
-from capstan.storage.ledger.coverage import standing_rows
+from capstan.storage.ledger.coverage import current_rows
 from capstan.storage.ledger.region_json import parse_region
 from capstan.storage.ledger.tables import read_rows
 from capstan.storage.tape import index
@@ -78,7 +78,7 @@ def view_tables(lake: Lake, seen: Collection[str], target: str | None = None) ->
     """
     rows = read_rows(lake, "coverage", **({} if target is None else {"target": target}))
     found: dict[str, dict[str, list[Mapping[str, object]]]] = {}
-    for run, written in standing_rows(rows).items():
+    for run, written in current_rows(rows).items():
         found.setdefault(str(written[0]["target"]), {})[run] = written
     labels = _Labels(lake)
     views = [
@@ -135,7 +135,7 @@ def _written(
                 _whole(first["cut"]),
                 _whole(first["target_version"]),
                 at,
-                any(scope.meets(other) for other in later),
+                any(scope.overlaps(other) for other in later),
             )
             found.append(view)
         later.append(scope)

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from capstan.errors import InvalidRequestError
-from capstan.structured_logging import LogFormat, read_form
+from capstan.structured_logging import LogFormat, read_format
 
 OPTIONS = "spark.driver.extraJavaOptions"
 """The setting that carries JVM options of the driver."""
@@ -119,5 +119,5 @@ def _quiet_logs(usual: str) -> str:
             f"give one of {', '.join(_LOG_LEVELS)}",
             field="CAPSTAN_LOG_LEVEL",
         )
-    settings = _LOG4J[read_form() or LogFormat.PLAIN].as_uri()
+    settings = _LOG4J[read_format() or LogFormat.PLAIN].as_uri()
     return f"-Dlog4j2.configurationFile={settings} -Dcapstan.log.level={level}"

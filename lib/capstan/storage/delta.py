@@ -28,6 +28,7 @@ from capstan.storage.commit_retry import SAME_TXN, is_any, retrying
 from capstan.storage.idempotent_write import Txn, write_once
 from capstan.storage.lake import is_table, read_text
 from capstan.storage.table_cache import cached
+from capstan.storage.tape.region_sql import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -342,15 +343,15 @@ def _merge(
         "spark.databricks.delta.write.txnVersion": str(txn.version),
         "spark.databricks.delta.commitInfo.userMetadata": note_text(note, token),
     }
-    same = " AND ".join(f"t.{_name(key)} <=> s.{_name(key)}" for key in keys)
+    same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
     columns = [name for name in frame.columns if name != delete_when]
-    values: dict[str, str | Column] = {_name(n): f"s.{_name(n)}" for n in columns}
+    values: dict[str, str | Column] = {quoted(n): f"s.{quoted(n)}" for n in columns}
     job = DeltaTable.forPath(spark, path).alias("t").merge(frame.alias("s"), same)
     job = job.withSchemaEvolution()
     keep = "true"
     if delete_when is not None:
-        keep = f"NOT s.{_name(delete_when)}"
-        job = job.whenMatchedDelete(f"s.{_name(delete_when)}")
+        keep = f"NOT s.{quoted(delete_when)}"
+        job = job.whenMatchedDelete(f"s.{quoted(delete_when)}")
     for key, value in settings.items():
         spark.conf.set(key, value)
     try:
@@ -365,7 +366,3 @@ def _merge(
         for key in settings:
             spark.conf.unset(key)
     return find_commit(path, token, -1 if before is None else before)
-
-
-def _name(column: str) -> str:
-    return "`" + column.replace("`", "``") + "`"

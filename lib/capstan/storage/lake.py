@@ -1,4 +1,4 @@
-"""Where everything lies: the folders of a lake, and file operations that are not Delta's."""
+"""The layout of a lake, and file operations outside Delta."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LEDGERS = (
     "changes",
 )  # fmt: skip
 
-# Hadoop's names for S3.
+# URI schemes for S3 in Hadoop.
 _S3 = frozenset({"s3", "s3a", "s3n"})
-_OWN = frozenset({"streams", "ledger", "staging", "state", "aside"})
+_RESERVED = frozenset({"streams", "ledger", "staging", "state", "aside"})
 
 
 @dataclass(frozen=True, slots=True)
 class TapePaths:
-    """The tables of one stream's tape."""
+    """The paths of one stream's tape."""
 
     root: str
 
@@ -46,35 +46,35 @@ class TapePaths:
 
     @property
     def workers(self) -> str:
-        """Captured workers and their labels."""
+        """The roster: captured workers and their labels."""
         return f"{self.root}/workers"
 
     @property
     def late(self) -> str:
-        """Raw rows that were not put on tape, each with its reason."""
+        """Rejected raw rows, each with its reason."""
         return f"{self.root}/late"
 
     @property
     def feed(self) -> str:
-        """What each batch is made of; not there before the first capture."""
+        """The input of each batch; created by the first capture."""
         return f"{self.root}/feed"
 
     @property
     def totals(self) -> str:
-        """What the index amounts to at some commits; it may be deleted."""
+        """Totals of the index at some commits; a cache that may be deleted."""
         return f"{self.root}/totals"
 
     @property
     def checkpoint(self) -> str:
-        """Structured Streaming's own folder."""
+        """The checkpoint folder of Structured Streaming."""
         return f"{self.root}/checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """A folder or object-store URI that holds tapes, tables, staging and ledgers.
+    """A folder or object-store URI with tapes, tables, staged output and ledgers.
 
-    Names become paths only here, and only after they were checked.
+    Only this class turns names into paths, and it validates them first.
     """
 
     root: str
@@ -85,115 +85,115 @@ class Lake:
         text = os.fspath(place)
         if not text:
             raise InvalidRequestError(
-                "CAP-LAKE", "the lake's place is empty", "give --lake or CAPSTAN_LAKE"
+                "CAP-LAKE", "the lake's path is empty", "give --lake or CAPSTAN_LAKE"
             )
         root = text.rstrip("/") if "://" in text else str(Path(text).absolute())
         if READ_OTHERWISE.search(root):
             raise InvalidRequestError(
                 "CAP-LAKE",
-                f"a lake cannot be at {root!r}: Delta's readers take a backslash, and a '%' with "
-                "two digits, for another character",
-                "give another folder by --lake or CAPSTAN_LAKE",
+                f"a lake cannot be at {root!r}: Delta readers decode a backslash, and a '%' with "
+                "two digits, as another character",
+                "give another folder with --lake or CAPSTAN_LAKE",
             )
         return cls(root)
 
     def stream(self, name: str) -> TapePaths:
-        """The paths of stream `name`."""
+        """The paths of a stream's tape."""
         return TapePaths(f"{self.root}/streams/{check_name('stream', name)}")
 
     def table(self, target: str) -> str:
-        """The path of a downstream table: a name of this lake, or any other Delta path as given."""
+        """The path of a downstream table: a name in this lake, or any other Delta path as given."""
         if "/" in target:
             return target.rstrip("/")
         return f"{self.root}/tables/{check_name('table', target)}"
 
     def target(self, target: str) -> str:
-        """The path of a table that replays may write: like `table`, but nothing of the lake's own.
+        """The path of a table that replays may write: as `table`, except reserved paths.
 
         Raises:
-            InvalidRequestError: `CAP-NAME` for a place that tapes, ledgers or what is staged have,
-                for one within another table, and for one that the lake lies in: what is tidied up
-                there would be the lake's.
+            InvalidRequestError: `CAP-NAME` for a path of tapes, ledgers or staged output, a path
+                inside another table, and a folder that contains the lake: a clean-up there would
+                delete files of the lake.
         """
         path = self.table(target)
-        around = f"{self.root}/".startswith(f"{path}/")
-        inside = path.removeprefix(f"{self.root}/").split("/")
-        own = path.startswith(f"{self.root}/") and (
-            inside[0] in _OWN or (inside[0] == "tables" and len(inside) != 2)
+        contains_lake = f"{self.root}/".startswith(f"{path}/")
+        parts = path.removeprefix(f"{self.root}/").split("/")
+        reserved = path.startswith(f"{self.root}/") and (
+            parts[0] in _RESERVED or (parts[0] == "tables" and len(parts) != 2)
         )
-        if around or own:
+        if contains_lake or reserved:
             raise InvalidRequestError(
                 "CAP-NAME",
                 f"{target[:80]!r} cannot be a target: "
-                + ("the lake lies in it" if around else "it is a part of the lake"),
-                "give a table's name, or another path",
+                + ("it contains the lake" if contains_lake else "it is part of the lake"),
+                "give a table name, or another path",
                 kind="target",
                 name=target,
             )
         return path
 
     def staging(self, run: str) -> str:
-        """The path of the staged output of a run."""
+        """The path of a run's staged output."""
         return f"{self.root}/staging/{run}"
 
-    def aside(self, pipeline: str) -> str:
-        """The path of the rows that runs of a pipeline have put aside."""
+    def side_outputs(self, pipeline: str) -> str:
+        """The path of the table of a pipeline's side outputs."""
         return f"{self.root}/aside/{check_name('pipeline', pipeline)}"
 
     def state(self, pipeline: str) -> str:
-        """The path of the state that runs of a pipeline go on from."""
+        """The path of the state snapshots of a pipeline."""
         return f"{self.root}/state/{check_name('pipeline', pipeline)}"
 
     def ledger(self, name: str) -> str:
-        """The path of one of the ledgers, `LEDGERS`."""
+        """The path of a ledger in `LEDGERS`."""
         if name not in LEDGERS:
             raise ValueError(name)
         return f"{self.root}/ledger/{name}"
 
     def streams(self) -> list[str]:
         """Names of the streams that have a tape here, sorted."""
-        return [n for n in self._named("streams") if is_table(self.stream(n).events)]
+        return [name for name in self._names("streams") if is_table(self.stream(name).events)]
 
     def states(self) -> list[str]:
-        """Names of the pipelines that have a table of state here, sorted."""
-        return [name for name in self._named("state") if is_table(self.state(name))]
+        """Names of the pipelines that have state snapshots here, sorted."""
+        return [name for name in self._names("state") if is_table(self.state(name))]
 
-    def asides(self) -> list[str]:
-        """Names of the pipelines that have put rows aside here, sorted."""
-        return [name for name in self._named("aside") if is_table(self.aside(name))]
+    def side_output_tables(self) -> list[str]:
+        """Names of the pipelines that have a table of side outputs here, sorted."""
+        return [name for name in self._names("aside") if is_table(self.side_outputs(name))]
 
-    def _named(self, folder: str) -> list[str]:
-        """What in a folder of the lake can be a name: others may have left files of theirs."""
+    def _names(self, folder: str) -> list[str]:
+        """Valid names in a folder of the lake; foreign files are ignored."""
         return [name for name in children(f"{self.root}/{folder}") if is_name(name)]
 
     def require(self) -> None:
-        """Check that the lake is there.
+        """Check that the lake exists.
 
         Raises:
-            InvalidRequestError: `CAP-LAKE` when there is no such folder.
+            InvalidRequestError: `CAP-LAKE` when the folder does not exist.
         """
         if not exists(self.root):
             raise InvalidRequestError(
                 "CAP-LAKE",
                 f"there is no lake at {self.root}",
-                "give --lake or CAPSTAN_LAKE, or make one with `capstan demo` or `capstan capture`",
+                "give --lake or CAPSTAN_LAKE, or create one with `capstan demo` or "
+                "`capstan capture`",
                 lake=self.root,
             )
 
 
 def _open(path: str) -> tuple[fs.FileSystem, str]:
-    # A path of this machine as Hadoop prints it is no URI to Arrow.
+    # Hadoop prints local paths as file:/path, which Arrow does not accept as a URI.
     path = re.sub("^file:/(?!/)", "file:///", path)
-    scheme, there, inside = path.partition("://")
-    if not there:
-        # Of a path, as anybody else takes it: from the folder that the process is in.
+    scheme, separator, inside = path.partition("://")
+    if not separator:
         path = str(Path(path).absolute())
     try:
         if scheme in _S3:
-            # A key is taken as it is: a URI would read `%` and `?` in the names of files.
+            # The key is used as it is: a URI would decode `%` and `?` in file names.
             return _bucket(inside.partition("/")[0]), inside
-        # Spark writes letters of any alphabet into a URI as they are; Arrow refuses such.
-        path = f"{scheme}://{quote(inside, safe=punctuation)}" if there else path
+        # Spark writes non-ASCII letters into a URI unquoted; Arrow rejects them.
+        path = f"{scheme}://{quote(inside, safe=punctuation)}" if separator else path
         filesystem, inside = fs.FileSystem.from_uri(path)
     except (OSError, ValueError) as error:
         raise SystemFailureError(
@@ -204,39 +204,39 @@ def _open(path: str) -> tuple[fs.FileSystem, str]:
 
 @cache
 def _bucket(name: str) -> fs.FileSystem:
-    """The file system of a bucket of S3, asked once where it is."""
+    """The file system of an S3 bucket, with its region looked up once."""
     filesystem, _ = fs.FileSystem.from_uri(f"s3://{name}")
     return filesystem
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file or folder at `path`."""
+    """Whether a file or folder exists at `path`."""
     filesystem, inside = _open(path)
     return bool(filesystem.get_file_info(inside).type != fs.FileType.NotFound)
 
 
 def is_table(path: str) -> bool:
-    """Whether there is a Delta table at `path`, from its log folder alone."""
-    # A writer that is just making the table has a temporary file there, and no commit yet.
+    """Whether a Delta table exists at `path`, judged by its log folder alone."""
+    # While a writer creates the table, the folder has a temporary file but no commit.
     return any(name[:1].isdecimal() for name in children(f"{path}/_delta_log"))
 
 
 def children(path: str) -> list[str]:
-    """Names of what lies directly in the folder `path`, sorted; none if it is not there."""
+    """Names of the files and folders in the folder `path`, sorted; none if it does not exist."""
     filesystem, inside = _open(path)
     if isinstance(filesystem, fs.LocalFileSystem):
-        # Names alone: of a log with many commits Arrow would look at each entry.
+        # Names suffice. Arrow would stat each entry, which is slow for a log with many commits.
         with suppress(FileNotFoundError, NotADirectoryError):
-            return sorted(each.name for each in Path(inside).iterdir())
+            return sorted(child.name for child in Path(inside).iterdir())
         return []
     selector = fs.FileSelector(inside, allow_not_found=True)
     return sorted(info.base_name for info in filesystem.get_file_info(selector))
 
 
 def newest_entry(table: str) -> str:
-    """The newest entry of a table's log and its moment: another one after each commit.
+    """Name and modification time of the newest entry in a table's log; empty without a table.
 
-    Of a table that was deleted and made again it is another one too. Empty where there is none.
+    The value changes with each commit, and when a table is deleted and created again.
     """
     log = f"{table}/_delta_log"
     name = max((name for name in children(log) if name[:1].isdecimal()), default="")
@@ -248,26 +248,26 @@ def newest_entry(table: str) -> str:
 
 
 def size_of(path: str) -> int:
-    """How many bytes the files have that lie anywhere below the folder `path`; 0 without one."""
+    """Total size in bytes of all files below the folder `path`; 0 if it does not exist."""
     return sum(int(info.size or 0) for info in list_files(path))
 
 
 def list_files(path: str) -> list[fs.FileInfo]:
-    """The files anywhere below the folder `path`, or the file itself; none if it is not there.
+    """All files below the folder `path`, or the file itself; none if it does not exist.
 
     Raises:
-        OSError: When a folder may not be read.
+        OSError: When a folder cannot be read.
     """
     filesystem, inside = _open(path)
-    found = filesystem.get_file_info(inside)
-    if found.type == fs.FileType.File:
-        return [found]
+    info = filesystem.get_file_info(inside)
+    if info.type == fs.FileType.File:
+        return [info]
     selector = fs.FileSelector(inside, allow_not_found=True, recursive=True)
     return [info for info in filesystem.get_file_info(selector) if info.type == fs.FileType.File]
 
 
 def sizes_of(paths: Sequence[str]) -> dict[str, int | None]:
-    """How many bytes each of these files of one place has; None for one that is not there."""
+    """Size in bytes of each file, all on one file system; None for a file that does not exist."""
     if not paths:
         return {}
     filesystem, _ = _open(paths[0])
@@ -280,23 +280,23 @@ def sizes_of(paths: Sequence[str]) -> dict[str, int | None]:
 
 
 def folder(path: str) -> fs.FileSystem:
-    """The folder at `path` as a file system of its own."""
+    """The folder at `path` as a separate file system."""
     filesystem, inside = _open(path)
     return fs.SubTreeFileSystem(inside, filesystem)
 
 
 def open_file(path: str) -> NativeFile:
-    """Open the file at `path` to read any part of it.
+    """Open the file at `path` for random access.
 
     Raises:
-        OSError: When it is not there, or may not be read.
+        OSError: When it does not exist or cannot be read.
     """
     filesystem, inside = _open(path)
     return filesystem.open_input_file(inside)
 
 
 def read_head(path: str, size: int = 1 << 16) -> bytes:
-    """The first bytes of the file at `path`, unpacked where its name says that it is packed."""
+    """The first bytes of the file at `path`, decompressed according to its extension."""
     filesystem, inside = _open(path)
     with filesystem.open_input_stream(inside) as stream:
         return bytes(stream.read(size))
@@ -310,7 +310,7 @@ def read_text(path: str) -> str:
 
 
 def write_text(path: str, text: str) -> None:
-    """Write the file at `path`, with the folders it needs."""
+    """Write the file at `path`, and create its folders."""
     filesystem, inside = _open(path)
     filesystem.create_dir(inside.rsplit("/", 1)[0], recursive=True)
     with filesystem.open_output_stream(inside) as stream:
@@ -318,25 +318,25 @@ def write_text(path: str, text: str) -> None:
 
 
 def write_whole(path: str, content: bytes) -> None:
-    """Write the file at `path`, with the folders it needs: who reads it has all of it, or none."""
+    """Write the file at `path` atomically, and create its folders."""
     filesystem, inside = _open(path)
-    where, _, name = inside.rpartition("/")
-    unfinished = f"{where}/.{name}.{uuid4().hex}"
-    filesystem.create_dir(where, recursive=True)
-    with filesystem.open_output_stream(unfinished) as stream:
+    parent, _, name = inside.rpartition("/")
+    temporary = f"{parent}/.{name}.{uuid4().hex}"
+    filesystem.create_dir(parent, recursive=True)
+    with filesystem.open_output_stream(temporary) as stream:
         stream.write(content)
-    filesystem.move(unfinished, inside)
+    filesystem.move(temporary, inside)
 
 
 def delete_file(path: str) -> None:
-    """Delete the file at `path`; it may be gone already."""
+    """Delete the file at `path` if it exists."""
     filesystem, inside = _open(path)
     if exists(path):
         filesystem.delete_file(inside)
 
 
 def delete_folder(path: str) -> None:
-    """Delete the folder `path` and all in it; it may be gone already."""
+    """Delete the folder `path` with its contents if it exists."""
     filesystem, inside = _open(path)
     if exists(path):
         filesystem.delete_dir(inside)

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from capstan.core.config import parse_duration
 from capstan.storage import arrow_writer, delta
-
-if TYPE_CHECKING:
-    pass
 
 FILES = "delta.deletedFileRetentionDuration"
 LOG = "delta.logRetentionDuration"

@@ -15,7 +15,7 @@ from capstan.errors import InvalidRequestError
 from capstan.instrumentation import emit
 from capstan.spark.session import Later, session_of
 from capstan.storage.lake import Lake
-from capstan.storage.ledger.retirements import boxes_of
+from capstan.storage.ledger.retirements import retired_boxes
 from capstan.storage.tape.index import worker_labels
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, read_events
 from capstan.verify import in_process_events, verified_ledger
@@ -81,7 +81,7 @@ def verify(
         require_whole(tape)
     cut = newest_cut(tape) if cut is None else cut
     plan = _plan(lake, tape, cut, workers)
-    retired = boxes_of(lake, tape)
+    retired = retired_boxes(lake, tape)
     outcomes = _outcomes(spark, tape, cut, plan)
     _require_workers(tape, workers, outcomes)
     emit("verify.events", stream=tape.name, cut=cut.commit, read=_events_read(plan, outcomes))

@@ -13,37 +13,14 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 from pyarrow import dataset
-from pyspark.sql.types import (
-    BooleanType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from capstan.core.protocol.rules import holdings_json
 from capstan.storage import arrow_writer, delta
 from capstan.storage.arrow_scan import rows_of
 from capstan.storage.lake import Lake, is_table
-from capstan.storage.ledger.tables import PROPERTIES
+from capstan.storage.ledger.tables import SCHEMAS, make_ledger
 from capstan.storage.tape.tape import Cut, Tape
 from capstan.verify.event_fold import FoldResult, ResumePoint
-
-VERIFIED = StructType(
-    [
-        StructField("stream", StringType()),
-        StructField("tape", StringType()),
-        StructField("worker", IntegerType()),
-        StructField("commit", LongType()),
-        StructField("events", LongType()),
-        StructField("records", LongType()),
-        StructField("holdings", StringType()),
-        StructField("at", TimestampType()),
-        StructField("valid", BooleanType()),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +81,6 @@ def record_verified(
         valid: The state of each worker with a valid recording.
         known: Whether all events up to the cut are of known workers.
     """
-    path = lake.ledger("verified")
     common = {
         "stream": tape.name,
         "tape": tape_id(tape),
@@ -125,8 +101,9 @@ def record_verified(
     rows += [common] if known else []
     if not rows:
         return
-    arrow_writer.create_table(path, VERIFIED, properties=PROPERTIES)
-    table = pa.Table.from_pylist(rows, schema=arrow_writer.arrow_schema(VERIFIED))
+    schema = arrow_writer.arrow_schema(SCHEMAS["verified"])
+    table = pa.Table.from_pylist(rows, schema=schema)
+    path = make_ledger(lake, "verified")
     arrow_writer.append(path, table, note={"ledger": "verified", "stream": tape.name})
 
 

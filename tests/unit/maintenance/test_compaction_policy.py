@@ -300,7 +300,7 @@ def test_what_others_have_left_in_a_lake_is_passed_over(tmp_path: Path) -> None:
         (tmp_path / folder / ".DS_Store").write_text("what is it", encoding="utf-8")
         (tmp_path / folder / "notes").write_text("to do", encoding="utf-8")
     assert lake.streams() == ["mine"]
-    assert (lake.states(), lake.asides(), aside_tables(lake)) == ([], [], [])
+    assert (lake.states(), lake.side_output_tables(), aside_tables(lake)) == ([], [], [])
     staged = list_staged(lake, datetime.now(UTC))
     assert {(each.name, each.bytes) for each in staged if each.why is Why.UNKNOWN} == {
         (".DS_Store", 10), ("lost+found", 0), ("notes", 5),

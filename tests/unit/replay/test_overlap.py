@@ -43,8 +43,8 @@ class Told:
         return Books(self.lake, NAME, self.lake.table("t"))
 
     def covered(self, plan: Plan) -> list[coverage.Covered]:
-        found = coverage.standing(self.lake, plan.target)
-        return [each for each in found if each.scope.meets(plan.scope)]
+        found = coverage.current(self.lake, plan.target)
+        return [each for each in found if each.scope.overlaps(plan.scope)]
 
 
 def told(root: Path) -> Told:

@@ -30,7 +30,7 @@ from capstan.instrumentation import emit
 from capstan.interop.kafka.topic_layout import TopicHeader, Topics, TopicTransfer, newest_header
 from capstan.interop.transfer.export_files import integer_times
 from capstan.storage import delta
-from capstan.storage.ledger.retirements import WHOLE, require_kept
+from capstan.storage.ledger.retirements import WHOLE, require_records
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import Cut, Tape, read_events, read_records, stored_payload
 from capstan.storage.tape.time_columns import JSON
@@ -105,7 +105,7 @@ def export_topics(
     chosen = sorted(workers)
     verify(spark, lake, tape, workers=chosen, cut=cut).require_valid(tape)
     everything = Region(Box.everything(tape.time_type))
-    require_kept(lake, tape, cut, chosen, everything, "a whole recording", WHOLE)
+    require_records(lake, tape, cut, chosen, everything, "a whole recording", WHOLE)
     payload = stored_payload(tape)
     for column in payload.fields:
         _require_readable(column.name, column.dataType)

@@ -21,7 +21,7 @@ from capstan.interop.transfer import recording_writer
 from capstan.interop.transfer.payload_columns import payload_type
 from capstan.interop.transfer.recording_format import Form, Format
 from capstan.storage.lake import Lake
-from capstan.storage.ledger.retirements import WHOLE, require_kept
+from capstan.storage.ledger.retirements import WHOLE, require_records
 from capstan.storage.tape.schema import payload_of
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, read_events, read_records
 from capstan.storage.tape.time_columns import JSON, integers
@@ -114,7 +114,7 @@ def export_recordings(
     chosen = sorted(workers)
     _require_events(verify(spark, lake, tape, workers=chosen, cut=cut), tape)
     everything = Region(Box.everything(tape.time_type))
-    require_kept(lake, tape, cut, chosen, everything, "a whole recording", WHOLE)
+    require_records(lake, tape, cut, chosen, everything, "a whole recording", WHOLE)
     rows = _rows(spark, tape, cut, chosen, form)
     require_new_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)

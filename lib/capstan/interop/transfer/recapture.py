@@ -30,7 +30,7 @@ from capstan.interop.transfer.destination_tape import (
 from capstan.storage import delta
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import Lake
-from capstan.storage.ledger.retirements import WHOLE, require_kept
+from capstan.storage.ledger.retirements import WHOLE, require_records
 from capstan.storage.tape import index
 from capstan.storage.tape.fingerprint import fingerprint, record_hashes
 from capstan.storage.tape.index import ContentSummary, WorkerState
@@ -158,7 +158,7 @@ def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Rec
         return _result(request, cut, copy, records=0, unchanged=True)
     _require_advance(tape, cut, copy, before, after)
     region = Region(Box.everything(tape.time_type), after, before if commit else None)
-    require_kept(lake, tape, cut, tuple(workers), region, "the re-capture", WHOLE)
+    require_records(lake, tape, cut, tuple(workers), region, "the re-capture", WHOLE)
     source = _Source(tape, cut, tuple(workers), region)
     records = _record(spark, source, copy, commit, holders, _moves(holders, before, after))
     verify(spark, lake, copy).require_valid(copy)

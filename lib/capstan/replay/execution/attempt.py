@@ -101,7 +101,7 @@ def carry_out(job: Job) -> ReplayResult:
 def _attempt(job: Job) -> ReplayResult:
     plan = job.plan
     # Again: from the claim on, nothing of the stream is retired, nor published by others.
-    plan.require_kept()
+    plan.require_records()
     require_no_clash(job.lake, plan, [job.run.name])
     expected = expected_rows(job.spark, plan)
     target_table.require_checks(plan, expected)
@@ -137,7 +137,7 @@ def take_turn(job: Job) -> dict[str, object] | None:
     path, done = job.plan.target, None
     if job.attempt > 1:
         # Whoever has claimed before it may have been of another identity, and just have begun.
-        runs.require_own(job.lake, job.run)
+        runs.require_unique_name(job.lake, job.run)
         target_table.fence(job.spark, path, job.run, job.attempt, job.run.name)
         emit("replay.fence", run=job.run.name, attempt=job.attempt)
         history = runs.read_histories(job.lake, run=job.run.name).get(job.run.name)

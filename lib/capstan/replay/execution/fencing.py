@@ -16,7 +16,7 @@ from capstan.replay.output import target_table
 from capstan.storage import delta
 from capstan.storage.ledger import claims, coverage
 from capstan.storage.ledger.claims import Scope
-from capstan.storage.ledger.run_identity import RunId, are_of_one
+from capstan.storage.ledger.run_identity import RunId, have_same_identity
 from capstan.storage.ledger.tables import read_rows
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def runs_published_since(lake: Lake, scope: Scope, version: int, run: str) -> li
         run: Who asks: it is not counted, while later runs of its identity are, whatever they play.
     """
     path = scope.target
-    standing = {each.run: each for each in coverage.standing(lake, path)}
+    standing = {each.run: each for each in coverage.current(lake, path)}
     later = {name: each.scope for name, each in standing.items() if each.target_version > version}
     published, undone = _told(path, version)
     unsaid = {other: at for other, at in published.items() if other not in standing}
@@ -70,7 +70,11 @@ def runs_published_since(lake: Lake, scope: Scope, version: int, run: str) -> li
     for other, attempt in unsaid.items():
         if (other, attempt) in claimed:
             later[other] = claimed[other, attempt]
-    found = [name for name, each in later.items() if each.meets(scope) or are_of_one(name, run)]
+    found = [
+        name
+        for name, each in later.items()
+        if each.overlaps(scope) or have_same_identity(name, run)
+    ]
     return [name for name in found if name != run and name not in undone]
 
 

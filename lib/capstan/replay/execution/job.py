@@ -144,7 +144,7 @@ class Job:
         if history is not None and history.certificate is not None:
             return dict(history.certificate)  # Another attempt has found the publish, and said so.
         covered, time_type = self.covered(version), self.plan.time_type
-        known = {each.run for each in coverage.standing(self.lake, self.plan.target)}
+        known = {each.run for each in coverage.current(self.lake, self.plan.target)}
         if self.run.name not in known:
             coverage.write_covered(self.lake, covered, time_type, PUBLISHED)
         emit("replay.coverage", run=self.run.name)
@@ -253,7 +253,7 @@ def require_intent(history: History) -> Row:
     Raises:
         InvalidRequestError: `CAP-NO-INTENT` when it ended before it wrote one.
     """
-    intent = history.intended
+    intent = history.effective_intent
     if intent is None:
         raise InvalidRequestError(
             "CAP-NO-INTENT",

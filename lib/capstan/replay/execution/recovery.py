@@ -78,7 +78,7 @@ def complete_others(
     """
     unsaid = [
         (name, history, history.first_intent)
-        for name, history in runs.read_unsaid(lake, plan.target).items()
+        for name, history in runs.read_unrecorded(lake, plan.target).items()
     ]
     if not unsaid or not is_table(plan.target):
         return
@@ -143,7 +143,7 @@ def audit_direct(job: Job, version: int, draft: Mapping[str, object]) -> dict[st
             attempt=job.attempt,
             target_version=version,
         )
-        known = {each.run for each in coverage.standing(job.lake, job.plan.target)}
+        known = {each.run for each in coverage.current(job.lake, job.plan.target)}
         if job.run.name not in known:
             covered, state = job.covered(version), coverage.PUBLISHED
             coverage.write_covered(job.lake, covered, job.plan.time_type, state)
@@ -161,8 +161,10 @@ def is_still_published(job: Job, history: History) -> bool:
     checked = _checked(certificate) == [(each.title, each.rule) for each in job.plan.checks]
     if checked and delta.version_of(job.plan.target) == version:
         return True
-    mine = [c for c in coverage.standing(job.lake, job.plan.target) if c.run == history.last.run]
-    if not mine or any(_wrote_over(job, other) for other in coverage.later_than(job.lake, mine[0])):
+    mine = [c for c in coverage.current(job.lake, job.plan.target) if c.run == history.last.run]
+    if not mine or any(
+        _wrote_over(job, other) for other in coverage.published_after(job.lake, mine[0])
+    ):
         return False
     if job.plan.request.mode is not Mode.REPLACE:
         return True

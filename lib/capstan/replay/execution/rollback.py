@@ -87,7 +87,7 @@ def take_back(job: Job, version: int) -> int:
     path = job.plan.target
     landed = target_table.find_rollback(path, job.run.name, version)
     restored = _carry_out(job, version) if landed is None else landed.version
-    standing = {each.run for each in coverage.standing(job.lake, path)}
+    standing = {each.run for each in coverage.current(job.lake, path)}
     if job.run.name in standing:
         coverage.write_covered(job.lake, job.covered(version), job.plan.time_type, ROLLED_BACK)
     emit("rollback.coverage", run=job.run.name)
@@ -187,7 +187,7 @@ def _require_as_merged(job: Job, version: int, own: DataFrame, now: DataFrame) -
     ):
         return
     path = job.plan.target
-    later = [c.run for c in coverage.standing(job.lake, path) if c.target_version > version]
+    later = [c.run for c in coverage.current(job.lake, path) if c.target_version > version]
     named = later if len(later) <= _MOST_NAMED else [*later[:_MOST_NAMED], "or later ones"]
     raise InvalidRequestError(
         "CAP-LATER",

@@ -7,7 +7,7 @@ from capstan.pipeline import NodeKind
 from capstan.pipeline.spark.stage_frames import PipelineRun
 from capstan.replay.execution.job import Job
 from capstan.replay.planning.computation import PipelineComputation
-from capstan.storage.ledger.side_outputs import write_aside, write_metrics
+from capstan.storage.ledger.side_outputs import write_metrics, write_side_outputs
 
 
 def keep_aside(job: Job, piped: PipelineComputation, played: PipelineRun) -> None:
@@ -23,7 +23,7 @@ def keep_aside(job: Job, piped: PipelineComputation, played: PipelineRun) -> Non
             "target": job.plan.target,
             "sink": piped.sink.node,
         }
-        write_aside(job.spark, job.lake, name, job.run, job.attempt, played.aside, about)
+        write_side_outputs(job.spark, job.lake, name, job.run, job.attempt, played.aside, about)
         emit("replay.aside", run=job.run.name, rows=sum(played.put_aside.values()))
     nodes = [each.to_json() for each in played.nodes]
     write_metrics(job.lake, job.run, job.attempt, name, nodes)

@@ -30,7 +30,7 @@ def find_equivalent_run(lake: Lake, declarations: ProjectConfig, plan: Plan) -> 
     """
     if plan.request.follow is not None or not plan.completes(plan.box):
         return None
-    for each in reversed(coverage.standing(lake, plan.target)):
+    for each in reversed(coverage.current(lake, plan.target)):
         earlier = _earlier(lake, declarations, plan, each)
         if earlier is None:
             continue
@@ -86,7 +86,7 @@ def require_same_table(lake: Lake, plan: Plan, before: History | None) -> None:
     if before is None or plan.request.mode is not Mode.APPEND or plan.request.adopt:
         return
     run = before.run_id
-    stands = any(each.run == run.name for each in coverage.standing(lake, plan.target))
+    stands = any(each.run == run.name for each in coverage.current(lake, plan.target))
     if stands and not target_table.has_published(plan.target, run):
         raise InvalidRequestError(
             "CAP-GONE",

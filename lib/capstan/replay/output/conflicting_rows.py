@@ -44,7 +44,7 @@ class _There:
 
     def has_workers_of(self, plan: Plan) -> bool:
         """Whether it may have played workers that a plan plays; where only its labels tell that."""
-        intent = None if self.history is None else self.history.intended
+        intent = None if self.history is None else self.history.effective_intent
         certificate = None if intent is None else intent.detail.get("certificate")
         said = certificate.get("workers") if isinstance(certificate, Mapping) else None
         if self.covered.scope.workers is not None:
@@ -77,7 +77,7 @@ def _there(lake: Lake, plan: Plan, besides: Collection[str]) -> Iterator[_There]
     """What runs of the same output have put there, other than its own."""
     standing = [
         each
-        for each in coverage.standing(lake, plan.target)
+        for each in coverage.current(lake, plan.target)
         if each.output == plan.output and each.run not in besides
     ]
     histories = runs.read_histories(lake, target=plan.target) if standing else {}
@@ -95,7 +95,7 @@ def _there(lake: Lake, plan: Plan, besides: Collection[str]) -> Iterator[_There]
 
 def _require_not_doubled(plan: Plan, there: Iterable[_There]) -> None:
     for each in there:
-        if each.covered.scope.meets(plan.scope) and _meets(plan, each):
+        if each.covered.scope.overlaps(plan.scope) and _meets(plan, each):
             raise InvalidRequestError(
                 "CAP-APPEND",
                 f"run {each.run} has put rows of that range into {plan.request.into} already, and "

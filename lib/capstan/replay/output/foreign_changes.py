@@ -76,5 +76,5 @@ def _last_of(change: Change, plan: Plan, covered: Sequence[Covered]) -> bool:
     touched = Scope(
         plan.target, None if change.workers is None else tuple(change.workers), change.region
     )
-    met = [each.target_version for each in covered if each.scope.meets(touched)]
+    met = [each.target_version for each in covered if each.scope.overlaps(touched)]
     return bool(met) and max(met) < change.version

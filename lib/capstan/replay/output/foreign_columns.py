@@ -85,12 +85,12 @@ def _filled(
 
 def _written(plan: Plan) -> set[str]:
     """The columns that runs of the same output have put into the target and that stand there."""
-    mine = [x for x in coverage.standing(plan.lake, plan.target) if x.output == plan.output]
+    mine = [x for x in coverage.current(plan.lake, plan.target) if x.output == plan.output]
     histories = runs.read_histories(plan.lake, target=plan.target) if mine else {}
     found: set[str] = set()
     for each in mine:
         history = histories.get(each.run)
-        intent = None if history is None else history.intended
+        intent = None if history is None else history.effective_intent
         columns = None if intent is None else intent.detail.get("columns")
         found |= _lower(columns if isinstance(columns, list) else _at(plan, each))
     return found

@@ -87,7 +87,7 @@ def foreign_rows(spark: SparkSession, plan: Plan, rows: DataFrame | None = None)
     within = plan.whole if merges else plan.scope
     there = delta.load(spark, plan.target)
     require_placed(plan, there.schema)
-    covered = coverage.standing(plan.lake, plan.target)
+    covered = coverage.current(plan.lake, plan.target)
     if _are_all_own(plan, covered, within):
         return 0
     known = owned_rows_sql(plan, there.schema, covered, _labels(plan, covered), within)
@@ -108,7 +108,7 @@ def _are_all_own(plan: Plan, covered: Sequence[Covered], within: Scope) -> bool:
         workers = workers_of(plan, bounds)
         numbers = None if workers is None else tuple(workers)
         file = Scope(plan.target, numbers, region_of(plan, bounds))
-        if file.meets(within) and not any(_holds(strip, file) for strip in own):
+        if file.overlaps(within) and not any(_holds(strip, file) for strip in own):
             return False
     return True
 
@@ -148,7 +148,7 @@ def _labels(plan: Plan, covered: Iterable[Covered]) -> dict[str, Mapping[int, st
 def _others(plan: Plan) -> str:
     """The runs of other outputs that have covered some of the range, as part of a sentence."""
     within = plan.whole if plan.request.mode is Mode.MERGE else plan.scope
-    covered = coverage.standing(plan.lake, plan.target)
-    met = (x for x in covered if x.output != plan.output and x.scope.meets(within))
+    covered = coverage.current(plan.lake, plan.target)
+    met = (x for x in covered if x.output != plan.output and x.scope.overlaps(within))
     named = dict.fromkeys(f"{each.run} of stream {each.stream}" for each in met)
     return f"; runs of others there: {', '.join(list(named)[:3])}" if named else ""

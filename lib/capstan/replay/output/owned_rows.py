@@ -80,7 +80,7 @@ def _placed(
             scope = replace(scope, region=everything)
         if not own and by_label:
             scope = replace(scope, workers=_numbers(plan, scope, labels.get(each.stream)))
-        if scope.meets(within):
+        if scope.overlaps(within):
             yield own, scope
 
 
@@ -102,7 +102,9 @@ def _in_turn(
         for strip in merge_scopes(scope for own, scope in listed if own)
         for region in strip.regions
     ]
-    met = [(own, scope) for own, scope in listed if own or any(scope.meets(each) for each in mine)]
+    met = [
+        (own, scope) for own, scope in listed if own or any(scope.overlaps(each) for each in mine)
+    ]
     turns = [
         (own, [scope for _, scope in group])
         for own, group in groupby(met, key=lambda each: each[0])

@@ -27,7 +27,7 @@ from capstan.storage.data_files import is_empty
 from capstan.storage.delta import Commit
 from capstan.storage.lake import children, is_table
 from capstan.storage.ledger import coverage
-from capstan.storage.ledger.retirements import boxes_of, gone, needed_of
+from capstan.storage.ledger.retirements import missing_boxes, retired_boxes, retired_error
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.table_creation import create_table
 from capstan.storage.tape.region_sql import quoted
@@ -93,7 +93,7 @@ def _require_free(plan: Plan) -> None:
 
 def _tell_gone(spark: SparkSession, plan: Plan) -> None:
     """Write down what went with a table that was there: in one that is made anew it is not."""
-    told = coverage.told(plan.lake, plan.target)
+    told = coverage.current_by_ledger(plan.lake, plan.target)
     # Looked at after the ledger was read: another run may just have made it, and published.
     if told and not is_table(plan.target):
         coverage.write_gone(plan.lake, plan.target, {each.run for each in told})
@@ -138,7 +138,7 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
         InvalidRequestError: `CAP-RETIRED` when records that it has to compute again were deleted.
     """
     tape, workers, region = plan.tape, plan.workers, plan.reads
-    retired = needed_of(tape, plan.cut, tuple(workers), region, boxes_of(plan.lake, tape))
+    retired = missing_boxes(tape, plan.cut, tuple(workers), region, retired_boxes(plan.lake, tape))
     if plan.computation is None:
         tagged = plan.layout.tagged(rows, tape.time_type)
         shape = copy_shape(spark, plan, rows.columns)
@@ -155,7 +155,7 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
         )
     if retired:
         hint = "what was published stands, but its rows cannot be computed again"
-        raise gone(tape, retired[0], "the audit", hint)
+        raise retired_error(tape, retired[0], "the audit", hint)
     with playing(spark, plan, again=True) as output:
         depends = ordered(plan, output.rows)
         found = audit_computed(

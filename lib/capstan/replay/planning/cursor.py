@@ -56,7 +56,7 @@ def cursor(request: Request, last: History) -> Antichain:
         InvalidRequestError: `CAP-FOLLOW` when it was followed with other workers, transform or
             start.
     """
-    intent = last.intended
+    intent = last.effective_intent
     assert intent is not None
     was = intent.detail["request"]
     assert isinstance(was, dict)

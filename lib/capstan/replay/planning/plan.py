@@ -27,7 +27,7 @@ from capstan.storage import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.region_json import region_text
-from capstan.storage.ledger.retirements import require_kept
+from capstan.storage.ledger.retirements import require_records
 from capstan.storage.ledger.run_identity import identity_of
 from capstan.storage.tape import index
 from capstan.storage.tape.index import WorkerState
@@ -204,7 +204,7 @@ class Plan:
             frontier=times,
         )
 
-    def require_kept(self) -> None:
+    def require_records(self) -> None:
         """Check that no record is gone of what is read.
 
         Raises:
@@ -213,9 +213,9 @@ class Plan:
         workers = tuple(self.workers)
         what = (self.lake, self.tape, self.cut, workers, self.reads, "the replay")
         if self.cursor is None:
-            require_kept(*what)
+            require_records(*what)
         else:
-            require_kept(*what, "follow under another name, {since} being its --since")
+            require_records(*what, "follow under another name, {since} being its --since")
 
 
 def make_plan(

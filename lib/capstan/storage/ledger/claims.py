@@ -1,13 +1,13 @@
-"""Claims: who may write which workers and times of a target.
+"""Claims: locks of a run on workers and times of a target.
 
-A claim is appended and then read back: of claims that overlap and are alive, the one with the
-lowest ordinal holds, and the others give way. Ordinals are exact, because all claims of a lake are
-numbered under one transaction identity. A claim dies with its run's end, after a time-out, with
-`capstan unlock`, or when the next attempt of the same run takes it over.
+A claim is appended and then read back. Of overlapping active claims the one with the lowest ordinal
+holds, and the others give way. Ordinals are exact, because all claims of a lake are numbered under
+one transaction identity. A claim ends with its run, on expiry, by `capstan unlock`, or when the
+next attempt of the same run takes it over.
 
-A dead claim does not stop a process. So whoever changes a target looks whether its claim stands
-right before (`ensure_held`), and whoever comes after a claim that is dead without an end shuts its
-attempt out in the target itself (`abandoned`): the first tells it early, the second leaves no gap.
+The end of a claim does not stop a process. Two checks cover this. An attempt checks its claim right
+before it changes the target (`ensure_held`); this reports the loss early. The next run fences all
+abandoned attempts in the target itself (`abandoned`); this leaves no gap.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from capstan.core.times.region import Region
 from capstan.errors import FencedError, RangeLockedError
@@ -24,30 +23,27 @@ from capstan.storage import delta
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.region_json import may_overlap, parse_region, region_text
-from capstan.storage.ledger.run_identity import RunId, are_of_one
+from capstan.storage.ledger.run_identity import RunId, have_same_identity
 from capstan.storage.ledger.runs import TERMINAL, Step
 from capstan.storage.ledger.tables import append_rows, now, read_rows
 
-if TYPE_CHECKING:
-    pass
-
 LEASE = timedelta(hours=12)
-"""How long a claim lives that nobody renews."""
+"""The lifetime of a claim that is not renewed."""
 _APP = "claims"
-_STEPS = ("run", "attempt", "step")
-_CUT = timedelta(seconds=1)
-"""More than what the bounds that a file has of its moments are cut by."""
+_STEP_COLUMNS = ("run", "attempt", "step")
+_BOUND_MARGIN = timedelta(seconds=1)
+"""More than the rounding of timestamps in a file's column bounds."""
 _RENEW = 4
-"""A claim is renewed once less than this part of its life is left; clocks differ by less."""
+"""A claim is renewed when less than this fraction of its lease is left; clocks differ by less."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is claimed of a target.
+    """The workers and times of a target that a run claims.
 
     Attributes:
         target: The target's path.
-        workers: Captured workers; None claims the rows of all, also of those to come.
+        workers: Captured workers; None claims the rows of all workers, including future ones.
         region: The times.
     """
 
@@ -55,8 +51,8 @@ class Scope:
     workers: tuple[int, ...] | None
     region: Region
 
-    def meets(self, other: Scope) -> bool:
-        """Whether both claim some row."""
+    def overlaps(self, other: Scope) -> bool:
+        """Whether both scopes can have a row in common."""
         if self.target != other.target:
             return False
         both = self.workers is not None and other.workers is not None
@@ -68,7 +64,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim of an attempt, with its renewals: one that came after its end is a claim anew."""
+    """A claim of an attempt with its renewals; a renewal after expiry is a new claim."""
 
     ordinal: int
     run: str
@@ -78,23 +74,23 @@ class Claim:
     at: datetime
     expires: datetime
 
-    def meets(self, run: str, scope: Scope) -> bool:
-        """Whether another run must not claim a scope beside this one.
+    def conflicts_with(self, run: str, scope: Scope) -> bool:
+        """Whether another run cannot claim this scope at the same time.
 
-        Runs of one identity go on from each other, whatever they play.
+        Runs of one identity always conflict, because each continues from the previous one.
         """
-        return self.scope.meets(scope) or are_of_one(self.run, run)
+        return self.scope.overlaps(scope) or have_same_identity(self.run, run)
 
 
 class ClaimState(StrEnum):
-    """What has become of a claim."""
+    """The state of a claim."""
 
     ACTIVE = "alive"
     """It holds."""
     ABANDONED = "open"
-    """It holds nothing any more, but its attempt has not ended: it may still be at work."""
+    """It no longer holds, but its attempt has not ended and may still be running."""
     FINISHED = "over"
-    """Its attempt has ended by itself, and changes nothing any more."""
+    """Its attempt has ended by itself and makes no further changes."""
 
 
 def claim(lake: Lake, run: RunId, stream: str, scope: Scope) -> int:
@@ -104,54 +100,60 @@ def claim(lake: Lake, run: RunId, stream: str, scope: Scope) -> int:
         The number of the attempt.
 
     Raises:
-        RangeLockedError: `CAP-HELD` when another run holds an overlapping scope, naming it.
+        RangeLockedError: `CAP-HELD` with the name of the other run, if it holds an overlapping
+            scope.
     """
     ordinal, attempt = _append(lake, run.name, stream, scope)
-    for other in active(lake, scope.target):
-        if other.ordinal < ordinal and other.run != run.name and other.meets(run.name, scope):
-            release(lake, run.name, attempt)
-            raise _held(other)
+    for holder in _earlier_conflicts(lake, run.name, scope, ordinal):
+        release(lake, run.name, attempt)
+        raise _range_locked(holder)
     return attempt
 
 
-def ensure_held(lake: Lake, run: str, attempt: int) -> None:
-    """Check that an attempt's claim stands, right before the attempt changes its target.
+def _earlier_conflicts(lake: Lake, run: str, scope: Scope, ordinal: int) -> list[Claim]:
+    """Active claims of other runs that conflict with a scope and precede its claim."""
+    return [
+        other
+        for other in active(lake, scope.target)
+        if other.ordinal < ordinal and other.run != run and other.conflicts_with(run, scope)
+    ]
 
-    One that is about to run out is renewed by a row. One that has run out is claimed anew, unless
-    another run has claimed part of it since.
+
+def ensure_held(lake: Lake, run: str, attempt: int) -> None:
+    """Check that an attempt still holds its claim, right before it changes its target.
+
+    A claim that is about to expire is renewed by another row. An expired one is claimed again,
+    unless another run has claimed part of the scope in the meantime.
 
     Raises:
         FencedError: `CAP-FENCED` when the claim was unlocked, taken over or has ended.
     """
-    own = _standing(lake, run, attempt)
-    if own is not None and own.expires - now() > LEASE / _RENEW:
+    held = _held_claim(lake, run, attempt)
+    if held is not None and held.expires - now() > LEASE / _RENEW:
         return
-    if own is not None:
-        ordinal, _ = _append(lake, run, own.stream, own.scope, attempt)
-        before = [
-            other
-            for other in active(lake, own.scope.target)
-            if other.ordinal < ordinal and other.run != run and other.meets(run, own.scope)
-        ]
-        if not before and _standing(lake, run, attempt) is not None:
+    if held is not None:
+        ordinal, _ = _append(lake, run, held.stream, held.scope, attempt)
+        conflicts = _earlier_conflicts(lake, run, held.scope, ordinal)
+        if not conflicts and _held_claim(lake, run, attempt) is not None:
             return
         release(lake, run, attempt)
     raise FencedError(
         "CAP-FENCED",
-        f"run {run}: the claim of attempt {attempt} holds no more: it was unlocked, ended by "
-        "somebody, or taken over; the target was left as it is",
-        f"see `capstan runs` for what became of {run}; the same command begins again",
+        f"run {run}: attempt {attempt} lost its lock (unlocked, expired or taken over); "
+        "the target was not changed",
+        f"see `capstan runs` for the state of {run}; repeat the command to start again",
         run=run,
         attempt=attempt,
     )
 
 
-def _standing(lake: Lake, run: str, attempt: int) -> Claim | None:
-    """An attempt's claim, while it is the newest of its run and nobody has ended it."""
-    steps = read_rows(lake, "runs", _STEPS, run=run)
-    found = _judged(read_rows(lake, "claims", run=run), steps, datetime.min.replace(tzinfo=UTC))
-    mine = [each for each, fate in found if fate is ClaimState.ACTIVE and each.attempt == attempt]
-    return mine[-1] if mine else None
+def _held_claim(lake: Lake, run: str, attempt: int) -> Claim | None:
+    """The claim of an attempt if it is the newest of its run and not released, even if expired."""
+    steps = read_rows(lake, "runs", _STEP_COLUMNS, run=run)
+    rows = read_rows(lake, "claims", run=run)
+    states = _claim_states(rows, steps, datetime.min.replace(tzinfo=UTC))
+    held = [c for c, state in states if state is ClaimState.ACTIVE and c.attempt == attempt]
+    return held[-1] if held else None
 
 
 def _append(
@@ -161,11 +163,11 @@ def _append(
     scope: Scope,
     attempt: int | None = None,
 ) -> tuple[int, int]:
-    """Append a claim of an attempt, by default of a new one; its ordinal, and the attempt."""
+    """Append a claim for an attempt, by default a new one; returns ordinal and attempt."""
     while True:
         path = lake.ledger("claims")
-        known = delta.open_table(path).transaction_version(_APP) if is_table(path) else None
-        ordinal = 0 if known is None else known + 1
+        last = delta.open_table(path).transaction_version(_APP) if is_table(path) else None
+        ordinal = 0 if last is None else last + 1
         number = last_attempt(lake, run) + 1 if attempt is None else attempt
         row = {
             "claim": ordinal,
@@ -183,138 +185,133 @@ def _append(
 
 
 def last_attempt(lake: Lake, run: str) -> int:
-    """The newest attempt of a run that has claimed; 0 where none has."""
-    mine = read_rows(lake, "claims", ("attempt",), run=run)
-    return max((int(str(row["attempt"])) for row in mine), default=0)
+    """The newest attempt of a run that has a claim; 0 without one."""
+    rows = read_rows(lake, "claims", ("attempt",), run=run)
+    return max((int(str(row["attempt"])) for row in rows), default=0)
 
 
 def release(lake: Lake, run: str, attempt: int) -> None:
-    """Give up a claim whose attempt leaves no other trace."""
+    """Release the claim of an attempt that records no other step."""
     append_rows(lake, "claims", [{"claim": -1, "kind": "release", "run": run, "attempt": attempt}])
 
 
 def release_if_active(lake: Lake, run: str, attempt: int) -> None:
-    """Release the claim of an attempt that was shut out, if it still stands."""
-    if _standing(lake, run, attempt) is not None:
+    """Release the claim of a fenced attempt if it still holds."""
+    if _held_claim(lake, run, attempt) is not None:
         release(lake, run, attempt)
 
 
 def active(lake: Lake, target: str | None = None) -> list[Claim]:
-    """Claims that hold, by ordinal: neither released, ended, expired nor taken over."""
+    """Claims that hold, by ordinal: not released, ended, expired or taken over."""
     moment = now()
-    # Of the runs that have claimed something which is not over yet, all that is said of them: most
-    # have ended long ago, and the files that tell of these are not opened.
-    claimed = {} if target is None else {"target": target}
-    unexpired = {"expires": (moment - _CUT, None)}
-    rows = read_rows(lake, "claims", ("run",), unexpired, **claimed)
+    # Only runs with an unexpired claim are read in full. Most runs ended long ago, and their files
+    # are not opened.
+    filters = {} if target is None else {"target": target}
+    unexpired = {"expires": (moment - _BOUND_MARGIN, None)}
+    rows = read_rows(lake, "claims", ("run",), unexpired, **filters)
     names = tuple({row["run"] for row in rows})
     if not names:
         return []
-    steps = read_rows(lake, "runs", _STEPS, run=names)
-    found = _judged(read_rows(lake, "claims", run=names), steps, moment, ended=False)
+    steps = read_rows(lake, "runs", _STEP_COLUMNS, run=names)
+    states = _claim_states(read_rows(lake, "claims", run=names), steps, moment, finished=False)
     return [
-        each
-        for each, fate in found
-        if fate is ClaimState.ACTIVE and target in (None, each.scope.target)
+        claim
+        for claim, state in states
+        if state is ClaimState.ACTIVE and target in (None, claim.scope.target)
     ]
 
 
 def abandoned(lake: Lake, run: str, attempt: int, scope: Scope) -> list[Claim]:
-    """Dead claims that are in the way, whose attempts have not ended: they may still be at work.
+    """Abandoned claims that conflict with a scope; their attempts may still be running.
 
     Args:
         lake: The lake.
-        run: Who asks; its own attempts before this one count as well.
-        attempt: The attempt that asks.
-        scope: What it has claimed.
+        run: The run that holds the scope. Its own earlier attempts count as well.
+        attempt: The attempt that holds the scope.
+        scope: The scope.
     """
     return [
-        each
-        for each, fate in _read(lake, scope.target, ended=False)
-        if fate is ClaimState.ABANDONED and (each.run, each.attempt) != (run, attempt)
-        if each.meets(run, scope)
+        claim
+        for claim, state in _read(lake, scope.target, finished=False)
+        if state is ClaimState.ABANDONED and (claim.run, claim.attempt) != (run, attempt)
+        if claim.conflicts_with(run, scope)
     ]
 
 
 def scopes(lake: Lake, target: str) -> dict[tuple[str, int], Scope]:
-    """What was ever claimed of a target, by run and attempt."""
+    """All scopes ever claimed in a target, by run and attempt."""
     return {
-        (each.run, each.attempt): each.scope
-        for each, _ in _read(lake, target)
-        if each.scope.target == target
+        (claim.run, claim.attempt): claim.scope
+        for claim, _ in _read(lake, target)
+        if claim.scope.target == target
     }
 
 
-def _read(
-    lake: Lake, target: str | None = None, *, ended: bool = True
-) -> list[tuple[Claim, ClaimState]]:
-    """Claims of a target or of all, and what has become of them; `ended` has those that are over.
-
-    These are most, and all that is needed to tell them is the steps of their runs.
-    """
-    # Who releases a claim names no target.
-    claimed = {} if target is None else {"target": (target, None)}
-    stepped = {} if target is None else {"target": target}
-    rows = read_rows(lake, "claims", **claimed)
-    steps = read_rows(lake, "runs", _STEPS, **stepped) if rows else []
-    return _judged(rows, steps, now(), ended=ended)
+def _read(lake: Lake, target: str, *, finished: bool = True) -> list[tuple[Claim, ClaimState]]:
+    """Claims of a target with their states; `finished` includes finished ones, which are most."""
+    # A release has no target.
+    rows = read_rows(lake, "claims", target=(target, None))
+    steps = read_rows(lake, "runs", _STEP_COLUMNS, target=target) if rows else []
+    return _claim_states(rows, steps, now(), finished=finished)
 
 
-def _judged(
+def _claim_states(
     rows: list[dict[str, object]],
     steps: list[dict[str, object]],
     moment: datetime,
     *,
-    ended: bool = True,
+    finished: bool = True,
 ) -> list[tuple[Claim, ClaimState]]:
-    """Claims by ordinal, and what has become of them at a moment; by rows of `claims`, `runs`."""
-    said = {(row["run"], row["attempt"]): row["step"] for row in steps}
-    # Who rejects a run is not who publishes it.
-    over = {key for key, step in said.items() if step in TERMINAL and step != Step.REJECTED}
-    released = {key for key, step in said.items() if step == Step.REJECTED}
+    """Claims by ordinal with their states at a moment, from rows of `claims` and `runs`."""
+    last_steps = {(row["run"], row["attempt"]): row["step"] for row in steps}
+    # A run is rejected by another process than the one that publishes it.
+    ended = {key for key, step in last_steps.items() if step in TERMINAL and step != Step.REJECTED}
+    released = {key for key, step in last_steps.items() if step == Step.REJECTED}
     released |= {(row["run"], row["attempt"]) for row in rows if row["kind"] == "release"}
-    told = [row for row in rows if row["kind"] == "claim"]
+    claim_rows = [row for row in rows if row["kind"] == "claim"]
     newest: dict[str, int] = {}
-    for row in told:
+    for row in claim_rows:
         run = str(row["run"])
         newest[run] = max(int(str(row["attempt"])), newest.get(run, 0))
-    claims = _renewed(
-        _claim(row) for row in told if ended or (row["run"], row["attempt"]) not in over
-    )
 
-    def fate(each: Claim) -> ClaimState:
-        key = (each.run, each.attempt)
-        if key in over:
+    def state(claim: Claim) -> ClaimState:
+        key = (claim.run, claim.attempt)
+        if key in ended:
             return ClaimState.FINISHED
-        gone = key in released or each.attempt != newest[each.run]
-        return ClaimState.ABANDONED if gone or each.expires <= moment else ClaimState.ACTIVE
+        lost = key in released or claim.attempt != newest[claim.run]
+        return ClaimState.ABANDONED if lost or claim.expires <= moment else ClaimState.ACTIVE
 
-    return [(each, fate(each)) for each in claims]
-
-
-def _renewed(claims: Iterable[Claim]) -> list[Claim]:
-    """Claims by ordinal, each with its renewals."""
-    found: dict[tuple[str, int], Claim] = {}
-    for each in sorted(claims, key=lambda each: each.ordinal):
-        key = (each.run, each.attempt)
-        before = found.get(key)
-        in_time = before is not None and each.at < before.expires
-        found[key] = replace(before, expires=each.expires) if before and in_time else each
-    return sorted(found.values(), key=lambda each: each.ordinal)
+    claims = _merge_renewals(
+        _parse_claim(row)
+        for row in claim_rows
+        if finished or (row["run"], row["attempt"]) not in ended
+    )
+    return [(claim, state(claim)) for claim in claims]
 
 
-def _held(other: Claim) -> RangeLockedError:
+def _merge_renewals(claims: Iterable[Claim]) -> list[Claim]:
+    """Claims by ordinal; a renewal before expiry extends the claim, a later one replaces it."""
+    merged: dict[tuple[str, int], Claim] = {}
+    for claim in sorted(claims, key=lambda claim: claim.ordinal):
+        key = (claim.run, claim.attempt)
+        previous = merged.get(key)
+        in_time = previous is not None and claim.at < previous.expires
+        merged[key] = replace(previous, expires=claim.expires) if previous and in_time else claim
+    return sorted(merged.values(), key=lambda claim: claim.ordinal)
+
+
+def _range_locked(holder: Claim) -> RangeLockedError:
     return RangeLockedError(
         "CAP-HELD",
-        f"run {other.run} holds part of that range of {other.scope.target} "
-        f"since {other.at:%Y-%m-%d %H:%M:%S} UTC",
-        f"wait for it; if it is dead: `capstan unlock {other.run}`",
-        holder=other.run,
-        target=other.scope.target,
+        f"run {holder.run} has locked part of that range of {holder.scope.target} "
+        f"since {holder.at:%Y-%m-%d %H:%M:%S} UTC",
+        f"wait for it to end; if it is dead, run `capstan unlock {holder.run}`",
+        holder=holder.run,
+        target=holder.scope.target,
     )
 
 
-def _claim(row: Mapping[str, object]) -> Claim:
+def _parse_claim(row: Mapping[str, object]) -> Claim:
     at, expires, workers = row["at"], row["expires"], row["workers"]
     assert isinstance(at, datetime)
     assert isinstance(expires, datetime)

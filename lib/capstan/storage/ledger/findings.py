@@ -1,20 +1,16 @@
-"""The findings ledger: what audits found wrong, a row per difference or failed check that is shown.
+"""The findings ledger: one row per reported difference or failed check of an audit.
 
-What passes leaves nothing. Of an audit that found much only a sample is kept; `total` of each row
-says how many there are of its kind.
+A passed audit writes nothing. An audit with many findings keeps a sample; `total` in each row is
+the number of findings of its kind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.tables import append_rows, as_text, now, read_rows
-
-if TYPE_CHECKING:
-    pass
 
 CODES = {
     "missing": "CAP-MISSING",
@@ -24,22 +20,22 @@ CODES = {
     "tape": "CAP-TAPE",
     "violation": "CAP-VIOLATION",
 }
-"""The stable code of a finding, by its kind; `tape` where the tape's own records are wrong,
-`violation` where a recording breaks a rule."""
+"""The stable code by kind of finding; `tape` for wrong records in the tape itself, `violation` for
+a recording that breaks a rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditSubject:
-    """What was audited.
+    """The subject of an audit.
 
     Attributes:
-        run: The run; empty of a table that no run is asked about, and of a tape.
+        run: The run; empty for an audit of a table without a run, or of a tape.
         attempt: Its attempt; 0 without a run.
-        stream: The stream that says what is right.
+        stream: The reference stream.
         cut: The tape's commit.
-        target: The path of the audited table; empty of a tape.
-        target_version: Its version; None of what is staged, or of the newest.
-        audit: The kind of the audit: `copy`, `shared-columns`, `transform`, `pipeline`, or
+        target: The path of the audited table; empty for a tape.
+        target_version: Its version; None for staged output and for the newest version.
+        audit: The kind of audit: `copy`, `shared-columns`, `transform`, `pipeline` or
             `verification`.
     """
 
@@ -54,17 +50,18 @@ class AuditSubject:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding as the ledger keeps it.
+    """A finding as stored in the ledger.
 
     Attributes:
         kind: `missing`, `extra`, `changed`, `check`, `tape` or `violation`.
-        total: How many there are of this kind, or of this check, in the whole audit; 0 of a
-            violation that is there no more.
-        worker: The captured worker; None where the table does not keep it.
-        time: The time as text; None where it is not kept, or nothing is shown.
-        expected: The row that should be there, or on the tape the cell.
-        actual: What is there.
-        check: The name of the check, empty for differences.
+        total: The number of findings of this kind, or of this check, in the whole audit; 0 for a
+            violation that no longer exists.
+        worker: The captured worker; None if the table has no worker column.
+        time: The time as text; None if the table has no time column, or for a finding without a
+            sample.
+        expected: The expected row, or the expected cell of a tape.
+        actual: The actual row or cell.
+        check: The name of the check; empty for differences.
     """
 
     kind: str
@@ -77,7 +74,7 @@ class Finding:
 
     @property
     def sample(self) -> Mapping[str, object] | None:
-        """What to look at first: of two rows the columns that differ, each with both values."""
+        """The one row, or the columns in which two rows differ, each with both values."""
         if self.expected is None or self.actual is None:
             return self.expected or self.actual
         names = [*self.expected, *(name for name in self.actual if name not in self.expected)]
@@ -85,32 +82,32 @@ class Finding:
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def write_findings(lake: Lake, audited: AuditSubject, found: Sequence[Finding]) -> None:
-    """Append what an audit found, in one commit with one moment; nothing where it found nothing."""
-    if not found:
+def write_findings(lake: Lake, subject: AuditSubject, findings: Sequence[Finding]) -> None:
+    """Append an audit's findings in one commit with one timestamp; without any, write nothing."""
+    if not findings:
         return
     moment = now()
     rows = [
         {
-            **asdict(audited),
+            **asdict(subject),
             "at": moment,
-            "kind": each.kind,
-            "code": CODES[each.kind],
-            "check_name": each.check or None,
-            "total": each.total,
-            "worker": each.worker,
-            "time": each.time,
-            "expected": _text(each.expected),
-            "actual": _text(each.actual),
-            "sample": _text(each.sample),
+            "kind": finding.kind,
+            "code": CODES[finding.kind],
+            "check_name": finding.check or None,
+            "total": finding.total,
+            "worker": finding.worker,
+            "time": finding.time,
+            "expected": _text(finding.expected),
+            "actual": _text(finding.actual),
+            "sample": _text(finding.sample),
         }
-        for each in found
+        for finding in findings
     ]
     append_rows(lake, "findings", rows)
 
 
 def read_findings(lake: Lake, **equal: object) -> list[dict[str, object]]:
-    """Rows of the ledger with these column values, the oldest first, without a JVM."""
+    """Rows of the ledger with these column values, oldest first, read without a JVM."""
     return read_rows(lake, "findings", **equal)
 
 

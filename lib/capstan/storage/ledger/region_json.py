@@ -1,4 +1,4 @@
-"""Regions of times in a ledger's text, and whether two of them can meet."""
+"""Regions as JSON text in ledgers, and a test for overlap."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from capstan.storage.ledger.tables import as_text
 
 
 def region_text(region: Region) -> str:
-    """A region as JSON text of integers, independent of how its times are shown."""
+    """A region as JSON text of integers, independent of the display format of its times."""
 
     def frontier(value: Antichain | None) -> object:
         return None if value is None else [list(time) for time in value.elements]
@@ -27,7 +27,7 @@ def region_text(region: Region) -> str:
 
 
 def parse_region(text: str) -> Region:
-    """The region of `region_text`."""
+    """Parse the text of `region_text`."""
     value = json.loads(text)
 
     def frontier(times: list[list[int]] | None) -> Antichain | None:
@@ -38,10 +38,10 @@ def parse_region(text: str) -> Region:
 
 
 def may_overlap(one: Region, other: Region) -> bool:
-    """Whether two regions can have a time in common; exact where times are totally ordered."""
+    """Whether two regions can have a time in common; exact for totally ordered times."""
     return one.simplified().box.overlaps(other.simplified().box)
 
 
 def render_bounds(time_type: TimeType, region: Region) -> Mapping[str, object]:
-    """`since` and `until` of a region as JSON times, null where unbounded."""
+    """`since` and `until` of a region as JSON times, null if unbounded."""
     return region.simplified().box.to_json(time_type)

@@ -1,7 +1,7 @@
-"""What many runs have covered, told by as few regions as mean the same.
+"""Exact unions of covered regions, as few as possible.
 
-A table that is filled by the hour has thousands of runs in a year, and mostly one stretch of times
-that they cover together. Nothing here is approximate: the points stay the same.
+A table with hourly runs has thousands of them in a year, which mostly cover one contiguous range of
+times. The union is exact: the points stay the same.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from capstan.core.times.region import Region
 from capstan.storage.ledger.claims import Scope
 
 Workers = frozenset[int] | None
-"""None for all, also those to come."""
+"""None means all workers, including future ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegionStrip:
-    """Workers, and regions of theirs that differ in their last coordinate alone.
+    """Regions of some workers that differ only in their last coordinate.
 
     Attributes:
         workers: The workers.
-        regions: In order of the last coordinate, each with a gap to the next.
+        regions: The regions in order of the last coordinate, with a gap between neighbours.
     """
 
     workers: Workers
@@ -31,43 +31,44 @@ class RegionStrip:
 
 
 def merge_scopes(scopes: Iterable[Scope]) -> list[RegionStrip]:
-    """The same rows as those of some scopes of one target, whose times have the same coordinates.
+    """Merge scopes of one target into strips that contain the same rows.
 
     Args:
-        scopes: In the order they were written, in which followed replays go on from each other.
+        scopes: Scopes with the same coordinates, in the order they were written. Runs of a followed
+            replay continue from each other in this order.
     """
     by_workers: dict[Workers, list[Region]] = {}
     for scope in scopes:
         workers = None if scope.workers is None else frozenset(scope.workers)
         by_workers.setdefault(workers, []).append(scope.region)
-    found: dict[tuple[Region, ...], Workers] = {}
+    by_regions: dict[tuple[Region, ...], Workers] = {}
     for workers, regions in by_workers.items():
-        for row in _rows(united(regions)):
-            # Workers of whom the same is covered are told of together.
-            others = found.get(row, frozenset())
-            found[row] = None if workers is None or others is None else workers | others
-    return [RegionStrip(workers, row) for row, workers in found.items()]
+        for row in _strips(merge_regions(regions)):
+            # Workers with the same coverage share a strip.
+            others = by_regions.get(row, frozenset())
+            by_regions[row] = None if workers is None or others is None else workers | others
+    return [RegionStrip(workers, row) for row, workers in by_regions.items()]
 
 
-def united(regions: Iterable[Region]) -> list[Region]:
-    """Regions that have exactly the times of these, and are mostly fewer."""
+def merge_regions(regions: Iterable[Region]) -> list[Region]:
+    """Merge regions into usually fewer ones with exactly the same times."""
     by_box: dict[Box, list[Region]] = {}
-    for region in map(_plain, regions):
+    for region in map(_without_idle_frontiers, regions):
         if not region.box.is_empty:
             _append_or_extend(by_box.setdefault(region.box, []), region)
-    found = [region for joined in by_box.values() for region in joined]
-    axes = len(found[0].box.since) if found else 0
+    merged = [region for group in by_box.values() for region in group]
+    axes = len(merged[0].box.since) if merged else 0
     for axis in reversed(range(axes)):
-        found = [region for row in _along(found, axis) for region in row]
-    return found
+        merged = [region for strip in _merge_along(merged, axis) for region in strip]
+    return merged
 
 
-def _rows(regions: list[Region]) -> list[tuple[Region, ...]]:
-    return _along(regions, len(regions[0].box.since) - 1) if regions else []
+def _strips(regions: list[Region]) -> list[tuple[Region, ...]]:
+    return _merge_along(regions, len(regions[0].box.since) - 1) if regions else []
 
 
-def _plain(region: Region) -> Region:
-    """The region without the frontiers that bound nothing inside of its box."""
+def _without_idle_frontiers(region: Region) -> Region:
+    """The region without frontiers that exclude nothing inside its box."""
     region = region.simplified()
     below, above = region.below, region.above
     if below is not None and region.box.is_complete(below):
@@ -79,7 +80,7 @@ def _plain(region: Region) -> Region:
 
 
 def _append_or_extend(joined: list[Region], region: Region) -> None:
-    """Append a region to others of its box, or unite it with the last, if it goes on from that."""
+    """Append a region to others of its box, or extend the last one if the region continues it."""
     last = joined[-1] if joined else None
     if last is None or not _follows(last, region):
         joined.append(region)
@@ -90,7 +91,7 @@ def _append_or_extend(joined: list[Region], region: Region) -> None:
 
 
 def _follows(first: Region, region: Region) -> bool:
-    """Whether a region of the same box begins after another one does, and before that has ended."""
+    """Whether a region begins no earlier than another of its box, and no later than its end."""
     begins = region.above
     if begins is None:
         return first.above is None
@@ -99,13 +100,13 @@ def _follows(first: Region, region: Region) -> bool:
 
 
 def _is_at_most(one: Antichain | None, end: Antichain | None) -> bool:
-    """Whether an end has come at least as far as `one`; None is past all."""
+    """Whether a frontier is at or beyond `one`; None is beyond all."""
     return end is None or (one is not None and one.dominates(end))
 
 
-def _along(regions: Iterable[Region], axis: int) -> list[tuple[Region, ...]]:
-    """Regions that are the same but for one coordinate, united in it, and in its order."""
-    alike: dict[tuple[object, ...], list[Region]] = {}
+def _merge_along(regions: Iterable[Region], axis: int) -> list[tuple[Region, ...]]:
+    """Merge regions that differ only in one coordinate; sorted by it."""
+    groups: dict[tuple[object, ...], list[Region]] = {}
     for region in regions:
         box = region.box
         rest = (
@@ -114,30 +115,23 @@ def _along(regions: Iterable[Region], axis: int) -> list[tuple[Region, ...]]:
             *box.until[:axis],
             *box.until[axis + 1 :],
         )
-        alike.setdefault((rest, region.below, region.above), []).append(region)
-    return [_joined(group, axis) for group in alike.values()]
+        groups.setdefault((rest, region.below, region.above), []).append(region)
+    return [_merge_intervals(group, axis) for group in groups.values()]
 
 
-def _joined(regions: list[Region], axis: int) -> tuple[Region, ...]:
-    stretches: list[tuple[int | None, int | None]] = []
-    for low, high in sorted((_stretch(each, axis) for each in regions), key=_order):
-        since, until = stretches[-1] if stretches else (low, low)
-        if not stretches or (until is not None and low is not None and low > until):
-            stretches.append((low, high))
+def _merge_intervals(regions: list[Region], axis: int) -> tuple[Region, ...]:
+    intervals = [(region.box.since[axis], region.box.until[axis]) for region in regions]
+    merged: list[tuple[int | None, int | None]] = []
+    for low, high in sorted(intervals, key=lambda pair: (pair[0] is not None, pair[0] or 0)):
+        since, until = merged[-1] if merged else (low, low)
+        if not merged or (until is not None and low is not None and low > until):
+            merged.append((low, high))
         elif until is not None:
-            stretches[-1] = since, None if high is None else max(until, high)
-    return tuple(_stretched(regions[0], axis, *each) for each in stretches)
+            merged[-1] = since, None if high is None else max(until, high)
+    return tuple(_with_interval(regions[0], axis, *interval) for interval in merged)
 
 
-def _stretch(region: Region, axis: int) -> tuple[int | None, int | None]:
-    return region.box.since[axis], region.box.until[axis]
-
-
-def _order(stretch: tuple[int | None, int | None]) -> tuple[bool, int]:
-    return stretch[0] is not None, stretch[0] or 0
-
-
-def _stretched(region: Region, axis: int, since: int | None, until: int | None) -> Region:
+def _with_interval(region: Region, axis: int, since: int | None, until: int | None) -> Region:
     low, high = list(region.box.since), list(region.box.until)
     low[axis], high[axis] = since, until
     return replace(region, box=Box(tuple(low), tuple(high)))

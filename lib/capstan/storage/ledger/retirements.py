@@ -1,7 +1,8 @@
-"""The ledger `retired`: which times of a tape have no records any more, as they were deleted.
+"""The ledger `retired`: times of a tape whose records were deleted.
 
-A row is written before the first record goes, so that no reader takes what is left for all there
-was; a second one when they are gone. Events stay: what was there, how much, and its content hash.
+A row is written before the first deletion, so that no reader takes the remaining records for all
+of them. A second row follows after the last deletion. Events are kept, with record counts and
+content hashes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from capstan.core.times import Box
 from capstan.core.times.region import Region
@@ -22,20 +22,16 @@ from capstan.storage.ledger.tables import append_rows, read_rows
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import Cut, Tape
 
-if TYPE_CHECKING:
-    pass
-
-
-_LEAVE_OUT = "leave out these times (--since {since}); what was published from them stands"
+_SKIP_RETIRED = "leave out these times (--since {since}); rows published from them remain"
 WHOLE = (
-    "a recording is taken whole; `capstan replay {stream} --into TABLE --since {since}` plays "
-    "what is left"
+    "this command needs the whole recording; `capstan replay {stream} --into TABLE "
+    "--since {since}` replays the remaining records"
 )
-"""The hint for what takes whole recordings, and has no times to choose."""
+"""The hint for commands that need a whole recording and have no time range."""
 
 
 class State(StrEnum):
-    """How far a retirement is."""
+    """The progress of a retirement."""
 
     BEGUN = "begun"
     DONE = "done"
@@ -43,14 +39,14 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """Times whose records were deleted, or are about to be.
+    """Times whose records were or will be deleted.
 
     Attributes:
         box: The times.
         cut: The commit of the tape at which they were complete.
-        records: How many records the index has there.
-        at: When it was begun.
-        done: Whether the records are gone.
+        records: The number of records in the index at these times.
+        at: The start of the retirement.
+        done: Whether all records were deleted.
     """
 
     box: Box
@@ -61,7 +57,7 @@ class Retired:
 
 
 def write_retired(lake: Lake, tape: Tape, box: Box, cut: Cut, records: int, state: State) -> None:
-    """Append a row about a tape."""
+    """Append a row to the ledger."""
     row = {
         "stream": tape.name,
         "tape": _tape_id(tape),
@@ -74,89 +70,91 @@ def write_retired(lake: Lake, tape: Tape, box: Box, cut: Cut, records: int, stat
 
 
 def read_retired(lake: Lake, tape: Tape) -> list[Retired]:
-    """What was retired of a tape, in the order in which it was begun; no JVM is needed."""
+    """Retirements of a tape in the order they were started, read without a JVM."""
     rows = read_rows(lake, "retired", stream=tape.name)
     if not rows:
         return []
-    own = _tape_id(tape)
-    found: dict[str, Retired] = {}
+    tape_id = _tape_id(tape)
+    by_region: dict[str, Retired] = {}
     for row in rows:
-        if row["tape"] != own:
+        if row["tape"] != tape_id:
             continue
         text, at = str(row["region"]), row["at"]
         assert isinstance(at, datetime)
-        first = found.get(text)
-        found[text] = Retired(
+        first = by_region.get(text)
+        by_region[text] = Retired(
             parse_region(text).box,
             int(str(row["cut"])),
             int(str(row["records"])),
             at if first is None else first.at,
             row["state"] == State.DONE or (first is not None and first.done),
         )
-    return list(found.values())
+    return list(by_region.values())
 
 
-def boxes_of(lake: Lake, tape: Tape) -> tuple[Box, ...]:
-    """The times of a tape that were retired."""
-    return tuple(each.box for each in read_retired(lake, tape))
+def retired_boxes(lake: Lake, tape: Tape) -> tuple[Box, ...]:
+    """The retired times of a tape."""
+    return tuple(retired.box for retired in read_retired(lake, tape))
 
 
-def needed_of(
+def missing_boxes(
     tape: Tape, cut: Cut, workers: Collection[int], region: Region, retired: Sequence[Box]
 ) -> list[Box]:
-    """Those of the retired boxes in which workers have had records at times of a region."""
-    found = []
+    """The retired boxes that had records of these workers in a region."""
+    missing = []
     for box in retired:
-        both = region.simplified()
-        part = Region(both.box.intersect(box), both.below, both.above)
+        simple = region.simplified()
+        part = Region(simple.box.intersect(box), simple.below, simple.above)
         if not part.box.is_empty and index.content_summary(tape, cut, workers, part).records:
-            found.append(box)
-    return found
+            missing.append(box)
+    return missing
 
 
-def require_kept(
+def require_records(
     lake: Lake,
     tape: Tape,
     cut: Cut,
     workers: Collection[int],
     region: Region,
-    what: str,
-    hint: str = _LEAVE_OUT,
+    subject: str,
+    hint: str = _SKIP_RETIRED,
 ) -> None:
-    """Check that no record is gone of chosen workers and times.
+    """Check that no records of these workers and times were retired.
 
     Args:
         lake: The lake.
         tape: The tape.
-        cut: Its point of history.
+        cut: The cut.
         workers: The workers.
         region: The times.
-        what: What needs the records, as the beginning of a sentence.
-        hint: What to do next; see `gone`.
+        subject: The subject of the error message: the operation that needs the records.
+        hint: The hint; see `retired_error`.
 
     Raises:
-        InvalidRequestError: `CAP-RETIRED`, naming the times that have no records any more.
+        InvalidRequestError: `CAP-RETIRED` with the retired times.
     """
-    needed = needed_of(tape, cut, workers, region, boxes_of(lake, tape))
-    if needed:
-        raise gone(tape, needed[0], what, hint)
+    missing = missing_boxes(tape, cut, workers, region, retired_boxes(lake, tape))
+    if missing:
+        raise retired_error(tape, missing[0], subject, hint)
 
 
-def gone(tape: Tape, box: Box, what: str, hint: str = _LEAVE_OUT) -> InvalidRequestError:
-    """The error of whoever needs records that were retired.
+def retired_error(
+    tape: Tape, box: Box, subject: str, hint: str = _SKIP_RETIRED
+) -> InvalidRequestError:
+    """The error of an operation that needs retired records.
 
     Args:
         tape: The tape.
-        box: The times.
-        what: What needs the records, as the beginning of a sentence.
-        hint: What to do next; `{stream}` and `{since}` in it become the stream and the first time
-            that has its records. Who has no `--since` has a hint of its own.
+        box: The retired times.
+        subject: The subject of the message: the operation that needs the records.
+        hint: The hint. `{stream}` and `{since}` in it stand for the stream and the first time with
+            records. Commands without `--since` have a different hint.
     """
     before = box.to_json(tape.time_type)["until"]
     shown = before if isinstance(before, str | int) else ", ".join(map(str, before or ()))
     return InvalidRequestError(
         "CAP-RETIRED",
-        f"{what} needs records of stream {tape.name} before {shown}, which were retired",
+        f"{subject} needs records of stream {tape.name} before {shown}, which were retired",
         hint.format(stream=tape.name, since=shown),
         stream=tape.name,
         before=before,

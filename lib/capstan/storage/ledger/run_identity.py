@@ -1,8 +1,8 @@
-"""Identities: what makes two replays the same, and the transaction ids that follow from it.
+"""Identities of replays, and the Delta transaction ids derived from them.
 
-Delta remembers only the highest `txnVersion` of a `txnAppId` and skips a lower one in silence. So
-each publish of an identity has an app id of its own (its *generation*), within which the version
-rises with the attempts: 2k for the fence of attempt k, 2k + 1 for its publish or rollback.
+Delta stores only the highest `txnVersion` of a `txnAppId` and silently skips lower ones. Therefore
+each publish of an identity (a *generation*) has a separate app id. Within it the version increases
+with the attempts: 2k for the fence of attempt k, 2k + 1 for its publish or rollback.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from capstan.storage.idempotent_write import Txn
 
 DIGITS = range(8, 33, 4)
-"""How many digits of an identity a name may have."""
+"""The possible numbers of identity digits in a run's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,12 @@ class RunId:
     """One publish of an identity.
 
     Attributes:
-        identity: Hash of what is replayed, how, and into what.
-        generation: Counts the publishes of the identity, from 1; of a followed replay, its runs.
+        identity: Hash of the replay's input, computation and target.
+        generation: Number of the publish within the identity, from 1; for a followed replay, of
+            the run.
         target: The target's short name, for people.
-        digits: How many digits of the identity are in the run's name: more than the first few where
-            a run of another identity has these already.
+        digits: The number of identity digits in the run's name. It is increased when a run of
+            another identity has the same digits.
     """
 
     identity: str
@@ -38,10 +39,10 @@ class RunId:
 
     @classmethod
     def named(cls, name: str, identity: str, generation: int, target: str) -> RunId:
-        """A run that has a name already, with as many digits as are in that.
+        """The id of an existing run, with the number of digits taken from its name.
 
         Args:
-            name: The name.
+            name: The run's name.
             identity: The run's identity.
             generation: Its generation.
             target: The target's path.
@@ -52,7 +53,7 @@ class RunId:
 
     @property
     def stem(self) -> str:
-        """What the names of all runs of the identity begin with."""
+        """The common prefix of the names of all runs of the identity."""
         return f"{self.target}-{self.identity[: self.digits]}"
 
     @property
@@ -66,35 +67,35 @@ class RunId:
         return f"replay:{self.identity}:{self.generation}"
 
     def fence(self, attempt: int) -> Txn:
-        """The transaction by which an attempt shuts out all earlier ones."""
+        """The transaction by which an attempt fences all earlier ones."""
         return Txn(self.app, 2 * attempt)
 
     def change(self, attempt: int) -> Txn:
-        """The transaction by which an attempt publishes, or takes back what the run published."""
+        """The transaction by which an attempt publishes or rolls back."""
         return Txn(self.app, 2 * attempt + 1)
 
-    def aside(self, attempt: int) -> Txn:
-        """The transaction by which an attempt keeps what its pipeline has put aside."""
+    def side_outputs(self, attempt: int) -> Txn:
+        """The transaction by which an attempt writes its side outputs."""
         return Txn(f"aside:{self.identity}:{self.generation}", attempt)
 
 
 def identity_of(parts: Mapping[str, object]) -> str:
-    """The hash of a replay's parts, as 32 hex digits; equal parts give equal hashes."""
+    """The hash of a replay's parts as 32 hex digits; equal parts have equal hashes."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def short_name(target: str) -> str:
-    """A target's name for people: the last part of its path, in the letters of a name."""
+    """A target's short name: the last part of its path, reduced to the characters of a name."""
     last = target.rstrip("/").rsplit("/", 1)[-1]
     return re.sub(r"[^a-z0-9_]+", "_", last.lower()).strip("_")[:40] or "table"
 
 
-def are_of_one(run: str, other: str) -> bool:
-    """Whether two names are those of runs of one identity, of any generation."""
+def have_same_identity(run: str, other: str) -> bool:
+    """Whether two runs have the same identity, judged by their names."""
     return stem_of(run) == stem_of(other)
 
 
 def stem_of(run: str) -> str:
-    """What a run's name has in common with those of the other runs of its identity."""
+    """The common prefix of a run's name and the other names of its identity."""
     return run.rpartition("-")[0]

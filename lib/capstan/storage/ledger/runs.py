@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from capstan.core.times.region import Region
 from capstan.error_translation import root_message, translate
@@ -16,9 +15,6 @@ from capstan.storage.lake import Lake
 from capstan.storage.ledger.region_json import parse_region
 from capstan.storage.ledger.run_identity import DIGITS, RunId, short_name, stem_of
 from capstan.storage.ledger.tables import append_rows, as_text, read_rows
-
-if TYPE_CHECKING:
-    pass
 
 
 class Step(StrEnum):
@@ -116,14 +112,14 @@ class History:
     @property
     def mode(self) -> str | None:
         """The mode by which it set out to change its target; None where it has not said so."""
-        intent = self.intended
+        intent = self.effective_intent
         request = None if intent is None else intent.detail.get("request")
         return str(request["mode"]) if isinstance(request, Mapping) and "mode" in request else None
 
     @property
     def region(self) -> Region | None:
         """The times that it set out to play; None where it has not said so."""
-        intent = self.intended
+        intent = self.effective_intent
         return None if intent is None else parse_region(str(intent.detail["region"]))
 
     def state(self, *, holds: bool) -> str:
@@ -154,7 +150,7 @@ class History:
         return found[-1] if found else None
 
     @property
-    def intended(self) -> Row | None:
+    def effective_intent(self) -> Row | None:
         """The intent that counts: of the attempt that has published, else the newest one.
 
         An attempt that was taken over may write its own after the one that took over has published.
@@ -205,7 +201,7 @@ def name_run(lake: Lake, identity: str, generation: int, target: str) -> RunId:
     return next(run for run in found if run.stem not in others or run.digits == DIGITS[-1])
 
 
-def require_own(lake: Lake, run: RunId) -> None:
+def require_unique_name(lake: Lake, run: RunId) -> None:
     """Check that no run of another identity has got a run's name, since it was chosen.
 
     Raises:
@@ -233,7 +229,7 @@ def read_last_published(lake: Lake, identity: str) -> History | None:
     )
 
 
-def read_unsaid(lake: Lake, target: str) -> dict[str, History]:
+def read_unrecorded(lake: Lake, target: str) -> dict[str, History]:
     """Histories of runs into a target of which the ledger does not say that they have published."""
     names = tuple(run for run, of in _brief(lake, target=target).items() if not of.said)
     return read_histories(lake, run=names) if names else {}

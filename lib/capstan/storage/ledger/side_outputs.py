@@ -1,8 +1,8 @@
-"""What a pipeline's run leaves beside its target: rows that were put aside, and counters of nodes.
+"""Side outputs and node counters of pipeline runs.
 
-Rows aside are in a table per pipeline, counters in the ledger `metrics`. Both are written before
-the target is, so that no publish stands without them; of an attempt that has published nothing
-they count for nothing.
+Side outputs are in one table per pipeline, counters in the ledger `metrics`. Both are written
+before the target, so that no publish lacks them. Those of an attempt that did not publish are
+ignored.
 """
 
 from __future__ import annotations
@@ -11,22 +11,29 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from capstan.storage import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.run_identity import RunId
-from capstan.storage.ledger.tables import MOMENT, PROPERTIES, append_rows, now
+from capstan.storage.ledger.tables import PROPERTIES, append_rows, now
 from capstan.storage.table_creation import create_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ASIDE = StructType(
+SIDE_OUTPUTS = StructType(
     [
         StructField("run", StringType()),
         StructField("attempt", IntegerType()),
-        StructField("at", MOMENT),
+        StructField("at", TimestampType()),
         StructField("stream", StringType()),
         StructField("target", StringType()),
         StructField("sink", StringType()),
@@ -38,10 +45,10 @@ ASIDE = StructType(
         StructField("row", StringType()),
     ]
 )
-"""Columns of a table of rows aside, one row per row."""
+"""Columns of a table of side outputs, one row per diverted row."""
 
 
-def write_aside(
+def write_side_outputs(
     spark: SparkSession,
     lake: Lake,
     pipeline: str,
@@ -50,7 +57,7 @@ def write_aside(
     rows: DataFrame,
     about: Mapping[str, str],
 ) -> None:
-    """Append the rows that operators put aside to the pipeline's table, once for an attempt.
+    """Append side outputs to the pipeline's table, once per attempt.
 
     Args:
         spark: The session.
@@ -61,14 +68,14 @@ def write_aside(
         rows: `node`, `output`, `name`, `worker` (the replay worker), `time`, `row` (JSON).
         about: `stream`, `target` and `sink` of the run.
     """
-    path = lake.aside(pipeline)
-    create_table(spark, path, ASIDE, properties=PROPERTIES)
-    said = {"run": run.name, "attempt": attempt, "at": now(), **about}
+    path = lake.side_outputs(pipeline)
+    create_table(spark, path, SIDE_OUTPUTS, properties=PROPERTIES)
+    constants = {"run": run.name, "attempt": attempt, "at": now(), **about}
     frame = rows.withColumnRenamed("worker", "replay_worker")
-    for name, value in said.items():
-        frame = frame.withColumn(name, F.lit(value).cast(ASIDE[name].dataType))
-    txn = run.aside(attempt)
-    delta.append(frame.select(*ASIDE.names), path, txn=txn, note={"run": run.name})
+    for name, value in constants.items():
+        frame = frame.withColumn(name, F.lit(value).cast(SIDE_OUTPUTS[name].dataType))
+    txn = run.side_outputs(attempt)
+    delta.append(frame.select(*SIDE_OUTPUTS.names), path, txn=txn, note={"run": run.name})
 
 
 def write_metrics(
@@ -78,18 +85,18 @@ def write_metrics(
     pipeline: str,
     nodes: Iterable[Mapping[str, object]],
 ) -> None:
-    """Append the counters of every node on every replay worker to the ledger, in one commit.
+    """Append the counters of all nodes on all replay workers to the ledger, in one commit.
 
     Args:
         lake: The lake.
         run: The run.
         attempt: Its attempt.
         pipeline: The pipeline's name.
-        nodes: `stage`, `worker` (the replay worker), `node`, and the counters by their names.
+        nodes: `stage`, `worker` (the replay worker), `node`, and the counters by name.
     """
-    said = {"run": run.name, "attempt": attempt, "pipeline": pipeline}
+    constants = {"run": run.name, "attempt": attempt, "pipeline": pipeline}
     rows = []
-    for each in nodes:
-        counters = dict(each)
-        rows.append({**said, "replay_worker": counters.pop("worker"), **counters})
+    for node in nodes:
+        counters = dict(node)
+        rows.append({**constants, "replay_worker": counters.pop("worker"), **counters})
     append_rows(lake, "metrics", rows)

@@ -1,16 +1,22 @@
-"""The ledgers: what was claimed, done, covered, found, counted. Append only; read without a JVM."""
+"""The ledgers: append-only tables of runs, claims, coverage, findings and counters.
+
+They are read and written without a JVM.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset
 from pyspark.sql.types import (
     ArrayType,
+    BooleanType,
+    DataType,
     IntegerType,
     LongType,
     StringType,
@@ -28,138 +34,67 @@ from capstan.storage.table_cache import cached, keeping
 LEDGER_FORMAT = 1
 PROPERTIES = {"capstan.format": str(LEDGER_FORMAT), "delta.appendOnly": "true"}
 
-_TEXT, _LONG, _INT, MOMENT = StringType(), LongType(), IntegerType(), TimestampType()
+_TEXT, _LONG, _INT, _BOOL = StringType(), LongType(), IntegerType(), BooleanType()
+_MOMENT, _INTS = TimestampType(), ArrayType(_INT)
 
-SCHEMAS = {
-    "runs": StructType(
-        [
-            StructField("run", _TEXT),
-            StructField("identity", _TEXT),
-            StructField("generation", _INT),
-            StructField("attempt", _INT),
-            StructField("step", _TEXT),
-            StructField("stream", _TEXT),
-            StructField("target", _TEXT),
-            StructField("at", MOMENT),
-            StructField("detail", _TEXT),
-        ]
-    ),
-    "coverage": StructType(
-        [
-            StructField("target", _TEXT),
-            StructField("stream", _TEXT),
-            StructField("worker", _INT),
-            StructField("since", _TEXT),
-            StructField("until", _TEXT),
-            StructField("region", _TEXT),
-            StructField("run", _TEXT),
-            StructField("generation", _INT),
-            StructField("transform", _TEXT),
-            StructField("code", _TEXT),
-            StructField("cut", _LONG),
-            StructField("target_version", _LONG),
-            StructField("state", _TEXT),
-            StructField("at", MOMENT),
-        ]
-    ),
-    "claims": StructType(
-        [
-            StructField("claim", _LONG),
-            StructField("kind", _TEXT),
-            StructField("run", _TEXT),
-            StructField("attempt", _INT),
-            StructField("stream", _TEXT),
-            StructField("target", _TEXT),
-            StructField("workers", ArrayType(_INT)),
-            StructField("region", _TEXT),
-            StructField("at", MOMENT),
-            StructField("expires", MOMENT),
-        ]
-    ),
-    "findings": StructType(
-        [
-            StructField("run", _TEXT),
-            StructField("attempt", _INT),
-            StructField("at", MOMENT),
-            StructField("stream", _TEXT),
-            StructField("cut", _LONG),
-            StructField("target", _TEXT),
-            StructField("target_version", _LONG),
-            StructField("audit", _TEXT),
-            StructField("kind", _TEXT),
-            StructField("code", _TEXT),
-            StructField("check_name", _TEXT),
-            StructField("total", _LONG),
-            StructField("worker", _INT),
-            StructField("time", _TEXT),
-            StructField("expected", _TEXT),
-            StructField("actual", _TEXT),
-            StructField("sample", _TEXT),
-        ]
-    ),
-    "snapshots": StructType(
-        [
-            StructField("pipeline", _TEXT),
-            StructField("snapshot", _TEXT),
-            StructField("at", MOMENT),
-            StructField("event", _TEXT),
-            StructField("peers", _INT),
-            StructField("detail", _TEXT),
-        ]
-    ),
-    "retired": StructType(
-        [
-            StructField("stream", _TEXT),
-            StructField("tape", _TEXT),
-            StructField("at", MOMENT),
-            StructField("region", _TEXT),
-            StructField("cut", _LONG),
-            StructField("records", _LONG),
-            StructField("state", _TEXT),
-        ]
-    ),
-    "changes": StructType(
-        [
-            StructField("target", _TEXT),
-            StructField("table", _TEXT),
-            StructField("version", _LONG),
-            StructField("operation", _TEXT),
-            StructField("made", MOMENT),
-            StructField("files", _TEXT),
-            StructField("at", MOMENT),
-        ]
-    ),
-    "metrics": StructType(
-        [
-            StructField("run", _TEXT),
-            StructField("attempt", _INT),
-            StructField("at", MOMENT),
-            StructField("pipeline", _TEXT),
-            StructField("stage", _INT),
-            StructField("replay_worker", _INT),
-            StructField("node", _TEXT),
-            StructField("events_in", _LONG),
-            StructField("events_out", _LONG),
-            StructField("invocations", _LONG),
-            StructField("total_time_ns", _LONG),
-            StructField("rows_in", _LONG),
-            StructField("rows_out", _LONG),
-            StructField("late_rows", _LONG),
-            StructField("side_rows", _LONG),
-            StructField("timers_fired", _LONG),
-        ]
-    ),
-}
 
-_MOST_BYTES = 64 << 20
+def _schema(**columns: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
 
-# Rows of these ledgers change what was said before with the same value of a column. They are read
-# by `at`, which therefore goes on where the clock jumps back, or is another machine's.
-_FOLLOWS = {"runs": "run", "coverage": "run", "snapshots": "pipeline", "retired": "stream"}
+
+SCHEMAS: Final = {
+    "runs": _schema(
+        run=_TEXT, identity=_TEXT, generation=_INT, attempt=_INT, step=_TEXT, stream=_TEXT,
+        target=_TEXT, at=_MOMENT, detail=_TEXT,
+    ),
+    "coverage": _schema(
+        target=_TEXT, stream=_TEXT, worker=_INT, since=_TEXT, until=_TEXT, region=_TEXT,
+        run=_TEXT, generation=_INT, transform=_TEXT, code=_TEXT, cut=_LONG,
+        target_version=_LONG, state=_TEXT, at=_MOMENT,
+    ),
+    "claims": _schema(
+        claim=_LONG, kind=_TEXT, run=_TEXT, attempt=_INT, stream=_TEXT, target=_TEXT,
+        workers=_INTS, region=_TEXT, at=_MOMENT, expires=_MOMENT,
+    ),
+    "verified": _schema(
+        stream=_TEXT, tape=_TEXT, worker=_INT, commit=_LONG, events=_LONG, records=_LONG,
+        holdings=_TEXT, at=_MOMENT, valid=_BOOL,
+    ),
+    "findings": _schema(
+        run=_TEXT, attempt=_INT, at=_MOMENT, stream=_TEXT, cut=_LONG, target=_TEXT,
+        target_version=_LONG, audit=_TEXT, kind=_TEXT, code=_TEXT, check_name=_TEXT,
+        total=_LONG, worker=_INT, time=_TEXT, expected=_TEXT, actual=_TEXT, sample=_TEXT,
+    ),
+    "snapshots": _schema(
+        pipeline=_TEXT, snapshot=_TEXT, at=_MOMENT, event=_TEXT, peers=_INT, detail=_TEXT,
+    ),
+    "retired": _schema(
+        stream=_TEXT, tape=_TEXT, at=_MOMENT, region=_TEXT, cut=_LONG, records=_LONG,
+        state=_TEXT,
+    ),
+    "changes": _schema(
+        target=_TEXT, table=_TEXT, version=_LONG, operation=_TEXT, made=_MOMENT,
+        files=_TEXT, at=_MOMENT,
+    ),
+    "metrics": _schema(
+        run=_TEXT, attempt=_INT, at=_MOMENT, pipeline=_TEXT, stage=_INT, replay_worker=_INT,
+        node=_TEXT, events_in=_LONG, events_out=_LONG, invocations=_LONG,
+        total_time_ns=_LONG, rows_in=_LONG, rows_out=_LONG, late_rows=_LONG,
+        side_rows=_LONG, timers_fired=_LONG,
+    ),
+}  # fmt: skip
+"""The columns of each ledger, by name."""
+
+# Larger ledgers are not cached in memory.
+_MAX_CACHED_BYTES = 64 << 20
+
+# In these ledgers a row supersedes earlier rows with the same value in this column. They are read
+# in order of `at`, so `at` must increase even if the clock jumps back or belongs to another host.
+_SUPERSEDES = {"runs": "run", "coverage": "run", "snapshots": "pipeline", "retired": "stream"}
 
 
 def now() -> datetime:
-    """The present moment, UTC."""
+    """The current time in UTC."""
     return datetime.now(UTC)
 
 
@@ -171,37 +106,37 @@ def read_rows(
     /,
     **equal: object,
 ) -> list[dict[str, object]]:
-    """Rows of a ledger with these column values, by `at`; claims by their ordinal.
+    """Rows of a ledger with these column values, in order of `at`; claims by ordinal.
 
-    Times of the ledger's `at` columns come as aware datetimes. No rows while there is no ledger.
+    Timestamps are aware datetimes. A ledger that does not exist has no rows.
 
     Args:
         lake: The lake.
-        ledger: Its name.
-        columns: Those that are needed; all by default. Certificates are large.
-        ranges: The least value of a column and the first one that is too great, or None for no
-            such bound. Bounds of moments are to leave a second: files have them in milliseconds.
-        equal: What columns must have; a tuple stands for any of its values, of which None is one.
+        ledger: The name of the ledger.
+        columns: The columns to read; all by default. Certificates are large.
+        ranges: Inclusive lower and exclusive upper bounds by column, None for unbounded. Leave a
+            margin of a second in bounds of timestamps, because files have them in milliseconds.
+        equal: Required values by column; a tuple means any of its values, which may include None.
     """
     path = lake.ledger(ledger)
     if not is_table(path):
         return []
     condition = None
-    for part in _parts(equal, ranges or {}):
+    for part in _conditions(equal, ranges or {}):
         condition = part if condition is None else condition & part
     order = "claim" if ledger == "claims" else "at"
-    read = None if columns is None else list(dict.fromkeys([*columns, order]))
+    selected = None if columns is None else list(dict.fromkeys([*columns, order]))
     if keeping():
-        files = cached("rows", path, lambda: _rows(path))
+        files = cached("rows", path, lambda: _all_rows(path))
     else:
-        files = _rows(path, _chosen(path, equal, ranges or {}))
-    table = files.to_table(columns=read, filter=condition)
+        files = rows_of_files(path, _matching_files(path, equal, ranges or {}))
+    table = files.to_table(columns=selected, filter=condition)
     table = table.sort_by(order)
     rows: list[dict[str, object]] = table.select(columns or table.column_names).to_pylist()
     return rows
 
 
-def _parts(
+def _conditions(
     equal: Mapping[str, object], ranges: Mapping[str, tuple[object, object]]
 ) -> Iterator[dataset.Expression]:
     for column, value in equal.items():
@@ -214,42 +149,37 @@ def _parts(
             yield dataset.field(column) < end
 
 
-def _chosen(
+def _matching_files(
     path: str, equal: Mapping[str, object], ranges: Mapping[str, tuple[object, object]]
 ) -> list[str]:
-    """The files of a ledger whose bounds do not rule out what is asked for."""
+    """Files of a ledger that may have matching rows, by their column bounds."""
     files = pa.table(delta.open_table(path).get_add_actions(flatten=True))
-    bounds = {column: _ends(value) for column, value in equal.items()}
+    bounds = {column: _value_bounds(value) for column, value in equal.items()}
     for column, (least, most) in {**bounds, **ranges}.items():
         low, high = f"min.{column}", f"max.{column}"
         if least is not None and high in files.column_names:
             files = files.filter(pc.fill_null(pc.greater_equal(files[high], least), True))
         if most is not None and low in files.column_names:
             files = files.filter(pc.fill_null(pc.less_equal(files[low], most), True))
-    found: list[str] = files["path"].to_pylist()
-    return found
+    paths: list[str] = files["path"].to_pylist()
+    return paths
 
 
-def _ends(value: object) -> tuple[object, object]:
-    """The least and the greatest value that a column may have; None where it may be null."""
+def _value_bounds(value: object) -> tuple[object, object]:
+    """The smallest and largest required value of a column; None if null is among them."""
     values = value if isinstance(value, tuple) else (value,)
     return (None, None) if None in values or not values else (min(values), max(values))
 
 
-def _rows(path: str, chosen: list[str] | None = None) -> dataset.Dataset:
-    """The rows of a ledger, of some of its files or of all.
-
-    All of them stay in memory where pages are shown and they are not too many.
-    """
-    if chosen is not None:
-        return rows_of_files(path, chosen)
+def _all_rows(path: str) -> dataset.Dataset:
+    """All rows of a ledger, in memory unless there are too many."""
     files = rows_of(path)
     rows = files.to_table()
-    return dataset.dataset(rows) if rows.nbytes <= _MOST_BYTES else files
+    return dataset.dataset(rows) if rows.nbytes <= _MAX_CACHED_BYTES else files
 
 
 def make_ledger(lake: Lake, ledger: str) -> str:
-    """Make a ledger where it is not there; its path."""
+    """Create a ledger unless it exists, and return its path."""
     path = lake.ledger(ledger)
     arrow_writer.create_table(path, SCHEMAS[ledger], properties=PROPERTIES)
     return path
@@ -261,35 +191,35 @@ def append_rows(
     rows: Sequence[Mapping[str, object]],
     txn: Txn | None = None,
 ) -> bool:
-    """Append rows to a ledger in one commit, making it where it is not there.
+    """Append rows to a ledger in one commit, and create the ledger if needed.
 
     Returns:
-        False when the table already has this transaction: nothing was appended.
+        False if the table already has this transaction and nothing was appended.
     """
-    moment = _moment(lake, ledger, rows)
+    moment = _append_time(lake, ledger, rows)
     path = make_ledger(lake, ledger)
     stamped = [{"at": moment, **row} for row in rows]
     table = pa.Table.from_pylist(stamped, schema=arrow_writer.arrow_schema(SCHEMAS[ledger]))
     return arrow_writer.append(path, table, txn=txn, note={"ledger": ledger})
 
 
-def _moment(lake: Lake, ledger: str, rows: Sequence[Mapping[str, object]]) -> datetime:
-    """The present; where rows follow upon others, a moment after those."""
-    moment, column = now(), _FOLLOWS.get(ledger)
+def _append_time(lake: Lake, ledger: str, rows: Sequence[Mapping[str, object]]) -> datetime:
+    """The current time, but later than all rows that the new rows supersede."""
+    moment, column = now(), _SUPERSEDES.get(ledger)
     if column is None:
         return moment
     values = {row[column] for row in rows}
-    # Of many at once one reading, not one of each.
-    only = {column: next(iter(values))} if len(values) == 1 else {}
-    named = column, "at"
-    for before in read_rows(lake, ledger, named, **only) if values else ():
-        last = before["at"]
+    # Several values share one read of the ledger.
+    filters = {column: next(iter(values))} if len(values) == 1 else {}
+    selected = column, "at"
+    for previous in read_rows(lake, ledger, selected, **filters) if values else ():
+        last = previous["at"]
         assert isinstance(last, datetime)
-        if before[column] in values:
+        if previous[column] in values:
             moment = max(moment, last + timedelta(microseconds=1))
     return moment
 
 
 def as_text(value: object) -> str:
-    """JSON text for a ledger's column: sorted keys, so that equal values are equal texts."""
+    """JSON text for a ledger column. Keys are sorted, so equal values have equal texts."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False)

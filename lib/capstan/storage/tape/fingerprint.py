@@ -39,6 +39,7 @@ from pyspark.sql.types import (
 )
 
 from capstan.errors import InvalidRequestError
+from capstan.storage.tape.region_sql import quoted
 from capstan.storage.tape.schema import payload_of
 
 _INTEGERS = (BooleanType, ByteType, ShortType, IntegerType, LongType)
@@ -58,7 +59,7 @@ def row_hashes(fields: Iterable[StructField], at: Column | None = None) -> tuple
     """
     parts: list[Column] = []
     for ordinal, field in enumerate(fields):
-        value = F.col(_quoted(field.name)) if at is None else at.getField(field.name)
+        value = F.col(quoted(field.name)) if at is None else at.getField(field.name)
         parts.append(F.when(value.isNotNull(), F.lit(ordinal)))
         parts.append(_canonical(value, field.dataType, field.name))
     first, second = (F.xxhash64(F.lit(seed), *parts) for seed in _SEEDS)
@@ -88,10 +89,6 @@ def sum_mod64(value: Column) -> Column:
 def fingerprint(h1: Column, h2: Column) -> Column:
     """The aggregate STRUCT<h1 BIGINT, h2 BIGINT> over rows with these two hashes."""
     return F.struct(sum_mod64(h1).alias("h1"), sum_mod64(h2).alias("h2"))
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _flagged(value: Column, kind: DataType, name: str) -> list[Column]:

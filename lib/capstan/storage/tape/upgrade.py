@@ -7,15 +7,11 @@ version; a step only adds to a tape, and done twice it does the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from capstan.instrumentation import emit
 from capstan.storage import arrow_writer
 from capstan.storage.tape.schema import FORMAT
 from capstan.storage.tape.tape import Tape, format_of
-
-if TYPE_CHECKING:
-    pass
 
 
 def _nothing(tape: Tape) -> None:

@@ -21,7 +21,7 @@ from capstan.interop.transfer.recording_format import Format
 from capstan.storage import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.region_json import region_text
-from capstan.storage.ledger.retirements import gone
+from capstan.storage.ledger.retirements import retired_error
 from capstan.storage.tape.tape import Tape, newest_cut, open_tape
 from tests.support.jvmless_lake import lay_tape
 
@@ -137,6 +137,6 @@ def test_an_audit_of_some_columns_says_which_options_it_has(
 
 
 def test_who_says_nothing_else_is_told_to_leave_these_times_out(tape: Tape) -> None:
-    assert gone(tape, BOX, "the replay").hint == (
+    assert retired_error(tape, BOX, "the replay").hint == (
         f"leave out these times (--since {SINCE}); what was published from them stands"
     )

@@ -86,7 +86,7 @@ class Target:
 
     def since(self) -> tuple[Change, ...]:
         """What a plan tells of the target."""
-        standing = coverage.standing(self.lake, self.path)
+        standing = coverage.current(self.lake, self.path)
         return changes_since(survey(self.lake, DECLARED, "days").plan, standing)
 
     def changes(self) -> list[str]:

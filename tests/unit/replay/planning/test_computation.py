@@ -380,9 +380,9 @@ def test_what_a_bitemporal_stream_knew_then(tmp_path: Path) -> None:
     assert hours(plan(since=hour(1), until=hour(4), partial=True).region) == (1, 3)
     # What a copy has told of the same target is in two coordinates: it may lie anywhere.
     Books(lake, NAME, known.target).published("copy", (0,), Region(Box((0, 0), (9, HOUR_US))))
-    covered = coverage.standing(lake, known.target)
+    covered = coverage.current(lake, known.target)
     assert len(covered) == 1
-    assert covered[0].scope.meets(known.scope)
+    assert covered[0].scope.overlaps(known.scope)
     assert standing_in(known, covered).missing == 3
     assert standing_in(plan(known_at=2, since=hour(1), until=hour(4)), covered).missing == 2
     assert standing_in(known, covered).by_run == {}

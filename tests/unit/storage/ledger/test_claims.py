@@ -106,7 +106,7 @@ def test_whoever_lost_its_claim_is_fenced_before_it_commits(books: Books, end: s
         books.stepped(A, "rejected", {})
     else:
         books.claimed(A, [0], EARLY, attempt=2)
-    with pytest.raises(FencedError, match="CAP-FENCED.*attempt 1 holds no more"):
+    with pytest.raises(FencedError, match="CAP-FENCED.*attempt 1 lost its lock"):
         claims.ensure_held(books.lake, A, 1)
 
 
@@ -114,8 +114,8 @@ def test_runs_of_one_identity_are_in_each_other_s_way_whatever_they_play(books: 
     books.claimed(A, [0], EARLY)
     (first,) = claims.active(books.lake)
     later = Scope(books.target, (0,), LATE)
-    assert first.meets(NEXT_A, later)
-    assert not first.meets(B, later)
+    assert first.conflicts_with(NEXT_A, later)
+    assert not first.conflicts_with(B, later)
     books.released(A)
     assert left_open(books, LATE, NEXT_A) == [(A, 1)]
 

@@ -8,8 +8,8 @@ import pytest
 
 from capstan.errors import FencedError
 from capstan.storage.lake import Lake
-from capstan.storage.ledger.run_identity import RunId, are_of_one
-from capstan.storage.ledger.runs import name_run, read_history, require_own
+from capstan.storage.ledger.run_identity import RunId, have_same_identity
+from capstan.storage.ledger.runs import name_run, read_history, require_unique_name
 from tests.support.jvmless_lake import Books
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def test_a_name_that_another_identity_has_takes_more_digits(books: Books) -> Non
     books.stepped("t-01234567-3", "intent", {}, identity=ALIKE)
     assert named(books) == "t-0123456789ab-1"
     assert named(books, identity=ALIKE) == "t-01234567-1"
-    assert not are_of_one("t-01234567-3", named(books))
+    assert not have_same_identity("t-01234567-3", named(books))
     books.stepped("t-0123456789ab-1", "intent", {}, identity=NEARLY)
     assert named(books) == "t-0123456789abcdef-1"
 
@@ -73,9 +73,9 @@ def test_a_run_keeps_its_identity_whatever_its_name() -> None:
 
 def test_another_that_has_begun_under_the_name_is_noticed(books: Books) -> None:
     run = name_run(books.lake, OWN, 1, books.target)
-    require_own(books.lake, run)
+    require_unique_name(books.lake, run)
     books.stepped(run.name, "intent", {}, identity=OWN)
-    require_own(books.lake, run)
+    require_unique_name(books.lake, run)
     books.stepped(run.name, "intent", {}, identity=ALIKE)
     with pytest.raises(FencedError, match=r"CAP-FENCED.* t-01234567-1: another replay"):
-        require_own(books.lake, run)
+        require_unique_name(books.lake, run)

@@ -48,8 +48,8 @@ def books(tmp_path: Path) -> Books:
 @pytest.fixture
 def values(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     values: Counter[str] = Counter()
-    plain = tables._rows
-    monkeypatch.setattr(tables, "_rows", lambda *asked: Counted(plain(*asked), values))
+    plain = tables.rows_of_files
+    monkeypatch.setattr(tables, "rows_of_files", lambda *args: Counted(plain(*args), values))
     return values
 
 
@@ -117,9 +117,9 @@ def test_only_what_is_not_settled_is_parsed(books: Books, values: Mapping[str, i
     books.published("t-y-1", [0], hour(1))
     books.rolled_back("t-y-1", [0], hour(1))
     books.stepped("t-z-1", "intent", {})
-    assert list(runs.read_unsaid(books.lake, books.target)) == ["t-x-1", "t-z-1"]
+    assert list(runs.read_unrecorded(books.lake, books.target)) == ["t-x-1", "t-z-1"]
     assert values["detail"] == 2
-    assert runs.read_unsaid(books.lake, "elsewhere") == {}
+    assert runs.read_unrecorded(books.lake, "elsewhere") == {}
 
 
 def test_of_what_is_followed_only_the_last_run_is_parsed(
