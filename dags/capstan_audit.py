@@ -1,4 +1,4 @@
-"""The Airflow DAG `capstan_audit`: what was published is audited again."""
+"""The Airflow DAG `capstan_audit`: audits published tables again."""
 
 from __future__ import annotations
 

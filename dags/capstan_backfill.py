@@ -1,4 +1,4 @@
-"""The Airflow DAGs `capstan_backfill__<replay>`: one for each replay that has a schedule."""
+"""The Airflow DAGs `capstan_backfill__<replay>`: one for each replay with a schedule."""
 
 from __future__ import annotations
 

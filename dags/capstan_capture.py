@@ -1,4 +1,4 @@
-"""Airflow DAGs `capstan_capture__<stream>`: one for each stream of streams.yaml."""
+"""The Airflow DAGs `capstan_capture__<stream>`: one for each stream in streams.yaml."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""No DAG of Airflow's: what is wrong in streams.yaml, as an import error of this file.
+"""Errors in streams.yaml, shown as the import error of this file, which has no DAG of its own.
 
-A mistake leaves out the DAGs of the declaration that it is in; all others stay. Airflow reads this
-file since it has the words DAG and Airflow in it.
+A mistake removes only the DAGs of its own declaration. Airflow parses this file because it contains
+the words DAG and Airflow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Airflow DAG `capstan_gaps`: finds intervals of declared replays that are missing."""
+"""The Airflow DAG `capstan_gaps`: finds and fills missing intervals of declared replays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Airflow DAG `capstan_maintain`: tapes and ledgers are kept quick and bounded."""
+"""The Airflow DAG `capstan_maintain`: compacts and cleans up tapes and ledgers."""
 
 from __future__ import annotations
 

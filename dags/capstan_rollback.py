@@ -1,4 +1,4 @@
-"""The Airflow DAG `capstan_rollback`: what a run has published is taken back, by hand."""
+"""The Airflow DAG `capstan_rollback`: rolls back a run, by hand."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Example: an Airflow DAG that runs whenever a replay of the table `flights_by_day` has ended.
+"""Example: an Airflow DAG that runs whenever a replay has changed the table `flights_by_day`.
 
-The event of the table's asset carries the certificate of the replay: which days were played, and
-which version of the table has them. So a follower reads just what is new, at that version.
+The event of the table's asset carries the certificate of the replay: its days, and the version of
+the table that has them. So this DAG reads only what is new, at that version.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ log = logging.getLogger(__name__)
     is_paused_upon_creation=False,
 )
 def example_follow_flights() -> None:
-    """What follows a table."""
+    """Report the worst day of each replay."""
 
-    @task(doc_md="Finds the day with the longest mean delay among those that were just replayed.")
+    @task(doc_md="Finds the day with the longest mean delay among the replayed ones.")
     def worst_day(triggering_asset_events: dict | None = None) -> list[dict]:  # type: ignore[type-arg]
-        """The worst day of each replay that has changed the table since the last run."""
+        """The worst day of each replay that changed the table since the last run."""
         import polars
 
-        found = []
+        worst_days = []
         day = polars.col("day").dt.strftime("%Y-%m-%dT%H:%M:%S")
         for event in (triggering_asset_events or {}).get(FLIGHTS_BY_DAY, []):
             played = event.extra
             if not played.get("published") or played.get("stood"):
-                continue  # It was taken back, or was there already.
+                continue  # Rolled back, or already there.
             rows = polars.scan_delta(played["target_path"], version=played["target_version"])
             if played["since"] is not None:
                 rows = rows.filter(day >= played["since"][:19])
@@ -48,8 +48,8 @@ def example_follow_flights() -> None:
             for row in first.collect().to_dicts():
                 worst = {**row, "day": row["day"].date().isoformat(), "run": played["run"]}
                 log.info("the worst day of run %s: %s", played["run"], worst)
-                found.append(worst)
-        return found
+                worst_days.append(worst)
+        return worst_days
 
     worst_day()
 

@@ -1,7 +1,7 @@
-"""Hold what a run published, or any table, against what the stream said.
+"""Compare what a run published, or any table, with the tape.
 
 Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
-Keys of the request: run, version; or audits, a list of these, and strict; or those of
+Keys of the request: run, version; or audits (a list of these) and strict; or those of
 `capstan.replay.standalone_audit.TableAudit`.
 """
 

@@ -1,7 +1,7 @@
-"""Fill what is missing of a declared replay, or of several, run by run in one Spark session.
+"""Fill missing intervals of one or several declared replays, run by run, in one Spark session.
 
 Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
-Keys of the request: those of `capstan.backfill.planner.Backfill`, or `backfills`, a list of such.
+Keys of the request: those of `capstan.backfill.planner.Backfill`, or backfills (a list of these).
 """
 
 from __future__ import annotations

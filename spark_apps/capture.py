@@ -1,7 +1,7 @@
-"""Put on tape what has arrived of a declared stream.
+"""Append to the tape what has arrived of a declared stream.
 
 Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
-Keys of the request: stream, reseat.
+Keys of the request: stream, reseat, rescale.
 """
 
 from __future__ import annotations

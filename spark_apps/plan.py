@@ -1,4 +1,4 @@
-"""Say what a replay would read, write and change in its target, row by row; nothing is written.
+"""Show what a replay would read, write and change in its target, without writing anything.
 
 Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
 Keys of the request: those of `capstan.replay.planning.request.Request`.

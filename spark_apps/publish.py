@@ -1,4 +1,4 @@
-"""Publish a run that waits after its audit, or mark it as rejected: what a person has decided.
+"""Publish a run that waits after its audit, or mark it as rejected.
 
 Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
 Keys of the request: run, approved (true by default), by, at, reason.

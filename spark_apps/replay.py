@@ -1,4 +1,4 @@
-"""Play chosen workers and times into a table: verified, staged, audited, published.
+"""Replay workers and times into a table: verify, stage, audit, publish.
 
 Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
 Keys of the request: those of `capstan.replay.planning.request.Request`.

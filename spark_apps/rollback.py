@@ -1,4 +1,4 @@
-"""Take back what a run published: the rows of before, in a new version; nothing else changes.
+"""Roll back what a run published: the previous rows come back in a new version of the table.
 
 Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
 Keys of the request: run.

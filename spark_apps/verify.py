@@ -1,4 +1,4 @@
-"""Judge the recordings of a stream's workers.
+"""Check the recordings of a stream's workers against the rules.
 
 Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
 Keys of the request: stream, workers, as_of, deep.

@@ -17,8 +17,7 @@ from openlineage.client.serde import Serde
 
 from capstan.airflow.assets import table_asset
 from capstan.airflow.operators.failures import TaskRefusedError
-from capstan.airflow.operators.lineage import lineage
-from capstan.airflow.operators.lineage import place as place_of
+from capstan.airflow.operators.lineage import dataset_name, lineage
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import read_setting
 
@@ -252,7 +251,7 @@ def test_runs_of_backfills_are_told_together() -> None:
 def test_tables_are_named_as_sparks_integration_names_them(
     path: str, named: tuple[str, str]
 ) -> None:
-    assert place_of(path) == named
+    assert dataset_name(path) == named
 
 
 def test_a_tape_in_an_object_store_is_named_by_bucket_and_key() -> None:

@@ -192,9 +192,7 @@ def test_what_is_left_out_of_audits_is_named(
     # So many of each table: none is passed over for another.
     assert runs == ["aaa-3", "aaa-2", "zzz-2", "zzz-1"]
     assert (found["count"], found["left_out"]) == (4, ["aaa-1", "aaa-0", "zzz-0"])
-    assert (
-        "3 more stand, and are left out by `newest`: aaa-1, aaa-0, zzz-0" in capsys.readouterr().out
-    )
+    assert "`newest` leaves out 3 more: aaa-1, aaa-0, zzz-0" in capsys.readouterr().out
 
 
 def test_audits_are_of_what_stands(place: Place, execute: Any, context: Any) -> None:
@@ -216,5 +214,5 @@ def test_audits_are_of_what_stands(place: Place, execute: Any, context: Any) -> 
     assert listed(runs=["first"]) == found[1:]
     with pytest.raises(TaskRefusedError, match="CAP-TARGET: no replay has published into 'by_dya'"):
         listed(target="by_dya")
-    with pytest.raises(TaskRefusedError, match="CAP-RUN: run 'none' has published nothing"):
+    with pytest.raises(TaskRefusedError, match="CAP-RUN: run 'none' has no published rows"):
         listed(runs=["none"])

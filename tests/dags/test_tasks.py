@@ -251,8 +251,8 @@ def test_the_sensor_frees_its_slot_refuses_and_gives_up(
     [
         (None, None, "this run has no data interval"),
         (START, START, "this run has no data interval"),
-        (START - DAY, START, "is not inside the bounds of replay by_day"),
-        (START + 5 * DAY, START + 6 * DAY, "is not inside the bounds of replay by_day"),
+        (START - DAY, START, "is outside the bounds of replay by_day"),
+        (START + 5 * DAY, START + 6 * DAY, "is outside the bounds of replay by_day"),
     ],
 )
 def test_an_interval_that_is_none_is_refused(
@@ -288,7 +288,7 @@ def test_an_interval_over_the_bounds_of_its_replay_is_cut_at_them(
     sensor = taped.bag().dags["capstan_backfill__by_day"].get_task("complete")
     where = context()
     where |= {"data_interval_start": since, "data_interval_end": until, "params": {}}
-    request = sensor._asked(where)
+    request = sensor._fields(where)
     assert [request["since"], request["until"]] == asked
 
 

@@ -160,7 +160,7 @@ def test_what_goes_wrong_with_it_fails_nothing(place: Place, told, caplog) -> No
     for stream in ("../etc", "none", None, 7):
         tell(place, stream)
     assert set(told()) == {"airflow.end"}
-    assert "the figures of ../etc could not be told" in caplog.text
+    assert "metrics of ../etc could not be sent" in caplog.text
 
 
 def test_nobody_listens_and_no_lake_is_opened(place: Place, caplog) -> None:

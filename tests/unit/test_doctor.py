@@ -23,7 +23,7 @@ def test_a_machine_that_is_set_up_has_nothing_wrong(tmp_path: Path) -> None:
     assert [finding for finding in findings if not finding.ok] == []
     assert all(finding.found and not finding.mend for finding in findings)
     assert of(findings, "delta-spark").found == "4.4.0"
-    assert of(findings, "Lake").found == f"{tmp_path} can be written"
+    assert of(findings, "Lake").found == f"{tmp_path} is writable"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -77,7 +77,7 @@ def test_a_lake_that_is_not_there_yet_is_fine_and_is_not_made(tmp_path: Path) ->
     lake = tmp_path / "a" / "lake"
     found = of(diagnose(str(lake)), "Lake")
     assert found.ok
-    assert "will be made" in found.found
+    assert "can be created" in found.found
     assert not lake.parent.exists()
 
 

@@ -63,7 +63,7 @@ def triggered(world: World, page: Page, pictures: Path, *, approve: bool = False
     page.get_by_role("link", name="Audit Log").wait_for()
     page.get_by_role("button", name="Trigger Dag").click()
     form = page.get_by_role("dialog").filter(has_text=f"Trigger Dag - {REPLAY}")
-    section(form, "What to play")
+    section(form, "What to replay")
     choose_several(page, form, "Workers", "EWR", "LGA")
     form.locator("#element_since").fill(ASKED["since"])
     form.locator("#element_until").fill(ASKED["until"])

@@ -74,7 +74,7 @@ def test_what_dies_is_begun_again_and_goes_on(world: World) -> None:
           or None, 240)  # fmt: skip
     after = home.recorded()
     assert {name for name in after if after[name] != before[name]} == {"dag-processor"}
-    assert "dag-processor has ended, and is begun again" in world.launched.printed()
+    assert "dag-processor exited, and is restarted" in world.launched.printed()
 
     world.launched.kill()
     assert find(first) is not None

@@ -88,14 +88,14 @@ def filled_in(world: World, page: Page, pictures: Path) -> tuple[str, str]:
     gap = inner.get_by_role("row").filter(has_text="gap").first
     day = gap.get_by_role("cell").first.inner_text()
     gap.get_by_role("link", name="Fill").click()
-    inner.get_by_role("heading", name="What it would do").wait_for()
+    inner.get_by_role("heading", name="Plan").wait_for()
     # The declared replay, over the gap; one day of it is enough.
     assert inner.locator("select[name=replay]").input_value() == COVERAGE
     assert inner.locator("input[name=since]").input_value().startswith(day)
     following = f"{day[:8]}{int(day[8:]) + 1:02}"
     inner.locator("input[name=until]").fill(following)
     inner.get_by_label("Approve").check()
-    # What it would do is that of the day alone, once it is asked for.
+    # The plan is of that day alone, once requested.
     inner.get_by_role("button", name="Plan again").click()
     # Airflow's address follows the frame's: what is planned can be handed on as a link.
     page.wait_for_url(re.compile(r".*/fill\?.*&approve=true"))
@@ -156,7 +156,7 @@ def taken_back(world: World, page: Page, pictures: Path, name: str, day: str) ->
     """Rolled back from the run's page: the table is as before, and the page says so."""
     rows = world.rows(COVERAGE)
     inner = look(page, world, name)
-    inner.get_by_label(f"Take back what {name} has published").check()
+    inner.get_by_label(f"Roll back what {name} published").check()
     inner.get_by_role("button", name="Roll back").click()
     page.wait_for_url(re.compile(r".*/dags/capstan_rollback/runs/.+"))
     run = unquote(re.sub(r"[/?].*", "", page.url.split("/runs/")[1]))

@@ -28,7 +28,7 @@ def certificate_facts(certificate: Mapping[str, object]) -> Table:
             ("fingerprint", certificate.get("fingerprint")),
             ("complete", _complete(certificate)),
             ("workers left out", workers_text(left_out.get("workers"))),
-            ("late, not played", certificate.get("late")),
+            ("late, not replayed", certificate.get("late")),
             ("transform", certificate.get("transform")),
             ("pipeline", pipeline_text(certificate.get("pipeline"))),
             ("target", _target(certificate)),

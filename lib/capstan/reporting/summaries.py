@@ -48,7 +48,7 @@ def plan_facts(plan: Mapping[str, object], show: Show) -> list[Fact]:
         ("never captured", plan.get("not_on_tape")),
         ("records", f"{records} at {times} times" if records else ""),
         ("to read", read),
-        ("late, not played", plan.get("late")),
+        ("late, not replayed", plan.get("late")),
         ("transform", plan.get("transform")),
         ("pipeline", pipeline_text(plan.get("pipeline"))),
         ("mode", plan.get("mode")),

@@ -156,7 +156,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_data_that_is_not_the_flights_is_refused(tmp_path: Path) -> None:
     archive = tmp_path / "flights.csv.zip"
     archive.write_bytes(b"PK no zip")
-    with pytest.raises(SystemFailureError, match=r"CAP-FLIGHTS.*not the flights"):
+    with pytest.raises(SystemFailureError, match=r"CAP-FLIGHTS.*has no flights"):
         flights.read_flights(archive)
 
 

@@ -61,7 +61,7 @@ def test_one_that_differs_refuses_and_is_named(audit: Any) -> None:
     answer = audit(a=True, b=False, c=True)
     assert answer.value["passed"] is False
     assert str(answer.refusal).startswith(
-        "CAP-AUDIT: 1 of 3 runs are not what the tape promises: b"
+        "CAP-AUDIT: the targets of 1 of 3 runs differ from the tape: b"
     )
     assert answer.refusal.exit_code == 1
     assert len(answer.value["audits"]) == 3
@@ -83,9 +83,9 @@ def test_what_cannot_be_audited_stops_no_other(audit: Any) -> None:
 def test_what_cannot_be_audited_is_refused_where_that_is_asked(audit: Any) -> None:
     changed = InvalidRequestError("CAP-CODE", "changed since", "replay")
     answer = audit(a=changed, b=True, strict=True)
-    assert str(answer.refusal) == "CAP-AUDIT: 1 of 2 runs cannot be audited any more: a"
+    assert str(answer.refusal) == "CAP-AUDIT: 1 of 2 runs can no longer be audited: a"
     # One that differs comes first.
-    assert "what the tape promises: b" in str(audit(a=changed, b=False, strict=True).refusal)
+    assert "differ from the tape: b" in str(audit(a=changed, b=False, strict=True).refusal)
     assert audit(a=True, strict=True).refusal is None
 
 

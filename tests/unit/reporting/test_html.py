@@ -252,9 +252,9 @@ def test_a_report_says_what_was_played_and_what_was_not(lake):
 
 def test_a_report_of_a_run_that_has_failed_at_once(lake):
     text = " ".join(Page(run_report(lake, NOTHING, "u-0b0b0b0b-1")).texts)
-    assert "It ended before they were counted." in text
-    assert "came late" not in text
-    assert "It ended before it was known what it would do." in text
+    assert "The run ended before they were counted." in text
+    assert "are late" not in text
+    assert "The run ended before it was planned." in text
 
 
 CHECKS = [
@@ -286,7 +286,7 @@ def test_checks_are_shown_by_name_whether_they_were_met_or_not(lake):
     [
         ({"error": "CAP-CHECK", "checks": CHECKS}, "check known not met by 1,203 rows"),
         ({"error": "CAP-AUDIT", "cells": 9, "differing": 2}, "2 of 9 cells differ"),
-        ({"error": "CAP-FULL"}, "none: it ended before"),
+        ({"error": "CAP-FULL"}, "none: the run ended before"),
     ],
 )  # fmt: skip
 def test_of_a_run_that_has_failed_nothing_is_said_that_is_not_so(lake, error, audit):
@@ -304,11 +304,11 @@ def test_of_a_run_that_has_failed_nothing_is_said_that_is_not_so(lake, error, au
 
 
 def test_late_rows_that_nobody_has_counted_are_not_said_to_be_none(lake):
-    assert "It ended before they were counted." in said(lake, "u-0b0b0b0b-1")[1]
+    assert "The run ended before they were counted." in said(lake, "u-0b0b0b0b-1")[1]
     assert "No row of its workers" not in said(lake, "u-0b0b0b0b-1")[1]
     kept = Books(lake, "s", lake.table("v"), _now=datetime(2024, 1, 2, tzinfo=UTC))
     kept.stepped("v-0d0d0d0d-1", "done", {**CERTIFICATE, "late": {}})
-    assert "No row of its workers and times came late." in said(lake, "v-0d0d0d0d-1")[1]
+    assert "No rows of these workers and times are late." in said(lake, "v-0d0d0d0d-1")[1]
 
 
 def test_a_report_outlives_its_tape(lake):

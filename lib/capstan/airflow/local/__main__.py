@@ -1,4 +1,4 @@
-"""`python -m capstan.airflow.local`: starts Airflow, says where to look, ends it with Ctrl-C."""
+"""`python -m capstan.airflow.local`: runs a local Airflow until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from capstan.airflow.local.launcher import Launcher, Wanted
+from capstan.airflow.local.launcher import Launcher, LaunchOptions
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.spark.project_home import cache_folder, project_home
 
@@ -22,9 +22,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Launch what the arguments ask for, until a signal ends it; the exit code of the process."""
+    """Run Airflow until a signal stops it, and return the exit code of the process."""
     try:
-        launcher = Launcher(_wanted(arguments), _say)
+        launcher = Launcher(_options(arguments), _say)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _stopper(launcher))
         launcher.run()
@@ -34,18 +34,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _wanted(arguments: Sequence[str] | None) -> Wanted:
+def _options(arguments: Sequence[str] | None) -> LaunchOptions:
     parser = _Parser(
         prog="python -m capstan.airflow.local", description=__doc__, allow_abbrev=False
     )
     lake = os.environ.get("CAPSTAN_LAKE") or "./lake"
-    parser.add_argument("--port", type=int, default=8080, help="of the UI; 0 for a free one (8080)")
+    parser.add_argument(
+        "--port", type=int, default=8080, help="the port of the UI; 0 for a free one (8080)"
+    )
     parser.add_argument("--lake", default=lake, help="the lake: a folder or a URI (./lake)")
     parser.add_argument(
         "--home",
         type=Path,
         default=cache_folder() / "airflow",
-        help="where Airflow keeps its database, passwords and logs (.cache/airflow)",
+        help="the folder of Airflow's database, passwords and logs (.cache/airflow)",
     )
     parser.add_argument(
         "--dags",
@@ -54,15 +56,15 @@ def _wanted(arguments: Sequence[str] | None) -> Wanted:
         help="the folder of the DAG files (dags)",
     )
     parser.add_argument(
-        "--database", metavar="URL", help="a PostgreSQL of yours, instead of the launcher's own"
+        "--database", metavar="URL", help="your own PostgreSQL, instead of the launcher's"
     )
     given = parser.parse_args(arguments)
-    return Wanted(given.home, given.port, given.dags, given.lake, given.database)
+    return LaunchOptions(given.home, given.port, given.dags, given.lake, given.database)
 
 
 def _stopper(launcher: Launcher) -> signal._HANDLER:
     def stop(_number: int, _frame: FrameType | None) -> None:
-        # Who asks twice does not want to wait.
+        # A second signal means: do not wait.
         if launcher.stopping.is_set():
             launcher.hurry.set()
         launcher.stopping.set()
@@ -74,7 +76,7 @@ def _say(line: str) -> None:
     try:
         print(line, flush=True)
     except OSError:
-        # Who started it has closed the terminal; what runs is to be ended all the same.
+        # The terminal is closed; the processes must be stopped nevertheless.
         return
 
 

@@ -1,4 +1,4 @@
-"""Airflow's API as far as a launcher needs it: whether all is ready, the pool of Spark apps."""
+"""Client of Airflow's API: readiness, and the pool of Spark apps."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ _PARTS = ("metadatabase", "scheduler", "dag_processor")
 
 
 def unready(port: int, since: datetime) -> list[str]:
-    """The parts that are not ready yet, the API among them; nothing where all are.
+    """The components that are not ready yet, including the API; empty when all are.
 
     Args:
-        port: Where the API is, on loopback.
-        since: A heartbeat from before this was another start's.
+        port: The port of the API, on loopback.
+        since: The time of the start; earlier heartbeats do not count.
     """
-    status, report = _ask(port, "GET", "/api/v2/monitor/health")
+    status, report = _call(port, "GET", "/api/v2/monitor/health")
     if status != http.client.OK or not isinstance(report, dict):
         return ["api-server"]
     return [part for part in _PARTS if not _healthy(part, report.get(part), since)]
 
 
 def make_pool(port: int, password: str, name: str, slots: int) -> bool:
-    """Make a pool if there is none of that name; whether it was made.
+    """Create a pool if it does not exist; returns whether it was created.
 
     Raises:
-        SystemFailureError: `CAP-AIRFLOW` when Airflow does not do it.
+        SystemFailureError: `CAP-AIRFLOW` when Airflow does not create it.
     """
     given = {"username": USER, "password": password}
-    status, answer = _ask(port, "POST", "/auth/token", given)
+    status, answer = _call(port, "POST", "/auth/token", given)
     if isinstance(answer, dict) and "access_token" in answer:
-        about = "Tasks that start Spark: how many apps run at once on this machine"
+        about = "Tasks that start Spark: the number of concurrent apps on this machine"
         pool = {"name": name, "slots": slots, "description": about, "include_deferred": False}
         token = str(answer["access_token"])
-        status, answer = _ask(port, "POST", "/api/v2/pools", pool, token)
+        status, answer = _call(port, "POST", "/api/v2/pools", pool, token)
     if status not in (http.client.OK, http.client.CREATED, http.client.CONFLICT):
         raise SystemFailureError(
             "CAP-AIRFLOW",
-            f"Airflow does not make the pool {name!r}: {status}, {str(answer)[:300]}",
-            "make it by hand, under Admin, Pools",
+            f"Airflow does not create the pool {name!r}: {status}, {str(answer)[:300]}",
+            "create it by hand, under Admin, Pools",
         )
     return status != http.client.CONFLICT
 
 
-def _ask(
+def _call(
     port: int, method: str, path: str, body: Mapping[str, object] | None = None, token: str = ""
 ) -> tuple[int, object]:
-    """Status and answer of a request; 0 and the reason where there is no answer."""
+    """Status and body of a response; 0 and the error when there is none."""
     headers = {"Content-Type": "application/json"}
     if token:
         headers["Authorization"] = f"Bearer {token}"
@@ -67,10 +67,10 @@ def _ask(
         connection.close()
 
 
-def _healthy(part: str, found: object, since: datetime) -> bool:
-    if not isinstance(found, dict) or found.get("status") != "healthy":
+def _healthy(part: str, report: object, since: datetime) -> bool:
+    if not isinstance(report, dict) or report.get("status") != "healthy":
         return False
-    beat = found.get(f"latest_{part}_heartbeat")
+    beat = report.get(f"latest_{part}_heartbeat")
     if beat is None:
         return part == "metadatabase"
     moment = datetime.fromisoformat(str(beat))

@@ -1,4 +1,4 @@
-"""What is checked before anything is started."""
+"""Checks before anything starts."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from capstan.errors import InvalidRequestError, SystemFailureError
 
 
 def free_port(wanted: int) -> int:
-    """A port of loopback on which nothing listens: the one that is wanted, any for 0.
+    """A free port on loopback: `wanted`, or any for 0.
 
     Raises:
-        InvalidRequestError: `CAP-PORT` when the port is taken, or none.
+        InvalidRequestError: `CAP-PORT` when the port is taken or invalid.
     """
     try:
         with socket.socket() as probe:
-            # As the server will: a connection that is ending does not keep a port.
+            # Like the server: a connection in TIME_WAIT does not block the port.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((LOOPBACK, wanted))
             port: int = probe.getsockname()[1]
@@ -27,8 +27,8 @@ def free_port(wanted: int) -> int:
         reason = getattr(error, "strerror", None) or str(error)
         raise InvalidRequestError(
             "CAP-PORT",
-            f"port {wanted} of {LOOPBACK} cannot be had: {reason}",
-            "give another one with --port; 0 takes one that is free",
+            f"port {wanted} of {LOOPBACK} is not available: {reason}",
+            "choose another with --port; 0 takes a free one",
             field="port",
         ) from error
 
@@ -44,21 +44,21 @@ def require_airflow() -> None:
 
 
 def require_folder(dags: Path) -> None:
-    """Check that the folder of DAG files is there.
+    """Check that the folder of DAG files exists.
 
     Raises:
-        InvalidRequestError: `CAP-DAGS` when it is not.
+        InvalidRequestError: `CAP-DAGS` when it does not.
     """
     if not dags.is_dir():
-        hint = "give --dags a folder"
+        hint = "give --dags an existing folder"
         raise InvalidRequestError("CAP-DAGS", f"there is no folder {dags}", hint, field="dags")
 
 
 def whole_lake(lake: str) -> str:
-    """A lake by a path that means the same in every process, or by its URI."""
+    """The lake as an absolute path or a URI."""
     return lake if "://" in lake else str(Path(lake).absolute())
 
 
 def is_there(lake: str) -> bool:
-    """Whether a lake that is a folder has been made; a URI is not looked at."""
+    """Whether a lake in a folder exists; always true for a URI."""
     return "://" in lake or Path(lake).is_dir()

@@ -1,4 +1,4 @@
-"""The components of Airflow, and its database: started, watched, begun again, ended."""
+"""Components of Airflow and its database: start, restart and stop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from capstan.airflow.local.processes import Process
 from capstan.errors import SystemFailureError
 
 RESTARTS = 3
-"""How often a component is begun again within `WITHIN` seconds, before the launcher gives up."""
+"""The number of restarts of a component within `WITHIN` seconds before the launcher gives up."""
 WITHIN = 600.0
 
 AIRFLOW = {
@@ -30,16 +30,16 @@ AIRFLOW = {
 
 @dataclass(slots=True)
 class Component:
-    """A program that has to run as long as the launcher does.
+    """A program that runs as long as the launcher.
 
     Attributes:
-        name: Its name, and that of its log.
+        name: Its name, and the name of its log.
         command: The program and its arguments.
         environment: Its environment.
-        home: Where its log is.
-        ask: The signal that ends it in good order.
-        patience: How many seconds it may take for that.
-        once: Whether it is to end by itself, and is not begun again.
+        home: The home folder, with its log.
+        ask: The signal that stops it cleanly.
+        patience: The seconds it may take to stop.
+        once: Whether it ends on its own, and is not restarted.
     """
 
     name: str
@@ -59,11 +59,11 @@ class Component:
 
     @property
     def process(self) -> Process | None:
-        """The process that leads its session, while it runs or has not been reaped."""
+        """The leader of its session, until it is reaped."""
         return self._process
 
     def start(self) -> None:
-        """Start it, as the leader of a session; what it prints goes to its log.
+        """Start it as a session leader, with its output in its log.
 
         Raises:
             SystemFailureError: `CAP-AIRFLOW` when the program cannot be started.
@@ -80,23 +80,21 @@ class Component:
                     start_new_session=True,
                 )
         except OSError as error:
-            said = f"{self.name} cannot be started: {error}"
+            problem = f"{self.name} cannot be started: {error}"
             raise SystemFailureError(
-                "CAP-AIRFLOW", said, "run `make setup`, then the same again"
+                "CAP-AIRFLOW", problem, "run `make setup`, then try again"
             ) from error
         self._process = processes.find(self._running.pid)
 
     def has_ended(self) -> bool:
-        """Whether it was started and runs no more; it is not reaped by this."""
+        """Whether it was started and has exited; this does not reap it."""
         return self._running is not None and processes.find(self._running.pid) is None
 
-    def begin_again(self) -> None:
-        """Start it again after it ended, when it did not do so too often.
-
-        What it left of itself is ended first.
+    def restart(self) -> None:
+        """Kill what is left of it after its exit, and start it again.
 
         Raises:
-            SystemFailureError: `CAP-AIRFLOW` when it ended too often; the message has the end of
+            SystemFailureError: `CAP-AIRFLOW` when it exited too often; the message has the end of
                 its log.
         """
         code = self.reap()
@@ -105,7 +103,7 @@ class Component:
         if len(self._ended) > RESTARTS:
             raise SystemFailureError(
                 "CAP-AIRFLOW",
-                f"{self.name} ended {len(self._ended)} times in {WITHIN / 60:.0f} minutes, "
+                f"{self.name} exited {len(self._ended)} times in {WITHIN / 60:.0f} minutes, "
                 f"last with {code}:\n{tail(self.log)}",
                 f"see {self.log}",
                 component=self.name,
@@ -113,10 +111,10 @@ class Component:
         self.start()
 
     def reap(self) -> int | None:
-        """End what is left of its session, and take note of its end; its exit code."""
+        """Kill what is left of its session, reap it, and return its exit code."""
         if self._running is None:
             return None
-        # As long as it is not reaped, no other process can have its id.
+        # Until it is reaped, no other process can have its id.
         leader = self._running.pid
         processes.end(lambda: processes.session_of(leader))
         code = self._running.wait()
@@ -125,28 +123,28 @@ class Component:
 
 
 def airflow_command(*arguments: str) -> list[str]:
-    """The command that runs Airflow's own command line with this interpreter."""
+    """The command that runs Airflow's CLI with this interpreter."""
     return [sys.executable, "-m", "airflow", *arguments]
 
 
 def stop(components: Iterable[Component], hurry: Callable[[], bool]) -> None:
-    """End components, all at once, and whatever they started.
+    """Stop components together, and everything they started.
 
-    Airflow's scheduler would wait for its tasks; they get as long as the components, and are then
-    killed together with what watches over them. So nobody reports a failure, and the next
-    scheduler begins them again.
+    Airflow's scheduler would wait for its tasks. They get as long as the components, and are then
+    killed together with their supervisors: no failure is reported, and the next scheduler restarts
+    them.
 
     Args:
-        components: Those that were started are ended.
-        hurry: Whether they get no time at all; asked again while they have it.
+        components: The components; those that were started are stopped.
+        hurry: Whether to kill at once; checked repeatedly while waiting.
     """
-    started = [each for each in components if each.process is not None]
-    for each in started:
-        assert each.process is not None
-        processes.send(each.process, each.ask)
+    started = [component for component in components if component.process is not None]
+    for component in started:
+        assert component.process is not None
+        processes.send(component.process, component.ask)
     processes.wait_until(
-        lambda: hurry() or all(each.has_ended() for each in started),
-        max((each.patience for each in started), default=0.0),
+        lambda: hurry() or all(component.has_ended() for component in started),
+        max((component.patience for component in started), default=0.0),
     )
-    for each in started:
-        each.reap()
+    for component in started:
+        component.reap()

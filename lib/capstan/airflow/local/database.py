@@ -1,10 +1,10 @@
-"""PostgreSQL for Airflow: the server of the wheel `pgserver`, on a socket of its own.
+"""PostgreSQL for Airflow: the server of the wheel `pgserver`, on a private socket.
 
-It listens on no port at all: the socket lies in a folder that only its owner may enter, so that no
-password is needed. SQLite will not do: under a running scheduler it locks itself.
+It listens on no port. The socket is in a folder that only its owner can enter, so no password is
+needed. SQLite does not work: it locks up under a running scheduler.
 
-PostgreSQL refuses to run as root. There it runs as the owner of its data, another user, with the
-one right to pass through folders that are root's alone, such as a project below /root.
+PostgreSQL refuses to run as root. In that case it runs as the owner of its data, another user, with
+only the capability to traverse folders that belong to root, such as a project below /root.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _UNPRIVILEGED = ("postgres", "nobody")
 
 @dataclass(frozen=True, slots=True)
 class Postgres:
-    """A PostgreSQL server of this machine.
+    """A PostgreSQL server on this machine.
 
     Attributes:
-        folder: Holds its data; may not be there yet.
+        folder: The parent of its data folder; may not exist yet.
         socket: The folder of its socket, a short path.
         programs: The folder of `postgres` and `initdb`.
     """
@@ -48,15 +48,14 @@ class Postgres:
 
     @property
     def url(self) -> str:
-        """What SQLAlchemy calls its database."""
+        """The SQLAlchemy URL of its database."""
         return f"postgresql+psycopg2://{ROLE}@/postgres?host={self.socket}"
 
     def command(self) -> list[str]:
         """The command that runs the server in the foreground.
 
         Raises:
-            SystemFailureError: `CAP-DATABASE` when this is root, and there is no way to run as
-                another user.
+            SystemFailureError: `CAP-DATABASE` when this is root, and cannot run as another user.
         """
         settings = {
             "listen_addresses": "",
@@ -66,23 +65,23 @@ class Postgres:
             "log_timezone": "UTC",
             "shared_buffers": "64MB",
         }
-        given = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
-        return self._as_owner([str(self.programs / "postgres"), "-D", str(self.data), *given])
+        options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
+        return self._as_owner([str(self.programs / "postgres"), "-D", str(self.data), *options])
 
     def is_ready(self) -> bool:
-        """Whether it answers."""
-        asked = [str(self.programs / "pg_isready"), "-q", "-t", "2", "-h", str(self.socket)]
-        return subprocess.run([*asked, "-d", "postgres", "-U", ROLE], check=False).returncode == 0
+        """Whether it accepts connections."""
+        command = [str(self.programs / "pg_isready"), "-q", "-t", "2", "-h", str(self.socket)]
+        return subprocess.run([*command, "-d", "postgres", "-U", ROLE], check=False).returncode == 0
 
     def make(self) -> bool:
-        """Make the data where there is none yet; whether that was done.
+        """Create the data folder if needed; returns whether it was created.
 
         Raises:
-            SystemFailureError: `CAP-DATABASE` when it cannot be made.
+            SystemFailureError: `CAP-DATABASE` when it cannot be created.
         """
         if self.data.is_dir():
             return False
-        # Renamed when it is whole: what was cut off is made again.
+        # Renamed when complete: an interrupted one is created again.
         unfinished = self.folder / "making"
         shutil.rmtree(unfinished, ignore_errors=True)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -93,13 +92,13 @@ class Postgres:
         command += ["--encoding=UTF8", "--locale=C"]
         done = self._run(self._as_owner(command))
         if done.returncode != 0:
-            said = (done.stderr or done.stdout).strip().splitlines()
-            raise _broken(f"initdb ended with {done.returncode}: {said[-1] if said else ''}")
+            lines = (done.stderr or done.stdout).strip().splitlines()
+            raise _broken(f"initdb ended with {done.returncode}: {lines[-1] if lines else ''}")
         unfinished.rename(self.data)
         return True
 
     def make_socket(self) -> None:
-        """Make the folder of the socket; its name is kept beside the data, to be removed by."""
+        """Create the socket folder; a link beside the data names it for removal."""
         self.remove_socket()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._link.symlink_to(self.socket)
@@ -107,7 +106,7 @@ class Postgres:
         self._give_to_owner(self.socket)
 
     def remove_socket(self) -> None:
-        """Remove the folder of the socket, also that of a launcher that was killed."""
+        """Remove the socket folder, including that of a killed launcher."""
         if self._link.is_symlink():
             shutil.rmtree(self._link.readlink(), ignore_errors=True)
             self._link.unlink()
@@ -130,7 +129,7 @@ class Postgres:
             os.chown(folder, owner.pw_uid, owner.pw_gid)
 
     def _owner(self) -> pwd.struct_passwd | None:
-        """The user to run as where this is root; None where it is not."""
+        """The user to run as if this is root; None otherwise."""
         if os.geteuid() != 0:
             return None
         if self.data.is_dir() and self.data.stat().st_uid != 0:
@@ -148,7 +147,7 @@ class Postgres:
             return command
         setpriv = shutil.which("setpriv")
         if setpriv is None:
-            raise _broken("it does not run as root, and there is no setpriv to run it as another")
+            raise _broken("it does not run as root, and there is no setpriv to switch users")
         user = [f"--reuid={owner.pw_uid}", f"--regid={owner.pw_gid}", "--clear-groups"]
         return [
             setpriv,
@@ -160,7 +159,7 @@ class Postgres:
 
 
 def embedded(folder: Path) -> Postgres:
-    """The server whose data is, or will be, in `folder`; its socket's folder is a new one.
+    """The server with its data in `folder`, and a new socket folder.
 
     Raises:
         SystemFailureError: `CAP-DATABASE` when the wheel is not installed.
@@ -171,16 +170,16 @@ def embedded(folder: Path) -> Postgres:
     if not (programs / "postgres").is_file():
         raise SystemFailureError(
             "CAP-DATABASE",
-            "PostgreSQL is not there: the package pgserver is missing",
+            "PostgreSQL is not installed: the package pgserver is missing",
             "run `make setup`, or name a database with --database",
         )
-    # A socket's path has at most 107 bytes, which a project's folder may well exceed.
+    # A socket path is limited to 107 bytes, which a project's folder can exceed.
     socket = Path(tempfile.gettempdir()) / f"capstan-postgres-{secrets.token_hex(8)}"
     return Postgres(folder, socket, programs)
 
 
 def check_url(url: str) -> str:
-    """A database that was named, as SQLAlchemy needs it.
+    """The SQLAlchemy URL of the database named by `--database`.
 
     Raises:
         InvalidRequestError: `CAP-DATABASE` when it is not PostgreSQL.
@@ -189,7 +188,7 @@ def check_url(url: str) -> str:
     if not colon or scheme.partition("+")[0] not in ("postgresql", "postgres"):
         raise InvalidRequestError(
             "CAP-DATABASE",
-            f"--database is {scheme!r}, not a PostgreSQL",
+            f"--database has the scheme {scheme!r}, not postgresql",
             "give postgresql://user:password@host:port/name; SQLite fails under a scheduler",
             field="database",
         )
@@ -200,6 +199,6 @@ def _broken(reason: str, fields: Mapping[str, object] | None = None) -> SystemFa
     return SystemFailureError(
         "CAP-DATABASE",
         f"PostgreSQL could not be started: {reason}",
-        "run as an ordinary user, or name a database of yours with --database",
+        "run as an ordinary user, or name your own database with --database",
         **(fields or {}),
     )

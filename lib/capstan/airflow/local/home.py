@@ -1,15 +1,15 @@
-"""The folder that Airflow lives in: its lock, its secrets, what runs there, and its logs.
+"""The home folder of a local Airflow: lock, secrets, process list, logs.
 
-| in the folder | what |
+| file or folder | content |
 | --- | --- |
-| `airflow.cfg` | the settings, written anew at each start; has secrets, for its owner alone |
-| `secrets.json` | made once; for its owner alone |
-| `passwords.json` | who may log in, with the password; for its owner alone |
-| `processes.json` | what the launcher has started |
-| `lock` | held by the launcher that runs |
-| `logs/` | a log for each component, with that of the start before as `.old`; `tasks/` |
+| `airflow.cfg` | settings and secrets, rewritten at each start; readable by its owner only |
+| `secrets.json` | secrets, generated once; readable by its owner only |
+| `passwords.json` | users and passwords; readable by its owner only |
+| `processes.json` | the processes that the launcher started |
+| `lock` | held by the running launcher |
+| `logs/` | a log of each component, the previous one as `.old`; `tasks/` |
 | `postgres/` | the database |
-| `tmp/` | what Airflow and Spark put aside; emptied at each start and stop |
+| `tmp/` | temporary files of Airflow and Spark; emptied at each start and stop |
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _MARK = "CAPSTAN_LAUNCHED"
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """What nobody else may know; made once for each home.
+    """The secrets of a home, generated once.
 
     Attributes:
         fernet_key: Encrypts connections in the database.
         jwt_secret: Signs the tokens of the API.
         secret_key: Signs the sessions of the UI.
-        mark: Tells processes of this home from all others.
+        mark: Identifies processes of this home.
     """
 
     fernet_key: str
@@ -52,7 +52,7 @@ class Secrets:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The folder that one Airflow lives in.
+    """The home folder of one Airflow.
 
     Attributes:
         folder: An absolute path.
@@ -62,12 +62,12 @@ class Home:
 
     @property
     def logs(self) -> Path:
-        """Where the components' logs are."""
+        """The folder of the components' logs."""
         return self.folder / "logs"
 
     @property
     def temporary(self) -> Path:
-        """Where components put what they need for a while."""
+        """The folder of temporary files."""
         return self.folder / "tmp"
 
     @property
@@ -77,11 +77,11 @@ class Home:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the home for this process: the folder is made, and no other launcher can have it.
+        """Lock the home for this process, and create the folder if needed.
 
         Raises:
             RangeLockedError: `CAP-LAUNCHER` when another launcher runs here.
-            SystemFailureError: `CAP-HOME` when the folder cannot be made or written.
+            SystemFailureError: `CAP-HOME` when the folder cannot be created or written.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ class Home:
             raise SystemFailureError(
                 "CAP-HOME",
                 f"{self.folder} cannot be written: {error.strerror or error}",
-                "give --home a folder that is yours",
+                "give --home a folder that you can write",
             ) from error
         try:
             self._lock(descriptor)
@@ -106,8 +106,8 @@ class Home:
             holder = os.pread(descriptor, 100, 0).decode(errors="replace").strip() or "unknown"
             raise RangeLockedError(
                 "CAP-LAUNCHER",
-                f"another launcher runs in {self.folder}: process {holder}",
-                "stop it, or give this one another --home and --port",
+                f"another launcher is running in {self.folder}: process {holder}",
+                "stop it, or use another --home and --port",
                 home=str(self.folder),
                 holder=holder,
             ) from None
@@ -115,67 +115,67 @@ class Home:
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
 
     def secrets(self) -> Secrets:
-        """The secrets of this home, made when there are none yet."""
-        made = Secrets(
+        """The secrets of this home, generated if needed."""
+        generated = Secrets(
             fernet_key=base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
             jwt_secret=secrets.token_urlsafe(48),
             secret_key=secrets.token_urlsafe(48),
             mark=secrets.token_hex(16),
         )
-        return Secrets(**self._kept(self.folder / "secrets.json", asdict(made)))
+        return Secrets(**self._load_or_create(self.folder / "secrets.json", asdict(generated)))
 
     def password(self) -> str:
-        """The password of `USER`, made when there is none yet."""
-        return self._kept(self.passwords, {USER: secrets.token_urlsafe(12)})[USER]
+        """The password of `USER`, generated if needed."""
+        return self._load_or_create(self.passwords, {USER: secrets.token_urlsafe(12)})[USER]
 
     def mark(self) -> tuple[str, str]:
-        """Name and value of the entry in the environment that this home's processes bear."""
+        """Name and value of the environment variable that marks this home's processes."""
         return _MARK, self.secrets().mark
 
-    def _kept(self, path: Path, made: Mapping[str, str]) -> dict[str, str]:
-        """What a file of secrets holds; it is written with `made` where something is missing."""
+    def _load_or_create(self, path: Path, defaults: Mapping[str, str]) -> dict[str, str]:
+        """The content of a secrets file; missing entries are added from `defaults`."""
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            found = {}
-        known = found if isinstance(found, dict) else {}
-        if not made.keys() <= known.keys():
-            known = {**made, **known}
+            content = {}
+        known = content if isinstance(content, dict) else {}
+        if not defaults.keys() <= known.keys():
+            known = {**defaults, **known}
             write_private(path, json.dumps(known) + "\n")
         path.chmod(0o600)
-        return {name: str(known[name]) for name in made}
+        return {name: str(known[name]) for name in defaults}
 
     def record(self, started: Mapping[str, Process]) -> None:
-        """Put down what runs, by its name, so that a later launcher can end what is left of it."""
-        known = {name: [each.pid, each.started] for name, each in started.items()}
+        """Record running processes by name, so that a later launcher can kill leftovers."""
+        known = {name: [process.pid, process.started] for name, process in started.items()}
         text = json.dumps({"boot": processes.boot(), "processes": known})
         write_private(self.folder / "processes.json", text + "\n")
 
     def recorded(self) -> dict[str, Process]:
-        """What was put down last and still runs, by its name."""
+        """The recorded processes that still run, by name."""
         try:
-            found = json.loads((self.folder / "processes.json").read_text(encoding="utf-8"))
-            if found["boot"] != processes.boot():
+            content = json.loads((self.folder / "processes.json").read_text(encoding="utf-8"))
+            if content["boot"] != processes.boot():
                 return {}
-            known = {name: Process(*each) for name, each in found["processes"].items()}
+            known = {name: Process(*ids) for name, ids in content["processes"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
-        return {name: each for name, each in known.items() if processes.runs(each)}
+        return {name: process for name, process in known.items() if processes.runs(process)}
 
     def left(self, spared: Process | None = None) -> list[Process]:
-        """What runs of this home: what was recorded, what bears its mark, and their sessions.
+        """The running processes of this home: recorded and marked ones, and their sessions.
 
         Args:
-            spared: Left out, with its children: the database, until all others have ended.
+            spared: A process to leave out, with its children: the database ends last.
         """
-        sessions = {each.pid for each in self.recorded().values()}
+        sessions = {process.pid for process in self.recorded().values()}
         sessions |= processes.sessions_with("=".join(self.mark()), self.logs)
         if spared is not None:
             sessions -= processes.sessions_below(spared.pid)
-        return [each for session in sorted(sessions) for each in processes.session_of(session)]
+        return [p for session in sorted(sessions) for p in processes.session_of(session)]
 
     def log(self, name: str) -> Path:
-        """A new log of a component; the last one is kept beside it."""
+        """A new log of a component; the previous one is kept beside it."""
         path = self.logs / f"{name}.log"
         if path.exists():
             path.replace(path.with_suffix(".log.old"))
@@ -183,13 +183,13 @@ class Home:
         return path
 
     def clear_temporary(self) -> None:
-        """Empty the folder for what is needed for a while."""
+        """Empty the folder of temporary files."""
         shutil.rmtree(self.temporary, ignore_errors=True)
         self.temporary.mkdir(mode=0o700, exist_ok=True)
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that its owner alone may read: whole, or not at all."""
+    """Write a file atomically, readable by its owner only."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

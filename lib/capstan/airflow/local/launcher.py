@@ -1,4 +1,4 @@
-"""The launcher: starts the database and Airflow's components, watches them, and ends them all."""
+"""The launcher: starts, supervises and stops the database and Airflow's components."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is to be launched.
+class LaunchOptions:
+    """The options of a launch.
 
     Attributes:
-        home: The folder that Airflow lives in.
-        port: Of the UI and the API; 0 for one that is free.
+        home: The home folder of Airflow.
+        port: The port of the UI and the API; 0 for a free one.
         dags: The folder of the DAG files.
         lake: The lake: a folder or a URI.
-        database: URL of a PostgreSQL that is there already; None for one of the launcher's own.
+        database: The URL of an existing PostgreSQL; None to start one.
     """
 
     home: Path
@@ -60,21 +60,21 @@ class Wanted:
 
 
 class _Stopped(Exception):
-    """Raised when the launcher was asked to stop while it was starting."""
+    """Raised when the launcher is stopped during its start."""
 
 
 @dataclass(slots=True)
 class Launcher:
-    """One Airflow from its start to its end.
+    """One Airflow from start to stop.
 
     Attributes:
-        wanted: What is to be launched.
-        say: Called with lines for who started it.
-        stopping: Set from outside to end it.
-        hurry: Set from outside as well when it shall end at once.
+        options: The options.
+        say: Prints a line for the user.
+        stopping: Set from outside to stop it.
+        hurry: Set from outside as well to stop it at once.
     """
 
-    wanted: Wanted
+    options: LaunchOptions
     say: Say
     stopping: threading.Event = field(default_factory=threading.Event)
     hurry: threading.Event = field(default_factory=threading.Event)
@@ -83,50 +83,49 @@ class Launcher:
     _started: list[Component] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        self._home = Home(self.wanted.home.resolve())
+        self._home = Home(self.options.home.resolve())
 
     def run(self) -> None:
-        """Launch, and return when it was asked to stop and nothing runs any more.
+        """Launch, supervise until stopped, and return when nothing runs any more.
 
         Raises:
             RangeLockedError: `CAP-LAUNCHER` when another launcher runs in the same home.
-            InvalidRequestError: `CAP-PORT`, `CAP-DATABASE` or `CAP-DAGS` when what is wanted cannot
-                be.
+            InvalidRequestError: `CAP-PORT`, `CAP-DATABASE` or `CAP-DAGS` for an invalid option.
             SystemFailureError: `CAP-AIRFLOW`, `CAP-DATABASE`, `CAP-JAVA`, `CAP-HOME` or
-                `CAP-SYSTEM` when something does not start, or ended too often. Nothing is left
-                running then either.
+                `CAP-SYSTEM` when something does not start, or exits too often. Nothing is left
+                running in this case either.
         """
         processes.require_proc()
         require_airflow()
-        require_folder(self.wanted.dags)
-        url = None if self.wanted.database is None else check_url(self.wanted.database)
+        require_folder(self.options.dags)
+        url = None if self.options.database is None else check_url(self.options.database)
         with self._home.held():
             self._end_orphans()
-            port = free_port(self.wanted.port)
+            port = free_port(self.options.port)
             self._home.clear_temporary()
             try:
                 self._start(port, url)
                 while not self.stopping.wait(0.5):
-                    self._look_after()
+                    self._supervise()
             except _Stopped:
                 return
             finally:
                 self._stop()
 
     def _end_orphans(self) -> None:
-        """End what a launcher that was killed left running in this home."""
+        """Kill what an earlier, killed launcher left running in this home."""
         left = self._home.left()
         if left:
-            self.say(f"ending {len(left)} processes that an earlier launcher left here")
+            self.say(f"ending {len(left)} processes that an earlier launcher left running")
             database = self._home.recorded().get(_DATABASE)
-            # They are not asked: none shall report the end of another as a failure of its task.
+            # Without a signal first: none must report the end of another as a failed task.
             processes.end(lambda: self._home.left(spared=database))
-            # PostgreSQL writes down what it has when it is interrupted.
+            # PostgreSQL shuts down cleanly on SIGINT.
             processes.end(self._home.left, ask=signal.SIGINT, patience=_DATABASE_PATIENCE)
 
     def _start(self, port: int, url: str | None) -> None:
         database = self._start_database() if url is None else url
-        dags, lake = self.wanted.dags.absolute(), whole_lake(self.wanted.lake)
+        dags, lake = self.options.dags.absolute(), whole_lake(self.options.lake)
         setup = Setup(self._home, port, dags, lake, database)
         write_private(self._home.folder / "airflow.cfg", config_text(setup))
         self._home.password()
@@ -137,7 +136,7 @@ class Launcher:
         since = datetime.now(UTC) - timedelta(seconds=1)
         for name, arguments in AIRFLOW.items():
             if name == "scheduler":
-                # A task asks the API for its work, and fails where that does not answer yet.
+                # Tasks fetch their work from the API, and fail if it does not answer yet.
                 self._until(
                     lambda: "api-server" not in unready(port, since), _READY_SECONDS, "its API"
                 )
@@ -165,44 +164,44 @@ class Launcher:
         return postgres.url
 
     def _migrate(self, known: dict[str, str]) -> None:
-        """Bring the tables to Airflow's version, if that was not done already."""
+        """Migrate the database to Airflow's version, unless already done."""
         stamp = self._home.folder / _DATABASE / "migrated"
         version = metadata.version("apache-airflow")
-        own = self._postgres is not None
-        if own and stamp.is_file() and stamp.read_text(encoding="utf-8") == version:
+        managed = self._postgres is not None
+        if managed and stamp.is_file() and stamp.read_text(encoding="utf-8") == version:
             return
-        self.say("airflow: making its tables")
+        self.say("airflow: migrating its database")
         stamp.unlink(missing_ok=True)
         command = airflow_command("db", "migrate")
-        done = Component("migrate", command, known, self._home, once=True)
-        code = self._carry_out(done, _MIGRATE_SECONDS, "`airflow db migrate`")
+        migration = Component("migrate", command, known, self._home, once=True)
+        code = self._run_once(migration, _MIGRATE_SECONDS, "`airflow db migrate`")
         if code != 0:
             raise SystemFailureError(
                 "CAP-DATABASE",
-                f"`airflow db migrate` ended with {code}:\n{tail(done.log)}",
-                f"see {done.log}",
+                f"`airflow db migrate` ended with {code}:\n{tail(migration.log)}",
+                f"see {migration.log}",
             )
-        if own:
+        if managed:
             stamp.write_text(version, encoding="utf-8")
 
     def _make_archive(self, known: dict[str, str]) -> None:
-        """Make the archive by which Spark starts sooner, if there is none; it can be done without.
+        """Build the class archive, which speeds up Spark's start, if it is missing; optional.
 
-        A process of its own does it: it can be ended at any time.
+        A separate process does it, which can be killed at any time.
         """
         if archive_path(find_java()).is_file():
             return
         self.say("spark: preparing a faster start, once (about a minute)")
         code = "from capstan.spark.class_archive import make_archive; make_archive()"
         command = [sys.executable, "-c", code]
-        done = Component("archive", command, known, self._home, once=True)
-        if self._carry_out(done, _ARCHIVE_SECONDS, "the class archive") != 0:
-            self.say(f"spark: that failed, so apps start slower; see {done.log}")
+        builder = Component("archive", command, known, self._home, once=True)
+        if self._run_once(builder, _ARCHIVE_SECONDS, "the class archive") != 0:
+            self.say(f"spark: that failed, so apps start slower; see {builder.log}")
 
-    def _carry_out(self, component: Component, seconds: float, what: str) -> int | None:
-        """Start what ends by itself, and wait for it; its exit code."""
+    def _run_once(self, component: Component, seconds: float, title: str) -> int | None:
+        """Start a component that ends on its own, wait for it, and return its exit code."""
         self._begin(component)
-        self._until(component.has_ended, seconds, what, component.log)
+        self._until(component.has_ended, seconds, title, component.log)
         self._started.remove(component)
         return component.reap()
 
@@ -215,42 +214,42 @@ class Launcher:
         self._home.record({c.name: c.process for c in self._started if c.process is not None})
 
     def _until(
-        self, done: Callable[[], bool], seconds: float, what: str, log: Path | None = None
+        self, done: Callable[[], bool], seconds: float, title: str, log: Path | None = None
     ) -> None:
-        """Wait until `done` says so, and look after the components meanwhile.
+        """Wait until `done` returns true, and supervise the components meanwhile.
 
         Raises:
-            _Stopped: When the launcher was asked to stop.
+            _Stopped: When the launcher is stopped.
             SystemFailureError: `CAP-AIRFLOW` when it takes too long.
         """
         end = time.monotonic() + seconds
         while not done():
             if time.monotonic() > end:
-                said = f":\n{tail(log)}" if log else ""
+                ending = f":\n{tail(log)}" if log else ""
                 raise SystemFailureError(
                     "CAP-AIRFLOW",
-                    f"Airflow is not ready: {what} takes more than {seconds:.0f} s{said}",
+                    f"Airflow is not ready: {title} takes more than {seconds:.0f} s{ending}",
                     f"logs are in {self._home.logs}",
                 )
             if self.stopping.wait(0.2):
                 raise _Stopped
-            self._look_after()
+            self._supervise()
 
-    def _look_after(self) -> None:
-        """Begin again what has ended, and should not have."""
-        for each in self._started:
-            if each.has_ended() and not each.once:
-                self.say(f"{each.name} has ended, and is begun again; see {each.log}")
-                each.begin_again()
+    def _supervise(self) -> None:
+        """Restart components that have exited unexpectedly."""
+        for component in self._started:
+            if component.has_ended() and not component.once:
+                self.say(f"{component.name} exited, and is restarted; see {component.log}")
+                component.restart()
                 self._record()
 
     def _welcome(self, setup: Setup) -> None:
-        missing = "" if is_there(setup.lake) else "   (not there yet: `make demo` makes one)"
+        missing = "" if is_there(setup.lake) else "   (does not exist yet: `make demo` creates one)"
         for line in (
             "",
             f"Airflow is ready: {setup.url}",
             f"  user      {USER}",
-            f"  password  {self._home.password()}   (kept in {self._home.passwords})",
+            f"  password  {self._home.password()}   (stored in {self._home.passwords})",
             f"  lake      {setup.lake}{missing}",
             f"  logs      {self._home.logs}",
             "",
@@ -259,12 +258,12 @@ class Launcher:
             self.say(line)
 
     def _stop(self) -> None:
-        """End everything, the database last; nothing of this home runs after it."""
+        """Stop everything, the database last; nothing of this home runs afterwards."""
         if self._started:
             self.say("stopping")
-        servers = [each for each in self._started if each.name == _DATABASE]
+        servers = [component for component in self._started if component.name == _DATABASE]
         components.stop([c for c in self._started if c not in servers], self.hurry.is_set)
-        # An app that began a session of its own still bears the mark.
+        # An app that started its own session still has the mark.
         spared = servers[0].process if servers else None
         processes.end(lambda: self._home.left(spared))
         components.stop(servers, self.hurry.is_set)

@@ -1,10 +1,10 @@
-"""Processes of this machine, by what Linux tells of them in /proc: who they are, and their end.
+"""Processes of this machine, from Linux's /proc: identity, sessions, killing.
 
-A process id alone proves nothing: ids come round again. A process is known by its id together with
-the moment at which it started, which no two processes share.
+Process ids are reused. A process is identified by its id and its start time, which no two processes
+share.
 
-Every component that the launcher starts leads a *session* of its own, and nobody can enter a
-session from outside: whatever is in it was started by the component, or by what it started.
+Every component of the launcher leads its own *session*. No process can join a session from outside,
+so everything in it descends from the component.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _ROUNDS = 10
 
 @dataclass(frozen=True, slots=True, order=True)
 class Process:
-    """A process that runs, or ran, since this machine was started.
+    """The identity of a process that runs, or ran, since boot.
 
     Attributes:
         pid: Its id.
-        started: When it started, in the clock ticks of this machine since it was started.
+        started: Its start time, in clock ticks since boot.
     """
 
     pid: int
@@ -37,7 +37,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class _Status:
-    """What `/proc/PID/stat` says of a process."""
+    """The fields of `/proc/PID/stat` used here."""
 
     process: Process
     state: str
@@ -46,7 +46,7 @@ class _Status:
 
 
 def require_proc() -> None:
-    """Check that this system tells of its processes.
+    """Check that this system has /proc.
 
     Raises:
         SystemFailureError: `CAP-SYSTEM` when it does not.
@@ -54,13 +54,13 @@ def require_proc() -> None:
     if _status(os.getpid()) is None:
         raise SystemFailureError(
             "CAP-SYSTEM",
-            "this system has no /proc, by which processes are found and ended",
-            "start Airflow on Linux, or by its own commands",
+            "this system has no /proc, which is needed to find and kill processes",
+            "use Linux, or start Airflow with its own commands",
         )
 
 
 def boot() -> str:
-    """An identity of this machine's present start: processes of another one are gone."""
+    """The id of the current boot: processes of earlier boots are gone."""
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -68,7 +68,7 @@ def boot() -> str:
 
 
 def find(pid: int) -> Process | None:
-    """The process that has an id now; None where none has, or it ended and was not reaped yet."""
+    """The process with this id; None if there is none, or it exited without being reaped."""
     status = _status(pid)
     return None if status is None or status.state in "ZX" else status.process
 
@@ -79,25 +79,25 @@ def runs(process: Process) -> bool:
 
 
 def session_of(leader: int) -> list[Process]:
-    """What runs in the session that process `leader` began, whether it still runs or not."""
-    return [each.process for each in _running() if each.session == leader]
+    """The running processes in the session of `leader`, which may have exited."""
+    return [status.process for status in _running() if status.session == leader]
 
 
 def sessions_below(pid: int) -> set[int]:
-    """The session of a process, and those of its children: PostgreSQL gives each one its own."""
-    return {each.session for each in _running() if pid in (each.process.pid, each.parent)}
+    """The sessions of a process and its children: each PostgreSQL child has its own."""
+    return {s.session for s in _running() if pid in (s.process.pid, s.parent)}
 
 
 def sessions_with(mark: str, logs: Path) -> set[int]:
-    """Sessions in which something bears a mark.
+    """Sessions with a marked process, without this process's session.
 
     Args:
-        mark: An entry of the environment, `NAME=value`. Programs that show a title of their own
-            overwrite theirs, and are known by their output.
-        logs: A folder: who writes both standard output and error to a file in it bears the mark.
+        mark: An environment variable, `NAME=value`. Programs that set a process title overwrite
+            their environment, and are recognised by their output instead.
+        logs: A folder: a process whose standard output and error both go there is marked too.
     """
-    found = {each.session for each in _running() if _bears(each.process.pid, mark, logs)}
-    return found - {os.getsid(0)}
+    sessions = {s.session for s in _running() if _has_mark(s.process.pid, mark, logs)}
+    return sessions - {os.getsid(0)}
 
 
 def end(
@@ -106,19 +106,18 @@ def end(
     ask: signal.Signals | None = None,
     patience: float = 0.0,
 ) -> None:
-    """End processes, and return when none of them runs any more.
+    """Kill processes, and return when none of them runs any more.
 
-    First they are asked, if they are; those that still run after that are frozen, all of them
-    before the first one is killed: nobody among them sees another one die, and makes something of
-    it.
+    They first get the signal `ask`, if given. Those that still run are all stopped before the first
+    one is killed, so that none of them reacts to the death of another.
 
     Args:
-        processes: Which ones; asked again and again, as they may start others.
-        ask: The signal that asks them to end; None to kill them at once.
-        patience: For how many seconds they may go on after they were asked.
+        processes: Lists the processes; called repeatedly, since they may start others.
+        ask: The signal that asks them to exit; None to kill them at once.
+        patience: The seconds they may take after that signal.
 
     Raises:
-        SystemFailureError: `CAP-SYSTEM` when some cannot be ended at all.
+        SystemFailureError: `CAP-SYSTEM` when some cannot be killed.
     """
     if ask is not None:
         for process in processes():
@@ -131,16 +130,16 @@ def end(
                 send(process, number)
         if not left or wait_until(lambda: not list(processes()), 1.0):
             return
-    named = ", ".join(str(process.pid) for process in processes())
+    pids = ", ".join(str(process.pid) for process in processes())
     raise SystemFailureError(
         "CAP-SYSTEM",
-        f"processes {named} were killed, and run on",
-        "they wait for a device; end them by hand when it answers",
+        f"processes {pids} were killed, but still run",
+        "they wait for a device; kill them by hand when it responds",
     )
 
 
 def send(process: Process, number: signal.Signals) -> None:
-    """Send a signal to a process, unless it has ended."""
+    """Send a signal to a process, unless it has exited."""
     if runs(process):
         try:
             os.kill(process.pid, number)
@@ -149,18 +148,18 @@ def send(process: Process, number: signal.Signals) -> None:
 
 
 def wait_until(done: Callable[[], bool], seconds: float) -> bool:
-    """Wait until `done` says so, at most for some seconds; whether it did."""
-    end_of_patience = time.monotonic() + seconds
+    """Wait until `done` returns true, at most for `seconds`; returns whether it did."""
+    deadline = time.monotonic() + seconds
     while not done():
-        if time.monotonic() > end_of_patience:
+        if time.monotonic() > deadline:
             return False
         time.sleep(0.05)
     return True
 
 
 def _running() -> list[_Status]:
-    found = [_status(int(place.name)) for place in _PROC.iterdir() if place.name.isdecimal()]
-    return [each for each in found if each is not None and each.state not in "ZX"]
+    statuses = [_status(int(entry.name)) for entry in _PROC.iterdir() if entry.name.isdecimal()]
+    return [status for status in statuses if status is not None and status.state not in "ZX"]
 
 
 def _status(pid: int) -> _Status | None:
@@ -168,16 +167,16 @@ def _status(pid: int) -> _Status | None:
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The name of a program stands in brackets, and may hold anything, brackets too.
+    # The program's name is in parentheses, and can contain anything, parentheses too.
     fields = text.rpartition(")")[2].split()
     return _Status(Process(pid, int(fields[19])), fields[0], int(fields[1]), int(fields[3]))
 
 
-def _bears(pid: int, mark: str, logs: Path) -> bool:
-    place = _PROC / str(pid)
+def _has_mark(pid: int, mark: str, logs: Path) -> bool:
+    folder = _PROC / str(pid)
     try:
-        if mark.encode() in (place / "environ").read_bytes().split(b"\0"):
+        if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
             return True
-        return all((place / "fd" / number).readlink().parent == logs for number in ("1", "2"))
+        return all((folder / "fd" / number).readlink().parent == logs for number in ("1", "2"))
     except OSError:
         return False

@@ -1,7 +1,7 @@
-"""What Airflow is told: the file of its settings, and the environment of its components.
+"""Configuration of a local Airflow: `airflow.cfg`, and the environment of its components.
 
-The settings that the launcher knows stand in `airflow.cfg`, secrets among them: what Airflow starts
-inherits the environment, and no app has to know how tokens are signed.
+Secrets are in `airflow.cfg`, not in the environment: Spark apps inherit the environment, and do not
+need the signing keys.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _LOCAL_SPARK = json.dumps({"conn_type": "spark", "host": "local[*]"})
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One Airflow, as it was asked for.
+    """The setup of one Airflow.
 
     Attributes:
-        home: Where it lives.
-        port: Of the UI and the API, on loopback.
+        home: Its home folder.
+        port: The port of the UI and the API, on loopback.
         dags: The folder of its DAG files.
-        lake: The lake that its DAGs work on: an absolute path or a URI.
-        database: SQLAlchemy's URL of its PostgreSQL.
+        lake: The lake of its DAGs: an absolute path or a URI.
+        database: The SQLAlchemy URL of its PostgreSQL.
     """
 
     home: Home
@@ -45,7 +45,7 @@ class Setup:
 
     @property
     def url(self) -> str:
-        """Where the UI is."""
+        """The address of the UI."""
         return f"http://{LOOPBACK}:{self.port}"
 
 
@@ -56,7 +56,7 @@ def sections(setup: Setup) -> dict[str, dict[str, str]]:
         "core": {
             "dags_folder": str(setup.dags),
             "load_examples": "False",
-            # What has a schedule starts when a person says so; a DAG without one says otherwise.
+            # Scheduled DAGs start paused; DAGs without a schedule override this.
             "dags_are_paused_at_creation": "True",
             "executor": "LocalExecutor",
             "parallelism": str(_TASKS),
@@ -76,9 +76,9 @@ def sections(setup: Setup) -> dict[str, dict[str, str]]:
         },
         "api_auth": {"jwt_secret": secrets.jwt_secret},
         "scheduler": {
-            # A task hop costs 0.2 s instead of 1 s; PostgreSQL does not mind being asked.
+            # A task hop costs 0.2 s instead of 1 s; PostgreSQL can take the polling.
             "scheduler_idle_sleep_time": "0.1",
-            # What ran when a scheduler was killed is begun again within this, not after 5 minutes.
+            # Tasks of a killed scheduler restart within this time instead of 5 minutes.
             "orphaned_tasks_check_interval": "30",
         },
         "dag_processor": {
@@ -95,14 +95,14 @@ def sections(setup: Setup) -> dict[str, dict[str, str]]:
 
 
 def apps_at_once() -> int:
-    """How many Spark apps run at once: one for two cores, but two at least."""
+    """The number of concurrent Spark apps: one per two cores, at least two."""
     return max(2, min(_TASKS, (os.cpu_count() or 1) // 2))
 
 
 def config_text(setup: Setup) -> str:
     """The text of `airflow.cfg`."""
     parser = configparser.RawConfigParser()
-    # Airflow expands what it reads: a percent sign is written twice.
+    # Airflow interpolates values: percent signs are doubled.
     parser.read_dict(
         {
             section: {key: value.replace("%", "%%") for key, value in keys.items()}
@@ -116,25 +116,25 @@ def config_text(setup: Setup) -> str:
 
 
 def environment(setup: Setup, given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of the components, and so of the apps that Airflow submits.
+    """The environment of the components, which submitted apps inherit.
 
-    Connections, variables and settings of Airflow that stand in `given` are kept, except the
-    settings that the launcher makes: those would win over its file.
+    Airflow's connections, variables and settings in `given` are kept, except settings that the
+    launcher makes itself: they would override its file.
 
     Args:
         setup: The Airflow.
-        given: The environment to begin with; by default that of this process.
+        given: The base environment; that of this process by default.
 
     Raises:
         SystemFailureError: `CAP-JAVA` when there is no Java for Spark.
     """
     kept = dict(os.environ if given is None else given)
-    own = {f"AIRFLOW__{s}__{k}".upper() for s, keys in sections(setup).items() for k in keys}
+    managed = {f"AIRFLOW__{s}__{k}".upper() for s, keys in sections(setup).items() for k in keys}
     for name in list(kept):
-        # A secret or a setting may also come from a command: AIRFLOW__CORE__FERNET_KEY_CMD.
-        if name in own or name.removesuffix("_CMD").removesuffix("_SECRET") in own:
+        # A setting can also come from a command: AIRFLOW__CORE__FERNET_KEY_CMD.
+        if name in managed or name.removesuffix("_CMD").removesuffix("_SECRET") in managed:
             del kept[name]
-    # Not resolved: an environment's Python is known by the path it is started with.
+    # Not resolved: a virtual environment is recognised by the path of its Python.
     programs = str(Path(sys.executable).absolute().parent)
     temporary = str(setup.home.temporary)
     name, mark = setup.home.mark()
@@ -147,7 +147,7 @@ def environment(setup: Setup, given: Mapping[str, str] | None = None) -> dict[st
         "AIRFLOW_CONFIG": str(setup.home.folder / "airflow.cfg"),
         "CAPSTAN_LAKE": setup.lake,
         "JAVA_HOME": str(spark_home(find_java())),
-        # The first spark-submit on the path is the one that Airflow starts.
+        # Airflow starts the first spark-submit on the path.
         "PATH": os.pathsep.join([programs, kept.get("PATH", os.defpath)]),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
@@ -160,7 +160,7 @@ def environment(setup: Setup, given: Mapping[str, str] | None = None) -> dict[st
 
 
 def _no_proxy(given: Mapping[str, str]) -> dict[str, str]:
-    """Components talk to each other over loopback, whatever proxy this machine has."""
-    there = given.get("no_proxy") or given.get("NO_PROXY") or ""
-    listed = ",".join(part for part in (there, LOOPBACK, "localhost") if part)
+    """Variables that keep the components' loopback traffic off any proxy."""
+    excluded = given.get("no_proxy") or given.get("NO_PROXY") or ""
+    listed = ",".join(part for part in (excluded, LOOPBACK, "localhost") if part)
     return {"no_proxy": listed, "NO_PROXY": listed}

@@ -1,12 +1,12 @@
-"""What tasks tell OpenLineage: which tables they read and wrote, and the certificate of a replay.
+"""OpenLineage facets of tasks: tables read and written, and the certificate of a replay.
 
-Airflow's provider asks for it when a task has ended, where a transport of its events is configured,
-in a process of its own. What goes wrong here it logs, and the task is what it was. It alone has
-this module imported: where nobody asks, no DAG file and no task loads OpenLineage's client.
+Airflow's OpenLineage provider imports this module when a task has ended, in a process of its own,
+if a transport is configured. It logs errors here without affecting the task. Nothing else imports
+it, so DAG files and other tasks never load OpenLineage's client.
 
-A tape is named by the place of its events, a target by its own: `file` and the path, or such as
-`s3://bucket` and the key, as OpenLineage's integration of Spark names them. Rows themselves are
-never told: of audits and differences the samples are left out.
+A tape is named by the path of its events, a target by its own path: `file` and the path, or
+`s3://bucket` and the key, like OpenLineage's Spark integration. Rows are never sent: samples of
+audits and differences are left out.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ Answer = Mapping[str, object]
 Lineage = OperatorLineage[Dataset, RunFacet]
 
 CERTIFICATE = "capstan_certificate"
-"""The run's facet that has the certificate of a replay."""
+"""The run facet with the certificate of a replay."""
 FRONTIER = "capstan_frontier"
-"""The tape's facet that has the frontier after a capture."""
+"""The tape's facet with the frontier after a capture."""
 
 _OTHER_NAMES = {"s3a": "s3", "s3n": "s3"}
-# In these a path begins at a root; in object stores a key does not.
+# In these, a path begins at a root; a key in an object store does not.
 _ROOTED = frozenset({"hdfs", "viewfs"})
 
 
@@ -60,7 +60,7 @@ class CertificateRunFacet(RunFacet):
 
 @define
 class FrontierDatasetFacet(DatasetFacet):
-    """The frontier of a stream, a list of times as in certificates; empty where it is closed."""
+    """The frontier of a stream, a list of times as in certificates; empty when closed."""
 
     frontier: list[Any]
 
@@ -71,13 +71,13 @@ class FrontierDatasetFacet(DatasetFacet):
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a task has done with a table.
+    """The use of a table by a task.
 
     Attributes:
         path: The table's path or URI.
-        version: Its version, of a tape the cut; None where it is not known.
-        rows: How many rows were read or written; None where nobody has counted.
-        tests: What was tested of it.
+        version: Its version, or the cut of a tape; None if unknown.
+        rows: The number of rows read or written; None if not counted.
+        tests: The assertions tested on it.
     """
 
     path: str
@@ -86,7 +86,7 @@ class Use:
     tests: tuple[data_quality_assertions_dataset.Assertion, ...] = ()
 
     def and_then(self, later: Use) -> Use:
-        """Both uses of the same table as one."""
+        """Two uses of the same table, combined."""
         counted = [rows for rows in (self.rows, later.rows) if rows is not None]
         return Use(
             self.path,
@@ -97,53 +97,54 @@ class Use:
 
 
 def lineage(app: str, lake: str, answer: Answer | None) -> Lineage:
-    """What a task has read and written, out of what its app has answered.
+    """The tables that a task read and wrote, from the result of its app.
 
     Args:
-        app: The app, by its name.
-        lake: The lake's place.
-        answer: What the app has answered, also where that is a refusal; None where it said nothing.
+        app: The app's name.
+        lake: The lake's path or URI.
+        answer: The app's result, including a refusal; None if it left none.
     """
-    tell = _OF_APP.get(app)
-    if tell is None or answer is None:
+    collect = _BY_APP.get(app)
+    if collect is None or answer is None:
         return OperatorLineage()
-    return tell(Lake.at(lake), answer)
+    return collect(Lake.at(lake), answer)
 
 
 def of_replay(lake: Lake, certificate: Answer) -> Lineage:
     """From the tape at its cut into the target at its version, with the certificate.
 
-    What waits for a person has written nothing; what stood already neither, and its rows are 0.
+    A run that waits for approval wrote nothing; nor did a run that was already published, whose
+    row counts are 0.
     """
     if "error" in certificate or not certificate.get("stream"):
         return OperatorLineage()
-    found = _played(lake, [certificate])
-    found.run_facets[CERTIFICATE] = CertificateRunFacet(_without_rows(certificate))
-    return found
+    replayed = _played(lake, [certificate])
+    replayed.run_facets[CERTIFICATE] = CertificateRunFacet(_without_rows(certificate))
+    return replayed
 
 
 def of_backfills(lake: Lake, answer: Answer) -> Lineage:
-    """The same of all runs of backfills together, without their certificates."""
+    """The same for all runs of backfills together, without their certificates."""
     backfills = _entries(answer.get("backfills", [answer]))
-    runs = [run for each in backfills for run in _entries(each.get("runs"))]
+    runs = [run for backfill in backfills for run in _entries(backfill.get("runs"))]
     return _played(lake, [run for run in runs if run.get("published")])
 
 
 def of_capture(lake: Lake, captured: Answer) -> Lineage:
-    """Into the tape, which has a new cut and frontier."""
+    """Into the tape, at its new cut and frontier."""
     if "error" in captured:
         return OperatorLineage()
     cut, frontier = captured.get("cut"), captured.get("frontier")
-    # Of a tape that has no commit yet it is -1.
+    # The cut of a tape without commits is -1.
     version = cut if isinstance(cut, int) and cut >= 0 else None
     tape = _output(Use(_tape(lake, captured), version, _count(captured.get("records"))))
-    told = FrontierDatasetFacet(frontier if isinstance(frontier, list) else [])
-    tape.facets = {**(tape.facets or {}), FRONTIER: told}
+    facet = FrontierDatasetFacet(frontier if isinstance(frontier, list) else [])
+    tape.facets = {**(tape.facets or {}), FRONTIER: facet}
     return OperatorLineage(outputs=[tape])
 
 
 def of_rollback(_: Lake, answer: Answer) -> Lineage:
-    """Into the target, whose version has the rows of before; nothing where it was done before."""
+    """Into the target, at the version with the previous rows; nothing if it was already done."""
     if "error" in answer or answer.get("stood"):
         return OperatorLineage()
     target = Use(str(answer["target_path"]), answer["target_version"])
@@ -151,20 +152,20 @@ def of_rollback(_: Lake, answer: Answer) -> Lineage:
 
 
 def of_audits(lake: Lake, answer: Answer) -> Lineage:
-    """From tapes and targets, with what the audits have found of these; nothing is written.
+    """From tapes and targets, with the audits' results; nothing is written.
 
-    An audit that could not be made is left out: the task's log says why.
+    Audits that could not be made are left out: the task's log says why.
     """
-    made = [each for each in _entries(answer.get("audits", [answer])) if "passed" in each]
-    tapes = [Use(_tape(lake, each), each["cut"]) for each in made]
+    audits = [audit for audit in _entries(answer.get("audits", [answer])) if "passed" in audit]
+    tapes = [Use(_tape(lake, audit), audit["cut"]) for audit in audits]
     targets = [
-        Use(str(each["target_path"]), each.get("version"), None, _tests(each, each.get("run")))
-        for each in made
+        Use(str(audit["target_path"]), audit.get("version"), None, _tests(audit, audit.get("run")))
+        for audit in audits
     ]
-    return OperatorLineage(inputs=[_input(each) for each in _joined([*tapes, *targets])])
+    return OperatorLineage(inputs=[_input(use) for use in _combined([*tapes, *targets])])
 
 
-_OF_APP: Mapping[str, Callable[[Lake, Answer], Lineage]] = {
+_BY_APP: Mapping[str, Callable[[Lake, Answer], Lineage]] = {
     "capture": of_capture,
     "replay": of_replay,
     "publish": of_replay,
@@ -174,40 +175,40 @@ _OF_APP: Mapping[str, Callable[[Lake, Answer], Lineage]] = {
 }
 
 
-def place(path: str) -> tuple[str, str]:
-    """Namespace and name of what lies at a path or URI."""
-    scheme, told, rest = path.partition("://")
-    if not told or scheme == "file":
-        return "file", rest if told else path
-    host, _, inside = rest.partition("/")
-    name = f"/{inside}" if scheme in _ROOTED else inside
+def dataset_name(path: str) -> tuple[str, str]:
+    """The OpenLineage namespace and name of a path or URI."""
+    scheme, separator, rest = path.partition("://")
+    if not separator or scheme == "file":
+        return "file", rest if separator else path
+    host, _, key = rest.partition("/")
+    name = f"/{key}" if scheme in _ROOTED else key
     return f"{_OTHER_NAMES.get(scheme, scheme)}://{host}", name
 
 
 def _played(lake: Lake, certificates: Iterable[Answer]) -> Lineage:
     read, written = list[Use](), list[Use]()
-    for each in certificates:
-        stood, audit = bool(each.get("stood")), each.get("audit")
+    for run in certificates:
+        unchanged, audit = bool(run.get("stood")), run.get("audit")
         audit = audit if isinstance(audit, Mapping) else {}
-        rows = 0 if stood else _count(each.get("records"))
-        read.append(Use(_tape(lake, each), each["cut"], rows))
-        if each.get("published"):
-            rows = 0 if stood else _count(audit.get("records"))
-            tests = _tests(audit, each.get("run"))
-            written.append(Use(str(each["target_path"]), each["target_version"], rows, tests))
+        rows = 0 if unchanged else _count(run.get("records"))
+        read.append(Use(_tape(lake, run), run["cut"], rows))
+        if run.get("published"):
+            rows = 0 if unchanged else _count(audit.get("records"))
+            tests = _tests(audit, run.get("run"))
+            written.append(Use(str(run["target_path"]), run["target_version"], rows, tests))
     return OperatorLineage(
-        inputs=[_input(each) for each in _joined(read)],
-        outputs=[_output(each) for each in _joined(written)],
+        inputs=[_input(use) for use in _combined(read)],
+        outputs=[_output(use) for use in _combined(written)],
     )
 
 
-def _joined(uses: Iterable[Use]) -> Iterable[Use]:
-    """One use for each table, in the order of the first ones."""
-    found: dict[str, Use] = {}
-    for each in uses:
-        before = found.get(each.path)
-        found[each.path] = each if before is None else before.and_then(each)
-    return found.values()
+def _combined(uses: Iterable[Use]) -> Iterable[Use]:
+    """One use per table, in order of first use."""
+    by_path: dict[str, Use] = {}
+    for use in uses:
+        earlier = by_path.get(use.path)
+        by_path[use.path] = use if earlier is None else earlier.and_then(use)
+    return by_path.values()
 
 
 def _input(use: Use) -> InputDataset:
@@ -215,7 +216,7 @@ def _input(use: Use) -> InputDataset:
     if use.rows is not None:
         rows = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(rowCount=use.rows)
         counted["inputStatistics"] = rows
-    return InputDataset(*place(use.path), facets=_facets(use), inputFacets=counted)
+    return InputDataset(*dataset_name(use.path), facets=_facets(use), inputFacets=counted)
 
 
 def _output(use: Use) -> OutputDataset:
@@ -225,7 +226,7 @@ def _output(use: Use) -> OutputDataset:
             rowCount=use.rows
         )
         counted["outputStatistics"] = rows
-    return OutputDataset(*place(use.path), facets=_facets(use), outputFacets=counted)
+    return OutputDataset(*dataset_name(use.path), facets=_facets(use), outputFacets=counted)
 
 
 def _facets(use: Use) -> dict[str, Any]:
@@ -234,14 +235,14 @@ def _facets(use: Use) -> dict[str, Any]:
         version = str(use.version)
         facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(version)
     if use.tests:
-        # Where Airflow's own operators have it, of tables that are read and written alike.
+        # A facet of the dataset, as in Airflow's own operators, for inputs and outputs alike.
         tests = data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet(list(use.tests))
         facets["dataQualityAssertions"] = tests
     return facets
 
 
 def _tests(audit: Answer, run: object) -> tuple[data_quality_assertions_dataset.Assertion, ...]:
-    """An audit and its declared checks; none where there was no audit."""
+    """The assertions of an audit and its declared checks; none without an audit."""
     if "passed" not in audit:
         return ()
     of_run = {} if run is None else {"run": run}
@@ -251,7 +252,7 @@ def _tests(audit: Answer, run: object) -> tuple[data_quality_assertions_dataset.
         bool(audit["passed"]),
         severity="error",
         name="audit",
-        description="The rows are those that the tape promises, and meet every check",
+        description="The rows match the tape, and meet every check",
         actual=audit_text(audit, number),
         params=of_run,
     )
@@ -271,13 +272,13 @@ def _tests(audit: Answer, run: object) -> tuple[data_quality_assertions_dataset.
 
 
 def _without_rows(certificate: Answer) -> dict[str, Any]:
-    """A certificate without samples of rows: of its audit, and of what a publish would change."""
-    found = dict(certificate)
+    """A certificate without samples of rows, in its audit and its difference."""
+    certificate_ = dict(certificate)
     for key, rows in (("audit", "findings"), ("diff", "sample")):
-        part = found.get(key)
+        part = certificate_.get(key)
         if isinstance(part, Mapping):
-            found[key] = {name: value for name, value in part.items() if name != rows}
-    return found
+            certificate_[key] = {name: value for name, value in part.items() if name != rows}
+    return certificate_
 
 
 def _tape(lake: Lake, answer: Answer) -> str:
@@ -285,8 +286,8 @@ def _tape(lake: Lake, answer: Answer) -> str:
 
 
 def _entries(value: object) -> list[Answer]:
-    found = value if isinstance(value, list) else []
-    return [each for each in found if isinstance(each, Mapping)]
+    entries = value if isinstance(value, list) else []
+    return [entry for entry in entries if isinstance(entry, Mapping)]
 
 
 def _count(value: object) -> int | None:

@@ -52,12 +52,12 @@ def test_what_ends_is_begun_again_but_not_for_ever(home: Home) -> None:
     part.start()
     for _ in range(RESTARTS):
         wait_for(part.has_ended)
-        part.begin_again()
+        part.restart()
     wait_for(part.has_ended)
     with pytest.raises(
-        SystemFailureError, match="CAP-AIRFLOW: part ended 4 times in 10 minutes, last with 1"
+        SystemFailureError, match="CAP-AIRFLOW: part exited 4 times in 10 minutes, last with 1"
     ):
-        part.begin_again()
+        part.restart()
     assert part.log.read_text(encoding="utf-8").count("it ends here") == RESTARTS + 1
 
 
@@ -67,7 +67,7 @@ def test_the_error_has_the_end_of_the_log(home: Home) -> None:
     part.start()
     wait_for(part.has_ended)
     with pytest.raises(SystemFailureError, match="the reason"):
-        part.begin_again()
+        part.restart()
 
 
 def test_ends_that_lie_far_apart_do_not_count(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_ends_that_lie_far_apart_do_not_count(home: Home, monkeypatch: pytest.Mo
     part.start()
     for _ in range(RESTARTS + 2):
         wait_for(part.has_ended)
-        part.begin_again()
+        part.restart()
 
 
 def test_what_an_ended_component_left_is_ended_before_it_begins_again(home: Home) -> None:
@@ -84,7 +84,7 @@ def test_what_an_ended_component_left_is_ended_before_it_begins_again(home: Home
     part.start()
     wait_for(part.has_ended)
     assert len(home.left()) == 1
-    part.begin_again()
+    part.restart()
     wait_for(part.has_ended)
     assert len(home.left()) == 1
     part.reap()

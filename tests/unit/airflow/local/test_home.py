@@ -14,7 +14,7 @@ import pytest
 
 from capstan.airflow.local import processes
 from capstan.airflow.local.home import USER, Home, tail, write_private
-from capstan.airflow.local.launcher import Launcher, Wanted
+from capstan.airflow.local.launcher import Launcher, LaunchOptions
 from capstan.airflow.local.processes import Process
 from capstan.airflow.local.settings import Setup
 from capstan.errors import RangeLockedError, SystemFailureError
@@ -73,8 +73,9 @@ def test_a_home_has_one_holder_who_is_named(home: Home) -> None:
             check=False,
         )
     assert other.returncode == RangeLockedError.exit_code
-    assert f"CAP-LAUNCHER: another launcher runs in {home.folder}: process {os.getpid()}\n" in (
-        other.stderr
+    assert (
+        f"CAP-LAUNCHER: another launcher is running in {home.folder}: process {os.getpid()}\n"
+        in (other.stderr)
     )
     with home.held():
         pass
@@ -174,11 +175,11 @@ def test_who_starts_it_is_told_where_to_look_and_that_a_lake_is_missing(
 
     def told() -> str:
         said.clear()
-        launcher = Launcher(Wanted(home.folder, 8080, tmp_path, str(lake)), said.append)
+        launcher = Launcher(LaunchOptions(home.folder, 8080, tmp_path, str(lake)), said.append)
         launcher._welcome(Setup(home, 8080, tmp_path, str(lake), ""))
         return "\n".join(said)
 
-    assert f"  lake      {lake}   (not there yet: `make demo` makes one)" in told()
+    assert f"  lake      {lake}   (does not exist yet: `make demo` creates one)" in told()
     lake.mkdir()
     assert f"  lake      {lake}\n" in told()
     assert "Airflow is ready: http://127.0.0.1:8080" in told()

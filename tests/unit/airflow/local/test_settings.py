@@ -113,7 +113,7 @@ def test_a_port_that_is_taken_is_refused() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(
-            InvalidRequestError, match=f"CAP-PORT: port {port} of 127.0.0.1 cannot be had"
+            InvalidRequestError, match=f"CAP-PORT: port {port} of 127.0.0.1 is not available"
         ):
             free_port(port)
     assert free_port(port) == port
