@@ -1,9 +1,8 @@
-"""Airflow in chaos: it schedules work on a lake, and tasks are killed while their apps are at it.
+"""Airflow in the chaos test: it schedules work on a lake, and tasks are killed while apps run.
 
-Nobody takes up by hand what was cut off here: a task that was killed has to be tried again, by the
-worker that supervised it, or by the scheduler once it has not heard of it for long. Until then
-nothing of its app may be left. All rounds have one Airflow: what a round has left that was broken
-off itself goes on in the next.
+Interrupted work is not resumed by hand. A killed task must be retried by the worker that supervised
+it, or by the scheduler once its heartbeat is overdue. Before that, nothing of its app may be left.
+All rounds share one Airflow: work left by an interrupted round continues in the next one.
 """
 
 from __future__ import annotations
@@ -32,25 +31,25 @@ from tests.support.live_airflow import Launched, command_of, launch
 from tests.support.sample_streams import HOUR, START
 
 WAYS = ("task", "worker", "app")
-"""What of a task at work is killed, in each round once: its own process, LocalExecutor's process
-that supervises it, its Spark app."""
+"""Parts of a running task to kill, each once per round: the task's process, the LocalExecutor
+process that supervises it, its Spark app."""
 
 _PATIENCE = 1800.0
 _INTERVAL = 6 * HOUR
 _ENVIRONMENT = {
     "CAPSTAN_DRIVER_MEMORY": "1g",
-    # Whoever lost its worker is heard of no more. The scheduler waits for 5 minutes by default.
+    # A task without its worker sends no heartbeat. By default the scheduler waits for 5 minutes.
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
-    # On a machine that others use as well no try is to be lost for a slow answer: 5 seconds else.
+    # On a busy machine, a slow answer must not use up a retry: the default is 5 seconds.
     "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
 }
 _CAPTURE = f"capstan_capture__{small_stream.NAME}"
 _FILL, _COPY, _MAINTAIN = "capstan_backfill__filled", "capstan_replay", "capstan_maintain"
-# How many commits a task makes; by default those of a replay.
+# Number of commits per task; by default those of a replay.
 _COMMITS = {_CAPTURE: 4, _MAINTAIN: 1}
 _TITLE = "airflow worker -- "
-# What submits an app names its file as well, but not as its own.
+# The process that submits an app contains its file name too, but not as its own name.
 _PYTHON = re.compile(r"\S+ \S+/spark_apps/")
 
 
@@ -59,38 +58,38 @@ class AtWork:
     """A task that waits for its Spark app.
 
     Attributes:
-        dag, run, task, attempt: Which one it is, and which of its tries.
-        own: Its process.
-        worker: The process of LocalExecutor that supervises it.
-        app: The processes of its app: the JVM and its Python.
+        dag, run, task, attempt: Identity of the task and its attempt.
+        process: Its process.
+        worker: The LocalExecutor process that supervises it.
+        app: Processes of its app: the JVM and its Python.
     """
 
     dag: str
     run: str
     task: str
     attempt: int
-    own: Process
+    process: Process
     worker: Process
     app: tuple[Process, ...]
 
-    def of(self, way: str) -> tuple[Process, ...]:
-        """What is killed of it, by one of `WAYS`."""
-        return {"task": (self.own,), "worker": (self.worker,), "app": self.app}[way]
+    def parts(self, way: str) -> tuple[Process, ...]:
+        """The processes to kill, for one of `WAYS`."""
+        return {"task": (self.process,), "worker": (self.worker,), "app": self.app}[way]
 
     @property
     def jvm(self) -> list[Process]:
-        """The JVM of its app, which holds all the rest of it."""
-        return [each for each in self.app if "deploy.SparkSubmit" in command_of(each)]
+        """The JVM of its app, which holds everything else of it."""
+        return [process for process in self.app if "deploy.SparkSubmit" in command_of(process)]
 
 
 class Scheduled:
-    """An Airflow in a folder, and the lake that its DAGs work on.
+    """An Airflow in a folder, and the lake of its DAGs.
 
     Args:
-        folder: Where Airflow lives, with the declarations of its DAGs.
+        folder: Folder of Airflow, with the declarations of its DAGs.
         lake: The lake.
-        source: The folder of its source.
-        followed: Requests of replays that follow the stream; each is declared by its target's name.
+        source: Folder of the lake's source.
+        followed: Requests of following replays; each is declared under the name of its target.
     """
 
     def __init__(
@@ -99,31 +98,31 @@ class Scheduled:
         self._folder = folder
         self._lake = Lake.at(lake)
         self._source = source
-        self._followed = {str(each["into"]): dict(each) for each in followed}
+        self._followed = {str(request["into"]): dict(request) for request in followed}
         self._dags = [
             *(_CAPTURE, _FILL, _COPY, _MAINTAIN),
             *(f"capstan_follow__{name}" for name in self._followed),
         ]
 
     def kill_tasks(self, log: Path, chance: random.Random) -> int:
-        """Have Airflow do all its work once, two DAGs at a time, and kill tasks of it.
+        """Let Airflow do all its work once, two DAGs at a time, and kill some of its tasks.
 
         Args:
-            log: A folder for what the launcher prints, and what was killed; made here.
-            chance: Chooses the work, the moments, and what is killed.
+            log: Folder for the launcher's output, and the list of kills; created here.
+            chance: Selects the work, the moments, and the processes to kill.
 
         Returns:
-            How many were killed: each of `WAYS` once, where work was there to be killed.
+            The number of kills: one for each of `WAYS`, if there was work to kill.
 
         Raises:
-            AssertionError: A task that was killed has left something, or was not tried again; or a
-                run has not succeeded in the end.
+            AssertionError: A killed task left something, or was not retried; or a run has not
+                succeeded in the end.
         """
         log.mkdir(parents=True)
         left = chance.sample(WAYS, k=len(WAYS))
         killed: dict[str, AtWork] = {}
         with self._airflow(log) as airflow:
-            self._go_on(airflow.rest)
+            self._resume(airflow.rest)
             for dags in self._scenes(chance):
                 for dag in dags:
                     self._begin(airflow.rest, dag)
@@ -132,8 +131,8 @@ class Scheduled:
                     killed[left.pop(0)] = at_work
                     (log / "killed.json").write_text(json.dumps(killed, default=asdict))
                 _require_success(airflow.rest, dags)
-                for each in killed.values():
-                    _require_tried_again(airflow.rest, each)
+                for task in killed.values():
+                    _require_tried_again(airflow.rest, task)
             until(lambda: airflow.spark() == [] or None, _PATIENCE)
         return len(killed)
 
@@ -164,14 +163,14 @@ class Scheduled:
         return self._folder / "streams.yaml"
 
     def _declare(self) -> None:
-        """Write what `little.declarations` has as a file, with what has a DAG in it."""
+        """Write the declarations of the small stream to a file, with those of the DAGs."""
         declared = yaml.safe_load(small_stream.declaration_text(self._source))
         hourly = small_stream.declarations(self._source).transforms["hourly"]
         declared["transforms"] = {
             hourly.name: {"sql": hourly.sql, "time": hourly.time, "grain": "1 hour",
                           "worker": hourly.worker}
         }  # fmt: skip
-        # Over bounds in the past: it is backfilled, and starts nothing by itself.
+        # Bounds in the past: it is backfilled, and starts nothing by itself.
         bounds = {"since": START.isoformat(), "until": (START + timedelta(days=360)).isoformat()}
         declared["replays"]["filled"] |= {**bounds, "schedule": "0 */6 * * *"}
         for name, request in self._followed.items():
@@ -179,24 +178,24 @@ class Scheduled:
             declared["replays"][name] = {"stream": small_stream.NAME, "target": name, **fields}
         self._declarations.write_text(yaml.safe_dump(declared), encoding="utf-8")
 
-    def _go_on(self, rest: Rest) -> None:
-        """Wait until what a round that was broken off has left has come to its end, by itself."""
+    def _resume(self, rest: Rest) -> None:
+        """Wait until the work left by an interrupted round has ended by itself."""
         for dag in self._dags:
             rest.wait_for_dag(dag)
         _require_success(rest, self._dags)
 
     def _scenes(self, chance: random.Random) -> Iterator[Sequence[str]]:
-        """DAGs that are begun together: a capture first, of which others play what is complete."""
-        there = is_table(self._lake.stream(small_stream.NAME).events)
+        """DAGs to start together: first a capture, then DAGs that play complete times."""
+        has_tape = is_table(self._lake.stream(small_stream.NAME).events)
         early = chance.choice([dag for dag in self._dags if dag not in (_CAPTURE, _FILL, _COPY)])
-        rest = [dag for dag in self._dags if dag != _CAPTURE and (dag != early or not there)]
-        chance.shuffle(rest)
-        yield (_CAPTURE, early) if there else (_CAPTURE,)
-        for first in range(0, len(rest), 2):
-            yield rest[first : first + 2]
+        later = [dag for dag in self._dags if dag != _CAPTURE and (dag != early or not has_tape)]
+        chance.shuffle(later)
+        yield (_CAPTURE, early) if has_tape else (_CAPTURE,)
+        for first in range(0, len(later), 2):
+            yield later[first : first + 2]
 
     def _begin(self, rest: Rest, dag: str) -> None:
-        """Have Airflow run a DAG: over a range, up to the newest interval that is complete."""
+        """Start a DAG in Airflow: over a range, up to the newest complete interval."""
         rest.unpause(dag)
         newest = START + (2 * len(list(self._source.glob("*.parquet"))) - 2) * _INTERVAL
         if dag == _FILL:
@@ -210,70 +209,70 @@ class Scheduled:
     def _kill(
         self, airflow: Launched, chance: random.Random, dags: Sequence[str], way: str
     ) -> AtWork | None:
-        """Kill a task, once it has done part of its work; None where all had ended before."""
+        """Kill a task after part of its work; None if all tasks had ended before."""
         dag, after = chance.choice(dags), chance.uniform(0, 2)
-        wanted = self._commits() + chance.randint(0, _COMMITS.get(dag, 6))
+        target = self._commits() + chance.randint(0, _COMMITS.get(dag, 6))
         begun = until(
             lambda: next(_at_work(airflow, dag), None) or _rests(airflow.rest, dag), _PATIENCE, 1
         )
         if not isinstance(begun, AtWork):
             return None
-        while self._commits() < wanted and runs(begun.own):
+        while self._commits() < target and runs(begun.process):
             time.sleep(0.2)
         time.sleep(after)
-        # It does not end while it is looked at.
+        # Stopped, so that it does not end during the look-up.
         _send(begun.app, signal.SIGSTOP)
-        there = (each for each in _at_work(airflow, dag) if each.own == begun.own)
-        found = next(there, None)
-        # What stands still as its group loses its parent is ended by the kernel itself.
+        candidates = (task for task in _at_work(airflow, dag) if task.process == begun.process)
+        victim = next(candidates, None)
+        # The kernel itself would end a stopped process group whose parent dies.
         _send(begun.app, signal.SIGCONT)
-        if found is None:
+        if victim is None:
             return None
-        _send(found.of(way), signal.SIGKILL)
-        until(lambda: not any(map(runs, found.of(way))) or None, 240, every=0.01)
-        # From here on the app cannot come to its own end: who looks after it has to end it.
-        _send(found.jvm, signal.SIGSTOP)
-        gone = (found.own, *found.app)
+        _send(victim.parts(way), signal.SIGKILL)
+        until(lambda: not any(map(runs, victim.parts(way))) or None, 240, every=0.01)
+        # From now on the app cannot end by itself: its supervisor has to end it.
+        _send(victim.jvm, signal.SIGSTOP)
+        gone = (victim.process, *victim.app)
         ended = processes.wait_until(lambda: not any(map(runs, gone)), 240)
-        assert ended, f"the {way} was killed, and something of it runs on: {found}"
-        return found
+        assert ended, f"the {way} was killed, but part of it still runs: {victim}"
+        return victim
 
     def _commits(self) -> int:
         return sum(1 for _ in Path(self._lake.root).glob("**/_delta_log/*.json"))
 
 
 def _send(to: Iterable[Process], number: signal.Signals) -> None:
-    for each in to:
-        send(each, number)
+    for process in to:
+        send(process, number)
 
 
 def _at_work(airflow: Launched, dag: str) -> Iterator[AtWork]:
     """The tasks of a DAG whose Spark app runs: a JVM that has started its Python."""
-    running = {str(each["id"]): each for each in airflow.rest.running(dag)}
-    for own in airflow.home.left():
-        of = running.get(command_of(own).removeprefix(_TITLE).strip())
-        if of is None:
+    running = {str(row["id"]): row for row in airflow.rest.running(dag)}
+    for process in airflow.home.left():
+        row = running.get(command_of(process).removeprefix(_TITLE).strip())
+        if row is None:
             continue
         try:
-            started = psutil.Process(own.pid).children(recursive=True)
-            worker = find(psutil.Process(own.pid).ppid())
+            started = psutil.Process(process.pid).children(recursive=True)
+            worker = find(psutil.Process(process.pid).ppid())
         except psutil.NoSuchProcess:
             continue
-        below = [found for each in started if (found := find(each.pid)) is not None]
-        app = tuple(each for each in below if "spark" in command_of(each))
-        if worker is not None and any(_PYTHON.match(command_of(each)) for each in app):
-            run, task = str(of["dag_run_id"]), str(of["task_id"])
-            yield AtWork(dag, run, task, int(str(of["try_number"])), own, worker, app)
+        children = [child for c in started if (child := find(c.pid)) is not None]
+        app = tuple(child for child in children if "spark" in command_of(child))
+        if worker is not None and any(_PYTHON.match(command_of(child)) for child in app):
+            run, task = str(row["dag_run_id"]), str(row["task_id"])
+            yield AtWork(dag, run, task, int(str(row["try_number"])), process, worker, app)
 
 
 def _backfill(rest: Rest, dag: str, since: str, last: str) -> None:
-    """Backfill those intervals that no run was over; Airflow allows one backfill at a time."""
+    """Backfill the intervals without a run; Airflow allows one backfill at a time."""
 
     def begun() -> int | None:
         try:
             return rest.backfill(dag, since, last, max_active_runs=2)
         except Refused as refused:
-            # It takes note only now and then that the last one has ended.
+            # It notices the end of the previous backfill only after a while.
             if refused.status != 409:
                 raise
             return None
@@ -282,7 +281,7 @@ def _backfill(rest: Rest, dag: str, since: str, last: str) -> None:
 
 
 def _rests(rest: Rest, dag: str) -> bool | None:
-    """Whether no run of a DAG is left to do."""
+    """Whether all runs of a DAG have ended."""
     return all(run["state"] in ("success", "failed") for run in rest.runs(dag)) or None
 
 
@@ -294,13 +293,13 @@ def _require_success(rest: Rest, dags: Sequence[str]) -> None:
 
 
 def _require_tried_again(rest: Rest, at_work: AtWork) -> None:
-    """Check that a task that was killed has succeeded by another try."""
+    """Check that a killed task has succeeded in a later attempt."""
     found = rest.task(at_work.dag, at_work.run, at_work.task)
     assert int(str(found["try_number"])) > at_work.attempt, (at_work, found)
 
 
 def _kill_launcher(home: Home) -> None:
-    """Kill the launcher of a round that was broken off; what it has left, the next one ends."""
+    """Kill the launcher of an interrupted round; the next launcher ends its processes."""
     try:
         launcher = find(int((home.folder / "lock").read_text(encoding="ascii")))
     except (OSError, ValueError):

@@ -1,18 +1,18 @@
-"""Chaos: work on lakes is killed at random, over and over, and at the end nothing may be wrong.
+"""Chaos test: work on lakes is killed at random, many times; in the end nothing may be wrong.
 
     python -m tests.support.chaos --kills 200 --seed 7 --folder ./chaos
 
-Some lakes grow in rounds. In each a file comes, and a driver captures it, follows it into tables,
-replays a range, fills gaps and keeps the lake up, until it is killed: for each lake with two pieces
-of work at once, each stopped at a named point of `capstan.instrumentation` that the seed chooses;
-or all at a moment that it chooses. In other rounds the driver works on a cluster, and one executor
-after the other is killed; or the broker is, whose topics are captured; or Airflow has all of it
-done on a lake of its own, and tasks are killed. The next round goes on from what was left. In the
-end everything is done once more, undisturbed, and looked at: what was fed is on tape or late, once;
-every tape is sound, down to its records; what was followed or filled piece by piece is what one run
-through gives; and every published run passes its audit, and was published once.
+Some lakes grow in rounds. In each round a file arrives, and a driver captures it, follows it into
+tables, replays a range, fills gaps and maintains the lake until it is killed. Either two pieces of
+work per lake run at once, each stopped at a named point of `capstan.instrumentation` selected by
+the seed; or the driver is killed at a random moment. In other rounds the driver works on a cluster
+whose executors are killed, or the broker of captured topics is killed, or Airflow does the work on
+a lake of its own and its tasks are killed. The next round continues from there. In the end
+everything is done once more without interruption, and checked: every row fed is on tape or late,
+exactly once; every tape is sound, including its records; tables followed or filled piece by piece
+equal those of a single run; and every published run passes its audit, and was published once.
 
-What is done is noted in the folder, so that the same command goes on where it was stopped.
+Progress is stored in the folder, so the same command continues after an interruption.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LAKES = 3
-"""How many lakes a driver works on: each is cut off at a point of its own. Airflow has one more."""
+"""Number of lakes per driver, each interrupted at its own point. Airflow has another one."""
 
 ROUNDS = ("points", "points", "points", "moment", "executors", "broker", "airflow")
-"""What may be killed in a round, as often as it is to be: work at points, a driver, and others."""
+"""Kinds of rounds, by frequency: work at points, a driver, and others."""
 
 _ROWS = 24
 _LATE = 4
@@ -61,7 +61,7 @@ _SINCE, _UNTIL = "2024-05-01", "2024-05-01T06:00:00Z"
 _COPIED = {"into": "copied", "since": _SINCE, "until": _UNTIL}
 _REPLAYED = ("intent", "staging", "publish", "coverage", "certificate")
 
-# Work on a lake, and the points at which it is cut off.
+# Work on a lake, and the points at which it is interrupted.
 _WORK: dict[str, tuple[str, dict[str, object], tuple[str, ...]]] = {
     "capture": (
         "capture",
@@ -75,10 +75,10 @@ _WORK: dict[str, tuple[str, dict[str, object], tuple[str, ...]]] = {
             "capture.workers",
         ),
     ),
-    "follow": ("replay", {"request": _FOLLOWED}, tuple(f"replay.{each}" for each in _REPLAYED)),
+    "follow": ("replay", {"request": _FOLLOWED}, tuple(f"replay.{point}" for point in _REPLAYED)),
     "pipe": ("replay", {"request": _PIPED}, ("replay.aside", "replay.state", "replay.publish")),
     "copy": ("replay", {"request": _COPIED}, ("replay.claim", "replay.audit", "replay.coverage")),
-    # The second run: what it was killed in, and what was done, are told apart by the next.
+    # The second run: the next lines separate interrupted from completed work.
     "fill": ("backfill", _FILLED, ("replay.publish:2", "replay.coverage:2", "backfill.run")),
     "maintain": ("maintain", {"sizes": _SIZES}, ("maintain.written", "maintain.compacted")),
 }
@@ -86,15 +86,14 @@ _WORK: dict[str, tuple[str, dict[str, object], tuple[str, ...]]] = {
 
 @dataclass(slots=True)
 class Progress:
-    """What was done of a run of chaos.
+    """Progress of a chaos test.
 
     Attributes:
-        seed: Chooses all that is left to chance.
-        rounds: Rounds that have begun.
-        kills: Work that was cut off.
-        whole: Drivers that had ended before they could be killed.
-        executors, brokers, tasks: Of the kills, those of executors, of the broker, and of what
-            Airflow had at work.
+        seed: Seed of all random choices.
+        rounds: Rounds started.
+        kills: Pieces of work interrupted.
+        whole: Drivers that ended before they could be killed.
+        executors, brokers, tasks: The kills of executors, of the broker, and of Airflow's tasks.
     """
 
     seed: int
@@ -107,7 +106,7 @@ class Progress:
 
 
 class Chaos:
-    """Lakes in a folder, which drivers work on that do not live long."""
+    """Lakes in a folder, and short-lived drivers that work on them."""
 
     def __init__(self, folder: Path, seed: int, rounds: Sequence[str] = ROUNDS) -> None:
         self.folder = folder
@@ -123,10 +122,10 @@ class Chaos:
         self._save()
 
     def run(self, kills: int, say: Callable[[str], None] = print) -> None:
-        """Kill, until there were so many kills.
+        """Kill until the given number of kills is reached.
 
         Raises:
-            AssertionError: A driver ended with an error of its own.
+            AssertionError: A driver failed with an error of its own.
         """
         while self.progress.kills < kills:
             chance = random.Random(f"{self.progress.seed}:{self.progress.rounds}")
@@ -141,7 +140,7 @@ class Chaos:
             )
 
     def finish(self, spark: SparkSession) -> None:
-        """Do everything once more, undisturbed, and look at what came of it.
+        """Do everything once more without interruption, and check the result.
 
         Raises:
             AssertionError: Something is wrong; the message says what, and with which seed.
@@ -163,7 +162,7 @@ class Chaos:
 
     def _round(self, chance: random.Random) -> None:
         log = self.folder / f"round-{self.progress.rounds}"
-        # Of one that was broken off before it was counted.
+        # Files of a round that was interrupted before it was counted.
         shutil.rmtree(log, ignore_errors=True)
         kind = chance.choice(self._rounds)
         done = self.progress
@@ -184,7 +183,7 @@ class Chaos:
         done.kills += killed
 
     def _kill_driver(self, log: Path, chance: random.Random, *, at_once: bool) -> int:
-        """Kill a driver at a moment, or once all its work is at its point; how much was cut off."""
+        """Kill a driver at a moment, or at its points; returns the number of interrupted works."""
         child = child_drivers.start(log, list(self._script(chance, at_once=at_once)))
         try:
             if at_once:
@@ -199,11 +198,11 @@ class Chaos:
     def _script(self, chance: random.Random, *, at_once: bool) -> Iterator[Step]:
         for number in range(LAKES):
             chosen = chance.sample(sorted(_WORK), k=2)
-            # Whoever worked here before is dead, and somebody has seen that.
+            # Earlier drivers are dead, and this was noticed.
             yield Step("unlock", self._arguments(number, {}))
-            # What is cut off at first of all leaves no tape that others could work on.
-            there = is_table(Lake.at(self._lake(number)).stream(small_stream.NAME).events)
-            if at_once or "capture" not in chosen or not there:
+            # An interrupted first capture may leave no tape for other work.
+            has_tape = is_table(Lake.at(self._lake(number)).stream(small_stream.NAME).events)
+            if at_once or "capture" not in chosen or not has_tape:
                 yield Step("capture", self._arguments(number, {}))
             for name in chosen:
                 action, more, points = _WORK[name]
@@ -219,7 +218,7 @@ class Chaos:
         return act(spark, action, self._arguments(number, more))
 
     def _feed(self, number: int, file: int) -> None:
-        """Lay down a file, of which some rows are late; the same each time."""
+        """Write a file with some late rows; the same rows each time."""
         first = file * _ROWS
         content = rows(range(first, first + _ROWS))
         held_back = rows(range(first - _ROWS, first - _ROWS + _LATE)) if file else []
@@ -230,25 +229,25 @@ class Chaos:
         return Counter(pl.read_parquet(self._source(number) / "*.parquet")["id"].to_list())
 
     def _require_same(self, spark: SparkSession, number: int, place: str) -> None:
-        """Check that what was followed piece by piece is what one run through gives."""
+        """Check that tables followed piece by piece equal those of a single run."""
         lake = Lake.at(self._lake(number))
-        for asked in (_FOLLOWED, _PIPED):
-            through = {**asked, "into": f"{asked['into']}_through", "follow": "through"}
+        for request in (_FOLLOWED, _PIPED):
+            through = {**request, "into": f"{request['into']}_through", "follow": "through"}
             self._act(spark, number, "replay", {"request": through})
             pieces, whole = (
-                lake_contents.rows(lake.table(str(r["into"]))) for r in (asked, through)
+                lake_contents.rows(lake.table(str(r["into"]))) for r in (request, through)
             )
-            assert pieces == whole != [], f"{place}: {asked['into']} is not what one run gives"
+            assert pieces == whole != [], f"{place}: {request['into']} differs from a single run"
         straight = {"into": "filled_through", "follow": "through"}
         done = self._act(spark, number, "replay", {"request": straight})["certificate"]
         assert isinstance(done, dict)
-        # Intervals are filled once they are complete.
+        # Only complete intervals are filled.
         end = pl.lit(str(done["frontier"][0])).str.to_datetime(time_zone="UTC").dt.truncate("6h")
-        found, wanted = (
+        filled, expected = (
             pl.read_delta(lake.table(name)).filter(pl.col("_time").struct["event"] < end)
             for name in ("filled", "filled_through")
         )
-        assert sorted(found["id"]) == sorted(wanted["id"]) != [], f"{place}: filled"
+        assert sorted(filled["id"]) == sorted(expected["id"]) != [], f"{place}: filled"
 
     def _require_audits(self, spark: SparkSession, number: int) -> None:
         lake, declared = (
@@ -256,14 +255,14 @@ class Chaos:
             small_stream.declarations(self._source(number)),
         )
         for target in ("followed", "piped", "copied", "filled"):
-            standing = {each.run for each in coverage.current(lake, lake.table(target))}
-            # One that was cut off once it had published has been overtaken: it has no certificate.
+            standing = {row.run for row in coverage.current(lake, lake.table(target))}
+            # An interrupted run that had published was taken over: it has no certificate.
             done = [run for run in standing if read_history(lake, run).published]
             assert done, target
             for run in done:
                 history = require_auditable(lake, run, None)
-                _, found = audit_run(spark, lake, declared, history)
-                assert found.passed, (run, found)
+                _, result = audit_run(spark, lake, declared, history)
+                assert result.passed, (run, result)
         for run, history in read_histories(lake).items():
             if history.published:
                 lake_contents.require_published_once(lake, run)
@@ -282,32 +281,34 @@ class Chaos:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run chaos from a shell; the exit code."""
+    """Run the chaos test from a shell; returns the exit code."""
     from capstan.spark.session import build_session
     from tests.support.small_spark import MASTER, SHRUNK
 
     parser = argparse.ArgumentParser(prog="chaos", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--seed", type=int, help="of a folder that is new; 2013 by default")
+    parser.add_argument("--seed", type=int, help="seed for a new folder; 2013 by default")
     parser.add_argument("--folder", type=Path, default=Path("chaos"))
     parser.add_argument("--rounds", nargs="+", choices=sorted(set(ROUNDS)), default=ROUNDS)
-    asked = parser.parse_args(arguments)
-    chaos = Chaos(asked.folder.absolute(), 2013 if asked.seed is None else asked.seed, asked.rounds)
-    if asked.seed not in (None, chaos.progress.seed):
+    options = parser.parse_args(arguments)
+    chaos = Chaos(
+        options.folder.absolute(), 2013 if options.seed is None else options.seed, options.rounds
+    )
+    if options.seed not in (None, chaos.progress.seed):
         parser.error(
-            f"what was begun in {asked.folder} goes on with seed {chaos.progress.seed}: "
-            "leave the seed out, or name another folder"
+            f"the test in {options.folder} continues with seed {chaos.progress.seed}: "
+            "omit the seed, or name another folder"
         )
-    chaos.run(asked.kills)
+    chaos.run(options.kills)
     spark = build_session("chaos", master=MASTER, extra=SHRUNK)
     try:
         chaos.finish(spark)
     finally:
         spark.stop()
     done = chaos.progress
-    others = f"{done.executors} of executors, {done.brokers} of a broker, {done.tasks} of tasks"
+    parts = f"{done.executors} of executors, {done.brokers} of a broker, {done.tasks} of tasks"
     print(
-        f"{done.kills} kills ({others}) in {done.rounds} rounds, seed {done.seed}: nothing is wrong"
+        f"{done.kills} kills ({parts}) in {done.rounds} rounds, seed {done.seed}: nothing is wrong"
     )
     return 0
 

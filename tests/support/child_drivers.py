@@ -1,12 +1,12 @@
-"""The drivers that tests start beside their own, to be killed or held.
+"""Drivers that tests start as child processes, to be killed or held.
 
-A driver has a JVM of its own, which dies with it: that is the real thing, and takes half a minute
-of processor time each. Or it is attached to a `Victim`, a JVM that outlives it, and is killed
-without it. At a point of `capstan.instrumentation` both leave the same on disk, as
-`tests.support.shared_jvm` explains, so that most kills there are of the second kind. What only the
-first proves is proved by it: that of each kind of work also a driver whose JVM is gone can be
-followed by another one; that a driver may be killed at any moment, in whichever call of its JVM;
-and what happens on a cluster, or to a driver that another program runs.
+A driver either has its own JVM, which dies with it: this is the realistic case, and costs half a
+minute of CPU time. Or it is attached to a `Victim`, a JVM that outlives it, and is killed alone. At
+a point of `capstan.instrumentation` both leave the same files, as `tests.support.shared_jvm`
+explains, so most kills there are of the second kind. The first kind covers what only it can prove:
+for each kind of work, that another driver can continue after a kill that included the JVM; that a
+driver may be killed at any moment, within any call of its JVM; and kills on a cluster, or of a
+driver run by another program.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.shared_jvm import Victim, places_of
 
 
 class Running(Protocol):
-    """A process, as `subprocess.Popen` has it."""
+    """A process with the interface of `subprocess.Popen`."""
 
     @property
     def pid(self) -> int:
@@ -35,10 +35,10 @@ class Running(Protocol):
 
     @property
     def returncode(self) -> int | None:
-        """What it has ended with, as far as it was asked for; below zero the signal."""
+        """Its exit code as of the last poll; negative for a signal."""
 
     def poll(self) -> int | None:
-        """What it has ended with, None while it runs."""
+        """Its exit code, None while it runs."""
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end."""
@@ -46,12 +46,12 @@ class Running(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A driver in a process of its own, the leader of its process group.
+    """A driver in its own process, the leader of its process group.
 
     Attributes:
         process: The process.
-        log: The file that has all it printed.
-        victim: The JVM that it is attached to; None if it has one of its own.
+        log: File with its output.
+        victim: The JVM it is attached to; None if it has its own.
     """
 
     process: Running
@@ -59,19 +59,19 @@ class Child:
     victim: Victim | None = None
 
     def require_killed(self) -> None:
-        """Wait until it was killed, and nothing that it started runs any more."""
+        """Wait until it was killed, and all processes that it started have ended."""
         if not self.was_killed():
             code = self.process.returncode
-            raise AssertionError(f"it was not killed, but ended with {code}:\n{self.printed()}")
+            raise AssertionError(f"it was not killed but exited with {code}:\n{self.printed()}")
 
     def require_ended(self) -> None:
-        """Wait until it has done all it was to do."""
+        """Wait until it has completed its script."""
         if self.was_killed() or self.process.returncode != 0:
             code = self.process.returncode
-            raise AssertionError(f"it has ended with {code}:\n{self.printed()}")
+            raise AssertionError(f"it exited with {code}:\n{self.printed()}")
 
     def was_killed(self) -> bool:
-        """Wait until it has ended, and nothing that it started runs; whether it was killed."""
+        """Wait until it and its child processes have ended; returns whether it was killed."""
         try:
             code = self.process.wait(4 * PATIENCE)
         except subprocess.TimeoutExpired:
@@ -88,40 +88,40 @@ class Child:
         return code == -signal.SIGKILL
 
     def kill_after(self, seconds: float) -> bool:
-        """Kill it and all that it started after so many seconds, wherever it is then.
+        """Kill it and its child processes after a number of seconds.
 
         Returns:
-            Whether it was still at work; else it had done all it was to do.
+            Whether it was still running; otherwise it had completed its script.
 
         Raises:
-            ValueError: Its JVM would outlive it, and end what it is about to do.
+            ValueError: Its JVM would outlive it and finish its current call.
         """
         if self.victim is not None:
-            raise ValueError("only a driver with a JVM of its own can be killed anywhere")
+            raise ValueError("only a driver with its own JVM can be killed at any moment")
         time.sleep(seconds)
         ended = self.process.poll()
         self.end()
         if ended not in {None, 0}:
-            raise AssertionError(f"it has ended with {ended} by itself:\n{self.printed()}")
+            raise AssertionError(f"it exited with {ended} by itself:\n{self.printed()}")
         return ended is None
 
     def wait_for(self, file: Path) -> None:
-        """Wait until it has made a file."""
+        """Wait until it has created a file."""
         end = time.monotonic() + PATIENCE
         while not file.exists():
             ended = self.process.poll() is not None
             if ended or time.monotonic() > end:
                 self.end()
-                raise AssertionError(f"it did not make {file}:\n{self.printed()}")
+                raise AssertionError(f"it did not create {file}:\n{self.printed()}")
             time.sleep(0.05)
 
     def printed(self) -> str:
-        """All it has printed."""
+        """Its output so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def end(self) -> None:
-        """End it and all that it started, whatever it does."""
-        # One that was forked just now is not in a group of its own yet.
+        """Kill it and its child processes, whatever they do."""
+        # A process that was just forked is not yet in its own group.
         alone = [self.process.pid] if self.process.poll() is None else []
         for process in {*_group(self.process.pid), *alone}:
             try:
@@ -135,17 +135,17 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An action that another driver has been held at."""
+    """An action at which another driver is held."""
 
     child: Child
     step: Step
 
     def release(self) -> dict[str, object]:
-        """Let it go on, and wait for its end; what became of it, with its exit code as `exit`."""
+        """Release it and wait for its end; returns its result, with the exit code as `exit`."""
         Path(self.step.until or "").touch()
         self.child.wait_for(self.step.ended)
-        found: dict[str, object] = json.loads(self.step.ended.read_text(encoding="utf-8"))
-        return found
+        result: dict[str, object] = json.loads(self.step.ended.read_text(encoding="utf-8"))
+        return result
 
 
 def start(
@@ -157,21 +157,21 @@ def start(
     master: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Child:
-    """Start a driver that carries out a script; its log and temporary files go to `folder`.
+    """Start a driver that runs a script; its log and temporary files go to `folder`.
 
     Args:
-        folder: Made here.
-        script: What the driver does.
-        before: A program and its arguments that runs the driver, whose command line comes last.
-        victim: A JVM for it to attach to, which outlives it; by default it has one of its own.
+        folder: Created here.
+        script: Steps of the driver.
+        before: Program and arguments that run the driver; its command line is appended.
+        victim: JVM to attach to, which outlives the driver; by default it has its own.
         master: Its Spark master; this machine by default.
-        environment: Its variables; by default those of this process.
+        environment: Its environment; by default that of this process.
 
     Raises:
-        ValueError: A driver that is attached to another JVM takes nothing else of these.
+        ValueError: An attached driver takes none of the other options.
     """
     if victim is not None and (before or master or environment):
-        raise ValueError("who has a program, a master or variables of its own has its own JVM")
+        raise ValueError("a driver with a program, a master or an environment needs its own JVM")
     folder.mkdir(parents=True)
     log, written = folder / "log", folder / "script.json"
     written.write_text(json.dumps([step.to_json() for step in script]), encoding="utf-8")
@@ -194,16 +194,16 @@ def start(
 
 
 def _group(group: int) -> list[int]:
-    """Processes of a process group that still run."""
-    found = []
+    """The running processes of a process group."""
+    members = []
     for place in Path("/proc").iterdir():
         if not place.name.isdecimal():
             continue
         try:
-            # The name of a program, in brackets, may hold anything.
+            # The name of a program, in parentheses, may contain anything.
             fields = (place / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         except (OSError, UnicodeDecodeError):
             continue
         if int(fields[2]) == group and fields[0] not in "ZX":
-            found.append(int(place.name))
-    return found
+            members.append(int(place.name))
+    return members

@@ -1,4 +1,4 @@
-"""Work that a driver is killed in, each in a lake of its own: cases of the crash tests."""
+"""Cases of the crash tests: work that a driver is killed in, each in its own lake."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 class Place(Protocol):
-    """Where work is done."""
+    """Place of work."""
 
     def step(self, action: str, point: str = "", **more: object) -> Step:
-        """An action there, for a driver that is killed at `point`."""
+        """An action at this place, for a driver that is killed at `point`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An action that is carried out to its end.
+    """An action that runs to its end.
 
     Attributes:
-        action: As `tests.support.driver_actions.act` takes it.
-        arguments: The same, but for the lake and its source.
+        action: Name for `tests.support.driver_actions.act`.
+        arguments: Its arguments, without the lake and its source.
     """
 
     action: str
@@ -36,15 +36,15 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """An action that is cut off, and what comes before it.
+    """An interrupted action, and the work before it.
 
     Attributes:
-        action: As `tests.support.driver_actions.act` takes it.
-        point: The point of `capstan.instrumentation` at which its driver is killed.
-        arguments: Of the action, but for the lake and its source.
-        name: Tells it from others that are cut off at the same point.
-        world: The fixture that makes lakes such as it is done in.
-        before: What the same driver does first.
+        action: Name for `tests.support.driver_actions.act`.
+        point: Point of `capstan.instrumentation` at which the driver is killed.
+        arguments: Its arguments, without the lake and its source.
+        name: Distinguishes it from other cases at the same point.
+        world: Fixture that makes its lakes.
+        before: Work that the same driver does first.
     """
 
     action: str
@@ -56,37 +56,37 @@ class Work:
 
     @property
     def case(self) -> str:
-        """Its name as the case of a test."""
+        """Its name as a test case."""
         return f"{self.name}-{self.point}" if self.name else self.point
 
     def script(self, place: Place) -> Iterator[Step]:
-        """What a driver does there that is killed in the end."""
-        for each in self.before:
-            if isinstance(each, Work):
-                yield from each.script(place)
+        """The steps of a driver that is killed at the end."""
+        for earlier in self.before:
+            if isinstance(earlier, Work):
+                yield from earlier.script(place)
             else:
-                yield place.step(each.action, "", **each.arguments)
+                yield place.step(earlier.action, "", **earlier.arguments)
         yield place.step(self.action, self.point, **self.arguments)
 
     def after(self, *before: Asked | Work) -> Work:
-        """The same, with more before it."""
+        """The same work, with more before it."""
         return replace(self, before=(*before, *self.before))
 
 
 def cases(
     works: Iterable[Work], *, core: Iterable[str] = (), night: Iterable[str] = ()
 ) -> list[ParameterSet]:
-    """Cases of a test that takes `work`.
+    """Cases of a test with the parameter `work`.
 
     Args:
-        works: What is cut off in each.
-        core: The cases that run at each change, with a JVM that dies as well; all others are of
-            the rest, with one that lives on.
-        night: Those that are left to the night, since the same points are also cut off elsewhere.
+        works: Interrupted work of each case.
+        core: Cases that run for each change, with a JVM that dies too; all others are marked
+            `rest` and use a shared JVM.
+        night: Cases left to the nightly tests, since other cases cover the same points.
     """
-    found = []
+    selected = []
     for work in works:
         marks = [] if work.case in core else [pytest.mark.rest]
         marks += [pytest.mark.nightly] if work.case in night else []
-        found.append(pytest.param(work, marks=marks, id=work.case))
-    return found
+        selected.append(pytest.param(work, marks=marks, id=work.case))
+    return selected

@@ -1,4 +1,4 @@
-"""What tables hold, in a form that two lakes can be compared by."""
+"""Contents of tables, in a form in which two lakes can be compared."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ Rows = list[str]
 
 
 def rows(path: str) -> Rows:
-    """The rows of a Delta table as sorted JSON texts: equal where two tables hold the same."""
+    """The rows of a Delta table as sorted JSON texts, equal for equal contents."""
     if not is_table(path):
         return []
     return _as_text(rows_of(path).to_table().to_pylist())
 
 
-def _as_text(found: list[dict[str, object]]) -> Rows:
-    return sorted(json.dumps(row, sort_keys=True, default=str) for row in found)
+def _as_text(rows: list[dict[str, object]]) -> Rows:
+    return sorted(json.dumps(row, sort_keys=True, default=str) for row in rows)
 
 
 def read_by_others(lake: Lake) -> set[str]:
-    """Check that Polars and DuckDB read in every table of a lake what deltalake reads.
+    """Check that Polars and DuckDB read the same as deltalake from every table of a lake.
 
     Returns:
-        The tables, by their places in the lake: `ledger/runs`.
+        The tables, as paths in the lake: `ledger/runs`.
     """
     root = Path(lake.root)
     names = {str(log.parent.relative_to(root)) for log in root.rglob("_delta_log")}
@@ -56,7 +56,7 @@ def read_by_others(lake: Lake) -> set[str]:
 
 
 def tape(lake: Lake, name: str = small_stream.NAME) -> dict[str, Rows]:
-    """All four tables of a tape."""
+    """The four tables of a tape."""
     paths = lake.stream(name)
     return {
         "events": rows(paths.events),
@@ -67,51 +67,51 @@ def tape(lake: Lake, name: str = small_stream.NAME) -> dict[str, Rows]:
 
 
 def feed(lake: Lake, name: str = small_stream.NAME) -> Rows:
-    """What a tape's batches are made of, whichever checkpoint gave them."""
-    found = [json.loads(row) for row in rows(lake.stream(name).feed)]
-    return [json.dumps({**row, "checkpoint": bool(row["checkpoint"])}) for row in found]
+    """The contents of a tape's batches, independent of the checkpoint."""
+    batches = [json.loads(row) for row in rows(lake.stream(name).feed)]
+    return [json.dumps({**row, "checkpoint": bool(row["checkpoint"])}) for row in batches]
 
 
 def table(lake: Lake, name: str) -> dict[str, object]:
-    """A target: its rows, and what stands in it by the ledger, whoever put it there."""
+    """A target: its rows and its coverage by the ledger, independent of the run."""
     path = lake.table(name)
     standing = [
         {
-            "generation": each.generation,
-            "stream": each.stream,
-            "workers": each.scope.workers,
-            "region": region_text(each.scope.region),
-            "transform": each.transform,
-            "cut": each.cut,
+            "generation": row.generation,
+            "stream": row.stream,
+            "workers": row.scope.workers,
+            "region": region_text(row.scope.region),
+            "transform": row.transform,
+            "cut": row.cut,
         }
-        for each in coverage.current(lake, path)
+        for row in coverage.current(lake, path)
     ]
     return {"rows": rows(path), "standing": standing}
 
 
 def require_sound(spark: SparkSession, lake: Lake, name: str = small_stream.NAME) -> None:
-    """Check that a tape is valid, down to its records."""
-    found = verify(spark, lake, open_tape(lake, name), deep=True, remember=False)
-    assert found.valid, found
+    """Check that a tape is valid, including its records."""
+    verification = verify(spark, lake, open_tape(lake, name), deep=True, remember=False)
+    assert verification.valid, verification
 
 
 def require_whole(lake: Lake, fed: Counter[int], place: str) -> None:
-    """Check that every row that was fed is on tape or among the late ones, once.
+    """Check that every row fed is on tape or among the late rows, exactly once.
 
     Args:
         lake: The lake.
-        fed: How often each `id` of the little stream was fed.
-        place: What the message begins with.
+        fed: How often each `id` of the small stream was fed.
+        place: Prefix of the message.
     """
     tape = lake.stream(small_stream.NAME)
     kept: Counter[int] = Counter()
     for path in (tape.records, tape.late):
         kept.update(pl.read_delta(path)["data"].struct.field("id").to_list())
-    assert kept == fed, f"{place}: lost {fed - kept}, doubled {kept - fed}"
+    assert kept == fed, f"{place}: lost {fed - kept}, duplicated {kept - fed}"
 
 
 def require_published_once(lake: Lake, run: str) -> None:
-    """Check that a run is done once, by the ledger and by its target, and holds nothing."""
+    """Check that a run is done once, by the ledger and by its target, and holds no lock."""
     history = runs.read_history(lake, run)
     steps = [row.step for row in history.rows]
     assert history.published, steps
@@ -123,22 +123,22 @@ def require_published_once(lake: Lake, run: str) -> None:
 
 
 def publishes(lake: Lake, target: str, run: str) -> int:
-    """How many commits of a target are publishes of a run."""
+    """Number of commits of a target that publish a run."""
     notes = [delta.note_of(commit) for commit in delta.commits_since(lake.table(target), -1)]
     return sum(note.get("run") == run and bool(note.get("publish")) for note in notes)
 
 
 def _covered(lake: Lake, target: str, run: str) -> list[coverage.Covered]:
-    return [each for each in coverage.current(lake, target) if each.run == run]
+    return [row for row in coverage.current(lake, target) if row.run == run]
 
 
 def state(lake: Lake, pipeline: str, snapshot: str) -> Rows:
-    """What a snapshot of a followed pipeline knows, whoever of the replay workers knows it."""
-    own = (dataset.field("snapshot") == snapshot) & (dataset.field("kind") != "head")
-    table = rows_of(lake.state(pipeline)).to_table(filter=own)
-    found = []
+    """The contents of a followed pipeline's snapshot, independent of the replay workers."""
+    condition = (dataset.field("snapshot") == snapshot) & (dataset.field("kind") != "head")
+    table = rows_of(lake.state(pipeline)).to_table(filter=condition)
+    texts = []
     for row in table.to_pylist():
         place = [row[name] for name in ("stage", "kind", "node", "part_of")]
-        known = table_from_bytes(row["data"]).to_pylist()
-        found += [json.dumps([*place, each], default=str) for each in known]
-    return sorted(found)
+        states = table_from_bytes(row["data"]).to_pylist()
+        texts += [json.dumps([*place, value], default=str) for value in states]
+    return sorted(texts)

@@ -1,7 +1,7 @@
-"""What else than a driver dies in chaos: executors of its cluster, the broker of its topics.
+"""Kills of processes other than drivers: executors of a cluster, the broker of topics.
 
-Nobody takes up what was cut off here. A driver outlives its executors, and has to come to its end
-by itself; a capture that loses its broker ends with an error that says so, and the next goes on.
+Interrupted work is not resumed by hand. A driver outlives its executors and must finish by itself.
+A capture that loses its broker fails with an error that says so, and the next capture continues.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EXECUTORS = 3
-"""How many executors are killed under one driver: a task may fail four times."""
+"""Number of executors killed under one driver: a task may fail four times."""
 
 BROKERS = 3
-"""How often a broker is killed under one driver."""
+"""Number of kills of the broker under one driver."""
 
 _CLICKS = 24
 
 
 def kill_executors(log: Path, script: Sequence[Step], chance: random.Random) -> int:
-    """Have a driver work on a cluster of which one executor after the other is killed.
+    """Run a driver on a cluster whose executors are killed one after the other.
 
     Args:
-        log: A folder for what the driver and the cluster print; made here.
-        script: What the driver does.
-        chance: Chooses the moments, and the executors.
+        log: Folder for the output of the driver and the cluster; created here.
+        script: Steps of the driver.
+        chance: Selects the moments and the executors.
 
     Returns:
-        How many were killed.
+        The number of executors killed.
 
     Raises:
-        AssertionError: The driver has not done all it was to do.
+        AssertionError: The driver did not complete its script.
     """
     killed = 0
     with cluster(log / "cluster") as at:
@@ -59,9 +59,9 @@ def kill_executors(log: Path, script: Sequence[Step], chance: random.Random) -> 
             child.wait_for(log / "driver" / "script.json.begun")
             while child.process.poll() is None and killed < EXECUTORS:
                 time.sleep(chance.uniform(1, 15))
-                there = at.executors() if child.process.poll() is None else []
-                for each in there[:1]:
-                    send(each, signal.SIGKILL)
+                executors = at.executors() if child.process.poll() is None else []
+                for executor in executors[:1]:
+                    send(executor, signal.SIGKILL)
                     killed += 1
             child.require_ended()
         finally:
@@ -70,25 +70,25 @@ def kill_executors(log: Path, script: Sequence[Step], chance: random.Random) -> 
 
 
 class Topics:
-    """Topics in a folder, and a lake that a stream of them is captured into."""
+    """Topics in a folder, and the lake into which they are captured."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lake = Lake.at(folder / "lake")
 
     def kill_brokers(self, log: Path, chance: random.Random, first: int) -> int:
-        """Have a driver send records and capture them, with a broker that dies again and again.
+        """Run a driver that sends records and captures them, while its broker is killed repeatedly.
 
         Args:
-            log: A folder for what the driver prints; made here.
-            chance: Chooses the moments.
-            first: The number of the first record.
+            log: Folder for the output of the driver; created here.
+            chance: Selects the moments.
+            first: Number of the first record.
 
         Returns:
-            How often it was killed before its records were captured.
+            How often the broker was killed before its records were captured.
 
         Raises:
-            AssertionError: A capture has ended with another error than that it has no broker.
+            AssertionError: A capture failed with an error other than a missing broker.
         """
         killed = 0
         with broker(self._folder / "broker", partitions=2) as kafka:
@@ -102,17 +102,17 @@ class Topics:
                     kafka.stop()
                     child.wait_for(captured.ended)
                     kafka.start()
-                    _require_told(sent, captured)
+                    _require_expected_end(sent, captured)
                 child.require_ended()
             finally:
                 child.end()
         return killed
 
     def finish(self, spark: SparkSession) -> None:
-        """Capture what is left, undisturbed, and look at what came of it.
+        """Capture the remaining records without interruption, and check the result.
 
         Raises:
-            AssertionError: Something of the topics is not on tape, or is not what it was.
+            AssertionError: The tape and the topics differ.
         """
         if not (self._folder / "broker").exists():
             return
@@ -120,10 +120,10 @@ class Topics:
             stream = kafka_topics.stream_of(kafka.address, kafka_topics.NAME)
             capture(spark, self._lake, stream)
             lake_contents.require_sound(spark, self._lake, kafka_topics.NAME)
-            found = reconcile(spark, open_tape(self._lake, kafka_topics.NAME), stream, deep=True)
-        assert found.agrees, found
-        assert (found.gone, found.unknown) == (0, 0), found
-        assert found.records >= _CLICKS, found
+            result = reconcile(spark, open_tape(self._lake, kafka_topics.NAME), stream, deep=True)
+        assert result.agrees, result
+        assert (result.gone, result.unknown) == (0, 0), result
+        assert result.records >= _CLICKS, result
 
     def _script(self, log: Path, address: str, first: int) -> list[Step]:
         given: dict[str, object] = {
@@ -139,8 +139,8 @@ class Topics:
         return steps
 
 
-def _require_told(sent: Step, captured: Step) -> None:
-    """Check that what was sent is there, and captured unless there was no broker."""
+def _require_expected_end(sent: Step, captured: Step) -> None:
+    """Check that records were sent, and captured unless the broker was missing."""
     for step, fine in ((sent, ""), (captured, "CAP-BROKER")):
-        found = json.loads(step.ended.read_text(encoding="utf-8"))
-        assert found["exit"] == 0 or found["error"] == fine, found
+        result = json.loads(step.ended.read_text(encoding="utf-8"))
+        assert result["exit"] == 0 or result["error"] == fine, result

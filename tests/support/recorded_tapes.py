@@ -1,4 +1,4 @@
-"""Whole tapes of many commits, written without a JVM: as long as a page may have to read."""
+"""Complete tapes of many commits, written without a JVM: the longest that a page may read."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ _Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A tape whose workers each send one record and move on by one step, again and again.
+    """A tape whose workers repeatedly send one record and advance by one step.
 
-    Event 0 of a worker lets go of the minimum; each further pair of events is messages at the time
-    that is held, and progress to the next one.
+    Event 0 of a worker drops the minimum. Each further pair of events is a message at the held
+    time, and progress to the next time.
 
     Attributes:
         name: The stream.
-        labels: Of its workers.
-        commits: How many commits its index has.
-        pairs: Pairs of events that each commit has of each worker.
-        step: How far apart the times are.
-        slower: By worker, how many steps fewer each commit moves it on; it sends nothing then.
+        labels: Labels of its workers.
+        commits: Number of commits in its index.
+        pairs: Pairs of events per commit and worker.
+        step: Distance between times.
+        slower: By worker, the steps by which each commit falls behind; it sends nothing then.
         late: Late rows by reason.
     """
 
@@ -79,11 +79,11 @@ class Recorded:
 
     @property
     def events(self) -> int:
-        """Events on tape."""
+        """Number of events on the tape."""
         return sum(2 * self._pairs(w) * self.commits + 1 for w in range(len(self.labels)))
 
     def frontier(self, worker: int, commit: int) -> datetime:
-        """What a worker holds after a commit."""
+        """The held time of a worker after a commit."""
         return START + self._pairs(worker) * (commit + 1) * self.step
 
     def lay(self, lake: Lake) -> None:
@@ -110,7 +110,7 @@ class Recorded:
             write(paths.events, pa.concat_tables(parts), properties)
 
     def verified(self, lake: Lake, commit: int, at: datetime) -> None:
-        """Have all its recordings found sound up to a commit."""
+        """Record all its recordings as verified up to a commit."""
         tape = str(deltalake.DeltaTable(lake.stream(self.name).events).metadata().id)
         rows = [
             {
@@ -166,7 +166,7 @@ def _times(values: _Ints, missing: npt.NDArray[np.bool_] | None = None) -> pa.St
 
 
 def _updates(froms: _Ints, tos: _Ints, messages: npt.NDArray[np.bool_]) -> pa.ListArray:
-    """Of each progress event, in order, that it lets go of one time and takes up another."""
+    """For each progress event, in order: one time dropped, another taken up."""
     times = np.stack([froms, tos], axis=1).ravel()
     diffs = np.tile(np.array([-1, 1], np.int64), froms.size)
     values = pa.StructArray.from_arrays([_times(times), pa.array(diffs)], fields=list(_UPDATE))
@@ -178,7 +178,7 @@ def _updates(froms: _Ints, tos: _Ints, messages: npt.NDArray[np.bool_]) -> pa.Li
 
 
 def write(path: str, table: pa.Table, properties: Mapping[str, str | None] | None = None) -> None:
-    """Append rows to a Delta table in one commit, making it where it is not there."""
+    """Append rows to a Delta table in one commit, creating it if it does not exist."""
     if not deltalake.DeltaTable.is_deltatable(path):
         deltalake.DeltaTable.create(
             path, table.schema, configuration=dict(properties or {}), raise_if_key_not_exists=False

@@ -1,4 +1,4 @@
-"""Small streams for tests: rows with a key, a time and a value, laid down file by file."""
+"""Small streams for tests: rows with a key, a time and a value, written file by file."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SUM_BY_DAY = Transform(
 
 
 def rows(numbers: Iterable[int], *, step: timedelta = HOUR / 2) -> list[Row]:
-    """Rows in order of time: number n is `step` after number n - 1, at one of three places."""
+    """Rows in order of time: row n is `step` after row n - 1, at one of three places."""
     return [
         (n, "abc"[n % 3], START + n * step, n * 7 % 100, None if n % 5 == 0 else f"note {n}")
         for n in numbers
@@ -64,10 +64,10 @@ def lay(folder: Path, name: str, content: Sequence[Row], moment: datetime | None
     """Write one Parquet file; files are read in the order of their modification times.
 
     Args:
-        folder: Made where it is not there.
-        name: The file's, without its ending.
+        folder: Created if it does not exist.
+        name: Name of the file, without its suffix.
         content: Its rows.
-        moment: Its modification time; by default after all that this process has written.
+        moment: Its modification time; by default later than all files of this process.
     """
     folder.mkdir(parents=True, exist_ok=True)
     columns = [
@@ -75,14 +75,14 @@ def lay(folder: Path, name: str, content: Sequence[Row], moment: datetime | None
         for values, field in zip(zip(*content, strict=True), SCHEMA, strict=True)
     ]
     pq.write_table(pa.table(columns, schema=SCHEMA), folder / f".{name}")
-    # Two files of one millisecond would have no order.
+    # Two files with the same millisecond would have no order.
     written = moment.timestamp() if moment else START.timestamp() + next(_laid)
     os.utime(folder / f".{name}", (written, written))
     (folder / f".{name}").rename(folder / f"{name}.parquet")
 
 
 def lay_in(folder: Path, content: Sequence[Row], files: int) -> None:
-    """Write rows into so many files, in their order."""
+    """Write rows to several files, in their order."""
     size = -(-len(content) // files)
     for number in range(files):
         part = content[number * size : (number + 1) * size]
@@ -91,7 +91,7 @@ def lay_in(folder: Path, content: Sequence[Row], files: int) -> None:
 
 
 def little_stream(folder: Path, **changes: object) -> Stream:
-    """A stream over `folder`: a worker per place, times by the hour, two hours of lateness."""
+    """A stream over `folder`: one worker per place, hourly times, two hours of lateness."""
     stream = Stream(
         name=NAME,
         source=Source(
@@ -122,11 +122,11 @@ def declared(
     )
 
 
-# Another process gives other results, too.
+# The results differ between processes, too.
 _calls = itertools.count(os.getpid() << 20)
 
 
 def counting(records: DataFrame) -> DataFrame:
-    """A transform that is wrong on purpose: each time it is used it gives another result."""
+    """A transform that is wrong on purpose: each use gives another result."""
     number = F.lit(next(_calls)).cast("bigint").alias("number")
     return records.select(F.col("_time.event").alias("event"), "id", number)

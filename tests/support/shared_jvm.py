@@ -1,17 +1,18 @@
-"""A JVM that outlives the drivers that are killed: each is a Python process attached to it.
+"""A JVM that outlives the killed drivers: each of them is a Python process attached to it.
 
-A driver is two processes, Python and its JVM. All named points of `capstan.instrumentation` are in
-Python, between two calls of the JVM: at a point the JVM does nothing for this driver, but for the
-query of a capture, which waits for its answer. So what is on disk is the same whether both are
-killed there or Python alone, once nothing that the dead one had asked for is at work any more;
-`Victim.settle` sees to that before anybody goes on. Only a driver that is killed together with a
-JVM of its own proves that nothing beyond Python ends or clears away what was begun, wherever it is
-cut off: not at a point, on a cluster, between files of one commit. See
+A driver consists of two processes, Python and its JVM. All named points of
+`capstan.instrumentation` are in Python, between two calls of the JVM. At such a point the JVM does
+nothing for this driver, except for the query of a capture, which waits for its answer. So the files
+on disk are the same whether both processes are killed there or only Python, once no work of the
+dead process is left in the JVM; `Victim.settle` ensures that before anyone continues. Only killing
+a driver together with its own JVM proves that nothing beyond Python finishes or cleans up its work,
+wherever the kill falls: at no named point, on a cluster, between files of one commit. See
 `tests.support.child_drivers.start`.
 
-The JVM is started once, by a keeper of its own process. Drivers are forked from a process that has
-imported all that they need, and has started nothing: that takes a tenth of a second instead of
-twenty. One at a time may be attached, as the JVM calls back the Python process that asked last.
+The JVM is started once, by a keeper in a process of its own. Drivers are forked from a process that
+has imported everything they need but has started nothing: this takes a tenth of a second instead of
+twenty seconds. Only one driver at a time may be attached, as the JVM calls back the Python process
+that called last.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
     from py4j.clientserver import ClientServer
     from pyspark.sql import SparkSession
 
-# What a driver works with, imported before the first one is forked. None of them starts threads by
-# being imported that others wait for.
+# Modules of a driver, imported before the first fork. On import, none of them starts threads on
+# which others wait.
 _IMPORTED = [
     "capstan.spark.session",
     "tests.support.driver_actions",
@@ -58,11 +59,11 @@ _MEMORY = {"spark.driver.memory": "3g"}
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """Where a JVM takes calls from Python.
+    """Address at which a JVM takes calls from Python.
 
     Attributes:
-        port: On this machine.
-        secret: What a caller has to know.
+        port: Port on this machine.
+        secret: Secret of the callers.
         jvm: Its process.
     """
 
@@ -73,7 +74,7 @@ class Gateway:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A Python process that is attached to a JVM, as `subprocess.Popen` has processes."""
+    """A Python process attached to a JVM, with the interface of `subprocess.Popen`."""
 
     process: BaseProcess
 
@@ -85,11 +86,11 @@ class Attached:
 
     @property
     def returncode(self) -> int | None:
-        """What it has ended with; below zero the signal that has killed it."""
+        """Its exit code; negative for the signal that killed it."""
         return self.process.exitcode
 
     def poll(self) -> int | None:
-        """What it has ended with, None while it runs."""
+        """Its exit code, None while it runs."""
         return self.process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -106,7 +107,7 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """Why a JVM cannot be used any more."""
+    """Reason why a JVM is unusable."""
 
     why: str
 
@@ -115,10 +116,10 @@ class Victim:
     """A JVM for drivers that are killed one after the other; it ends with this process."""
 
     def __init__(self, folder: Path) -> None:
-        """Start it; its log and temporary files go to `folder`, which is made here."""
+        """Start it; its log and temporary files go to `folder`, which is created here."""
         folder.mkdir(parents=True)
         self._log = folder / "log"
-        self._asked, other = _FORKS.Pipe()
+        self._keeper_pipe, other = _FORKS.Pipe()
         environment = {**os.environ, **places_of(folder)}
         self._keeper = _FORKS.Process(
             target=_keep, args=(other, self._log, environment), daemon=True
@@ -129,62 +130,66 @@ class Victim:
         self._last: BaseProcess | None = None
 
     def start(self, folder: Path, script: Path, log: Path) -> Attached:
-        """Start a driver that carries out the script in a file; nobody else may be attached.
+        """Start a driver that runs the script in a file; no other driver may be attached.
 
         Args:
-            folder: For its temporary files.
-            script: As `tests.support.driver_under_test` has it.
-            log: Gets all it prints.
+            folder: Folder for its temporary files.
+            script: Script for `tests.support.driver_under_test`.
+            log: File for its output.
         """
         if self._last is not None and self._last.is_alive():
             raise RuntimeError(f"{self._last.name} still is attached")
         environment = {**os.environ, **places_of(folder)}
-        asked = (self._gateway, script, log, environment)
-        self._last = _FORKS.Process(target=_attach, args=asked, name=str(folder), daemon=True)
+        arguments = (self._gateway, script, log, environment)
+        self._last = _FORKS.Process(target=_attach, args=arguments, name=str(folder), daemon=True)
         self._last.start()
         return Attached(self._last)
 
     def settle(self) -> None:
-        """End all that drivers which are gone had asked for, and wait until nothing is left of it.
+        """End all work of dead drivers, and wait until nothing of it is left.
 
         Raises:
-            AssertionError: Something of it is still at work.
+            AssertionError: Some of it still runs.
         """
-        self._asked.send("settle")
+        self._keeper_pipe.send("settle")
         self._answer()
 
     def stop(self) -> None:
-        """End the JVM, its keeper, and whoever is attached."""
+        """Stop the JVM, its keeper, and any attached driver."""
         if self._last is not None and self._last.is_alive():
             self._last.kill()
-        self._asked.close()
+        self._keeper_pipe.close()
         self._keeper.join(PATIENCE)
-        # The keeper leads a group, which is empty now unless something of it hangs.
+        # The keeper leads a process group, which is empty now unless something hangs.
         assert self._keeper.pid is not None
         with suppress(ProcessLookupError):
             os.killpg(self._keeper.pid, signal.SIGKILL)
 
     def _answer(self) -> Any:
         try:
-            found = self._asked.recv() if self._asked.poll(2 * PATIENCE) else _Failed("no answer")
+            answer = (
+                self._keeper_pipe.recv()
+                if self._keeper_pipe.poll(2 * PATIENCE)
+                else _Failed("no answer")
+            )
         except EOFError:
-            found = _Failed("its keeper has ended")
-        if not isinstance(found, _Failed):
-            return found
+            answer = _Failed("its keeper has ended")
+        if not isinstance(answer, _Failed):
+            return answer
         printed = self._log.read_text(encoding="utf-8", errors="replace")
-        raise AssertionError(f"the JVM of drivers that are killed: {found.why}\n{printed}")
+        raise AssertionError(f"the JVM of killed drivers: {answer.why}\n{printed}")
 
 
 def places_of(folder: Path) -> dict[str, str]:
-    """Variables that have a driver's temporary files go to a folder.
+    """Environment variables that send a driver's temporary files to a folder.
 
-    Who is killed clears nothing away; what it leaves goes with the test's own folder.
+    A killed process does not clean up; its files are removed with the folder of the test.
     """
     return {"TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder)}
 
 
 def _begin(log: Path, environment: Mapping[str, str]) -> None:
-    """Make this forked process one that looks as if it was started by itself."""
+    """Make this forked process look like one that was started directly."""
     os.setsid()
     with log.open("ab") as printed:
         os.dup2(printed.fileno(), 1)
@@ -197,40 +202,40 @@ def _begin(log: Path, environment: Mapping[str, str]) -> None:
 
 
 def _attach(gateway: Gateway, script: Path, log: Path, environment: Mapping[str, str]) -> None:
-    """Carry out a script, as a driver whose JVM is there already."""
+    """Run a script as a driver whose JVM exists already."""
     _begin(log, environment)
-    found = [Step(**step) for step in json.loads(script.read_text(encoding="utf-8"))]
+    steps = [Step(**step) for step in json.loads(script.read_text(encoding="utf-8"))]
     spark = _session_of(gateway)
     script.with_name(f"{script.name}.begun").touch()
-    run(spark, found, script.with_name(f"{script.name}.cut"))
+    run(spark, steps, script.with_name(f"{script.name}.cut"))
 
 
 def _session_of(gateway: Gateway) -> SparkSession:
-    """A new session of the context that a JVM has."""
+    """A new session of the JVM's context."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    # Not for longer: it says that `spark-submit` has started the driver.
+    # Only for this call: it signals that `spark-submit` has started the driver.
     given = {"PYSPARK_GATEWAY_PORT": str(gateway.port), "PYSPARK_GATEWAY_SECRET": gateway.secret}
     os.environ.update(given)
-    there = launch_gateway()  # type: ignore[no-untyped-call]
+    gateway_client = launch_gateway()  # type: ignore[no-untyped-call]
     for name in given:
         del os.environ[name]
-    # The JVM lets go of what a dead one had it call back, by a number, and tells whoever is there.
-    there.gateway_property.pool.next_id = os.getpid() * 10**6
+    # The JVM releases callbacks of dead drivers by number, and notifies the attached one.
+    gateway_client.gateway_property.pool.next_id = os.getpid() * 10**6
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    java = there.jvm.JavaSparkContext.fromSparkContext(
-        there.jvm.org.apache.spark.SparkContext.getOrCreate()
+    java = gateway_client.jvm.JavaSparkContext.fromSparkContext(
+        gateway_client.jvm.org.apache.spark.SparkContext.getOrCreate()
     )
     conf = SparkConf(_jconf=java.getConf())
-    context = SparkContext(gateway=there, jsc=java, conf=conf)
-    first = there.jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get()
+    context = SparkContext(gateway=gateway_client, jsc=java, conf=conf)
+    first = gateway_client.jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get()
     return SparkSession(context, jsparkSession=first.newSession())
 
 
-def _keep(asked: Connection[object, object], log: Path, environment: Mapping[str, str]) -> None:
-    """Have a JVM for others, and settle it when asked to, until nobody can ask any more."""
+def _keep(pipe: Connection[object, object], log: Path, environment: Mapping[str, str]) -> None:
+    """Start a JVM for others, and settle it on request until the pipe is closed."""
     from pyspark import SparkContext
 
     from capstan.spark.session import build_session
@@ -238,40 +243,40 @@ def _keep(asked: Connection[object, object], log: Path, environment: Mapping[str
 
     _begin(log, environment)
     spark = build_session("capstan-victim", master=MASTER, extra={**LASTING, **_MEMORY})
-    there = SparkContext._gateway
-    assert there is not None
-    place = there.gateway_parameters
+    gateway_client = SparkContext._gateway
+    assert gateway_client is not None
+    place = gateway_client.gateway_parameters
     jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
-    settling = _Settling(spark, there, jvm)
-    asked.send(Gateway(place.port, place.auth_token, jvm))
+    settling = _Settling(spark, gateway_client, jvm)
+    pipe.send(Gateway(place.port, place.auth_token, jvm))
     with suppress(EOFError):
         while True:
-            asked.recv()
+            pipe.recv()
             left = settling.settle()
-            asked.send(_Failed(f"{left} left") if left else None)
+            pipe.send(_Failed(f"{left} left") if left else None)
     spark.stop()
-    there.shutdown()
-    there.proc.stdin.close()
-    there.proc.wait(PATIENCE)
+    gateway_client.shutdown()
+    gateway_client.proc.stdin.close()
+    gateway_client.proc.wait(PATIENCE)
     shutil.rmtree(environment["TMPDIR"], ignore_errors=True)
 
 
 class _Settling:
-    """How a JVM is brought to rest once nobody but its keeper is attached."""
+    """Brings a JVM to rest while only its keeper is attached."""
 
-    def __init__(self, spark: SparkSession, there: ClientServer, jvm: int) -> None:
+    def __init__(self, spark: SparkSession, gateway_client: ClientServer, jvm: int) -> None:
         from py4j.java_gateway import JavaObject
 
         self._context = spark.sparkContext._jsc.sc()
         self._queries = spark._jsparkSession.sharedState().activeStreamingQueries()
-        self._client, self._jvm = there._gateway_client, psutil.Process(jvm)
-        self._port = there.gateway_parameters.port
+        self._client, self._jvm = gateway_client._gateway_client, psutil.Process(jvm)
+        self._port = gateway_client.gateway_parameters.port
         server = JavaObject("GATEWAY_SERVER", self._client)
         self._objects = server.getGateway().getBindings().keySet()
-        self._own = set(self._objects.toArray())
+        self._own_objects = set(self._objects.toArray())
 
     def settle(self) -> str:
-        """Bring it to rest; what is still at work after all, or nothing."""
+        """Bring it to rest; returns a description of remaining work, or nothing."""
         end = time.monotonic() + PATIENCE / 2
         while left := self._left():
             if time.monotonic() > end:
@@ -280,21 +285,23 @@ class _Settling:
                 query.stop()
             self._context.cancelAllJobs()
             time.sleep(0.02)
-        # Who was killed has not let go of what it had in its hands.
-        for each in set(self._objects.toArray()) - self._own:
-            if re.fullmatch(r"o[0-9]+", each):
-                self._client.garbage_collect_object(each)
+        # A killed driver has not released its objects.
+        for name in set(self._objects.toArray()) - self._own_objects:
+            if re.fullmatch(r"o[0-9]+", name):
+                self._client.garbage_collect_object(name)
         return ""
 
     def _left(self) -> str:
-        """What is at work for those who are gone: queries, jobs, calls of the JVM."""
+        """Work that still runs for dead drivers: queries, jobs, calls of the JVM."""
         queries, jobs = self._queries.size(), self._context.dagScheduler().activeJobs().size()
-        # Who serves a call closes its connection once that has come to its end, whoever is gone.
-        own = {each.laddr.port for each in psutil.Process().net_connections("tcp")}
+        # The thread of a call closes its connection when the call ends, even for a dead driver.
+        own_ports = {c.laddr.port for c in psutil.Process().net_connections("tcp")}
         calls = [
-            each
-            for each in self._jvm.net_connections("tcp")
-            if each.laddr.port == self._port and each.raddr and each.raddr.port not in own
+            connection
+            for connection in self._jvm.net_connections("tcp")
+            if connection.laddr.port == self._port
+            and connection.raddr
+            and connection.raddr.port not in own_ports
         ]
-        rest = {"queries": queries, "jobs": jobs, "calls": len(calls)}
-        return ", ".join(f"{count} {what}" for what, count in rest.items() if count)
+        remaining = {"queries": queries, "jobs": jobs, "calls": len(calls)}
+        return ", ".join(f"{count} {kind}" for kind, count in remaining.items() if count)

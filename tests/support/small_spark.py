@@ -1,48 +1,48 @@
-"""Settings that make a Spark driver small: what all tests, and the drivers they kill, run with."""
+"""Settings of a small Spark driver, for all tests and the drivers they kill."""
 
 from __future__ import annotations
 
 from capstan.spark import jvm
 
-# The simplest collector; and a heap that begins small is collected every half second.
+# The simplest collector; a heap that starts small would be collected every half second.
 _SMALL = "-XX:+UseSerialGC -Xshare:auto -Xms1g -Xmn600m"
 
 SHRUNK = {
-    # The first compiler alone: who is about to be killed ends before better code pays.
+    # Only the first compiler: short-lived drivers end before better code pays.
     jvm.OPTIONS: f"-XX:TieredStopAtLevel=1 {_SMALL}",
     "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
     "spark.databricks.delta.snapshotPartitions": "1",
-    # Delta keeps 10,000 tables, each with a plan of a megabyte. Tests make some thousand, look at
-    # each for a moment, and would spend the last of their half hour on collecting garbage.
+    # Delta caches 10,000 tables, each with a plan of a megabyte. Tests create some thousand tables,
+    # use each for a moment, and would spend their last half hour on garbage collection.
     "spark.databricks.delta.delta.log.cacheSize": "64",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
-    # To interpret a plan of a few rows costs a third less than to generate Java and compile it, and
-    # to plan it again as it runs. The main job of the README runs as users have it.
+    # Interpreting a plan of a few rows costs a third less than generating and compiling Java, or
+    # replanning it at run time. The README's main job runs with the users' settings.
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.adaptive.enabled": "false",
 }
-"""Spark settings of a session over two cores that does little work."""
+"""Spark settings of a session on two cores that does little work."""
 
 _LEAN = "-XX:TieredStopAtLevel=1 -Xshare:auto"
 
 SUBMITTED = {
-    # Of the driver's JVM: what `spark-submit` is given besides wins over the settings among them.
+    # For the driver's JVM: these override the settings passed to `spark-submit`.
     "SPARK_SUBMIT_OPTS": " ".join(
         [
             f"{_LEAN} -Xms1g -Xmn600m",
             *(f"-D{key}={value}" for key, value in SHRUNK.items() if "driver" not in key),
         ]
     ),
-    # Of the one that puts the command line of the driver's together.
+    # For the JVM that assembles the driver's command line.
     "SPARK_LAUNCHER_OPTS": f"{_LEAN} -XX:+UseSerialGC",
 }
-"""Environment of an Airflow whose tasks submit apps that do little work, with 1 GB each."""
+"""Environment of an Airflow whose tasks submit small apps, with 1 GB each."""
 
 LASTING = {**SHRUNK, jvm.OPTIONS: _SMALL}
-"""The same of one that many tests share: after three minutes better code takes a fifth less."""
+"""The same for a shared Airflow: after three minutes, better code saves a fifth of the time."""
 
 MASTER = "local[2]"
-"""The Spark master of all tests."""
+"""Spark master of all tests."""

@@ -1,7 +1,7 @@
-"""A little stream: a few hundred rows in four files, with every kind of row that capture knows.
+"""A small stream: a few hundred rows in four files, with every kind of row that capture handles.
 
-Three sites are the workers. One of them shows up in the second file only, the third file does not
-move the watermark, and rows come late, without a time and without a site.
+Three sites are the workers. One of them appears only in the second file, the third file does not
+advance the watermark, and some rows are late, without a time or without a site.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BEFORE: dict[str, object] = {
     "workers": ["north", "south"],
     "until": "2024-03-01T06:00:00Z",
 }
-"""What puts other rows into the target of `STAGED`, some of them in its way."""
+"""Request that puts other rows into the target of `STAGED`, some of them overlapping."""
 
 REQUESTS: dict[str, dict[str, object]] = {
     "staged": STAGED,
@@ -73,7 +73,7 @@ BACKFILLED = Replay(
 
 _START = datetime(2024, 3, 1, tzinfo=UTC)
 _SITES = ("north", "south", "west")
-# Per file: how many sites, its first and last minute, and the minute its late rows are of.
+# Per file: number of sites, first and last minute, and the minute of its late rows.
 _FILES = (
     (2, 0, 360, None),
     (3, 360, 720, 30),
@@ -83,16 +83,16 @@ _FILES = (
     (3, 1200, 1320, 700),
 )
 FILES = 4
-"""How many files `feed` lays down unless told otherwise."""
+"""Default number of files of `feed`."""
 
 
 def feed(folder: Path, files: int = FILES, *, first: int = 0) -> None:
-    """Lay down files of the stream in `folder`, as a source that micro-batches read one by one.
+    """Write files of the stream to `folder`, as a source that micro-batches read one by one.
 
     Args:
-        folder: Made where it is not there.
-        files: How many, at most six.
-        first: The first one, so that a second call can go on where another has stopped.
+        folder: Created if it does not exist.
+        files: Number of files, at most six.
+        first: Number of the first file; a second call can continue a first one.
     """
     for number in range(first, first + files):
         # Spark reads the oldest file first: their order must not depend on the clock.
@@ -118,7 +118,7 @@ def _row(number: int, i: int, site: str | None, minute: int | None) -> Row:
 
 
 def declaration_text(folder: Path) -> str:
-    """The same stream, pipelines and replay as a file of declarations has them."""
+    """The stream, pipelines and replay as the text of a file of declarations."""
     return f"""
 streams:
   {NAME}:
@@ -137,9 +137,9 @@ replays:
 
 
 def declarations(folder: Path) -> ProjectConfig:
-    """What may be captured and replayed: the stream, its pipelines and transforms, a replay of it.
+    """Declarations of the stream, its pipelines and transforms, and a replay of it.
 
-    The transform `hourly` is sound, and `wrong` passes no audit; gaps of `filled` can be filled.
+    The transform `hourly` is correct, and `wrong` passes no audit; gaps of `filled` can be filled.
     """
     wrong = Transform(name="wrong", function="tests.support.sample_streams:counting", time="event")
     hourly = Transform(
@@ -156,5 +156,5 @@ def declarations(folder: Path) -> ProjectConfig:
     return replace(
         declared(little_stream(folder), (hourly, wrong)),
         pipelines=REFERENCES,
-        replays={each.name: each for each in (filled, BACKFILLED)},
+        replays={replay.name: replay for replay in (filled, BACKFILLED)},
     )
