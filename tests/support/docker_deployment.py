@@ -1,9 +1,9 @@
-"""The deployment of `docker/` without an engine: what would be containers are processes here.
+"""The deployment of `docker/` without a Docker engine: containers become local processes.
 
-Each service of the Compose file that runs the project's image is begun by the image's entry point,
-with the environment that image and file give it and the secrets as files; what looks after it is
-the image's own look at its health. Names of containers, ports and folders are put in for those of
-this machine. PostgreSQL is one that is there already.
+Each service of the Compose file that runs the project's image is started by the image's entry
+point, with the environment from the image and the file, and the secrets as files; the image's
+health check watches it. Names of containers, ports and folders are replaced by those of this
+machine. PostgreSQL is an existing server.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ SERVICES = (
     "init", "spark-master", "spark-worker-1", "spark-worker-2", "api-server", "scheduler",
     "dag-processor", "triggerer",
 )  # fmt: skip
-"""In an order in which nobody waits for a later one."""
+"""Start order, in which no service waits for a later one."""
 
 _MARK = "CAPSTAN_DEPLOYED"
 _LOOPBACK = "127.0.0.1"
 _LEAN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# What `.env` of a small machine would say.
+# The `.env` of a small machine.
 _SMALL = {
     "CAPSTAN_DRIVER_MEMORY": "1g",
     "SPARK_EXECUTOR_MEMORY": "512m",
@@ -53,17 +53,17 @@ _ENV = re.compile(r"(\w+)=(\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The services of the Compose file, as they run here.
+    """The services of the Compose file as local processes.
 
     Attributes:
-        folder: Has all that they write.
-        variables: What stands in `.env`.
+        folder: Folder of everything that they write.
+        variables: The variables of `.env`.
         rest: Airflow's API, with the password of the secret.
-        lake: The volume that is the lake.
-        ports: What listens where: `api`, `scheduler`, and of each of Spark's daemons its own port
-            and that of its page.
-        place: Where PostgreSQL is, as `host:port/database`.
-        mark: Tells its processes from all others.
+        lake: The volume of the lake.
+        ports: Ports of the services: `api`, `scheduler`, and for each Spark daemon its own port and
+            that of its page.
+        place: PostgreSQL, as `host:port/database`.
+        mark: Marks its processes.
     """
 
     folder: Path
@@ -77,15 +77,15 @@ class Deployment:
 
     @property
     def logs(self) -> Path:
-        """What each service has printed."""
+        """Folder of the output of each service."""
         return self.folder / "printed"
 
     def log(self, service: str) -> str:
-        """What a service has printed."""
+        """The output of a service."""
         return (self.logs / f"{service}.log").read_text(encoding="utf-8", errors="replace")
 
     def begin(self, service: str) -> subprocess.Popen[bytes]:
-        """Begin a service by the image's entry point."""
+        """Start a service by the image's entry point."""
         with (self.logs / f"{service}.log").open("wb") as log:
             process = subprocess.Popen(
                 [str(compose.DOCKER / "entry")],
@@ -100,10 +100,10 @@ class Deployment:
         return process
 
     def run(self, *command: str) -> str:
-        """Carry out a command as `docker compose run --rm cli` does; what it prints.
+        """Run a command as `docker compose run --rm cli` does; returns its output.
 
         Raises:
-            AssertionError: It has failed.
+            AssertionError: It failed.
         """
         done = subprocess.run(
             [str(compose.DOCKER / "entry"), *command],
@@ -118,24 +118,24 @@ class Deployment:
         return done.stdout
 
     def wait(self, service: str) -> None:
-        """Wait until a service has ended well, or is healthy where it does not end.
+        """Wait until a service has succeeded, or is healthy if it does not end.
 
         Raises:
-            AssertionError: It has ended otherwise, or is not well in time.
+            AssertionError: It failed, or is not healthy in time.
         """
         process, end = self._begun[service], time.monotonic() + PATIENCE
         ends = service == "init"
-        while process.poll() is None and (ends or not self._well(service)):
+        while process.poll() is None and (ends or not self._is_healthy(service)):
             assert time.monotonic() < end, f"{service} is not well:\n{self.log(service)[-4000:]}"
             time.sleep(0.5)
         code = process.poll()
         assert code == (0 if ends else None), f"{service}: {code}\n{self.log(service)[-4000:]}"
 
     def stop(self) -> None:
-        """Ask all services to end, as Compose does, last begun first; wait until they have.
+        """Stop all services, as Compose does, in reverse order, and wait until they have ended.
 
         Raises:
-            AssertionError: One has not ended within its time of grace.
+            AssertionError: One has not ended within its grace period.
         """
         for service, process in reversed(self._begun.items()):
             process.send_signal(signal.SIGTERM)
@@ -144,19 +144,19 @@ class Deployment:
                 process.wait(grace)
             except subprocess.TimeoutExpired:
                 raise AssertionError(
-                    f"{service} goes on after {grace:.0f} s:\n{self.log(service)[-4000:]}"
+                    f"{service} still runs after {grace:.0f} s:\n{self.log(service)[-4000:]}"
                 ) from None
 
     def environment(self, service: str) -> dict[str, str]:
-        """The environment of a service, in the words of this machine."""
-        said = _service(self.variables, service)["environment"]
-        assert isinstance(said, dict)
+        """The environment of a service, with the values of this machine."""
+        declared = _service(self.variables, service)["environment"]
+        assert isinstance(declared, dict)
         java = spark_home(find_java())
-        here = {key: self._here(str(value), service) for key, value in said.items()}
-        image = {key: self._here(value, service) for key, value in _image().items()}
+        localized = {key: self._localized(str(value), service) for key, value in declared.items()}
+        image = {key: self._localized(value, service) for key, value in _image().items()}
         return {
             **image,
-            **here,
+            **localized,
             **SUBMITTED,
             "PATH": os.pathsep.join(
                 [str(Path(sys.executable).absolute().parent), os.environ["PATH"]]
@@ -166,7 +166,7 @@ class Deployment:
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_HOME": str(pyspark_home()),
             "PYTHONPATH": str(project_home() / "lib"),
-            "TMPDIR": str(self._own(service, "tmp")),
+            "TMPDIR": str(self._private_folder(service, "tmp")),
             "no_proxy": f"{_LOOPBACK},localhost",
             _MARK: self.mark,
             "CAPSTAN_SECRETS": str(self.folder / "secrets"),
@@ -175,31 +175,31 @@ class Deployment:
         }
 
     def _ports(self, service: str) -> dict[str, str]:
-        """On which ports of loopback a service listens, in its own variables."""
+        """The variables of a service that set its ports on loopback."""
         port = {name: str(number) for name, number in self.ports.items()}
-        asked = {"api-server": "api", "scheduler": "scheduler"}.get(service, f"{service} page")
+        page = {"api-server": "api", "scheduler": "scheduler"}.get(service, f"{service} page")
         return {
             "AIRFLOW__API__HOST": _LOOPBACK,
             "AIRFLOW__API__PORT": port["api"],
             "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_PORT": port["scheduler"],
-            "CAPSTAN_HEALTH_PORT": port.get(asked, ""),
+            "CAPSTAN_HEALTH_PORT": port.get(page, ""),
             "SPARK_DAEMON_JAVA_OPTS": _LEAN,
             "SPARK_LOCAL_IP": _LOOPBACK,
             "SPARK_MASTER_PORT": port["spark-master"],
             "SPARK_MASTER_WEBUI_PORT": port["spark-master page"],
-            "SPARK_WORKER_DIR": str(self._own(service, "spark/work")),
+            "SPARK_WORKER_DIR": str(self._private_folder(service, "spark/work")),
             "SPARK_WORKER_PORT": port.get(service, ""),
             "SPARK_WORKER_WEBUI_PORT": port.get(f"{service} page", ""),
         }
 
-    def _here(self, text: str, service: str) -> str:
-        """A value in which folders of the image, containers and their ports are those of here."""
+    def _localized(self, text: str, service: str) -> str:
+        """A value with folders of the image, containers and ports replaced by local ones."""
         folders = {
             "/opt/capstan": project_home(),
             "/run/secrets": self.folder / "secrets",
             "/airflow": self.folder / "airflow",
             "/lake": self.folder / "lake",
-            "/spark": self._own(service, "spark"),
+            "/spark": self._private_folder(service, "spark"),
         }
         for name, place in folders.items():
             text = re.sub(rf"(?<![\w/]){name}(?=/|$)", str(place), text)
@@ -207,13 +207,13 @@ class Deployment:
         text = text.replace("//spark-master", f"//{_LOOPBACK}")
         return re.sub(r"\b7077\b", str(self.ports["spark-master"]), text)
 
-    def _own(self, service: str, name: str) -> Path:
-        """A folder that a container has for itself."""
+    def _private_folder(self, service: str, name: str) -> Path:
+        """A folder private to a container."""
         place = self.folder / "own" / service / name
         place.mkdir(parents=True, exist_ok=True)
         return place
 
-    def _well(self, service: str) -> bool:
+    def _is_healthy(self, service: str) -> bool:
         done = subprocess.run(
             [str(compose.DOCKER / "health")],
             env=self.environment(service),
@@ -255,7 +255,7 @@ def deployed(folder: Path, database: str) -> Iterator[Deployment]:
         (folder / name).mkdir(parents=True, exist_ok=True)
     _write_secrets(folder / "secrets", variables)
     try:
-        _begin_all(made)
+        _start_all(made)
         yield made
     finally:
         mark = f"{_MARK}={made.mark}"
@@ -270,8 +270,8 @@ def deployed(folder: Path, database: str) -> Iterator[Deployment]:
             process.wait(PATIENCE)
 
 
-def _begin_all(made: Deployment) -> None:
-    """Begin each service once those are well that it waits for."""
+def _start_all(made: Deployment) -> None:
+    """Start each service once the services it waits for are healthy."""
     well: set[str] = {"postgres"}
     for service in SERVICES:
         needs = _service(made.variables, service).get("depends_on", {})
@@ -287,19 +287,19 @@ def _begin_all(made: Deployment) -> None:
 
 
 def _service(variables: Mapping[str, str], name: str) -> dict[str, object]:
-    found = compose.document(variables)["services"][name]
-    return dict(found)
+    service = compose.document(variables)["services"][name]
+    return dict(service)
 
 
 def _image() -> dict[str, str]:
     """The environment that the image gives its containers."""
     text = (compose.DOCKER / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
-    said = [line[4:] for line in text.splitlines() if line.startswith("ENV ")]
-    return {key: value for line in said for key, value in _ENV.findall(line)}
+    entries = [line[4:] for line in text.splitlines() if line.startswith("ENV ")]
+    return {key: value for line in entries for key, value in _ENV.findall(line)}
 
 
 def _write_secrets(folder: Path, variables: Mapping[str, str]) -> None:
-    """Write what Compose mounts as secrets; all services find all of them."""
+    """Write the files that Compose mounts as secrets; every service sees all of them."""
     folder.mkdir(mode=0o700)
     for name, secret in compose.document(variables)["secrets"].items():
         (folder / name).write_text(variables[str(secret["environment"])], encoding="utf-8")
@@ -309,6 +309,7 @@ def _free_ports(*names: str) -> dict[str, int]:
     """A port of loopback for each name, all of them free at this moment."""
     with ExitStack() as held:
         taken = [held.enter_context(socket.socket()) for _ in names]
-        for each in taken:
-            each.bind((_LOOPBACK, 0))
-        return {name: int(each.getsockname()[1]) for name, each in zip(names, taken, strict=True)}
+        for server in taken:
+            server.bind((_LOOPBACK, 0))
+        ports = (int(server.getsockname()[1]) for server in taken)
+        return dict(zip(names, ports, strict=True))

@@ -1,4 +1,4 @@
-"""The pages of the documentation, and their sections, tables and blocks of code."""
+"""The pages of the documentation: sections, tables and code blocks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# All that users and contributors read, by path; decisions have tests of their own.
+# All pages for users and contributors, by path; decisions have separate tests.
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
     for path in [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -29,7 +29,7 @@ def section(text: str, title: str) -> str:
 
 
 def table(text: str, head: str) -> list[list[str]]:
-    """The cells of the table whose first heading is this, row by row."""
+    """The rows of the table whose first heading is `head`."""
     lines = text.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith(f"| {head} |"))
     rows = []
@@ -41,17 +41,17 @@ def table(text: str, head: str) -> list[list[str]]:
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """The blocks of code in a language, in their order."""
+    """The code blocks in a language, in their order."""
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def commands(text: str) -> list[str]:
-    """The commands of `capstan` in a text, in their order, without the name of the program."""
+    """The `capstan` commands in a text, in their order, without the program's name."""
     return re.findall(r"(?:^    |`)(?:[A-Z_]+=\S+ )?capstan ([a-z][^`\n]*)", text, re.MULTILINE)
 
 
 def anchors(text: str) -> set[str]:
-    """The places of a page that a link may name."""
+    """The anchors of a page that a link may name."""
     return {
         re.sub(r"[^\w -]", "", line.lstrip("# ").lower()).replace(" ", "-")
         for line in text.splitlines()

@@ -1,4 +1,4 @@
-"""What a test has another driver do over the little stream: an action's name and its arguments."""
+"""Actions on the small stream that tests run in another driver, by name and arguments."""
 
 from __future__ import annotations
 
@@ -41,30 +41,30 @@ Arguments = Mapping[str, object]
 
 
 def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, object]:
-    """Carry out an action, in whichever driver this is.
+    """Run an action, in whichever driver this is.
 
     Args:
         spark: The session.
         name: One of `capture`, `put-back`, `close`, `import`, `export-topics`, `import-topics`,
             `recapture`, `replay`, `backfill`, `publish`, `reject`, `rollback`, `maintain`,
-            `retire`; `unlock`, of all runs that hold something; `remount`, which gives a file
-            system other options; `fill`, which leaves little of it free; `click`, which sends
-            records to a topic of Kafka, and `capture-clicks`; `contents`, what a sound tape and a
-            table hold.
-        arguments: `lake` and `source` are folders; `capture` takes `reseat`, `rescale`, how many
-            `workers` by key there are, and whether the source is `idle`; those of topics take their
-            place as `topics`; `import` takes the folder `recordings`, of timely's frames;
-            `recapture` takes `into` and `peers`; `replay` takes the fields of a `Request` under
-            `request`; `backfill` takes the name of a `replay`, whose gaps it fills with a run for
-            each interval, and how long they are as `every`; `publish`, `reject` and `rollback` take
-            `run`, else it is the newest one, and the first two take `by`, who has decided;
-            `remount` takes `options`, of the file system that the lake's folder is; `fill` how many
-            bytes stay `free`, by a file that it makes anew; those of clicks take the `broker`, and
-            `click` the `first` number and how many there are as `count`; `contents` a `table`;
-            `maintain` takes the fields of `Sizes` under `sizes`, and `retire` takes `before`.
+            `retire`; `unlock`, for all runs that hold a lock; `remount`, which changes the options
+            of a file system; `fill`, which leaves little of it free; `click`, which sends records
+            to a Kafka topic, and `capture-clicks`; `contents`, the contents of a sound tape and a
+            table.
+        arguments: `lake` and `source` are folders; `capture` takes `reseat`, `rescale`, the number
+            of `workers` by key, and whether the source is `idle`; those of topics take the URL
+            `topics`; `import` takes the folder `recordings`, of timely's frames; `recapture` takes
+            `into` and `peers`; `replay` takes the fields of a `Request` under `request`; `backfill`
+            takes the name of a `replay`, whose gaps it fills with one run per interval, and the
+            length of intervals as `every`; `publish`, `reject` and `rollback` take `run`, by
+            default the newest one, and the first two take `by`, the person who decided; `remount`
+            takes `options` of the lake's file system; `fill` takes the number of bytes that stay
+            `free`, and recreates its file; those of clicks take the `broker`, and `click` the
+            number of the `first` record and their `count`; `contents` takes a `table`; `maintain`
+            takes the fields of `Sizes` under `sizes`, and `retire` takes `before`.
 
     Returns:
-        What came of it, as JSON.
+        The result, as JSON.
     """
     source = Path(str(arguments["source"]))
     work = _Work(
@@ -75,7 +75,7 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """An action's session, lake, declarations and arguments."""
+    """Session, lake, declarations and arguments of an action."""
 
     spark: SparkSession
     lake: Lake
@@ -94,8 +94,8 @@ def _capture(work: _Work) -> dict[str, object]:
     reseat = bool(work.arguments.get("reseat", False))
     rescale = _number(work.arguments.get("rescale"))
     stream = _stream(work.declared.stream(small_stream.NAME), work.arguments)
-    found = capture(work.spark, work.lake, stream, reseat=reseat, rescale=rescale)
-    return {"batches": found.batches, "fed": found.fed, "records": found.records}
+    result = capture(work.spark, work.lake, stream, reseat=reseat, rescale=rescale)
+    return {"batches": result.batches, "fed": result.fed, "records": result.records}
 
 
 def _stream(stream: Stream, arguments: Arguments) -> Stream:
@@ -121,23 +121,24 @@ def _close(work: _Work) -> dict[str, object]:
 
 
 def _recapture(work: _Work) -> dict[str, object]:
-    wanted = RecaptureRequest(small_stream.NAME, work.named("into"), peers=int(work.named("peers")))
-    done = recapture(work.spark, work.lake, wanted)
+    into, peers = work.named("into"), int(work.named("peers"))
+    request = RecaptureRequest(small_stream.NAME, into, peers=peers)
+    done = recapture(work.spark, work.lake, request)
     return {"commit": done.commit, "records": done.records, "stood": done.unchanged}
 
 
 def _replay(work: _Work) -> dict[str, object]:
-    wanted = request_of(work.arguments)
-    return _outcome(replay(work.spark, work.lake, work.declared, wanted))
+    request = request_of(work.arguments)
+    return _outcome(replay(work.spark, work.lake, work.declared, request))
 
 
 def _backfill(work: _Work) -> dict[str, object]:
     name = str(work.arguments.get("replay", small_stream.BACKFILLED.name))
-    asked = Backfill(name, every=str(work.arguments.get("every", "2 hours")), chunk=1)
-    found = backfill(work.spark, work.lake, work.declared, asked)
-    if found.error is not None:
-        raise found.error
-    return found.to_json()
+    request = Backfill(name, every=str(work.arguments.get("every", "2 hours")), chunk=1)
+    result = backfill(work.spark, work.lake, work.declared, request)
+    if result.error is not None:
+        raise result.error
+    return result.to_json()
 
 
 def _publish(work: _Work) -> dict[str, object]:
@@ -154,9 +155,9 @@ def _rollback(work: _Work) -> dict[str, object]:
 
 
 def _unlock(work: _Work) -> dict[str, object]:
-    """Declare all that holds something dead."""
-    held = [each.run for each in claims.active(work.lake)]
-    return {run: unlock(work.lake, run) for run in held}
+    """Unlock all runs with an active lock."""
+    locked = [claim.run for claim in claims.active(work.lake)]
+    return {run: unlock(work.lake, run) for run in locked}
 
 
 def _remount(work: _Work) -> dict[str, object]:
@@ -188,8 +189,8 @@ def _click(work: _Work) -> dict[str, object]:
 def _capture_clicks(work: _Work) -> dict[str, object]:
     hasty = {**kafka_topics.HASTY, "maxOffsetsPerTrigger": "10"}
     stream = kafka_topics.stream_of(work.named("broker"), kafka_topics.NAME, **hasty)
-    found = capture(work.spark, work.lake, stream)
-    return {"batches": found.batches, "fed": found.fed, "records": found.records}
+    result = capture(work.spark, work.lake, stream)
+    return {"batches": result.batches, "fed": result.fed, "records": result.records}
 
 
 def _contents(work: _Work) -> dict[str, object]:
@@ -215,14 +216,14 @@ def _import_topics(work: _Work) -> dict[str, object]:
 
 def _import(work: _Work) -> dict[str, object]:
     folder = Path(work.named("recordings"))
-    found = import_recordings(
+    result = import_recordings(
         work.spark,
         work.lake,
         folder.name,
         find_recordings(folder, Format.TIMELY),
         Form.of_folder(folder, Format.TIMELY),
     )
-    return {"stood": found.unchanged, "records": sum(file.records for file in found.surveys)}
+    return {"stood": result.unchanged, "records": sum(file.records for file in result.surveys)}
 
 
 def _maintain(work: _Work) -> dict[str, object]:
@@ -230,7 +231,7 @@ def _maintain(work: _Work) -> dict[str, object]:
     assert isinstance(sizes, Mapping)
     done = maintain(work.spark, work.lake, [small_stream.NAME], sizes=Sizes(**sizes))
     if done.failed and done.refusal is not None:
-        # As whoever asks for it from outside ends.
+        # An app or a command would fail with this error.
         raise done.refusal
     return done.to_json()
 
@@ -264,7 +265,7 @@ _ACTIONS: dict[str, Callable[[_Work], dict[str, object]]] = {
 
 
 def request_of(arguments: Arguments) -> Request:
-    """The request that the arguments of `replay` stand for; of the little stream by default."""
+    """The request for the arguments of `replay`; of the small stream by default."""
     fields = arguments["request"]
     assert isinstance(fields, Mapping)
     return Request.from_json({**Request(small_stream.NAME, "unnamed").to_json(), **fields})

@@ -1,17 +1,17 @@
-"""A driver that is killed, or held, in its work: `python -m tests.support.driver_under_test`.
+"""A driver that is killed or held in its work: `python -m tests.support.driver_under_test`.
 
-Its first argument is a JSON file with a list of steps, `{"action", "arguments", "point", "until"}`:
-actions and arguments are those of `tests.support.driver_actions`. A second one is the Spark master;
-else it is this machine. The driver begins one step after the other, each in a thread of its own,
-and lets it work until it reaches its point of `capstan.instrumentation` (`POINT` or `POINT:N` for
-the N-th time); one with an empty point works to its end. There it waits: until the file `until`
-appears, having made `until`.held; or, without such a file, for good. Once all that wait for good
-have got there, the whole driver is killed with SIGKILL: the JVM that it has started, then itself.
-So one JVM start is enough to have many pieces of work cut off, each at a point of its own. A driver
-that is attached to another JVM (`tests.support.shared_jvm`) is killed without it.
+Its first argument is a JSON file with a list of steps, `{"action", "arguments", "point", "until"}`;
+actions and arguments are those of `tests.support.driver_actions`. The optional second argument is
+the Spark master; the default is this machine. The driver starts one step after the other, each in
+its own thread, and lets it work until it reaches its point of `capstan.instrumentation` (`POINT`,
+or `POINT:N` for the N-th time); a step with an empty point runs to its end. At its point a step
+waits: until the file `until` appears, having created `until`.held; or, without such a file, for
+good. Once all steps of the second kind have arrived, the whole driver is killed with SIGKILL: its
+JVM first, then itself. So one JVM start is enough to interrupt many pieces of work, each at its own
+point. A driver that is attached to another JVM (`tests.support.shared_jvm`) is killed without it.
 
-What becomes of an action that ends is in the file `until`.ended, as JSON: the result, or the error
-with its exit code as `exit`.
+The result of an ended action is in the file `until`.ended, as JSON: its result, or the error with
+its exit code as `exit`.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PATIENCE = 300.0
-"""How long anything may take on a machine that others use as well, in seconds."""
+"""Maximum seconds for anything on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An action that another driver is to carry out, and where it is stopped.
+    """An action of another driver, and the point at which it is stopped.
 
     Attributes:
-        action: As `tests.support.driver_actions.act` takes it.
-        arguments: The same.
-        point: `POINT` or `POINT:N`; empty to let it work to its end.
-        until: The file that lets it go on; None to kill the driver there.
-        may_end: Whether it may end without having reached its point.
+        action: Name for `tests.support.driver_actions.act`.
+        arguments: Its arguments.
+        point: `POINT` or `POINT:N`; empty to run to the end.
+        until: File that releases it; None to kill the driver there.
+        may_end: Whether it may end without reaching its point.
     """
 
     action: str
@@ -58,29 +58,29 @@ class Step:
 
     @property
     def held(self) -> Path:
-        """The file that says that it waits."""
+        """File that shows that it waits."""
         return Path(f"{self.until}.held")
 
     @property
     def ended(self) -> Path:
-        """The file that says what became of it."""
+        """File with its result."""
         return Path(f"{self.until}.ended")
 
     def to_json(self) -> dict[str, object]:
-        """The step as it stands in a script."""
+        """The step as part of a script."""
         return asdict(self)
 
 
 @dataclass(slots=True)
 class _Stop:
-    """Where the action that was begun last is stopped."""
+    """Point at which the most recently started action is stopped."""
 
     step: Step
     left: int
-    there: threading.Event = field(default_factory=threading.Event)
+    arrived: threading.Event = field(default_factory=threading.Event)
 
     def listen(self, point: str, _facts: dict[str, object]) -> None:
-        """Count how often the point is reached; the last time, wait there."""
+        """Count arrivals at the point; wait at the last one."""
         if point != self.step.point.partition(":")[0]:
             return
         self.left -= 1
@@ -88,7 +88,7 @@ class _Stop:
             return
         if self.step.until is not None:
             self.step.held.touch()
-        self.there.set()
+        self.arrived.set()
         if self.step.until is not None:
             wait_for(Path(self.step.until), 6 * PATIENCE)
         else:
@@ -96,14 +96,14 @@ class _Stop:
 
 
 def kill_driver() -> None:
-    """Kill this driver: its JVM, if it started one, and whatever that did; then this process."""
+    """Kill this driver: its JVM, if it started one, with its children; then this process."""
     for process in _descendants(os.getpid()):
         os.kill(process, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def wait_for(file: Path, seconds: float = PATIENCE) -> None:
-    """Wait until `file` is there.
+    """Wait until `file` exists.
 
     Raises:
         TimeoutError: It did not appear in time.
@@ -116,23 +116,23 @@ def wait_for(file: Path, seconds: float = PATIENCE) -> None:
 
 
 def _descendants(process: int) -> list[int]:
-    """The processes that `process` started, and those that they did, nearest first."""
-    found: list[int] = []
+    """The child processes of `process` and their descendants, nearest first."""
+    children: list[int] = []
     for task in Path(f"/proc/{process}/task").iterdir():
         try:
-            found += map(int, (task / "children").read_text(encoding="ascii").split())
+            children += map(int, (task / "children").read_text(encoding="ascii").split())
         except OSError:
             continue  # The thread has just ended.
-    return found + [below for child in found for below in _descendants(child)]
+    return children + [below for child in children for below in _descendants(child)]
 
 
 def run(spark: SparkSession, script: Sequence[Step], count: Path | None = None) -> None:
-    """Carry out a script; does not come back where a step of it kills the driver.
+    """Run a script; does not return if a step of it kills the driver.
 
     Args:
         spark: The session.
         script: The steps.
-        count: Gets how many of them were cut off.
+        count: File for the number of interrupted steps.
 
     Raises:
         RuntimeError: An action ended before it had reached its point, or failed.
@@ -149,34 +149,34 @@ def run(spark: SparkSession, script: Sequence[Step], count: Path | None = None) 
 
 
 def _begin(spark: SparkSession, step: Step) -> threading.Thread:
-    """Begin an action, and come back when it waits at its point, or has ended without one."""
+    """Start an action; returns when it waits at its point, or has ended."""
     stop = _Stop(step, int(step.point.partition(":")[2] or 1))
     failures: list[BaseException] = []
-    # A session has one query of a name at work, and one view of a name.
-    own = spark.newSession()
+    # A session can run one query per name, and has one view per name.
+    session = spark.newSession()
 
     def work() -> None:
         try:
-            _end(step, _result(own, step))
+            _end(step, _result(session, step))
         except BaseException as error:
             traceback.print_exc()
             failures.append(error)
             _end(step, {"exit": 1, "error": type(error).__name__, "message": str(error)})
         finally:
-            stop.there.set()
+            stop.arrived.set()
 
     thread = threading.Thread(target=work, daemon=True)
-    # No other action is at work now, but those that wait: whoever gets to the point is this one.
+    # All other actions wait: only this one can reach the point now.
     with instrumentation.subscribe(stop.listen):
         thread.start()
-        if not stop.there.wait(PATIENCE):
-            raise RuntimeError(f"{step} did not get there in time")
-    # Whoever has reached its point waits there; all others have ended, or are about to.
+        if not stop.arrived.wait(PATIENCE):
+            raise RuntimeError(f"{step} did not reach its point in time")
+    # An action at its point waits there; all others have ended, or are about to.
     reached = bool(step.point) and stop.left == 0
     if not reached:
         thread.join()
     if failures or (step.point and not reached and not step.may_end):
-        raise RuntimeError(f"{step} ended before it got there")
+        raise RuntimeError(f"{step} ended before it reached its point")
     return thread
 
 
@@ -189,8 +189,8 @@ def _result(spark: SparkSession, step: Step) -> dict[str, object]:
         if step.until is None:
             raise
         traceback.print_exc()
-        found = to_capstan_error(error)
-        return {"exit": found.exit_code, **found.to_json()}
+        translated = to_capstan_error(error)
+        return {"exit": translated.exit_code, **translated.to_json()}
 
 
 def _end(step: Step, result: dict[str, object]) -> None:
@@ -201,14 +201,14 @@ def _end(step: Step, result: dict[str, object]) -> None:
 
 
 def main(script: Path, master: str | None = None) -> None:
-    """Carry out the script in a file, with a session of its own."""
+    """Run the script in a file, in a new session."""
     from capstan.spark.session import build_session
     from tests.support.small_spark import MASTER, SHRUNK
 
-    found = [Step(**step) for step in json.loads(script.read_text(encoding="utf-8"))]
+    steps = [Step(**step) for step in json.loads(script.read_text(encoding="utf-8"))]
     spark = build_session("capstan-other", master=master or MASTER, extra=SHRUNK)
     script.with_name(f"{script.name}.begun").touch()
-    run(spark, found, script.with_name(f"{script.name}.cut"))
+    run(spark, steps, script.with_name(f"{script.name}.cut"))
     spark.stop()
 
 

@@ -1,4 +1,4 @@
-"""Content hashes that must never change: else every tape there is would be unreadable."""
+"""Content hashes that must never change: otherwise existing tapes would become unreadable."""
 
 from __future__ import annotations
 
@@ -49,4 +49,4 @@ KEYS: Final[Mapping[str, tuple[Hashable, ...]]] = {
         datetime(2013, 3, 1, 6, 30, 0, 1, UTC),
     ),
 }
-"""Those of the rows that can be keys, as Python has them."""
+"""The hashes of rows that can be keys, as Python computes them."""

@@ -1,4 +1,4 @@
-"""Rows at times, all the ways of feeding them to a graph, and what comes out."""
+"""Rows at times, all ways of feeding them to a graph, and its output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = tuple[int, str, int | None, float | None]
 
 SCHEMA = pa.schema([("key", pa.string()), ("number", pa.int64()), ("ratio", pa.float64())])
 
-# Small, so that rows meet in keys, times and windows; floats whose sum depends on the order.
+# Small, so that rows meet in keys, times and windows; the sum of the floats depends on the order.
 _KEYS = "ab"
 _RATIOS = [0.1, 0.2, 0.3, 1e16, -1e16, -0.0, 0.0, None]
 
@@ -25,7 +25,7 @@ Step = tuple[str, Event | int]
 
 
 def rows(max_size: int = 14) -> st.SearchStrategy[list[Row]]:
-    """Rows of few keys at few times."""
+    """Rows with few keys at few times."""
     values = st.none() | st.integers(-3, 3)
     row = st.tuples(st.integers(0, 12), st.sampled_from(_KEYS), values, st.sampled_from(_RATIOS))
     return st.lists(row, max_size=max_size)
@@ -33,12 +33,12 @@ def rows(max_size: int = 14) -> st.SearchStrategy[list[Row]]:
 
 @st.composite
 def feedings(draw: st.DrawFn, inputs: Mapping[str, Sequence[Row]], *, timed: bool) -> list[Step]:
-    """A way of feeding these rows to sources: any batches, any order that leaves none late.
+    """A way to feed rows to sources: any batches, in any order that leaves none late.
 
     Args:
-        draw: Of hypothesis.
+        draw: Hypothesis's function.
         inputs: The rows of each source.
-        timed: Whether rows have times of their own, and batches rows of several times.
+        timed: Whether rows have their own times, and a batch has rows of several times.
     """
     edges = sorted({*draw(st.lists(st.integers(0, 14), max_size=3)), END})
     steps: list[Step] = []
@@ -56,7 +56,7 @@ def feedings(draw: st.DrawFn, inputs: Mapping[str, Sequence[Row]], *, timed: boo
 
 @st.composite
 def batches(draw: st.DrawFn, given: Sequence[Row], *, timed: bool) -> list[Event]:
-    """These rows, cut into batches in the order that they have."""
+    """The rows, cut into batches in their order."""
     cuts = {0, len(given), *draw(st.lists(st.integers(0, len(given)), max_size=4))}
     if not timed:
         cuts |= {n for n in range(1, len(given)) if given[n][0] != given[n - 1][0]}
@@ -65,7 +65,7 @@ def batches(draw: st.DrawFn, given: Sequence[Row], *, timed: bool) -> list[Event
 
 
 def event_of(given: Sequence[Row], *, timed: bool) -> Event:
-    """An event with these rows, which are at one time unless they have times of their own."""
+    """An event with these rows, at one time unless they have their own."""
     times, keys, numbers, ratios = zip(*given, strict=True)
     columns = [pa.array(keys), pa.array(numbers, pa.int64()), pa.array(ratios, pa.float64())]
     batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
@@ -94,7 +94,7 @@ def graph_of(spec: OperatorSpec, sources: Sequence[str], *, timed: bool) -> Dag:
 
 
 def feed(executor: DagExecutor, steps: Sequence[Step]) -> None:
-    """Give an executor its events and watermarks."""
+    """Feed events and watermarks to an executor."""
     for source, item in steps:
         if isinstance(item, Event):
             executor.process_event(source, item)
@@ -103,7 +103,7 @@ def feed(executor: DagExecutor, steps: Sequence[Step]) -> None:
 
 
 def tuples(outputs: Sequence[Event]) -> Iterator[tuple[object, ...]]:
-    """The rows of events, each with its time first; floats as text, which tells all apart."""
+    """The rows of events, each with its time first; floats as text, which distinguishes all."""
     for output in outputs:
         names = [name for name in output.batch.schema.names if name != TIME]
         columns = [output.batch.column(name).to_pylist() for name in names]
@@ -115,17 +115,17 @@ def tuples(outputs: Sequence[Event]) -> Iterator[tuple[object, ...]]:
 
 
 def multiset(outputs: Sequence[Event]) -> list[tuple[object, ...]]:
-    """The rows of events in an order that does not depend on theirs."""
+    """The rows of events in an order independent of theirs."""
     return sorted(tuples(outputs), key=repr)
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What came of feeding a graph.
+    """The result of feeding a graph.
 
     Attributes:
-        rows: What came out at `out`, as a multiset.
-        late: How many rows the operator put aside as late.
+        rows: The output at `out`, as a multiset.
+        late: Number of rows set aside as late.
     """
 
     rows: list[tuple[object, ...]]

@@ -1,8 +1,8 @@
 """A Kafka broker for tests: one JVM in KRaft mode on loopback, with a small heap.
 
-Its jars are fetched by `make broker`. What Spark ships as well (Scala, Jackson, SLF4J, codecs) is
-taken from there. It writes nothing outside of its folder, and is in the process group of the tests,
-so that whatever ends those ends it too.
+`make broker` fetches its jars; those that Spark ships too (Scala, Jackson, SLF4J, codecs) are taken
+from Spark. It writes nothing outside its folder, and is in the process group of the tests, so that
+it ends together with them.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ BROKER = Jars(
         ),
     },
 )
-# Of Spark's own jars, by how their names begin.
+# Spark's own jars, by prefix.
 _SPARKS = (
     "jackson-annotations", "jackson-core-2", "jackson-databind", "lz4-java", "scala-library",
     "slf4j-api", "snappy-java", "zstd-jni",
@@ -138,17 +138,17 @@ group.initial.rebalance.delay.ms=0
 num.network.threads=1
 num.io.threads=2
 """
-# What the tool that formats a broker's folder would write.
+# The file that Kafka's formatting tool would write.
 _META = "version=1\nnode.id=1\ncluster.id=Y2Fwc3RhbnMtYnJva2VyMQ\n"
 
 
 @dataclass(slots=True)
 class Broker:
-    """A broker that can be ended and started again, on the same port and with the same topics.
+    """A broker that can be stopped and restarted, on the same port and with the same topics.
 
     Attributes:
-        folder: All that it writes.
-        port: Where it listens.
+        folder: Folder of everything that it writes.
+        port: Its port.
         process: The process, while it runs.
     """
 
@@ -158,7 +158,7 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """What a client is told: `kafka.bootstrap.servers`."""
+        """Its address for clients: `kafka.bootstrap.servers`."""
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
@@ -188,7 +188,7 @@ class Broker:
             time.sleep(0.1)
 
     def stop(self) -> None:
-        """End it at once, as a machine that fails would."""
+        """Kill it, like a machine that fails."""
         if self.process is not None:
             self.process.kill()
             self.process.wait(PATIENCE)
@@ -204,11 +204,11 @@ class Broker:
 
 @contextmanager
 def broker(folder: Path, *, partitions: int = 1) -> Iterator[Broker]:
-    """A broker that runs inside the `with` block.
+    """A broker that runs within the `with` block.
 
     Args:
-        folder: Its own, made where it is not there; topics of an earlier broker are still there.
-        partitions: How many each topic gets that a client writes to.
+        folder: Its folder, created if it does not exist; topics of an earlier broker are kept.
+        partitions: Number of partitions of topics created by writing to them.
     """
     data = folder / "data"
     data.mkdir(parents=True, exist_ok=True)
@@ -216,19 +216,19 @@ def broker(folder: Path, *, partitions: int = 1) -> Iterator[Broker]:
     port, control = _free_ports(2)
     text = _PROPERTIES.format(control=control, port=port, data=data, partitions=partitions)
     (folder / "broker.properties").write_text(text, encoding="utf-8")
-    found = Broker(folder, port)
-    found.start()
+    server = Broker(folder, port)
+    server.start()
     try:
-        yield found
+        yield server
     finally:
-        found.stop()
+        server.stop()
 
 
 def _free_ports(count: int) -> list[int]:
     taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(each.getsockname()[1]) for each in taken]
-    for each in taken:
-        each.close()
+    ports = [int(server.getsockname()[1]) for server in taken]
+    for server in taken:
+        server.close()
     return ports
 
 

@@ -1,4 +1,4 @@
-"""Topics of Kafka for tests: numbered records, and a stream of them with a worker a partition."""
+"""Kafka topics for tests: numbered records, and a stream of them with one worker per partition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAME = "clicks"
-"""What the stream is called unless it is told otherwise."""
+"""Default name of the stream."""
 
 HASTY = {
     "kafka.default.api.timeout.ms": "3000",
@@ -27,11 +27,11 @@ HASTY = {
     "kafkaConsumer.pollTimeoutMs": "3000",
     "fetchOffset.numRetries": "1",
 }
-"""Options of a source whose broker is gone, and which is to be told soon."""
+"""Options of a source that is to notice a missing broker soon."""
 
 
 def send(address: str, frame: DataFrame) -> None:
-    """Send rows `topic, partition, value`, or without a partition."""
+    """Send rows `topic, partition, value`; the partition is optional."""
     options = {"kafka.bootstrap.servers": address, **IN_ORDER}
     frame.write.format("kafka").options(**options).save()
 
@@ -45,21 +45,21 @@ def click(
     partitions: int = 2,
     at: datetime | None = None,
 ) -> None:
-    """Send records with a number as `id`, dealt to partitions by it.
+    """Send records with a number as `id`, which selects the partition.
 
     Args:
         spark: The session.
-        address: Of the broker.
-        topic: Made by the broker where it is not there.
-        numbers: Of the records.
-        partitions: How many of the topic's get some.
-        at: The time of all; by default number n is half an hour after number n - 1.
+        address: Address of the broker.
+        topic: The topic; the broker creates it if it does not exist.
+        numbers: Numbers of the records.
+        partitions: Number of partitions to use.
+        at: Time of all records; by default number n is half an hour after number n - 1.
     """
-    told = [
+    rows = [
         (topic, n % partitions, json.dumps({"id": n, "at": (at or _moment(n)).isoformat()}))
         for n in numbers
     ]
-    frame = spark.createDataFrame(told, "topic STRING, partition INT, value STRING")
+    frame = spark.createDataFrame(rows, "topic STRING, partition INT, value STRING")
     send(address, frame.coalesce(1))
 
 
@@ -68,7 +68,7 @@ def _moment(number: int) -> datetime:
 
 
 def stream_of(address: str, *topics: str, name: str = NAME, **options: str) -> Stream:
-    """A stream of topics: hours of event time, two of them of lateness, by partition."""
+    """A stream of topics by partition: hourly event times, two hours of lateness."""
     given = {"kafka.bootstrap.servers": address, "subscribe": ",".join(topics)}
     return Stream(
         name=name,
@@ -84,6 +84,6 @@ def stream_of(address: str, *topics: str, name: str = NAME, **options: str) -> S
 
 
 def ids(lake: Lake, name: str = NAME) -> list[int]:
-    """The numbers of all records on tape, in order."""
+    """The numbers of all records on the tape, in order."""
     values = pl.read_delta(lake.stream(name).records)["data"].struct.field("value")
     return sorted(json.loads(value)["id"] for value in values)

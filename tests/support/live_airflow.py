@@ -1,4 +1,4 @@
-"""A real Airflow for tests, started as a person would start it, and what runs and listens of it."""
+"""A real Airflow for tests, started like a user's, and its processes and ports."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from capstan.airflow.local.processes import Process, find, send
 from tests.support.airflow_api import Rest, until
 
 PATIENCE = 240.0
-"""Seconds within which Airflow is ready, on a machine that is busy with other tests."""
+"""Seconds until Airflow is ready, on a machine that is busy with other tests."""
 _LISTENS = "0A"
 
 
 @dataclass(slots=True)
 class Launched:
-    """A launcher that runs, or ran.
+    """A launcher, running or ended.
 
     Attributes:
-        process: The launcher's own process.
-        home: Where its Airflow lives.
-        output: The file that has all it printed.
-        rest: Airflow's API, with the password that the launcher printed.
+        process: The process of the launcher.
+        home: The home of its Airflow.
+        output: File with its output.
+        rest: Airflow's API, with the password printed by the launcher.
     """
 
     process: subprocess.Popen[bytes]
@@ -41,35 +41,35 @@ class Launched:
     rest: Rest
 
     def stop(self, number: signal.Signals = signal.SIGTERM, patience: float = 60.0) -> float:
-        """Ask it to stop, and wait until it has; how many seconds that took.
+        """Stop it, and wait until it has ended; returns the seconds that this took.
 
-        The signal goes to all of its group, as that of a terminal's Ctrl-C does.
+        The signal goes to its whole process group, like Ctrl-C in a terminal.
         """
         begin = time.monotonic()
         os.killpg(self.process.pid, number)
         code = self.process.wait(patience)
         if code != 0:
-            raise AssertionError(f"it ended with {code}:\n{self.printed()}")
+            raise AssertionError(f"it exited with {code}:\n{self.printed()}")
         return time.monotonic() - begin
 
     def kill(self) -> None:
-        """Kill the launcher alone, as someone may who does not know better."""
+        """Kill only the launcher, as an inexperienced user might."""
         self.process.kill()
         self.process.wait(10)
 
     def printed(self) -> str:
-        """All it has printed."""
+        """Its output so far."""
         return self.output.read_text(encoding="utf-8", errors="replace")
 
     def spark(self) -> list[Process]:
         """The processes of its Airflow that belong to a Spark app: the JVM and its Python."""
-        return [each for each in self.home.left() if "spark" in command_of(each)]
+        return [process for process in self.home.left() if "spark" in command_of(process)]
 
     @contextmanager
     def frozen(self, when: Callable[[], bool]) -> Iterator[list[Process]]:
-        """Have all Spark processes stand still at the moment `when` says so: none reaches its end.
+        """Stop all Spark processes as soon as `when` is true, so that none reaches its end.
 
-        The block has to end them, and gets them; with it none is left.
+        The block receives them and must end them; none is left after it.
         """
         until(lambda: when() or None, 600, every=0.02)
         apps = self.spark()
@@ -88,14 +88,14 @@ def launch(
     output: str = "launcher.log",
     patience: float = PATIENCE,
 ) -> Launched:
-    """Start Airflow in `folder/home` on a port that is free, and wait until it is ready.
+    """Start Airflow in `folder/home` on a free port, and wait until it is ready.
 
     Args:
-        folder: Where its home and what it prints go.
+        folder: Folder of its home and its output.
         arguments: Further arguments of the launcher.
-        environment: Variables beside those of this process.
-        output: The name of the file for what it prints.
-        patience: For how many seconds it is waited for.
+        environment: Variables in addition to those of this process.
+        output: Name of the file for its output.
+        patience: Maximum seconds to wait.
     """
     home, printed = Home((folder / "home").resolve()), folder / output
     command = [
@@ -119,8 +119,8 @@ def launch(
         )
     try:
         text = _wait_for_welcome(process, printed, patience)
-        url = _found(r"Airflow is ready: (\S+)", text)
-        password = _found(r"password +(\S+)", text)
+        url = _first_group(r"Airflow is ready: (\S+)", text)
+        password = _first_group(r"password +(\S+)", text)
         return Launched(process, home, printed, Rest(url, password))
     except BaseException:
         process.terminate()
@@ -129,7 +129,7 @@ def launch(
 
 
 def command_of(process: Process) -> str:
-    """The command line of a process; empty where it has ended."""
+    """The command line of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{process.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:
@@ -137,20 +137,20 @@ def command_of(process: Process) -> str:
 
 
 def listening(processes: Iterable[Process]) -> set[tuple[str, int]]:
-    """Addresses and ports on which processes take connections by TCP."""
-    sockets = {inode for each in processes for inode in _sockets(each.pid)}
-    found = set()
+    """Addresses and ports on which processes accept TCP connections."""
+    sockets = {inode for process in processes for inode in _sockets(process.pid)}
+    addresses = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
             fields = line.split()
             if fields[3] == _LISTENS and fields[9] in sockets:
                 address, port = fields[1].split(":")
-                found.add((_address(address), int(port, 16)))
-    return found
+                addresses.add((_address(address), int(port, 16)))
+    return addresses
 
 
 def _address(text: str) -> str:
-    """An address as /proc tells it: words in the order of bytes of this machine."""
+    """An address as written in /proc: words in this machine's byte order."""
     words = [int(text[i : i + 8], 16) for i in range(0, len(text), 8)]
     address = ipaddress.ip_address(struct.pack(f"={len(words)}I", *words))
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
@@ -159,7 +159,7 @@ def _address(text: str) -> str:
 
 def _sockets(pid: int) -> list[str]:
     try:
-        links = [str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()]
+        links = [str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:
         return []
     return [link[8:-1] for link in links if link.startswith("socket:[")]
@@ -176,7 +176,7 @@ def _wait_for_welcome(process: subprocess.Popen[bytes], printed: Path, patience:
         time.sleep(0.2)
 
 
-def _found(pattern: str, text: str) -> str:
+def _first_group(pattern: str, text: str) -> str:
     match = re.search(pattern, text)
     if match is None:
         raise AssertionError(f"nothing like {pattern} in:\n{text}")

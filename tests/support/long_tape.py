@@ -1,4 +1,4 @@
-"""Long recordings of progress alone, laid on a tape without going through a capture."""
+"""Long recordings of progress only, written to a tape without a capture."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def long_tape(
     events: int,
     broken: str = "false",
 ) -> Tape:
-    """A tape on which each worker's event lets one time go and takes up the next one.
+    """A tape on which each event of a worker drops one time and takes up the next one.
 
-    In the total order event `n` goes from `n` to `n + 1`. In the product order the first one takes
-    up `(1, e)` beside the minimum, which is held to the end, and event `n` of `e` goes from
+    In the total order, event `n` goes from `n` to `n + 1`. In the product order, the first event
+    takes up `(1, e)` beside the minimum, which is held to the end, and event `n` of `e` goes from
     `(n, e - n + 1)` to `(n + 1, e - n)`: neither is before the other.
 
     Args:
@@ -44,9 +44,9 @@ def long_tape(
         lake: The lake.
         name: The stream.
         time_type: `TOTAL` or `PRODUCT`.
-        workers: How many workers.
-        events: How many events each has.
-        broken: For which rows, in SQL over `worker` and `seq`, the count that is let go is 2.
+        workers: Number of workers.
+        events: Number of events per worker.
+        broken: SQL condition over `worker` and `seq` for rows that drop a count of 2.
     """
     tape = create_tape(spark, lake, name, time_type, _PAYLOAD, {})
     roster = pa.table(
@@ -79,5 +79,5 @@ def _updates(time_type: TimeType, events: int, broken: str) -> str:
 
     taken = update("seq + 1", "1L")
     moved = f"array({update('seq', f'IF({broken}, -2L, -1L)')}, {taken})"
-    # In the product order the minimum stays: every further time leans on it.
+    # In the product order the minimum stays: all further times need it.
     return f"IF(seq = 0, array({taken}), {moved})" if time_type == PRODUCT else moved

@@ -1,10 +1,10 @@
-"""Declarations of very many streams."""
+"""Declarations of many streams."""
 
 from __future__ import annotations
 
 
 def many_streams(count: int) -> str:
-    """A declaration file of streams `s0`, `s1`, ...: each has a schedule, every tenth a replay."""
+    """A declaration file of streams `s0`, `s1`, ...: each scheduled, every tenth with a replay."""
     streams = (
         f"""
   s{number}:

@@ -1,10 +1,10 @@
-"""Whether the tests see: lines of the product are changed at random, and tests run for each.
+"""Mutation tests: change random lines of the product, and run the tests on each change.
 
     python -m tests.support.mutants --lines=30 --seed=8 --tests=tests/unit,tests/property
 
-A line of JSON tells of each: what was changed, and which test has found it out. Everything goes on
-in a copy of the tree, that of another revision with `--ref`: there the same lines are changed, as
-far as they stand in the same functions.
+A line of JSON reports each change, and the test that failed on it. The work is done in a copy of
+the tree, or of another revision with `--ref`: there the same lines are changed if they exist in the
+same functions.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Mutant:
     Attributes:
         file: The module, below the root.
         spot: Its statement.
-        place: Which one it is of all changes of that.
+        place: Index among the possible changes of the statement.
     """
 
     file: Path
@@ -66,14 +66,14 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What became of a mutant.
+    """The result of a mutant.
 
     Attributes:
-        verdict: `killed`, `survived`, `out of time`; `untested` where no test reaches it, and
-            `skipped` where its line is not there.
-        by: The test that has found it out.
-        seconds: How long tests ran on it.
-        files: How many files of tests were chosen.
+        verdict: `killed`, `survived`, `out of time`; `untested` if no test reaches it, and
+            `skipped` if its line does not exist.
+        by: The test that failed.
+        seconds: Duration of the tests.
+        files: Number of test files chosen.
     """
 
     verdict: str
@@ -83,14 +83,14 @@ class Found:
 
 
 def draw(root: Path, lines: int, seed: int) -> list[Mutant]:
-    """So many lines of the product, in turns of its rooms, and a change of each."""
+    """Draw lines of the product, from its packages in turn, and a change of each."""
     product = root / "lib" / "capstan"
     rooms = sorted({path.stem for path in product.iterdir() if path.suffix in ("", ".py")})
     left: dict[str, list[Mutant]] = {}
     for room in rooms:
         files = sorted([*product.glob(f"{room}.py"), *product.glob(f"{room}/**/*.py")])
         if room not in _NO_PRODUCT and files:
-            # Each room has its own: what is new in another one draws no other lines here.
+            # Each package has its own choice: changes in one do not affect the lines of another.
             choice = random.Random(f"{seed} {room}")
             left[room] = [each for file in files for each in _of(root, file, choice)]
             choice.shuffle(left[room])
@@ -103,7 +103,7 @@ def draw(root: Path, lines: int, seed: int) -> list[Mutant]:
 
 
 def _of(root: Path, file: Path, choice: random.Random) -> Iterator[Mutant]:
-    """Each statement of a module, with a change of a kind drawn first."""
+    """Each statement of a module, with a change whose kind is drawn first."""
     source = file.read_text(encoding="utf-8")
     for spot in spots(source):
         kinds = [change.kind for change in changes(source, spot)]
@@ -117,11 +117,11 @@ class Tree:
     """A copy of the tree, in which one module after the other is changed.
 
     Attributes:
-        root: Where it is.
-        select: The command that runs tests, with places for `{python}` and `{tests}`.
-        seconds: How long tests may run on a mutant.
+        root: Its folder.
+        select: Command that runs tests, with placeholders `{python}` and `{tests}`.
+        seconds: Time limit of the tests on a mutant.
         broken: Tests that fail without a change, and are left out.
-        sound: Tests that do not.
+        sound: Tests that pass without a change.
     """
 
     root: Path
@@ -131,7 +131,7 @@ class Tree:
     sound: set[str] = field(default_factory=set)
 
     def judge(self, mutant: Mutant, wanted: Sequence[str]) -> Found:
-        """Run the tests that reach a mutant on it, until one fails."""
+        """Run the tests that reach a mutant, until one fails."""
         path = self.root / mutant.file
         before = path.read_text(encoding="utf-8") if path.exists() else ""
         where = (mutant.spot.function, mutant.spot.text, mutant.spot.number)
@@ -160,14 +160,14 @@ class Tree:
         return Found("survived", None, round(self.seconds - left, 1), files)
 
     def _is_sound(self, test: str) -> bool:
-        """Whether a test passes where nothing is changed."""
+        """Whether a test passes without a change."""
         if test not in self.sound:
             code, _, _ = self._run([test], self.seconds)
             (self.broken if code else self.sound).add(test)
         return test in self.sound
 
     def _run(self, tests: Sequence[str], seconds: float) -> tuple[int | None, str, float]:
-        """Exit code, None where it takes too long; the test that has failed; seconds."""
+        """Exit code, None if it takes too long; the failed test; seconds."""
         words = [
             word.format(python=sys.executable, tests="{}") for word in shlex.split(self.select)
         ]
@@ -185,25 +185,25 @@ class Tree:
             errors="replace",
             start_new_session=True,
         ) as process:
-            said, code = _said(process, max(seconds, 1.0))
+            output, code = _output(process, max(seconds, 1.0))
         if code in _WRONG_WORDS:
-            raise ValueError(f"{shlex.join(command)} ended with {code}: {said[-2000:]}")
-        failed = _FAILED.search(said)
+            raise ValueError(f"{shlex.join(command)} ended with {code}: {output[-2000:]}")
+        failed = _FAILED.search(output)
         name = failed.group(1) if failed else tests[0]
         return code, name, time.monotonic() - began
 
     def _write(self, path: Path, source: str) -> None:
         path.write_text(source, encoding="utf-8")
-        # Python knows a compiled module by its size and the second in which it was written.
+        # Python identifies a compiled module by its size and the second of its writing.
         Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
 
 
-def _said(process: subprocess.Popen[str], seconds: float) -> tuple[str, int | None]:
-    """What tests say, and their exit code; None where they are cut off, with all they started."""
+def _output(process: subprocess.Popen[str], seconds: float) -> tuple[str, int | None]:
+    """Output and exit code of tests; None if they and their child processes were stopped."""
     for patience, end in ((seconds, signal.SIGINT), (_GRACE, signal.SIGKILL)):
         try:
-            said, _ = process.communicate(timeout=patience)
-            return said, process.returncode if patience is seconds else None
+            output, _ = process.communicate(timeout=patience)
+            return output, process.returncode if patience is seconds else None
         except subprocess.TimeoutExpired:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, end)
@@ -211,14 +211,14 @@ def _said(process: subprocess.Popen[str], seconds: float) -> tuple[str, int | No
 
 
 def environment(root: Path) -> dict[str, str]:
-    """The variables with which a Python, and all that it starts, imports the product of a tree."""
+    """Environment in which a Python, and its child processes, imports the product of a tree."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "CAPSTAN_"))}
     seeds = {"PYTHONHASHSEED": "2013", "CAPSTAN_STATE_SEED": "2013"}
     return {**kept, **seeds, "PYTHONPATH": f"{root / 'lib'}{os.pathsep}{root}"}
 
 
 def copied(root: Path, folder: Path, ref: str | None = None) -> Path:
-    """A copy of the tree in a folder, as it is or at a revision; what was fetched is shared."""
+    """A copy of the tree in a folder, as it is or at a revision; fetched files are shared."""
     tree = folder / "tree"
     if ref is None:
         shutil.copytree(root, tree, ignore=_LEFT_OUT, symlinks=True)
@@ -235,7 +235,7 @@ def copied(root: Path, folder: Path, ref: str | None = None) -> Path:
         asked, env=given, stdout=subprocess.PIPE, text=True, check=True
     ).stdout
     if Path(imported.strip()) != tree / "lib" / "capstan":
-        raise ValueError(f"tests would import {imported.strip()}, not what is changed in {tree}")
+        raise ValueError(f"tests would import {imported.strip()}, not the changed code in {tree}")
     return tree
 
 
@@ -251,24 +251,24 @@ def report(root: Path, mutant: Mutant, found: Found, ref: str | None) -> dict[st
 
 
 def main(arguments: Sequence[str] | None = None, say: Callable[[str], object] = print) -> int:
-    """Draw mutants, run tests on each, and tell what became of it; 1 where one has survived."""
+    """Draw mutants, run tests on each, and report; returns 1 if one has survived."""
     parser = argparse.ArgumentParser(prog="mutants", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--lines", type=int, default=30)
     parser.add_argument("--seed", type=int, default=8)
-    parser.add_argument("--tests", default="tests", help="files and folders, by commas")
-    parser.add_argument("--select", default=SELECT, help="the command that runs {tests}")
-    parser.add_argument("--seconds", type=float, default=600.0, help="for each of them at most")
-    parser.add_argument("--ref", help="a revision whose tests and product are taken")
+    parser.add_argument("--tests", default="tests", help="files and folders, separated by commas")
+    parser.add_argument("--select", default=SELECT, help="command that runs {tests}")
+    parser.add_argument("--seconds", type=float, default=600.0, help="time limit per mutant")
+    parser.add_argument("--ref", help="revision of the tests and the product")
     parser.add_argument("--root", type=Path, default=project_home())
-    asked = parser.parse_args(arguments)
-    root, counts = asked.root.absolute(), Counter[str]()
-    drawn = draw(root, asked.lines, asked.seed)
+    options = parser.parse_args(arguments)
+    root, counts = options.root.absolute(), Counter[str]()
+    drawn = draw(root, options.lines, options.seed)
     with tempfile.TemporaryDirectory(prefix="capstan-mutants-") as folder:
-        tree = Tree(copied(root, Path(folder), asked.ref), asked.select, asked.seconds)
+        tree = Tree(copied(root, Path(folder), options.ref), options.select, options.seconds)
         for mutant in drawn:
-            found = tree.judge(mutant, asked.tests.split(","))
+            found = tree.judge(mutant, options.tests.split(","))
             counts[found.verdict] += 1
-            say(json.dumps(report(root, mutant, found, asked.ref)))
+            say(json.dumps(report(root, mutant, found, options.ref)))
         told_of = {"verdicts": dict(counts), "failing_unchanged": sorted(tree.broken)}
         print(json.dumps(told_of), file=sys.stderr)
     return 1 if counts["survived"] else 0

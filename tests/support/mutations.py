@@ -1,4 +1,4 @@
-"""Changes of single statements of a module, each small, and each one that still compiles."""
+"""Small changes of single statements of a module; the changed module still compiles."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _DELETED: Final = (ast.AugAssign, ast.Raise, ast.Continue, ast.Break, ast.Delete
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A statement inside a function; of one with a block in it, what stands before that.
+    """A statement inside a function; for a compound statement, the part before its block.
 
     Attributes:
-        function: The function, with those and the classes that it is in.
-        line: Where it begins.
-        text: It, as `ast` writes it.
-        number: Which one it is of those with this text in the function.
-        node: It.
+        function: The function, with its enclosing functions and classes.
+        line: Its first line.
+        text: Its text, as written by `ast`.
+        number: Index among equal texts in the function.
+        node: Its node.
     """
 
     function: str
@@ -55,13 +55,13 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What stands instead of a part of a module.
+    """A replacement for a part of a module.
 
     Attributes:
-        kind: What is done.
-        start: Where the part begins, in bytes.
-        end: Where it ends.
-        text: What stands there then.
+        kind: Kind of the change.
+        start: Start of the part, in bytes.
+        end: Its end.
+        text: The new text.
     """
 
     kind: str
@@ -83,7 +83,7 @@ def spots(source: str) -> list[Spot]:
 
 
 def changes(source: str, spot: Spot) -> list[Change]:
-    """All changes of a statement; the same ones in the same order wherever its text is the same."""
+    """All changes of a statement; the same for the same text, in the same order."""
     starts = _line_starts(source)
     found = []
     for kind, node, text in _raw(spot.node):
@@ -96,7 +96,7 @@ def changes(source: str, spot: Spot) -> list[Change]:
 
 
 def changed(source: str, change: Change) -> str:
-    """The module with a change in it."""
+    """The module after a change."""
     whole = source.encode()
     made = (whole[: change.start] + change.text.encode() + whole[change.end :]).decode()
     compile(made, "changed", "exec")
@@ -104,7 +104,7 @@ def changed(source: str, change: Change) -> str:
 
 
 def told(source: str, spot: Spot, change: Change) -> tuple[str, str]:
-    """The statement before a change and after it, each in one line."""
+    """The statement before and after a change, each in one line."""
     starts, whole = _line_starts(source), source.encode()
     first = starts[spot.line - 1]
     parts = [spot.node] if not _blocks(spot.node) else list(_own(spot.node))
@@ -143,7 +143,7 @@ def _text(node: ast.stmt) -> str:
 
 
 def _own(node: ast.stmt) -> Iterator[ast.expr]:
-    """The expressions of a statement itself; what is annotated, or asserted, is for the types."""
+    """The expressions of a statement itself, except annotations and asserts."""
     if isinstance(node, ast.Assert):
         return
     for name, value in ast.iter_fields(node):
@@ -155,7 +155,7 @@ def _own(node: ast.stmt) -> Iterator[ast.expr]:
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """An expression and its parts; those inside a text have no place of their own."""
+    """An expression and its parts; parts inside a string have no position of their own."""
     yield node
     if isinstance(node, ast.JoinedStr):
         return
@@ -166,7 +166,7 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _raw(stmt: ast.stmt) -> list[tuple[str, ast.expr | ast.stmt, str]]:
-    """Kind of each change, what is changed, and what it becomes."""
+    """Kind of each change, the changed node, and its replacement."""
     if isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Constant):
         return []
     found: list[tuple[str, ast.expr | ast.stmt, str]] = []
@@ -180,7 +180,7 @@ def _raw(stmt: ast.stmt) -> list[tuple[str, ast.expr | ast.stmt, str]]:
             tests += [node.test] if isinstance(node, ast.IfExp) else []
             tests += node.ifs if isinstance(node, ast.comprehension) else []
             if isinstance(node, ast.expr):
-                # What an error says is for people; the words in it are its code and its names.
+                # Error messages are prose; their words to test are the code and the names.
                 found += [
                     (kind, node, text)
                     for kind, text in _instead(node)
@@ -199,7 +199,7 @@ def _can_go(stmt: ast.stmt) -> bool:
 
 
 def _instead(node: ast.expr) -> Iterator[tuple[str, str]]:
-    """What an expression may become, each with its kind."""
+    """Replacements of an expression, each with its kind."""
     match node:
         case ast.Compare(ops=ops):
             for place, op in enumerate(ops):

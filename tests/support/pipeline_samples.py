@@ -1,6 +1,6 @@
-"""Pipelines over the little stream: over edges of ranges, with rows aside, and wrong on purpose.
+"""Pipelines over the small stream: across range edges, with side outputs, and wrong on purpose.
 
-Tasks import this module, as operators travel to them by name.
+Tasks import this module, since operators are sent to them by name.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REFERENCES: Final = {
     name: f"{__name__}:{name}"
     for name in ("places", "firsts", "by_worker", "shaky", "unsteady", "strange")
 }
-"""The pipelines of this module, as declarations name them."""
+"""The pipelines of this module, by the names used in declarations."""
 
 BACK, AHEAD = 8 * HOUR, 2 * HOUR
 """How far `places` looks back and ahead."""

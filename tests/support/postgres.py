@@ -1,8 +1,8 @@
-"""A PostgreSQL server of the system's packages, on loopback, as one that others look after.
+"""A PostgreSQL server from the system's packages, on loopback, like one run by somebody else.
 
-It has a role with a password and an empty database of that role's; the launcher is given its URL
-and no more. PostgreSQL refuses to run as root: there it runs as `postgres`, a user that the package
-has made, in a folder of that user's own.
+It has a role with a password and an empty database of that role; the launcher gets only its URL.
+PostgreSQL refuses to run as root. In that case it runs as `postgres`, the user created by the
+package, in a folder of that user.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from pathlib import Path
 from tests.support.driver_under_test import PATIENCE
 
 PLACE = Path("/usr/lib/postgresql")
-"""Where Debian has its versions of PostgreSQL, each in a folder that is its number."""
+"""Folder of Debian's PostgreSQL versions, each in a folder named by its number."""
 
 ROLE = "airflow"
-"""The role, and its database."""
+"""Name of the role and of its database."""
 
 _OWNER = "postgres"
 
 
 def find_programs() -> Path | None:
-    """The folder of the programs of the newest version that has a server; None without one."""
-    found = [each for each in PLACE.glob("*/bin") if (each / "initdb").is_file()]
-    return max(found, key=lambda each: int(each.parent.name), default=None)
+    """The folder of the newest version's programs; None without a server."""
+    folders = [folder for folder in PLACE.glob("*/bin") if (folder / "initdb").is_file()]
+    return max(folders, key=lambda folder: int(folder.parent.name), default=None)
 
 
 @contextmanager
 def server(programs: Path) -> Iterator[str]:
-    """A server with an empty database, while the block lasts; its URL.
+    """A server with an empty database, within the block; yields its URL.
 
     Args:
-        programs: The folder of `initdb` and `postgres`.
+        programs: Folder of `initdb` and `postgres`.
 
     Raises:
         RuntimeError: It ended, or did not answer in time.
@@ -62,7 +62,7 @@ def server(programs: Path) -> Iterator[str]:
         yield f"postgresql://{ROLE}:{password}@127.0.0.1:{port}/{ROLE}"
     finally:
         if process is not None:
-            # It waits for nobody who is still connected.
+            # Fast shutdown: it does not wait for open connections.
             process.send_signal(signal.SIGINT)
             try:
                 process.wait(PATIENCE)
@@ -72,7 +72,7 @@ def server(programs: Path) -> Iterator[str]:
 
 
 def _make(programs: Path, folder: Path, password: str) -> None:
-    """Make the data of a server, whose only role has this password."""
+    """Create the data of a server with a single role and this password."""
     secret = folder / "password"
     secret.write_text(password, encoding="utf-8")
     _give(folder, secret)
@@ -99,9 +99,9 @@ def _start(programs: Path, folder: Path, port: int) -> subprocess.Popen[bytes]:
 
 
 def _wait(process: subprocess.Popen[bytes], programs: Path, port: int, log: Path) -> None:
-    asked = [str(programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
+    command = [str(programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
     end = time.monotonic() + PATIENCE
-    while subprocess.run(asked, check=False).returncode != 0:
+    while subprocess.run(command, check=False).returncode != 0:
         if process.poll() is not None or time.monotonic() > end:
             raise RuntimeError(f"no PostgreSQL:\n{log.read_text(errors='replace')}")
         time.sleep(0.1)
@@ -121,15 +121,15 @@ def _run(command: list[str], environment: dict[str, str] | None = None) -> None:
 
 
 def _as_owner(command: list[str]) -> list[str]:
-    """A command that does not run as root."""
+    """The command, changed so that it does not run as root."""
     if os.geteuid() != 0:
         return command
-    # It keeps the process, so that whoever ends it ends the server.
+    # It keeps the process, so that ending the process ends the server.
     return ["setpriv", f"--reuid={_OWNER}", f"--regid={_OWNER}", "--clear-groups", *command]
 
 
 def _give(*places: Path) -> None:
-    """Give files and folders to the user that the server runs as."""
+    """Give files and folders to the server's user."""
     if os.geteuid() == 0:
         owner = pwd.getpwnam(_OWNER)
         for place in places:

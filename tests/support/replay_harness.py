@@ -1,4 +1,4 @@
-"""The tape of a little stream, and short ways to replay it and to look at what came of that."""
+"""The tape of a small stream, with short methods to replay it and to read the results."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.support.sample_streams import NAME, SUM_BY_DAY, Row, declared, lay, l
 
 @dataclass(frozen=True)
 class Play:
-    """What may be replayed from a lake, and where to.
+    """A lake with a tape, and its replays.
 
     Attributes:
-        spark: The session that does the work.
-        lake: Where the tape is, and the tables.
+        spark: The session.
+        lake: Lake of the tape and the tables.
         declarations: One stream, named `tests.support.sample_streams.NAME`.
     """
 
@@ -50,38 +50,38 @@ class Play:
         capture(spark, lake, stream)
         return cls(spark, lake, declared(stream, transforms, targets))
 
-    def request(self, into: str, **asked: object) -> Request:
-        """A request to replay the stream into a table; `asked` has further fields of it."""
-        return Request(NAME, into, **asked)  # type: ignore[arg-type]
+    def request(self, into: str, **fields: object) -> Request:
+        """A request to replay the stream into a table; `asked` has further fields."""
+        return Request(NAME, into, **fields)  # type: ignore[arg-type]
 
-    def __call__(self, into: str, **asked: object) -> ReplayResult:
-        """Do what is requested."""
-        return replay(self.spark, self.lake, self.declarations, self.request(into, **asked))
+    def __call__(self, into: str, **fields: object) -> ReplayResult:
+        """Replay into a table."""
+        return replay(self.spark, self.lake, self.declarations, self.request(into, **fields))
 
-    def run(self, into: str, **asked: object) -> str:
-        """The same; the run's name."""
-        return str(self(into, **asked).certificate["run"])
+    def run(self, into: str, **fields: object) -> str:
+        """Replay into a table; returns the name of the run."""
+        return str(self(into, **fields).certificate["run"])
 
     def publish(self, run: str, decision: Decision | None = None) -> ReplayResult:
-        """Publish what a run has staged."""
+        """Publish the staged rows of a run."""
         return publish(self.spark, self.lake, self.declarations, run, decision)
 
     def rollback(self, run: str) -> int:
-        """Take a run back."""
+        """Roll back a run."""
         return rollback(self.spark, self.lake, self.declarations, run)
 
     def rows(self, into: str) -> pl.DataFrame:
-        """All rows of a table, in no order."""
+        """All rows of a table, in no particular order."""
         return pl.read_delta(self.lake.table(into))
 
     def column(self, into: str, name: str = "id") -> list[object]:
-        """What stands in a column of a table, sorted."""
+        """The values of a column of a table, sorted."""
         return sorted(self.rows(into)[name].to_list())
 
     def version(self, into: str) -> int | None:
-        """The version of a table; None where there is none."""
+        """The version of a table; None if it does not exist."""
         return delta.version_of(self.lake.table(into))
 
     def sql(self, statement: str, into: str) -> None:
-        """Do something to a table behind Capstan's back: `{table}` in the statement is it."""
+        """Change a table behind Capstan's back; `{table}` in the statement stands for it."""
         self.spark.sql(statement.format(table=f"delta.`{self.lake.table(into)}`"))

@@ -1,4 +1,4 @@
-"""Keyed sums under load, rescaled while records move, by seed; and what must have come of them."""
+"""Keyed sums under load, rescaled while records move, by seed; with checks of the result."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Load:
     """One run.
 
     Attributes:
-        seed: Of everything that is drawn.
-        before: The workers at first.
-        after: The workers at last.
-        draw: What comes next.
-        cluster: What runs.
-        fed: The records that went in.
-        cuts: How many had gone in when each snapshot was begun, by its number.
-        snapshots: Those that are whole.
+        seed: Seed of all random choices.
+        before: Initial workers.
+        after: Final workers.
+        draw: The random generator.
+        cluster: The running job.
+        fed: Records fed.
+        cuts: Number of records fed at the start of each snapshot, by its number.
+        snapshots: Complete snapshots.
     """
 
     seed: int
@@ -63,7 +63,7 @@ class Load:
 
     @classmethod
     def of(cls, seed: int, *, up: bool) -> Load:
-        """A run that grows or shrinks the number of workers."""
+        """A run that increases or decreases the number of workers."""
         draw = Random(seed)
         few = draw.randint(1, 4)
         many = few + draw.randint(1, 3)
@@ -75,14 +75,14 @@ class Load:
         return cls(seed, before, after, draw, Cluster(job, before, seed))
 
     def run(self) -> int:
-        """Feed records, rescale once or twice on the way, let everything come to its end.
+        """Feed records, rescale once or twice meanwhile, and let everything finish.
 
         Returns:
-            How many steps were taken.
+            Number of steps taken.
 
         Raises:
-            AssertionError: A record or a key was lost, split, doubled, or came late.
-            Stuck: Nothing can move any more.
+            AssertionError: A record or a key was lost, split, duplicated, or late.
+            Stuck: Nothing can proceed.
         """
         draw, cluster = self.draw, self.cluster
         count = draw.randint(20, 90)
@@ -126,14 +126,14 @@ class Load:
         totals: dict[Hashable, list[int]] = defaultdict(list)
         for record in records:
             totals[record.key].append(record.value[1])  # type: ignore[index]
-        for found in totals.values():
-            # Values are positive: a state that was split or doubled repeats a total.
-            assert len(set(found)) == len(found)
+        for sums in totals.values():
+            # Values are positive: a state that was split or duplicated repeats a total.
+            assert len(set(sums)) == len(sums)
         last: dict[int, int] = {}
         for worker, message in self.cluster.outputs:
             assert message.time is not None
             if isinstance(message, Epoch):
-                # A worker that comes back repeats the epoch at which it joins.
+                # A returning worker repeats the epoch at which it joins.
                 assert message.time >= last.get(worker, -1)
                 last[worker] = message.time
             else:

@@ -1,6 +1,6 @@
-"""An S3 for tests: one process on loopback that keeps its objects in memory.
+"""An S3 server for tests: one process on loopback that keeps its objects in memory.
 
-Its packages are fetched by `make objects`, into an environment of their own.
+`make objects` fetches its packages, into a separate environment.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from capstan.spark.project_home import cache_folder
 from tests.support.driver_under_test import PATIENCE
 
 BUCKET = "capstan-tests"
-"""The bucket that is there."""
+"""The existing bucket."""
 _KEYS = {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing"}
-# It judges no signature, but wants one; of what is no form it reads no field.
+# It does not check signatures but requires one, and reads no fields from a body that is not a form.
 _HEADERS = {
     "Authorization": "AWS4-HMAC-SHA256 Credential=nobody/20240101/us-east-1/s3/aws4_request",
     "Content-Type": "application/octet-stream",
@@ -31,31 +31,31 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """A running S3.
+    """A running S3 server.
 
     Attributes:
-        endpoint: Where it listens, `http://127.0.0.1:PORT`.
+        endpoint: Its URL, `http://127.0.0.1:PORT`.
     """
 
     endpoint: str
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """What Hadoop has to be told to reach it."""
+        """Hadoop's settings to reach it."""
         return {
             "fs.s3a.endpoint": self.endpoint,
             "fs.s3a.endpoint.region": "us-east-1",
             "fs.s3a.path.style.access": "true",
             "fs.s3a.access.key": _KEYS["AWS_ACCESS_KEY_ID"],
             "fs.s3a.secret.key": _KEYS["AWS_SECRET_ACCESS_KEY"],
-            # A failure is to be told at once, not after minutes.
+            # Report failures at once instead of after minutes.
             "fs.s3a.attempts.maximum": "2",
             "fs.s3a.retry.limit": "1",
         }
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """What those have to find in the environment who reach it without a JVM."""
+        """Environment variables to reach it without a JVM."""
         return {
             **_KEYS,
             "AWS_ENDPOINT_URL": self.endpoint,
@@ -69,12 +69,12 @@ class Objects:
         self._ask("PUT", f"{BUCKET}/{key}", content)
 
     def put_folder(self, key: str, folder: Path) -> None:
-        """Put the files of a folder into the bucket, by their names."""
+        """Put the files of a folder into the bucket, under their names."""
         for file in sorted(folder.iterdir()):
             self.put(f"{key}/{file.name}", file.read_bytes())
 
     def delete(self, key: str) -> None:
-        """Delete one object of the bucket."""
+        """Delete one object from the bucket."""
         self._ask("DELETE", f"{BUCKET}/{key}")
 
     def _ask(self, method: str, path: str, content: bytes | None = None) -> None:
@@ -82,15 +82,15 @@ class Objects:
         try:
             connection.request(method, quote(f"/{path}"), content, _HEADERS)
             answer = connection.getresponse()
-            said = answer.read()
+            body = answer.read()
         finally:
             connection.close()
-        assert answer.status < 300, said
+        assert answer.status < 300, body
 
 
 @contextmanager
 def objects(folder: Path) -> Iterator[Objects]:
-    """An S3 with an empty bucket, as long as the `with` block lasts; its log goes to `folder`."""
+    """An S3 server with an empty bucket, within the `with` block; its log goes to `folder`."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = int(free.getsockname()[1])
     program = cache_folder() / "objects" / "bin" / "python"
@@ -103,25 +103,25 @@ def objects(folder: Path) -> Iterator[Objects]:
             stdout=printed,
             stderr=subprocess.STDOUT,
         )
-    found = Objects(f"http://127.0.0.1:{port}")
+    server = Objects(f"http://127.0.0.1:{port}")
     try:
-        _wait_for(found, process, log)
-        found._ask("PUT", BUCKET)
-        yield found
+        _wait_for(server, process, log)
+        server._ask("PUT", BUCKET)
+        yield server
     finally:
         process.kill()
         process.wait(PATIENCE)
 
 
-def _wait_for(found: Objects, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_for(server: Objects, process: subprocess.Popen[bytes], log: Path) -> None:
     end = time.monotonic() + PATIENCE
     while True:
         try:
-            found._ask("GET", "")
+            server._ask("GET", "")
         except ConnectionError:
             if process.poll() is not None or time.monotonic() > end:
-                said = log.read_text(encoding="utf-8", errors="replace")
-                raise AssertionError(f"S3 did not start:\n{said}") from None
+                text = log.read_text(encoding="utf-8", errors="replace")
+                raise AssertionError(f"S3 did not start:\n{text}") from None
             time.sleep(0.1)
         else:
             return

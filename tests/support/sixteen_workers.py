@@ -1,4 +1,4 @@
-"""A stream of sixteen workers: each micro-batch is a day, and rows are wide enough to weigh."""
+"""A stream of sixteen workers: each micro-batch is a day, and rows are wide enough to matter."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 NAME = "rows"
 WORKERS, ROWS = 16, 1600
-"""How many workers there are, and rows a day."""
+"""Number of workers, and of rows per day."""
 
 KIB = 2**10
 SIZES = Sizes(file=40 * KIB, full=16 * KIB, share=KIB, least=2 * KIB, many=4, fan=4)
-"""Sizes by which a few days of the stream are worth a run, and a worker has several files of it."""
+"""Sizes with which a few days of the stream form a run, with several files per worker."""
 
 HOURLY = Transform(
     name="hourly",
@@ -43,7 +43,7 @@ _FIRST = 18_262
 
 @dataclass(frozen=True, slots=True)
 class Sixteen:
-    """The stream on its way to a tape."""
+    """The stream and its tape."""
 
     spark: SparkSession
     lake: Lake
@@ -61,7 +61,7 @@ class Sixteen:
         return replace(self, lake=Lake.at(root / "lake"))
 
     def lay(self, day: int) -> None:
-        """Lay down the rows of a day, in one file."""
+        """Write the rows of a day, in one file."""
         second = (_FIRST + day) * _DAY + F.col("id") * (_DAY // ROWS)
         parts = (F.sha2(F.concat_ws("-", "id", F.lit(f"{day}{n}")), 512) for n in range(2))
         rows = self.spark.range(ROWS).select(
@@ -70,19 +70,19 @@ class Sixteen:
         rows.coalesce(1).write.mode("append").parquet(str(self.stream.source.path))
 
     def capture(self) -> None:
-        """Capture what is laid down; all of it goes on tape."""
+        """Capture the written files; all rows go on the tape."""
         result = capture(self.spark, self.lake, self.stream)
         assert result.fed == result.records
 
     def replay(self, into: str, **asked: object) -> ReplayResult:
-        """Replay what is complete."""
+        """Replay the complete times."""
         known = {"partial": "follow" not in asked, **asked}
         request = Request(NAME, into, **known)  # type: ignore[arg-type]
         return replay(self.spark, self.lake, self.declared, request)
 
 
 def make(spark: SparkSession, root: Path, days: int) -> Sixteen:
-    """A tape of so many days, from the first of January 2020 on."""
+    """A tape of a number of days, from 2020-01-01 on."""
     stream = Stream(
         name=NAME,
         source=Source("parquet", str(root / "source"), {"maxFilesPerTrigger": "1"}),

@@ -1,6 +1,6 @@
-"""A real Spark standalone cluster on loopback: a master and its workers, as small as they get.
+"""A real standalone Spark cluster on loopback: a master and its workers, as small as possible.
 
-Its settings are those that the image of `docker/` makes: who takes part has to know a secret.
+It has the settings that the image of `docker/` generates: participants authenticate by a secret.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _DEFAULTS = project_home() / "docker" / "spark-defaults"
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A master and its workers, which run.
+    """A running master and its workers.
 
     Attributes:
-        url: What apps name as their master.
-        folder: Has a log of each, and the folders that executors work in.
+        url: Master URL for apps.
+        folder: Folder of their logs, and of the working folders of executors.
         daemons: The processes, each the leader of a session: the master, then the workers.
     """
 
@@ -53,40 +53,40 @@ class Cluster:
     daemons: Sequence[subprocess.Popen[bytes]]
 
     def executors(self) -> list[Process]:
-        """The executors that run now."""
-        started = [each for d in self.daemons for each in processes.session_of(d.pid)]
-        return [each for each in started if _BACKEND in command_of(each)]
+        """The running executors."""
+        started = [process for d in self.daemons for process in processes.session_of(d.pid)]
+        return [process for process in started if _BACKEND in command_of(process)]
 
     def log(self, name: str = "master") -> str:
-        """What the master or a worker has logged."""
+        """The log of the master or a worker."""
         return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
     def environment(self) -> dict[str, str]:
-        """Variables for a driver of it."""
+        """Environment of a driver on the cluster."""
         return _environment(self.folder)
 
 
 @contextmanager
 def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
-    """Start a master and workers of a core each on ports that are free; all end with the block."""
+    """Start a master and one-core workers on free ports; all of them end with the block."""
     folder.mkdir(parents=True, exist_ok=True)
     _write_settings(folder)
     daemons: list[subprocess.Popen[bytes]] = []
     try:
         daemons.append(_start(folder, "master", ["--port", "0", "--webui-port", "0"]))
-        url = _said(folder, "master", r"Starting Spark master at (spark://\S+)")
+        url = _wait_for_log(folder, "master", r"Starting Spark master at (spark://\S+)")
         for number in range(workers):
             work = folder / f"work-{number}"
             small = ["--cores", "1", "--memory", "600m", "--work-dir", str(work)]
             name, ports = f"worker-{number}", ["--port", "0", "--webui-port", "0"]
             daemons.append(_start(folder, name, [*ports, *small, url]))
         for number in range(workers):
-            _said(folder, f"worker-{number}", r"(Successfully registered with master)")
+            _wait_for_log(folder, f"worker-{number}", r"(Successfully registered with master)")
         yield Cluster(url, folder, tuple(daemons))
     finally:
-        for each in reversed(daemons):
-            processes.end(lambda leader=each.pid: processes.session_of(leader))  # type: ignore[misc]
-            each.wait(_PATIENCE)
+        for daemon in reversed(daemons):
+            processes.end(lambda leader=daemon.pid: processes.session_of(leader))  # type: ignore[misc]
+            daemon.wait(_PATIENCE)
 
 
 def submit(
@@ -108,7 +108,7 @@ def submit(
 def run_cli(
     at: Cluster, arguments: Sequence[str], output: Path, **environment: str
 ) -> subprocess.Popen[bytes]:
-    """Start the command line with a driver of its own on the cluster."""
+    """Start the command line with a driver on the cluster."""
     code = "import sys; from capstan.cli import main; sys.exit(main())"
     return _begun(
         [sys.executable, "-c", code, *arguments],
@@ -138,7 +138,7 @@ def _begun(
 
 
 def _start(folder: Path, name: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    # Whatever of Capstan a machine of the cluster has is not what runs there: the driver's is.
+    # A Capstan installed on a machine of the cluster is not used: the driver's code is.
     other = folder / "other" / "capstan"
     other.mkdir(parents=True, exist_ok=True)
     (other / "__init__.py").write_text("raise ImportError('not the code of the driver')\n")
@@ -153,7 +153,7 @@ def _start(folder: Path, name: str, arguments: Sequence[str]) -> subprocess.Pope
 
 
 def _write_settings(folder: Path) -> None:
-    """Write `spark-defaults.conf` as a container does, and what makes it all small."""
+    """Write `spark-defaults.conf` as a container does, with settings that keep it small."""
     (folder / "spark_secret").write_text(secrets.token_urlsafe(32), encoding="utf-8")
     given = {**os.environ, "CAPSTAN_SECRETS": str(folder)}
     done = subprocess.run([_DEFAULTS], env=given, capture_output=True, text=True, check=True)
@@ -177,14 +177,14 @@ def _environment(folder: Path) -> dict[str, str]:
     }
 
 
-def _said(folder: Path, name: str, pattern: str) -> str:
-    """Wait until a daemon has logged something, and give its first group."""
+def _wait_for_log(folder: Path, name: str, pattern: str) -> str:
+    """Wait until a daemon's log matches a pattern; returns its first group."""
     path, end = folder / f"{name}.log", time.monotonic() + _PATIENCE
     while True:
         text = path.read_text(encoding="utf-8", errors="replace")
-        found = re.search(pattern, text)
-        if found is not None:
-            return found.group(1)
+        match = re.search(pattern, text)
+        if match is not None:
+            return match.group(1)
         if time.monotonic() > end:
-            raise AssertionError(f"the {name} did not say {pattern!r}:\n{text}")
+            raise AssertionError(f"the {name} did not log {pattern!r}:\n{text}")
         time.sleep(0.1)

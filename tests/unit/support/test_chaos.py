@@ -12,5 +12,5 @@ def test_a_folder_goes_on_with_the_seed_that_it_was_begun_with(tmp_path, capsys)
     with pytest.raises(SystemExit) as ended:
         main(["--folder", str(tmp_path), "--seed", "8", "--kills", "0"])
     assert ended.value.code == 2
-    assert "goes on with seed 7: leave the seed out" in capsys.readouterr().err
+    assert "continues with seed 7: omit the seed" in capsys.readouterr().err
     assert Chaos(tmp_path, 8).progress.seed == 7
