@@ -16,6 +16,10 @@ from dataclasses import dataclass
 from capstan.errors import CapstanError, SystemFailureError
 
 _RETRY = "then repeat the command; it resumes where this one stopped"
+DAMAGED_FILE_HINT = (
+    "restore it from a backup; `capstan verify STREAM --deep` lists all missing files of a tape"
+)
+"""The hint for a file that cannot be read."""
 # File paths as Spark, Arrow and the operating system write them.
 _PATH = r"(?:file:/*(?=/)|s3a?://)?(?P<path>/?[^\s\x1b:'\"]*/[^\s\x1b:'\"]+)"
 
@@ -73,7 +77,7 @@ _FAILURES = (
     _Failure(
         "CAP-DAMAGED",
         "a file cannot be read",
-        "restore it from a backup; `capstan verify STREAM --deep` lists every file a tape lacks",
+        DAMAGED_FILE_HINT,
         (
             "FAILED_READ_FILE",
             "CANNOT_READ_FILE_FOOTER",

@@ -8,7 +8,7 @@ from datetime import timedelta
 from capstan.capture import checkpoint_guard
 from capstan.core.config import ByColumn, ByKey, EventTime, Stream
 from capstan.errors import InvalidRequestError
-from capstan.storage.retention import reach_back
+from capstan.storage.retention import extend_log_retention
 from capstan.storage.tape.tape import Tape, change_settings
 
 
@@ -73,7 +73,7 @@ def retain_commit_times(tape: Tape, stream: Stream) -> None:
     idle_after = stream.time.idle_after if isinstance(stream.time, EventTime) else None
     spans = [span for span in (idle_after, stream.stalled_after) if span is not None]
     if spans:
-        reach_back(tape.paths.events, max(spans) + timedelta(days=1))
+        extend_log_retention(tape.paths.events, max(spans) + timedelta(days=1))
 
 
 def _difference(stored: object, declared: object, path: str = "") -> str:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.core.times import Kind
-from capstan.storage.arrow_scan import in_portions, iter_columns
+from capstan.storage.arrow_scan import iter_columns, merge_batches
 from capstan.storage.tape.tape import Cut, Tape
 
 COLUMNS = ("worker", "commit", "records", "updates")
@@ -50,7 +50,7 @@ def scan(tape: Tape, cut: Cut, events: deltalake.DeltaTable) -> tuple[pa.Table, 
     counts: list[pa.Table] = [_no_counts()]
     changes: list[pa.Table] = [_no_changes()]
     rows = 0
-    for portion in in_portions(iter_columns(tape.paths.events, COLUMNS, events)):
+    for portion in merge_batches(iter_columns(tape.paths.events, COLUMNS, events)):
         rows += portion.num_rows
         later = pc.greater(portion.column("commit"), cut.commit)
         part = portion.filter(pc.invert(later)) if pc.any(later).as_py() else portion

@@ -1,7 +1,7 @@
-"""Rows of a Delta table, without a JVM: as a dataset, or some columns of all, file by file.
+"""Reads of Delta tables without a JVM: as a dataset, or selected columns file by file.
 
-A dataset keeps the bounds of every file. Of many small files that costs several times what is in
-them; who wants all rows reads the files.
+A dataset keeps the bounds of every file. For many small files that costs several times their
+content, so reads of all rows go file by file.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from capstan.errors import SystemFailureError
 from capstan.storage import delta
 from capstan.storage.lake import folder, open_file
 
-_PORTION = 1 << 18
+_BATCH_ROWS = 1 << 18
 
 
 def rows_of(path: str, table: deltalake.DeltaTable | None = None) -> dataset.FileSystemDataset:
-    """The rows of a table as a dataset, to be read by a filter; it has no order.
+    """The rows of a table as a dataset for filtered reads, in no order.
 
-    deltalake's own file system is one of Python. A thread of Arrow that closes a file of it while
-    the interpreter ends takes the whole process with it (`terminate called without an active
-    exception`), after everything was done; so Arrow opens the files itself.
+    The file system of deltalake is implemented in Python. If an Arrow thread closes one of its
+    files while the interpreter shuts down, the whole process aborts (`terminate called without an
+    active exception`) after all work is done. Therefore Arrow opens the files itself.
 
     Args:
-        path: The table, none of whose files lies elsewhere.
-        table: The table, where it is open already.
+        path: The table; all its files are in this folder.
+        table: The table, if it is already open.
 
     Raises:
-        SystemFailureError: `CAP-TABLE`, `CAP-DAMAGED`, `CAP-NO-ACCESS` where the table cannot be
+        SystemFailureError: `CAP-TABLE`, `CAP-DAMAGED`, `CAP-NO-ACCESS` when the table cannot be
             opened.
     """
     return (table or delta.open_table(path)).to_pyarrow_dataset(filesystem=folder(path))
 
 
 def rows_of_files(path: str, files: Iterable[str]) -> dataset.FileSystemDataset:
-    """The rows of some files of a table that is not partitioned, without the bounds of each.
+    """The rows of some files of an unpartitioned table, without their bounds.
 
     Args:
         path: The table.
-        files: Their paths, as the log has them.
+        files: File paths as in the log.
     """
     schema = pa.schema(delta.open_table(path).schema().to_arrow())
     return dataset.FileSystemDataset.from_paths(
@@ -61,17 +61,16 @@ def iter_columns(
     table: deltalake.DeltaTable | None = None,
     files: Iterable[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of a table in batches of at most 262,144, all of one schema; no order is promised.
+    """Rows of a table in batches of at most 262,144 with one schema, in no order.
 
     Args:
         path: The table, which is not partitioned.
-        columns: Those that are read; null where a file lacks one.
-        table: The table, where it is open already.
-        files: Places of those of its files that are read; None for all.
+        columns: The columns to read; null for files that lack one.
+        table: The table, if it is already open.
+        files: Full paths of the files to read; None for all.
 
     Raises:
-        SystemFailureError: `CAP-DAMAGED` for a file that is gone or cannot be read;
-            `CAP-NO-ACCESS`.
+        SystemFailureError: `CAP-DAMAGED` for a missing or unreadable file; `CAP-NO-ACCESS`.
     """
     table = table or delta.open_table(path)
     schema = _schema(table, columns)
@@ -85,20 +84,20 @@ def read_columns(
     table: deltalake.DeltaTable | None = None,
     files: Iterable[str] | None = None,
 ) -> pa.Table:
-    """The same in one piece."""
+    """The rows of `iter_columns` as one table."""
     table = table or delta.open_table(path)
-    found = list(iter_columns(path, columns, table, files))
-    return pa.Table.from_batches(found, schema=_schema(table, columns))
+    batches = list(iter_columns(path, columns, table, files))
+    return pa.Table.from_batches(batches, schema=_schema(table, columns))
 
 
-def in_portions(
-    batches: Iterable[pa.RecordBatch], rows: int = _PORTION
+def merge_batches(
+    batches: Iterable[pa.RecordBatch], rows: int = _BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of many: a tape has many small files, and each sum costs a call.
+    """Merge small batches: a tape has many small files, and each aggregation costs a call.
 
     Args:
-        batches: Of one schema.
-        rows: How many rows a batch has at the least, but for the last; of `batches` none is cut.
+        batches: Batches of one schema.
+        rows: The minimum size of a merged batch except the last. No batch is split.
     """
     waiting: list[pa.RecordBatch] = []
     count = 0
@@ -117,33 +116,33 @@ def _schema(table: deltalake.DeltaTable, columns: Sequence[str]) -> pa.Schema:
     return pa.schema([whole.field(name) for name in columns])
 
 
-def _batches(place: str, columns: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(path: str, columns: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     try:
-        with open_file(place) as opened:
-            # Without threads: whoever reads many tables does that with several at a time.
+        with open_file(path) as opened:
+            # Without threads, because callers read several tables in parallel.
             file = parquet.ParquetFile(opened, pre_buffer=False)
-            there = [name for name in columns if name in file.schema_arrow.names]
+            existing = [name for name in columns if name in file.schema_arrow.names]
             for number in range(file.num_row_groups):
-                group = file.read_row_group(number, there, use_threads=False)
-                yield from _as(group, schema).to_batches(_PORTION)
+                group = file.read_row_group(number, existing, use_threads=False)
+                yield from _conform(group, schema).to_batches(_BATCH_ROWS)
     except (OSError, pa.ArrowException) as error:
         known = error_translation.translate(error)
-        # Of a damaged file Arrow does not say which one it is.
+        # Arrow does not name a damaged file.
         if known is not None and known.code != "CAP-DAMAGED":
             raise known from error
         raise SystemFailureError(
             "CAP-DAMAGED",
-            f"a file cannot be read: {place}: {error_translation.root_message(error)}",
-            "put it back from a copy; `capstan verify STREAM --deep` names all that a tape lacks",
-            path=place,
+            f"a file cannot be read: {path}: {error_translation.root_message(error)}",
+            error_translation.DAMAGED_FILE_HINT,
+            path=path,
         ) from error
 
 
-def _as(group: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows of a file as those of others: Spark leaves out columns that are null throughout."""
+def _conform(group: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows with exactly this schema; Spark omits columns that are null throughout."""
     for field in schema:
         if field.name not in group.column_names:
             group = group.append_column(field, pa.nulls(group.num_rows, field.type))
     part = group.select(schema.names)
-    # Files of other writers name the elements of lists otherwise.
+    # Other writers use different names for list elements.
     return part if part.schema.equals(schema) else part.cast(schema)

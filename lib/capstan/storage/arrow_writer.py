@@ -1,9 +1,9 @@
-"""Creates Delta tables and appends Arrow rows to them, without a JVM.
+"""Creation of Delta tables and appends of Arrow rows, without a JVM.
 
-Ledgers, rosters and feeds get a few rows at a time. Spark takes a second or more for such a commit
-in a fresh process, delta-rs some milliseconds. Both write the same table: the lock of
-`capstan.storage.commit_lock` is one for all writers of a folder, and in a bucket delta-rs commits
-by a conditional put.
+Ledgers, rosters and feeds get a few rows at a time. In a fresh process such a commit takes Spark a
+second or more, and delta-rs some milliseconds. Both write the same table: all writers of a folder
+share the lock of `capstan.storage.commit_lock`, and in a bucket delta-rs commits by a conditional
+put.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from capstan.storage.lake import is_table
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-# As often as Spark does it; delta-rs would let a log grow to a hundred entries.
+# The interval of Spark; with its own, delta-rs would let a log grow to a hundred entries.
 _CHECKPOINTS = {"delta.checkpointInterval": "10"}
 _ATTEMPTS = 20
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow columns of a table that has these Spark columns."""
+    """The Arrow schema of a table with these Spark columns."""
     return pa.schema(_delta_schema(schema).to_arrow())
 
 
@@ -43,13 +43,13 @@ def create_table(
     properties: Mapping[str, str] | None = None,
     partitions: tuple[str, ...] = (),
 ) -> None:
-    """Create an empty Delta table at `path` unless there is one; readable by every Delta reader.
+    """Create an empty Delta table at `path` unless it exists; readable by every Delta reader.
 
     Args:
         path: The table.
-        schema: Its columns, of names and types that are the project's own.
-        properties: Its properties, beside those that all tables have.
-        partitions: The columns that it is partitioned by.
+        schema: Its columns, with names and types defined by this project.
+        properties: Its properties, in addition to those of all tables.
+        partitions: Its partition columns.
     """
     if is_table(path):
         return
@@ -65,7 +65,7 @@ def create_table(
                 raise_if_key_not_exists=False,
             )
         except DeltaError:
-            # Another writer may have made it just now, where a folder cannot be locked.
+            # Without a folder lock, another writer may have created it concurrently.
             if not is_table(path):
                 raise
 
@@ -81,21 +81,21 @@ def append(
 
     Args:
         path: The table.
-        rows: With the table's columns.
+        rows: Rows with the table's columns.
         txn: The transaction identity of the commit.
-        note: What the commit's `userMetadata` says.
+        note: The note in the commit's `userMetadata`.
 
     Returns:
-        False when the table has this transaction or a later one of its app: nothing was appended.
+        False if the table has this transaction or a later one of its app; nothing was appended.
 
     Raises:
-        RangeLockedError: `CAP-CONFLICT` when other writers committed first again and again.
+        RangeLockedError: `CAP-CONFLICT` when other writers keep committing first.
     """
     transactions = None if txn is None else [Transaction(txn.app, txn.version)]
     properties = CommitProperties(
         custom_metadata={"userMetadata": delta.note_text(note, uuid.uuid4().hex)},
         app_transactions=transactions,
-        # Whether the transaction stands is looked up once before each commit.
+        # The transaction is looked up before each commit instead.
         max_commit_retries=0,
     )
     with committing(path):
@@ -112,8 +112,8 @@ def append(
             return True
     raise RangeLockedError(
         "CAP-CONFLICT",
-        f"other writers have committed to {path} before this one, {_ATTEMPTS} times",
-        "run the same command again",
+        f"other writers committed to {path} first, {_ATTEMPTS} times in a row",
+        "repeat the command",
         path=path,
     )
 
@@ -126,5 +126,5 @@ def set_properties(path: str, properties: Mapping[str, str]) -> None:
 
 
 def _delta_schema(schema: StructType) -> deltalake.Schema:
-    # Delta writes schemas down in Spark's own JSON.
+    # Delta stores schemas in Spark's JSON format.
     return deltalake.Schema.from_json(schema.json())

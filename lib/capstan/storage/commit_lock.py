@@ -1,8 +1,8 @@
-"""One commit of a table at a time, where its store would let two writers win.
+"""Lock for commits to a table in a folder, where two concurrent commits could both succeed.
 
-In a folder Delta looks whether the next version is there, and then renames its file to it. A rename
-takes the place of whatever has come there in between: of two drivers at once both would win, and
-one commit be lost. HDFS and object stores have writes that only one can win; folders have locks.
+In a folder Delta checks whether the next version exists and then renames its file to it. A rename
+overwrites a file that appeared in between, so two concurrent drivers would both succeed and one
+commit would be lost. HDFS and object stores have conditional writes; folders need a lock.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from pathlib import Path
 from capstan.errors import RangeLockedError
 
 LOCK = ".commit.lock"
-"""In a table's folder. Hidden: Delta neither reads nor deletes it. It stays, and is empty."""
+"""The lock file in a table's folder. It is hidden from Delta, empty, and never deleted."""
 
 _POINTER = "_delta_log/._last_checkpoint.crc"
 
-# What a file system says that cannot lock what is open to be read alone.
+# Errors of file systems that cannot lock a file opened for reading.
 _NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSUP, errno.ENOLCK})
 
-PATIENCE = 600.0
-"""How long another process may hold it, in seconds: a merge commits as a whole."""
+TIMEOUT = 600.0
+"""The maximum wait for another process, in seconds: a merge holds the lock as a whole."""
 
 
 @contextmanager
-def committing(path: str, patience: float = PATIENCE) -> Iterator[None]:
-    """Be the only one who commits to the table at `path`, inside the `with` block.
+def committing(path: str, timeout: float = TIMEOUT) -> Iterator[None]:
+    """Hold the commit lock of the table at `path` inside the `with` block.
 
-    The system lets go of the lock when its process ends, however that ends. Writers that do not
-    take it are not kept out.
+    The operating system releases the lock when its process ends in any way. Writers that do not
+    use the lock are not excluded.
 
     Args:
-        path: The table, or where one is about to be made. One that is no folder is not locked.
-        patience: How long to wait for another process, in seconds.
+        path: The table, or the path of a table to create. Object stores are not locked.
+        timeout: The maximum wait for another process, in seconds.
 
     Raises:
-        RangeLockedError: `CAP-CONFLICT` when another process has held the lock all that time.
-        OSError: The folder cannot be written to.
+        RangeLockedError: `CAP-CONFLICT` when another process held the lock all that time.
+        OSError: When the folder cannot be written.
     """
     folder = _folder(path)
     if folder is None:
@@ -50,9 +50,9 @@ def committing(path: str, patience: float = PATIENCE) -> Iterator[None]:
         return
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        _take(descriptor, folder / LOCK, path, patience)
-        # A checksum of Hadoop's that another writer has left: what comes in place of the file has
-        # none, and would be held against it.
+        _acquire(descriptor, folder / LOCK, path, timeout)
+        # Delete the Hadoop checksum that another writer has left. The file is replaced by one
+        # without a checksum, and the old checksum would not match.
         (folder / _POINTER).unlink(missing_ok=True)
         yield
     finally:
@@ -60,19 +60,19 @@ def committing(path: str, patience: float = PATIENCE) -> Iterator[None]:
 
 
 @contextmanager
-def making(path: str, patience: float = PATIENCE) -> Iterator[None]:
-    """Be the only one who makes a table at `path`, inside the `with` block.
+def making(path: str, timeout: float = TIMEOUT) -> Iterator[None]:
+    """Hold the creation lock of a table at `path` inside the `with` block.
 
-    The folder itself is the lock: Delta makes no table where there is a file already. A shared file
-    system may know no locks of folders, and then nobody waits.
+    The folder itself is locked, because Delta creates no table in a folder with files. A shared
+    file system may not support locks of folders; then nothing is locked.
 
     Args:
-        path: Where the table is to be.
-        patience: How long to wait for another process, in seconds.
+        path: The path of the table to create.
+        timeout: The maximum wait for another process, in seconds.
 
     Raises:
-        RangeLockedError: `CAP-CONFLICT` when another process has held the lock all that time.
-        OSError: The folder cannot be made.
+        RangeLockedError: `CAP-CONFLICT` when another process held the lock all that time.
+        OSError: When the folder cannot be created.
     """
     folder = _folder(path)
     if folder is None:
@@ -81,7 +81,7 @@ def making(path: str, patience: float = PATIENCE) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
-            _take(descriptor, folder, path, patience)
+            _acquire(descriptor, folder, path, timeout)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
@@ -91,17 +91,17 @@ def making(path: str, patience: float = PATIENCE) -> Iterator[None]:
 
 
 def _folder(path: str) -> Path | None:
-    """The folder of a table, made where it is not there; None for one in a bucket."""
-    place = path.removeprefix("file://")
-    if "://" in place:
+    """The folder of a table, created if needed; None for an object store."""
+    local = path.removeprefix("file://")
+    if "://" in local:
         return None
-    folder = Path(place)
+    folder = Path(local)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _take(descriptor: int, lock: Path, path: str, patience: float) -> None:
-    end = time.monotonic() + patience
+def _acquire(descriptor: int, lock: Path, path: str, timeout: float) -> None:
+    end = time.monotonic() + timeout
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,8 +113,8 @@ def _take(descriptor: int, lock: Path, path: str, patience: float) -> None:
             return
     raise RangeLockedError(
         "CAP-CONFLICT",
-        f"another process has been committing to {path} for {patience:.0f} s",
-        f"look which one has {lock} open, such as by `fuser`; end it if it hangs, and run the same "
-        "command again",
+        f"another process has been committing to {path} for {timeout:.0f} s",
+        f"find the process that has {lock} open, for example with `fuser`; end it if it hangs, and "
+        "repeat the command",
         path=path,
     )

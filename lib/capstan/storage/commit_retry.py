@@ -1,4 +1,4 @@
-"""Commits that lose Delta's conflict check: told apart from what else fails, and made again."""
+"""Retries of commits that lose Delta's conflict check."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from capstan.errors import RangeLockedError
-from capstan.storage.constraint_errors import refusal
+from capstan.storage.constraint_errors import constraint_error
 
 _CONFLICTS = (
     "ConcurrentAppendException",
@@ -20,18 +20,18 @@ _CONFLICTS = (
     "MetadataChangedException",
 )
 SAME_TXN = "ConcurrentTransactionException"
-"""Of a commit whose transaction identity another one has used at the same time."""
+"""The exception of a commit whose transaction identity is used by a concurrent commit."""
 
 T = TypeVar("T")
 
 
 def is_conflict(error: Py4JJavaError | PySparkException) -> bool:
-    """Whether a commit has lost to another writer of the table, and can be made again."""
+    """Whether a commit lost to another writer of the table and can be repeated."""
     return is_any(error, *_CONFLICTS)
 
 
 def is_any(error: Py4JJavaError | PySparkException, *names: str) -> bool:
-    """Whether an error is one of these of Delta's; its text alone may not have its name."""
+    """Whether an error is one of these Delta exceptions, by class name or text."""
     return any(name in f"{type(error).__name__}: {error}" for name in names)
 
 
@@ -40,21 +40,21 @@ def retrying(write: Callable[[], T], path: str, attempts: int = 12) -> T:
 
     Raises:
         RangeLockedError: `CAP-CONFLICT` when every attempt lost.
-        CheckFailedError: `CAP-CONSTRAINT` when rows break a rule of the table.
+        CheckFailedError: `CAP-CONSTRAINT` when rows violate a constraint of the table.
     """
     for attempt in range(attempts):
         try:
             return write()
         except (Py4JJavaError, PySparkException) as error:
             if not is_conflict(error):
-                refused = refusal(error, path)
-                if refused is None:
+                violation = constraint_error(error, path)
+                if violation is None:
                     raise
-                raise refused from error
+                raise violation from error
             time.sleep(min(0.1 * 2**attempt, 3.0))
     raise RangeLockedError(
         "CAP-CONFLICT",
         f"{attempts} commits in a row to {path} lost to other writers",
-        "run the same command again",
+        "repeat the command",
         path=path,
     )

@@ -1,4 +1,4 @@
-"""Why a table refuses rows: the rules that its owner has given it, told from Delta's conditions."""
+"""Translation of Delta's constraint violations."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ _RULES = {
     "DELTA_NOT_NULL_CONSTRAINT_VIOLATED": "",
     "DELTA_MISSING_NOT_NULL_COLUMN_VALUE": "",
     "DELTA_EXCEED_CHAR_VARCHAR_LIMIT": "",
-    "DELTA_CANNOT_MODIFY_APPEND_ONLY": "the table takes appended rows alone (delta.appendOnly)",
+    "DELTA_CANNOT_MODIFY_APPEND_ONLY": "the table only accepts appends (delta.appendOnly)",
 }
-_SAID = re.compile(
-    rf"\[(?P<condition>{'|'.join(_RULES)})\]\s*(?P<what>[^\n]*(?:\n - [^\n]*)*)",
+_MESSAGE = re.compile(
+    rf"\[(?P<condition>{'|'.join(_RULES)})\]\s*(?P<text>[^\n]*(?:\n - [^\n]*)*)",
 )
-# Delta holds a replacement to its own range by a constraint that has no other name.
-_OF_RANGE = "CHECK constraint EXPRESSION("
-_LONGEST = 300
+# Delta checks the range of a replacement by an anonymous constraint.
+_RANGE_CHECK = "CHECK constraint EXPRESSION("
+_MAX_LENGTH = 300
 
 
-def refusal(error: BaseException, path: str) -> CheckFailedError | None:
-    """The error of rows that break a rule of the table that they are written to, if it is one.
+def constraint_error(error: BaseException, path: str) -> CheckFailedError | None:
+    """Translate an error into a constraint violation, if it is one.
 
     Args:
-        error: Of a write by Spark; it may be wrapped in others.
+        error: The exception of a Spark write; it may be wrapped in others.
         path: The table.
 
     Returns:
-        `CAP-CONSTRAINT`, with the constraint or the column; None for every other error, and for
-        rows outside of the range that a replacement is of.
+        `CAP-CONSTRAINT` with the constraint or column; None for all other errors, and for rows
+        outside the range of a replacement.
     """
-    said = _SAID.search(str(error))
-    if said is None or said["what"].startswith(_OF_RANGE):
+    match = _MESSAGE.search(str(error))
+    if match is None or match["text"].startswith(_RANGE_CHECK):
         return None
-    what = " ".join((_RULES[said["condition"]] or said["what"]).split()).rstrip(".")
+    text = " ".join((_RULES[match["condition"]] or match["text"]).split()).rstrip(".")
     return CheckFailedError(
         "CAP-CONSTRAINT",
-        f"the table at {path} refuses the rows: {what[:_LONGEST]}; nothing was written",
-        "mend the rows where they come from, or by a transform; or change the rules of the table",
+        f"the table at {path} rejects the rows: {text[:_MAX_LENGTH]}; nothing was written",
+        "correct the rows in the source or by a transform; or change the table's constraints",
         path=path,
-        condition=said["condition"],
+        condition=match["condition"],
     )

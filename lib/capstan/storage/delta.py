@@ -1,8 +1,8 @@
-"""Delta Lake as Capstan uses it: creation, exactly-once writes, conflicts, reading without a JVM.
+"""Capstan's use of Delta Lake: exactly-once writes, conflict retries, reads without a JVM.
 
-Every write carries a *note* (Delta's `userMetadata`) with a token of its own. Delta skips a
-transaction whose `txnVersion` it has seen, or seen a higher one of, without a word; the token in
-the commit is how a writer learns whether the commit that stands is its own.
+Every write carries a *note* (Delta's `userMetadata`) with a unique token. Delta silently skips a
+transaction if it has seen its `txnVersion` or a higher one. The token in the commit tells a writer
+whether the commit is its own.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from capstan.storage.tape.region_sql import quoted
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# Set on every table. A site's defaults cannot lock other Delta readers out; and as a whole log is
-# listed at each look at a table, it is no longer than what can be read of it: files that are no
-# longer in the table are kept for a week as well.
+# Set on every table. Defaults of a site cannot lock out other Delta readers. The log is listed on
+# each access, so it is kept no longer than the versions it describes: deleted files are kept for a
+# week as well.
 PLAIN = {
     "delta.enableDeletionVectors": "false",
     "delta.columnMapping.mode": "none",
@@ -43,7 +43,7 @@ PLAIN = {
     "delta.enableTypeWidening": "false",
     "delta.logRetentionDuration": "interval 7 days",
 }
-# Time travel to before a publish is what a rollback reads; both must be set, log >= files.
+# A rollback reads the version before a publish. Both must be set, with log >= files.
 KEEP_VERSIONS = {
     "delta.deletedFileRetentionDuration": "interval 90 days",
     "delta.logRetentionDuration": "interval 90 days",
@@ -52,7 +52,7 @@ KEEP_VERSIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit that stands in a table: its version and its metrics (`numOutputRows`, ...)."""
+    """A commit of this writer: its version and its metrics (`numOutputRows`, ...)."""
 
     version: int
     metrics: Mapping[str, str]
@@ -62,8 +62,8 @@ def open_table(path: str, version: int | None = None) -> deltalake.DeltaTable:
     """Open a Delta table without a JVM.
 
     Raises:
-        SystemFailureError: `CAP-TABLE` when there is no Delta table at `path`, or it cannot be
-            read; `CAP-DAMAGED` or `CAP-NO-ACCESS` where the reason is known.
+        SystemFailureError: `CAP-TABLE` when there is no Delta table at `path` or it cannot be
+            read; `CAP-DAMAGED` or `CAP-NO-ACCESS` if the cause is known.
     """
     try:
         if version is None:
@@ -73,22 +73,22 @@ def open_table(path: str, version: int | None = None) -> deltalake.DeltaTable:
         raise SystemFailureError(
             "CAP-TABLE",
             f"there is no Delta table at {path}",
-            "check the lake and the name; `capstan streams` tells what is on tape",
+            "check the lake and the name; `capstan streams` lists the captured streams",
             path=path,
         ) from error
     except (DeltaError, OSError) as error:
         known = error_translation.translate(error)
-        lacking = "see whether its _delta_log is there and whole; put back from a copy what is not"
-        code, hint = ("CAP-TABLE", lacking) if known is None else (known.code, known.hint)
-        said = f"cannot read the Delta table at {path}: {error_translation.root_message(error)}"
-        raise SystemFailureError(code, said, hint, path=path) from error
+        check_log = "check that its _delta_log is complete; restore missing files from a backup"
+        code, hint = ("CAP-TABLE", check_log) if known is None else (known.code, known.hint)
+        message = f"cannot read the Delta table at {path}: {error_translation.root_message(error)}"
+        raise SystemFailureError(code, message, hint, path=path) from error
 
 
 def load(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
-    """The rows of the table at `path`, at a version or at the newest: its columns, no order.
+    """Rows of the table at `path` in a version or the newest one, in no order.
 
     Raises:
-        SystemFailureError: `CAP-DAMAGED`, `CAP-NO-ACCESS` where its log cannot be read.
+        SystemFailureError: `CAP-DAMAGED` or `CAP-NO-ACCESS` when its log cannot be read.
     """
     reader = spark.read.format("delta")
     if version is not None:
@@ -102,21 +102,21 @@ def version_of(path: str) -> int | None:
     return open_table(path).version() if is_table(path) else None
 
 
-def computed(path: str) -> list[str]:
-    """The columns of a table that Delta computes from others; a frame of it does not tell."""
+def generated_columns(path: str) -> list[str]:
+    """Columns of a table that Delta computes from others; its DataFrame does not show this."""
     fields = open_table(path).schema().fields
     return [field.name for field in fields if "delta.generationExpression" in field.metadata]
 
 
-def numbered(path: str) -> list[str]:
-    """The columns of a table whose values Delta alone gives (`GENERATED ALWAYS AS IDENTITY`)."""
+def identity_columns(path: str) -> list[str]:
+    """Columns of a table that only Delta can fill (`GENERATED ALWAYS AS IDENTITY`)."""
     explicit = "delta.identity.allowExplicitInsert"
     fields = open_table(path).schema().fields
     return [f.name for f in fields if str(f.metadata.get(explicit, "")).lower() == "false"]
 
 
-def padded(path: str) -> dict[str, str]:
-    """The columns of a table whose texts it fills up with blanks, each with its type: `char(4)`."""
+def char_columns(path: str) -> dict[str, str]:
+    """Columns that Delta pads with blanks, each with its type, such as `char(4)`."""
     kind = "__CHAR_VARCHAR_TYPE_STRING"
     fields = open_table(path).schema().fields
     kinds = {f.name: str(f.metadata.get(kind, "")) for f in fields}
@@ -124,32 +124,32 @@ def padded(path: str) -> dict[str, str]:
 
 
 def commits_since(path: str, version: int) -> list[dict[str, object]]:
-    """Commits of the table newer than `version`, newest first, as Delta's commitInfo."""
+    """Commits of a table after `version`, newest first, as Delta's commitInfo."""
     table = open_table(path)
     behind = table.version() - version
     return table.history(behind) if behind > 0 else []
 
 
 def history(path: str) -> Iterator[dict[str, object]]:
-    """Commits of the table, newest first; as few entries of its log are read as are asked for."""
-    table, told, wanted = open_table(path), 0, 16
+    """Commits of a table, newest first; reads the log only as far as it is consumed."""
+    table, seen, limit = open_table(path), 0, 16
     while True:
-        found = table.history(wanted)
-        yield from found[told:]
-        if len(found) < wanted:
+        commits = table.history(limit)
+        yield from commits[seen:]
+        if len(commits) < limit:
             return
-        told, wanted = wanted, wanted * 8
+        seen, limit = limit, limit * 8
 
 
 def note_of(commit: Mapping[str, object]) -> dict[str, object]:
-    """What Capstan wrote into a commit's note; empty for a commit of someone else."""
+    """Capstan's note in a commit; empty for a commit by another writer."""
     text = commit.get("userMetadata")
     try:
         note = json.loads(str(text)) if text else {}
     except ValueError:
         return {}
-    found = note.get("capstan") if isinstance(note, dict) else None
-    return found if isinstance(found, dict) else {}
+    content = note.get("capstan") if isinstance(note, dict) else None
+    return content if isinstance(content, dict) else {}
 
 
 def append(
@@ -165,17 +165,17 @@ def append(
 
     Args:
         frame: The rows.
-        path: The table; under a transaction it is made where there is none.
+        path: The table. With a transaction it is created if it does not exist.
         txn: The transaction.
-        note: For the commit.
+        note: The note of the commit.
         merge_schema: Whether columns may be added.
-        partitions: The columns that a table is partitioned by which this makes.
+        partitions: The partition columns of a table that this write creates.
 
     Returns:
-        The commit, or None if the table already has this transaction or a later one of its app.
+        The commit, or None if the table has this transaction or a later one of its app.
 
     Raises:
-        RangeLockedError: `CAP-CONFLICT` when other writers changed its columns again and again.
+        RangeLockedError: `CAP-CONFLICT` when other writers keep changing its columns.
     """
     options = {"mergeSchema": "true"} if merge_schema else {}
     return retrying(lambda: _write(frame, path, "Append", options, txn, note, partitions), path)
@@ -191,10 +191,10 @@ def replace(
     merge_schema: bool = False,
     attempts: int = 12,
 ) -> Commit | None:
-    """Replace exactly the rows that match `predicate` by `frame`, in one commit.
+    """Replace exactly the rows that match `predicate` with `frame`, in one commit.
 
-    A commit that loses Delta's conflict check is repeated, at most `attempts` times: the caller
-    holds the range, so what the other writer changed is not this writer's.
+    A commit that loses Delta's conflict check is repeated, at most `attempts` times. This is safe
+    because the caller has locked the range, so that the other writer changed different rows.
 
     Raises:
         CheckFailedError: `CAP-OUTSIDE` when rows of `frame` do not match `predicate`.
@@ -208,21 +208,21 @@ def replace(
     except PySparkException as error:
         if "DELTA_REPLACE_WHERE_MISMATCH" not in str(error):
             raise
-        raise outside(path, predicate) from error
+        raise outside_range_error(path, predicate) from error
 
 
-def outside(path: str, predicate: str) -> CheckFailedError:
-    """The error of rows that are to go into a table, and do not meet a condition."""
+def outside_range_error(path: str, predicate: str) -> CheckFailedError:
+    """The error of rows outside the range that a write replaces."""
     return CheckFailedError(
         "CAP-OUTSIDE",
-        f"there are rows outside of the range that is written in {path}, nothing was written",
-        "a transform must keep to the range that it is given; the condition: " + predicate,
+        f"rows are outside the range that is written in {path}; nothing was written",
+        "a transform must keep to the range it is given; the condition: " + predicate,
         path=path,
     )
 
 
 def delete_rows(spark: SparkSession, path: str, condition: str) -> None:
-    """Delete the rows that meet a condition, in one commit; again while it loses to other writers.
+    """Delete the rows that match a condition, in one commit; retried on conflicts.
 
     Raises:
         RangeLockedError: `CAP-CONFLICT` when every attempt lost.
@@ -246,16 +246,16 @@ def _write(
 ) -> Commit | None:
     token = uuid.uuid4().hex
     before = version_of(path)
-    given = {**options, "userMetadata": note_text(note, token)}
+    all_options = {**options, "userMetadata": note_text(note, token)}
     if txn is None:
         with committing(path):
-            frame.write.format("delta").mode(mode).options(**given).save(path)
+            frame.write.format("delta").mode(mode).options(**all_options).save(path)
         return find_commit(path, token, -1 if before is None else before)
     try:
-        if not write_once(frame, path, mode, given, txn, PLAIN, partitions):
+        if not write_once(frame, path, mode, all_options, txn, PLAIN, partitions):
             return None
     except (Py4JJavaError, PySparkException) as error:
-        # Two writers of one transaction at once: the other one landed, so this one is done.
+        # Two writers committed the same transaction at once, and the other one succeeded.
         if not is_any(error, SAME_TXN):
             raise
         return None
@@ -263,12 +263,12 @@ def _write(
 
 
 def note_text(note: Mapping[str, object] | None, token: str) -> str:
-    """The text of a commit's `userMetadata`."""
+    """The text for a commit's `userMetadata`."""
     return json.dumps({"capstan": {**(note or {}), "token": token}}, sort_keys=True)
 
 
 def find_commit(path: str, token: str, since: int) -> Commit | None:
-    """The commit newer than version `since` that carries `token`, if it landed."""
+    """The commit after version `since` that carries `token`, if it succeeded."""
     for commit in commits_since(path, since):
         if note_of(commit).get("token") == token:
             metrics = commit.get("operationMetrics")
@@ -277,24 +277,26 @@ def find_commit(path: str, token: str, since: int) -> Commit | None:
 
 
 def added_files(path: str, version: int) -> list[str]:
-    """Places of the data files that one commit of a table added, from its log entry alone."""
+    """Paths of the data files that a commit added, from its log entry alone."""
     return [
-        place_of(path, each["add"]["path"]) for each in entry_of(path, version) if "add" in each
+        resolve_path(path, action["add"]["path"])
+        for action in read_commit(path, version)
+        if "add" in action
     ]
 
 
-def entry_of(path: str, version: int) -> Iterator[dict[str, Any]]:
-    """The actions of one commit of a table, as its log has them."""
+def read_commit(path: str, version: int) -> Iterator[dict[str, Any]]:
+    """The actions of a commit, as in its log entry."""
     yield from map(json.loads, read_text(f"{path}/_delta_log/{version:020}.json").splitlines())
 
 
-def place_of(table: str, path: str) -> str:
-    """The place of a file that a table's log names: as a URI, relative to the table or whole."""
+def resolve_path(table: str, path: str) -> str:
+    """The full path of a file in a table's log: an absolute URI, or relative to the table."""
     return unquote(path) if "://" in path else f"{table}/{unquote(path)}"
 
 
 def stat(actions: object, name: str) -> list[int]:
-    """One integer statistic of every file that has it, from `get_add_actions(flatten=True)`."""
+    """An integer statistic of every file that has it, from `get_add_actions(flatten=True)`."""
     table = pa.table(actions)
     if name not in table.column_names:
         return []
@@ -310,19 +312,19 @@ def merge(
     note: Mapping[str, object] | None = None,
     delete_when: str | None = None,
 ) -> Commit | None:
-    """Merge `frame` into the table on null-safe equality of `keys`, in one commit.
+    """Merge `frame` into a table by null-safe equality of `keys`, in one commit.
 
     Args:
         frame: At most one row per key.
         path: The table.
         keys: Column names.
         txn: The transaction.
-        note: For the commit.
-        delete_when: A column of `frame`, BOOLEAN, of rows whose key is to be deleted; it is not
-            written.
+        note: The note of the commit.
+        delete_when: A BOOLEAN column of `frame`; rows in which it is true delete their key. It is
+            not written.
 
     Returns:
-        The commit, or None if the table already has this transaction or a later one of its app.
+        The commit, or None if the table has this transaction or a later one of its app.
     """
     return retrying(lambda: _merge(frame, path, keys, txn, note, delete_when), path)
 
@@ -337,7 +339,7 @@ def _merge(
 ) -> Commit | None:
     spark, token = frame.sparkSession, uuid.uuid4().hex
     before = version_of(path)
-    # MERGE takes these from the session alone; left there they would mark the next write as well.
+    # MERGE reads these from the session only. If left there they would mark the next write too.
     settings = {
         "spark.databricks.delta.write.txnAppId": txn.app,
         "spark.databricks.delta.write.txnVersion": str(txn.version),

@@ -1,9 +1,9 @@
-"""Files of a table in the place of others, in one commit that no append is in the way of.
+"""Replacement of files in a table, in one commit that does not conflict with appends.
 
-A replacement by a condition reads the table, as Delta sees it, and loses to every append that
-comes between. Whoever puts files in the place of files knows which rows these are: it loses only
-to a writer that takes the same files. Delta offers that to its own `OPTIMIZE` alone, so the parts
-of its writer are called one by one here, as in `capstan.storage.idempotent_write`.
+A replacement by a condition reads the table, as Delta sees it, and loses to every concurrent
+append. A replacement of known files loses only to a writer that removes the same files. Delta
+offers this only to its own `OPTIMIZE`, so this module calls the parts of its writer one by one, as
+`capstan.storage.idempotent_write` does.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _METRICS = "spark.databricks.delta.history.metricsEnabled"
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """What an exchange of files came to.
+    """The result of a replacement.
 
     Attributes:
-        version: The version of the table that the commit made.
-        files: Files that were added.
-        bytes: Their size.
+        version: The version of the table that the commit created.
+        files: The number of added files.
+        bytes: Their total size.
     """
 
     version: int
@@ -48,9 +48,9 @@ class Exchanged:
 
 
 def rows_of_files(spark: SparkSession, path: str, files: Collection[str]) -> DataFrame:
-    """The rows of some files of a table, with all of the table's columns, in no order."""
+    """Rows of some files of a table with all of the table's columns, in no order."""
     schema = delta.load(spark, path).schema
-    # Not all writers put into a file what the name of its folder says as well.
+    # Not all writers store partition columns in the files as well.
     reader = spark.read.schema(schema).option("basePath", path)
     rows = reader.parquet(*(f"{path}/{name}" for name in files))
     return rows.select(*(quoted(name) for name in schema.names))
@@ -59,72 +59,71 @@ def rows_of_files(spark: SparkSession, path: str, files: Collection[str]) -> Dat
 def exchange(
     spark: SparkSession,
     path: str,
-    gone: Mapping[str, int],
+    removed: Mapping[str, int],
     rows: DataFrame | None,
     *,
     leaves_out: int | None = 0,
     note: Mapping[str, object] | None = None,
     before_commit: Callable[[], None] | None = None,
 ) -> Exchanged | None:
-    """Put `rows` in the place of the files `gone`, in one commit.
+    """Replace the files `removed` with `rows`, in one commit.
 
     Args:
         spark: The session.
         path: The table.
-        gone: The files that are taken out, by their paths in the table, and how many rows each has.
-        rows: What comes in their place, each partition as a file; None for nothing.
-        leaves_out: How many rows fewer there are afterwards; none if the same rows are only laid
-            out anew, which whoever follows the table is not told of. None where that is not known.
-        note: For the commit.
-        before_commit: Called when the files are written and nothing is committed yet; it may raise.
+        removed: The files to remove by their paths in the table, each with its number of rows.
+        rows: The new rows, one file per partition; None for none.
+        leaves_out: The number of rows that are dropped. 0 means that the same rows are only
+            rearranged, which followers of the table do not see as a change. None if unknown.
+        note: The note of the commit.
+        before_commit: Called after the files are written and before the commit; it may raise.
 
     Returns:
-        None when another writer has taken some of the files: nothing was committed.
+        None when another writer has removed some of the files; nothing was committed.
 
     Raises:
-        SystemFailureError: `CAP-REWRITE` when what was written has another number of rows than it
-            should.
+        SystemFailureError: `CAP-REWRITE` when the number of written rows is wrong.
     """
     jvm, session = spark._jvm, spark._jsparkSession
     assert jvm is not None
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, path)
     transaction = log.startTransaction()
     known = int(transaction.snapshot().version())
-    there = transaction.snapshot().allFiles().filter(F.col("path").isin(list(gone))._jc)
-    taken = list(there.collectAsList())
-    if len(taken) < len(gone):
+    live = transaction.snapshot().allFiles().filter(F.col("path").isin(list(removed))._jc)
+    old_files = list(live.collectAsList())
+    if len(old_files) < len(removed):
         return None
     moved = leaves_out == 0
     actions = [] if rows is None else _write(spark, log, transaction, rows, moved=moved)
-    added = [each for each in actions if each.getClass().getSimpleName() == "AddFile"]
+    added = [action for action in actions if action.getClass().getSimpleName() == "AddFile"]
     if leaves_out is not None:
-        counts = [each.numPhysicalRecords() for each in added]
+        counts = [file.numPhysicalRecords() for file in added]
         written = [int(count.get()) for count in counts if count.isDefined()]
-        require_rows(path, sum(gone.values()) - leaves_out, written)
+        require_rows(path, sum(removed.values()) - leaves_out, written)
     if before_commit is not None:
         before_commit()
     now = int(time.time() * 1000)
-    actions += [each.removeWithTimestamp(now, not moved) for each in taken]
+    actions += [file.removeWithTimestamp(now, not moved) for file in old_files]
     token = uuid.uuid4().hex
     with committing(path):
-        done = _commit(spark, transaction, actions, delta.note_text(note, token), moved=moved)
-    if not done:
+        committed = _commit(spark, transaction, actions, delta.note_text(note, token), moved=moved)
+    if not committed:
         return None
     commit = delta.find_commit(path, token, known)
     assert commit is not None
-    return Exchanged(commit.version, len(added), sum(int(each.size()) for each in added))
+    return Exchanged(commit.version, len(added), sum(int(file.size()) for file in added))
 
 
 def _write(
     spark: SparkSession, log: JavaObject, transaction: JavaObject, rows: DataFrame, *, moved: bool
 ) -> list[JavaObject]:
-    """Write rows as new files of the table; the actions that would add them."""
+    """Write rows as new files of the table, and return the actions that add them."""
     jvm, session = spark._jvm, spark._jsparkSession
     assert jvm is not None
     package = jvm.org.apache.spark.sql.delta
     nothing, none = jvm.PythonUtils.toScalaMap({}), jvm.scala.Option.empty()
-    given = jvm.PythonUtils.toScalaMap({"dataChange": "false"} if moved else {})
-    settings = package.DeltaOptions(given, session.sessionState().conf())
+    options = jvm.PythonUtils.toScalaMap({"dataChange": "false"} if moved else {})
+    settings = package.DeltaOptions(options, session.sessionState().conf())
     append, columns = jvm.org.apache.spark.sql.SaveMode.Append, jvm.PythonUtils.toSeq([])
     write = package.commands.WriteIntoDelta(
         log, append, settings, columns, nothing, rows._jdf, none, none, False
@@ -134,18 +133,18 @@ def _write(
 
 
 def require_rows(path: str, expected: int, written: Iterable[int]) -> None:
-    """Check that the files that were written anew have as many rows as they should.
+    """Check that rewritten files have the expected number of rows.
 
     Raises:
-        SystemFailureError: `CAP-REWRITE` when they have not.
+        SystemFailureError: `CAP-REWRITE` when they do not.
     """
-    found = sum(written)
-    if found != expected:
+    actual = sum(written)
+    if actual != expected:
         raise SystemFailureError(
             "CAP-REWRITE",
-            f"{expected} rows of {path} were to be written anew, and {found} were: nothing was "
-            "committed",
-            "run the same command again; if it stays so, report this",
+            f"{expected} rows of {path} were to be rewritten, but {actual} were written; nothing "
+            "was committed",
+            "repeat the command; if it fails again, report this as a bug",
             path=path,
         )
 
@@ -158,24 +157,24 @@ def _commit(
     *,
     moved: bool,
 ) -> bool:
-    """Commit; whether nobody else had taken a file."""
+    """Commit, and return whether no other writer has removed one of the files."""
     jvm = spark._jvm
     assert jvm is not None
     package, none = jvm.org.apache.spark.sql.delta, jvm.scala.Option.empty()
-    nobody, tags = jvm.PythonUtils.toSeq([]), jvm.PythonUtils.toScalaMap({})
+    no_filter, tags = jvm.PythonUtils.toSeq([]), jvm.PythonUtils.toScalaMap({})
     if moved:
         optimize = getattr(package, "DeltaOperations$Optimize")
-        operation = optimize(nobody, nobody, False, none, False)
+        operation = optimize(no_filter, no_filter, False, none, False)
     else:
-        operation = getattr(package, "DeltaOperations$Delete")(nobody)
-    # These operations take their note from the active session alone, and the other threads of
-    # this process have that one too.
+        operation = getattr(package, "DeltaOperations$Delete")(no_filter)
+    # These operations read their note from the active session only, which other threads of this
+    # process share.
     sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
-    before, own = sessions.getActiveSession(), spark._jsparkSession.newSession()
-    own.conf().set(_NOTE, note)
-    # Delta's own commands count for it what they do; this one does not.
-    own.conf().set(_METRICS, "false")
-    sessions.setActiveSession(own)
+    previous, session = sessions.getActiveSession(), spark._jsparkSession.newSession()
+    session.conf().set(_NOTE, note)
+    # Delta's own commands report metrics for this operation; this one does not.
+    session.conf().set(_METRICS, "false")
+    sessions.setActiveSession(session)
     try:
         transaction.commitIfNeeded(jvm.PythonUtils.toSeq(actions), operation, tags)
     except (Py4JJavaError, PySparkException) as error:
@@ -183,8 +182,8 @@ def _commit(
             raise
         return False
     finally:
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
+        if previous.isDefined():
+            sessions.setActiveSession(previous.get())
         else:
             sessions.clearActiveSession()
     return True

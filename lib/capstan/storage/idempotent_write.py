@@ -1,10 +1,10 @@
-"""Writes under a transaction identity, without the price that Delta's writer asks for it.
+"""Writes under a transaction identity, without the cost of Delta's own writer.
 
-Given `txnAppId`, Delta's writer looks the identity up in the table's state, and makes that state
-anew for each commit: jobs over the whole log, two thirds of a small micro-batch's processor time.
-The last version of one identity is known without a JVM. So the parts of that writer are called one
-by one here, the same in the same order, but for the look-up. They are no public interface of
-Delta's; whoever moves to another Delta has the tests of this module to go by.
+Given `txnAppId`, Delta's writer looks the identity up in the table's state and rebuilds that state
+for each commit. These jobs over the whole log take two thirds of the processor time of a small
+micro-batch. The last version of one identity can be read without a JVM. So this module calls the
+parts of that writer one by one, in the same order, without the look-up. They are not a public
+interface of Delta; the tests of this module check them when Delta is upgraded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Txn:
-    """A Delta transaction identity: of one `app`, only a rising `version` is ever committed."""
+    """A Delta transaction identity; for one `app` only increasing versions are committed."""
 
     app: str
     version: int
@@ -38,27 +38,27 @@ def write_once(
     mode: str,
     options: Mapping[str, str],
     txn: Txn,
-    made_with: Mapping[str, str] = MappingProxyType({}),
+    creation_properties: Mapping[str, str] = MappingProxyType({}),
     partitions: tuple[str, ...] = (),
 ) -> bool:
     """Write `frame` in one commit that carries a transaction identity.
 
     Args:
         frame: The rows.
-        path: The table; made where there is none.
+        path: The table; created if it does not exist.
         mode: `Append` or `Overwrite`.
-        options: Delta's, such as `replaceWhere` and `userMetadata`.
+        options: Delta's options, such as `replaceWhere` and `userMetadata`.
         txn: The identity.
-        made_with: The properties of the table, where this write makes it.
-        partitions: The columns that it is partitioned by, in the same case.
+        creation_properties: The properties of a table that this write creates.
+        partitions: Its partition columns.
 
     Returns:
-        Whether it was written; not where the table has this transaction or a later one of its app.
+        False if the table has this transaction or a later one of its app; nothing was written.
 
     Raises:
         Py4JJavaError: Delta's `ConcurrentTransactionException` when another writer commits under
-            the same app meanwhile.
-        PySparkException: What Spark and Delta raise of a write.
+            the same app at the same time.
+        PySparkException: Any exception of Spark or Delta for a write.
     """
     spark = frame.sparkSession
     jvm, session = spark._jvm, spark._jsparkSession
@@ -66,27 +66,27 @@ def write_once(
     delta = jvm.org.apache.spark.sql.delta
     log = delta.DeltaLog.forTable(session, path)
     transaction = log.startTransaction()
-    # What stands from here on is either seen now, or in the way of the commit.
-    if _is_done(path, txn):
+    # A transaction committed after this line either is seen by the check or conflicts.
+    if _is_committed(path, txn):
         return False
     transaction.readTxn().addOne(txn.app)
-    given = {**options, "txnAppId": txn.app, "txnVersion": str(txn.version)}
-    settings = delta.DeltaOptions(_map(jvm, given), session.sessionState().conf())
-    how = getattr(jvm.org.apache.spark.sql.SaveMode, mode)
-    there = transaction.readVersion() >= 0
-    properties, none = _map(jvm, {} if there else made_with), jvm.scala.Option.empty()
-    columns = jvm.PythonUtils.toSeq([] if there else list(partitions))
+    all_options = {**options, "txnAppId": txn.app, "txnVersion": str(txn.version)}
+    settings = delta.DeltaOptions(_map(jvm, all_options), session.sessionState().conf())
+    save_mode = getattr(jvm.org.apache.spark.sql.SaveMode, mode)
+    exists = transaction.readVersion() >= 0
+    properties, none = _map(jvm, {} if exists else creation_properties), jvm.scala.Option.empty()
+    columns = jvm.PythonUtils.toSeq([] if exists else list(partitions))
     write = delta.commands.WriteIntoDelta(
-        log, how, settings, columns, properties, frame._jdf, none, none, False
+        log, save_mode, settings, columns, properties, frame._jdf, none, none, False
     )
     data = write.writeAndReturnCommitData(transaction, session, none, False)
-    operation = _operation(jvm, how, columns, settings)
+    operation = _operation(jvm, save_mode, columns, settings)
     with committing(path):
         transaction.commitIfNeeded(data.actions(), operation, data.stringTags())
     return True
 
 
-def _is_done(path: str, txn: Txn) -> bool:
+def _is_committed(path: str, txn: Txn) -> bool:
     if not is_table(path):
         return False
     last = deltalake.DeltaTable(path).transaction_version(txn.app)
@@ -94,11 +94,11 @@ def _is_done(path: str, txn: Txn) -> bool:
 
 
 def _operation(
-    jvm: JVMView, how: JavaObject, columns: JavaObject, settings: JavaObject
+    jvm: JVMView, save_mode: JavaObject, columns: JavaObject, settings: JavaObject
 ) -> JavaObject:
     write = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
-    given = jvm.scala.Option.apply(columns), settings.replaceWhere(), settings.userMetadata()
-    return write(how, *given, *[jvm.scala.Option.empty()] * 5)
+    details = jvm.scala.Option.apply(columns), settings.replaceWhere(), settings.userMetadata()
+    return write(save_mode, *details, *[jvm.scala.Option.empty()] * 5)
 
 
 def _map(jvm: JVMView, values: Mapping[str, str]) -> JavaObject:

@@ -1,6 +1,6 @@
-"""A column of values that are known by a key: of few as a map in the query, of many by a join.
+"""Columns looked up by key: a map expression for few values, a join for many.
 
-A map is searched entry by entry for each row, and each entry is an expression of the query.
+A map is searched linearly for each row, and each entry is an expression of the query.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-MOST_MAPPED = 64
-"""The most entries of a map."""
+MAX_MAPPED = 64
+"""The maximum size of a map."""
 _KEY = "_lookup_key"
 
 
@@ -25,28 +25,28 @@ def with_values(
     key: Column,
     values: Mapping[int, int] | Mapping[int, str] | Mapping[str, int],
 ) -> DataFrame:
-    """The frame with a column `name` of the values, null where `key` has none; no order.
+    """The frame with a column `name` of values, null for keys without one, in no order.
 
     Args:
         frame: The rows.
-        name: The column, INT or STRING as the values are, STRING without any; one of that name is
-            replaced.
+        name: The column: INT or STRING like the values, STRING if there are none. An existing
+            column of that name is replaced.
         key: An expression over the frame's columns.
-        values: The values by key; both INT or STRING.
+        values: The values by key; keys and values are INT or STRING.
     """
     if not values:
         return frame.withColumn(name, F.lit(None).cast("string"))
-    if len(values) <= MOST_MAPPED:
+    if len(values) <= MAX_MAPPED:
         pairs = [F.lit(part) for pair in values.items() for part in pair]
         return frame.withColumn(name, F.try_element_at(F.create_map(*pairs), key))
     keys: Sequence[object] = list(values)
-    found: Sequence[object] = list(values.values())
+    items: Sequence[object] = list(values.values())
     table = pa.table(
-        [pa.array(keys, _kind(keys)), pa.array(found, _kind(found))], names=[_KEY, name]
+        [pa.array(keys, _arrow_type(keys)), pa.array(items, _arrow_type(items))], names=[_KEY, name]
     )
     listed = F.broadcast(frame.sparkSession.createDataFrame(table))
     return frame.withColumn(_KEY, key).drop(name).join(listed, _KEY, "left").drop(_KEY)
 
 
-def _kind(values: Sequence[object]) -> pa.DataType:
+def _arrow_type(values: Sequence[object]) -> pa.DataType:
     return pa.int32() if isinstance(values[0], int) else pa.string()

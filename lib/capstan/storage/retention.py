@@ -1,4 +1,4 @@
-"""How long a table keeps files that are no longer in it, and how far back its log goes."""
+"""Retention periods of a table: deleted files and log entries."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from capstan.storage import arrow_writer, delta
 FILES = "delta.deletedFileRetentionDuration"
 LOG = "delta.logRetentionDuration"
 
-# Where a table does not say: Delta's own.
+# Delta's defaults.
 _DEFAULTS = {FILES: timedelta(days=7), LOG: timedelta(days=30)}
 _DAY = timedelta(days=1)
 
 
-def retention_of(path: str, what: str) -> timedelta:
-    """How long a table keeps something, `FILES` or `LOG`; zero where that cannot be told."""
-    text = delta.open_table(path).metadata().configuration.get(what)
+def retention_of(path: str, name: str) -> timedelta:
+    """A table's retention period, `FILES` or `LOG`; zero if it cannot be parsed."""
+    text = delta.open_table(path).metadata().configuration.get(name)
     if text is None:
-        return _DEFAULTS[what]
+        return _DEFAULTS[name]
     try:
         return parse_duration(text.removeprefix("interval").strip())
     except ValueError:
         return timedelta(0)
 
 
-def reach_back(path: str, length: timedelta) -> None:
-    """Let a table's log go back for this length at the least, from now on; never for less."""
+def extend_log_retention(path: str, length: timedelta) -> None:
+    """Extend a table's log retention to at least this period; never shorten it."""
     if not timedelta(0) < retention_of(path, LOG) < length:
         return
-    # Delta cleans logs up by whole days.
+    # Delta cleans up logs in whole days.
     days = -(-length // _DAY)
     arrow_writer.set_properties(path, {LOG: f"interval {days} days"})

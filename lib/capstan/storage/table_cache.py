@@ -1,8 +1,8 @@
-"""Tables that stay open between two looks at them, in a process that shows pages.
+"""Cache of opened tables for a process that serves pages.
 
-To open a table is to read its log, and one page asks the same few tables many times. What was read
-is of use as long as the newest entry of the log is the same; where it is not, all is read again.
-Other processes keep nothing: what they read lies there as they read it.
+Opening a table means reading its log, and one page needs the same few tables many times. A cached
+value is valid as long as the newest log entry is the same. Other processes do not cache: they read
+each table as it is.
 """
 
 from __future__ import annotations
@@ -16,94 +16,94 @@ from weakref import WeakValueDictionary
 
 from capstan.storage.lake import newest_entry
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
 @dataclass(slots=True)
-class VersionedCache(Generic[Found]):
-    """The newest value for each key, with the state of what it was read from.
+class VersionedCache(Generic[Value]):
+    """The newest value for each key, with the state it was read in.
 
-    Threads may use it at once: of several that miss the same one reads, and the others wait for it.
+    It is thread-safe. If several threads miss the same key, one reads and the others wait.
 
     Attributes:
-        most: How many values are kept; of more, those that were asked for last.
+        capacity: The number of values to keep; the least recently used are evicted.
     """
 
-    most: int = 256
-    _values: OrderedDict[Hashable, tuple[object, Found]] = field(default_factory=OrderedDict)
+    capacity: int = 256
+    _values: OrderedDict[Hashable, tuple[object, Value]] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    # A gate is there as long as somebody stands before it.
-    _gates: WeakValueDictionary[Hashable, threading.Lock] = field(
+    # One lock per key, which lives as long as a thread waits for it.
+    _key_locks: WeakValueDictionary[Hashable, threading.Lock] = field(
         default_factory=WeakValueDictionary
     )
 
-    def get(self, key: Hashable, state: object, read: Callable[[], Found]) -> Found:
-        """The value of a key, read again where the state is another one.
+    def get(self, key: Hashable, state: object, read: Callable[[], Value]) -> Value:
+        """The value of a key, read again if the state has changed.
 
         Args:
-            key: What is asked for.
-            state: Compared with the state in which the value was read.
-            read: Reads the value; what it raises is not kept. It must not ask for its own key.
+            key: The key.
+            state: The current state, compared with the one of the cached value.
+            read: Reads the value. Its exceptions are not cached. It must not get the same key.
         """
         with self._lock:
-            known = self._known(key, state)
-            gate = self._gates.setdefault(key, threading.Lock())
-        if known is not None:
-            return known[1]
-        with gate:
+            entry = self._entry(key, state)
+            key_lock = self._key_locks.setdefault(key, threading.Lock())
+        if entry is not None:
+            return entry[1]
+        with key_lock:
             with self._lock:
-                known = self._known(key, state)
-            if known is not None:
-                return known[1]
+                entry = self._entry(key, state)
+            if entry is not None:
+                return entry[1]
             value = read()
             with self._lock:
                 self._values[key] = state, value
                 self._values.move_to_end(key)
-                while len(self._values) > self.most:
+                while len(self._values) > self.capacity:
                     self._values.popitem(last=False)
         return value
 
-    def _known(self, key: Hashable, state: object) -> tuple[object, Found] | None:
-        known = self._values.get(key)
-        if known is None or known[0] != state:
+    def _entry(self, key: Hashable, state: object) -> tuple[object, Value] | None:
+        entry = self._values.get(key)
+        if entry is None or entry[0] != state:
             return None
         self._values.move_to_end(key)
-        return known
+        return entry
 
 
-_MOST = 1024
-_kept: VersionedCache[object] | None = None
+_CAPACITY = 1024
+_cache: VersionedCache[object] | None = None
 
 
 def enable() -> None:
-    """From now on keep what is read of tables: the last 1,024."""
-    global _kept  # noqa: PLW0603  (of the process, as the tables are)
-    _kept = _kept or VersionedCache(_MOST)
+    """Enable the cache of this process, for the 1,024 most recently used values."""
+    global _cache  # noqa: PLW0603  (per process, like the tables)
+    _cache = _cache or VersionedCache(_CAPACITY)
 
 
 def disable() -> None:
-    """Keep nothing any more."""
-    global _kept  # noqa: PLW0603
-    _kept = None
+    """Disable the cache and drop its values."""
+    global _cache  # noqa: PLW0603
+    _cache = None
 
 
-def keeping() -> bool:
-    """Whether what is read is kept."""
-    return _kept is not None
+def is_enabled() -> bool:
+    """Whether the cache is enabled."""
+    return _cache is not None
 
 
-def cached(what: str, table: str, read: Callable[[], Found]) -> Found:
-    """What is read of a table, or was, while its log has had no other newest entry.
+def cached(kind: str, table: str, read: Callable[[], Value]) -> Value:
+    """A value read from a table, cached until the table's log has a new entry.
 
     Args:
-        what: What is read of it: another word for each reader.
-        table: Its path.
-        read: Reads it; what it raises is not kept.
+        kind: The kind of value; a distinct word for each reader.
+        table: The path of the table.
+        read: Reads the value. Its exceptions are not cached.
     """
-    store = _kept
-    # The log may grow before it is read: then this is newer than it says, and read once more.
-    newest = newest_entry(table) if store is not None else ""
-    if store is None or not newest:
+    cache = _cache
+    # The log may grow before it is read. Then the value is newer than its state, and read again.
+    newest = newest_entry(table) if cache is not None else ""
+    if cache is None or not newest:
         return read()
-    found: Found = store.get((what, table), newest, read)  # type: ignore[assignment]
-    return found
+    value: Value = cache.get((kind, table), newest, read)  # type: ignore[assignment]
+    return value

@@ -1,7 +1,7 @@
-"""Creates Delta tables of any columns, by whichever writer does it right and soon.
+"""Creation of Delta tables with any columns, by the fastest suitable writer.
 
-Spark takes seconds for a table in a fresh process, delta-rs some milliseconds. Of ordinary columns
-both make the same table. What only Spark knows how to make, or to refuse, is left to it.
+In a fresh process Spark takes seconds to create a table, and delta-rs some milliseconds. For common
+column types both create the same table. Other types are left to Spark.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from capstan.storage.lake import delete_folder, is_table, read_text, write_text
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_ORDINARY = (
+_COMMON_TYPES = (
     BinaryType,
     BooleanType,
     ByteType,
@@ -56,7 +56,7 @@ _ORDINARY = (
     TimestampType,
 )
 _NAME = re.compile(r"[A-Za-z0-9_]+")
-_SITE = "spark.databricks.delta.properties.defaults."
+_SITE_DEFAULTS = "spark.databricks.delta.properties.defaults."
 
 
 def create_table(
@@ -67,10 +67,10 @@ def create_table(
     properties: Mapping[str, str] | None = None,
     partitions: tuple[str, ...] = (),
 ) -> None:
-    """Create an empty Delta table at `path` unless there is one; readable by every Delta reader."""
+    """Create an empty Delta table at `path` unless it exists; readable by every Delta reader."""
     if is_table(path):
         return
-    if _is_ordinary(schema) and not _has_site_defaults(spark):
+    if _is_common(schema) and not _has_site_defaults(spark):
         arrow_writer.create_table(path, schema, properties=properties, partitions=partitions)
         _write_checksum(path)
         return
@@ -83,14 +83,14 @@ def create_table(
 
 
 def _write_checksum(path: str) -> None:
-    """Write the checksum of an empty table's first version, as Delta's protocol defines it.
+    """Write the checksum of an empty table's first version, as defined by Delta's protocol.
 
-    Without one Spark rebuilds the state of the table, in a job, before it first commits to it.
+    Without it Spark rebuilds the table's state in a job before its first commit.
     """
     entry = f"{path}/_delta_log/{0:020}"
     actions = [json.loads(line) for line in read_text(f"{entry}.json").splitlines()]
-    found = {name: value for action in actions for name, value in action.items()}
-    if found.keys() == {"commitInfo", "metaData", "protocol"}:
+    fields = {name: value for action in actions for name, value in action.items()}
+    if fields.keys() == {"commitInfo", "metaData", "protocol"}:
         checksum = {
             "tableSizeBytes": 0,
             "numFiles": 0,
@@ -98,52 +98,52 @@ def _write_checksum(path: str) -> None:
             "numProtocol": 1,
             "setTransactions": [],
             "domainMetadata": [],
-            "metadata": found["metaData"],
-            "protocol": found["protocol"],
+            "metadata": fields["metaData"],
+            "protocol": fields["protocol"],
             "allFiles": [],
         }
         write_text(f"{entry}.crc", json.dumps(checksum))
 
 
-def _is_ordinary(kind: DataType) -> bool:
-    """Whether a type is the same to all writers of Delta, and Spark would refuse nothing of it."""
+def _is_common(kind: DataType) -> bool:
+    """Whether all Delta writers treat a type alike, and Spark accepts it."""
     if isinstance(kind, StructType):
         names = [field.name for field in kind.fields]
         return (
             len({name.lower() for name in names}) == len(names)
             and all(map(_NAME.fullmatch, names))
-            and all(_is_ordinary(field.dataType) and not field.metadata for field in kind.fields)
+            and all(_is_common(field.dataType) and not field.metadata for field in kind.fields)
         )
     if isinstance(kind, ArrayType):
-        return _is_ordinary(kind.elementType)
+        return _is_common(kind.elementType)
     if isinstance(kind, MapType):
-        return _is_ordinary(kind.keyType) and _is_ordinary(kind.valueType)
-    return type(kind) in _ORDINARY or kind == StringType()
+        return _is_common(kind.keyType) and _is_common(kind.valueType)
+    return type(kind) in _COMMON_TYPES or kind == StringType()
 
 
 def _has_site_defaults(spark: SparkSession) -> bool:
-    """Whether this site wants properties of its own on new tables: those only Spark knows."""
+    """Whether the site has default properties for new tables; only Spark applies them."""
     conf = spark.sparkContext._jsc.sc().conf()
-    return len(conf.getAllWithPrefix(_SITE)) > 0
+    return len(conf.getAllWithPrefix(_SITE_DEFAULTS)) > 0
 
 
 def _create(builder: DeltaTableBuilder, path: str) -> None:
-    """Make a table, whoever else is making it, or was killed while making it."""
-    # What is begun under the lock is of one who was killed, or who takes none, as in a bucket.
+    """Create a table, even if another writer is creating it or was killed meanwhile."""
+    # An unfinished table under this lock is from a killed writer, or one without a lock (bucket).
     with making(path):
         for pause in (0.1, 0.2, 0.4, 0.8, 1.6):
             try:
                 builder.execute()
             except (Py4JJavaError, PySparkException) as error:
                 if is_table(path):
-                    return  # Another writer has just made it.
+                    return  # Another writer has created it.
                 if not is_any(error, "DELTA_TABLE_NOT_FOUND"):
                     raise
-                time.sleep(pause)  # Another writer has begun to.
+                time.sleep(pause)  # Another writer is creating it.
             else:
                 return
         if is_table(path):
             return
-        # Whoever had begun is no more: there is no commit, and Delta makes none beside the rest.
+        # The other writer is dead: there is no commit, and Delta creates none beside its files.
         delete_folder(f"{path}/_delta_log")
         builder.execute()

@@ -51,7 +51,7 @@ def find_damage(tape: Tape) -> list[Damage]:
             continue  # Only captured tapes have a feed.
         files = pa.table(delta.open_table(table).get_add_actions(flatten=True))
         # Delta stores paths relative to the table, unless the file belongs to another table.
-        locations = [delta.place_of(table, path) for path in files["path"].to_pylist()]
+        locations = [delta.resolve_path(table, path) for path in files["path"].to_pylist()]
         expected = dict(zip(locations, files["size_bytes"].to_pylist(), strict=True))
         sizes = sizes_of(sorted(expected))
         damaged += [

@@ -14,7 +14,7 @@ from pyarrow import fs
 
 from capstan.error_translation import to_capstan_error
 from capstan.errors import SystemFailureError
-from capstan.storage.arrow_scan import in_portions, read_columns, rows_of
+from capstan.storage.arrow_scan import merge_batches, read_columns, rows_of
 from capstan.storage.lake import Lake
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import open_tape
@@ -32,7 +32,7 @@ def test_portions_have_the_same_rows_and_no_fewer_than_asked_for(
         )
         for size in sizes
     ]
-    found = list(in_portions(batches, rows))
+    found = list(merge_batches(batches, rows))
     assert [n for batch in found for n in batch.column("n").to_pylist()] == list(range(sum(sizes)))
     assert all(batch.num_rows >= rows for batch in found[:-1])
     assert all(batch.num_rows for batch in found)

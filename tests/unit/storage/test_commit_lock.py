@@ -74,20 +74,20 @@ def test_who_was_killed_holds_nothing_and_who_hangs_is_told_of(tmp_path: Path) -
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(RangeLockedError) as caught, committing(str(table), patience=0.1):
+        with pytest.raises(RangeLockedError) as caught, committing(str(table), timeout=0.1):
             raise AssertionError("two hold it")
     finally:
         holder.kill()
         holder.wait(20)
     assert caught.value.code == "CAP-CONFLICT"
     assert LOCK in caught.value.hint
-    with committing(f"file://{table}", patience=0.1):
+    with committing(f"file://{table}", timeout=0.1):
         assert (table / LOCK).read_text() == ""
 
 
 def test_an_object_store_is_not_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with committing("s3a://bucket/table"), committing("s3a://bucket/table", patience=0):
+    with committing("s3a://bucket/table"), committing("s3a://bucket/table", timeout=0):
         assert list(tmp_path.iterdir()) == []
 
 
@@ -96,12 +96,12 @@ def test_who_makes_a_table_is_alone_and_leaves_no_file(
 ) -> None:
     table = tmp_path / "not" / "there"
     with making(str(table)):
-        with pytest.raises(RangeLockedError) as caught, making(f"file://{table}", patience=0.1):
+        with pytest.raises(RangeLockedError) as caught, making(f"file://{table}", timeout=0.1):
             raise AssertionError("two make it")
-        with committing(str(tmp_path / "another"), patience=0.1):
+        with committing(str(tmp_path / "another"), timeout=0.1):
             assert list(table.iterdir()) == []
     assert (caught.value.code, str(table) in caught.value.hint) == ("CAP-CONFLICT", True)
-    with making("s3a://bucket/table"), making("s3a://bucket/table", patience=0):
+    with making("s3a://bucket/table"), making("s3a://bucket/table", timeout=0):
         pass
 
     def refuse(*_: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from capstan.storage.constraint_errors import refusal
+from capstan.storage.constraint_errors import constraint_error
 
 WRAPPED = (
     "[DELTA_REPLACE_WHERE_MISMATCH] Written data does not conform to partial table overwrite "
@@ -75,7 +75,7 @@ TAIL = "\n\tat org.apache.spark.sql.delta.schema.DeltaInvariantViolationExceptio
     ],
 )
 def test_the_rule_is_named(before: str, text: str, said: str) -> None:
-    found = refusal(Exception(before + text + TAIL), "/lake/t")
+    found = constraint_error(Exception(before + text + TAIL), "/lake/t")
     assert found is not None
     assert str(found) == (
         f"CAP-CONSTRAINT: the table at /lake/t refuses the rows: {said}; nothing was written"
@@ -92,4 +92,4 @@ def test_the_rule_is_named(before: str, text: str, said: str) -> None:
     ],
 )
 def test_what_is_no_rule_of_the_table_is_left_to_others(text: str) -> None:
-    assert refusal(Exception(text), "/lake/t") is None
+    assert constraint_error(Exception(text), "/lake/t") is None

@@ -54,7 +54,7 @@ def test_whoever_waits_for_one_that_fails_reads_for_itself():
 
 
 def test_another_state_is_read_anew_and_what_was_asked_for_last_stays():
-    kept: VersionedCache[int] = VersionedCache(most=2)
+    kept: VersionedCache[int] = VersionedCache(capacity=2)
     reads = []
 
     def value(key: str, state: int) -> int:

@@ -160,7 +160,7 @@ def _given(job: Job, rows: DataFrame) -> DataFrame:
     Raises:
         InvalidRequestError: `CAP-IDENTITY` when there are rows: they would have other numbers.
     """
-    numbered = delta.numbered(job.plan.target)
+    numbered = delta.identity_columns(job.plan.target)
     if not numbered or rows.isEmpty():
         return rows.drop(*numbered)
     raise InvalidRequestError(

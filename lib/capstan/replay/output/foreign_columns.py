@@ -42,7 +42,7 @@ def require_columns_kept(spark: SparkSession, plan: Plan, schema: StructType) ->
         return
     there = target_table.schema_of(spark, plan.target)
     names, own = _lower(there.names), _lower(schema.names)
-    computed = _lower(delta.computed(plan.target))
+    computed = _lower(delta.generated_columns(plan.target))
     others = [f.name for f in there if f.name.lower() not in own | computed]
     lacking = [name for name in schema.names if name.lower() not in names]
     if not others and not lacking:

@@ -64,7 +64,7 @@ def create_or_check(spark: SparkSession, plan: Plan, schema: StructType) -> None
     there = schema_of(spark, plan.target)
     kinds = {field.name.lower(): field.dataType.simpleString() for field in there}
     # Spark reads them as texts; but those of the replay would be another text there.
-    kinds |= {name.lower(): kind for name, kind in delta.padded(plan.target).items()}
+    kinds |= {name.lower(): kind for name, kind in delta.char_columns(plan.target).items()}
     for field in schema.fields:
         kind = field.dataType.simpleString()
         if kinds.get(field.name.lower(), kind) != kind:
@@ -235,7 +235,7 @@ def _require_inside(plan: Plan, rows: DataFrame) -> None:
         return
     where = predicate(plan, rows.schema)
     if not rows.where(~F.coalesce(F.expr(where), F.lit(False))).isEmpty():
-        raise delta.outside(plan.target, where)
+        raise delta.outside_range_error(plan.target, where)
 
 
 def audit_target(spark: SparkSession, plan: Plan, version: int | None = None) -> Audit:

@@ -127,7 +127,7 @@ def _read_log(path: str, since: int) -> Iterator[Touched]:
 def _file_bounds(path: str, version: int) -> tuple[Bounds, ...]:
     """The bounds of the files that a commit added and removed."""
     files: dict[str, set[str]] = {"add": set(), "remove": set()}
-    for entry in delta.entry_of(path, version):
+    for entry in delta.read_commit(path, version):
         for kind, names in files.items():
             action = entry.get(kind)
             if isinstance(action, Mapping) and action.get("dataChange", True):

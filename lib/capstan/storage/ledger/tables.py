@@ -29,7 +29,7 @@ from capstan.storage import arrow_writer, delta
 from capstan.storage.arrow_scan import rows_of, rows_of_files
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import Lake, is_table
-from capstan.storage.table_cache import cached, keeping
+from capstan.storage.table_cache import cached, is_enabled
 
 LEDGER_FORMAT = 1
 PROPERTIES = {"capstan.format": str(LEDGER_FORMAT), "delta.appendOnly": "true"}
@@ -126,7 +126,7 @@ def read_rows(
         condition = part if condition is None else condition & part
     order = "claim" if ledger == "claims" else "at"
     selected = None if columns is None else list(dict.fromkeys([*columns, order]))
-    if keeping():
+    if is_enabled():
         files = cached("rows", path, lambda: _all_rows(path))
     else:
         files = rows_of_files(path, _matching_files(path, equal, ranges or {}))

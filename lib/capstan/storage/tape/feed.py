@@ -215,7 +215,7 @@ def count_late(tape: Tape, cut: Cut) -> dict[str, int]:
         if file.is_told(cut, before):
             counts[str(file.reason)] += file.rows
         else:
-            rest.append(delta.place_of(tape.paths.late, file.path))
+            rest.append(delta.resolve_path(tape.paths.late, file.path))
     rows = read_columns(tape.paths.late, ["reason", "batch"], table, rest)
     counts.update(rows.filter(_kept(cut, before))["reason"].to_pylist())
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
@@ -291,7 +291,7 @@ def _claims(
     columns = ["batch", "origin", "checkpoint", "number", "detail"]
     found: dict[int, BatchEntry] = {}
     for file in files.to_pylist():
-        place = delta.place_of(tape.paths.feed, file["path"])
+        place = delta.resolve_path(tape.paths.feed, file["path"])
         for row in read_columns(tape.paths.feed, columns, table, [place]).to_pylist():
             # What a table is partitioned by is not in its files.
             origin = Origin(row["origin"] or file[_ORIGIN])

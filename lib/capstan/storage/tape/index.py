@@ -17,7 +17,7 @@ from capstan.core.times import Antichain, ChangeBatch, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.storage import delta
-from capstan.storage.arrow_scan import in_portions, iter_columns, read_columns
+from capstan.storage.arrow_scan import iter_columns, merge_batches, read_columns
 from capstan.storage.data_files import files_between, files_of
 from capstan.storage.tape.index_totals import integers, totals_at
 from capstan.storage.tape.tape import Cut, Tape, newest_cut
@@ -278,7 +278,7 @@ def _scan(tape: Tape, cut: Cut, columns: list[str], region: Region) -> Iterator[
     path = tape.paths.events
     table = delta.open_table(path)
     chosen = files_of(table, tape.time_type, region=region)
-    files = [delta.place_of(path, file) for file in chosen]
-    for batch in in_portions(iter_columns(path, [*columns, "commit"], table, files)):
+    files = [delta.resolve_path(path, file) for file in chosen]
+    for batch in merge_batches(iter_columns(path, [*columns, "commit"], table, files)):
         there = pc.less_equal(batch.column("commit"), cut.commit)
         yield (batch if pc.all(there).as_py() else batch.filter(there)).select(columns)

@@ -23,7 +23,7 @@ from pyarrow import parquet
 
 from capstan.core.times import ChangeBatch, Time, TimeType
 from capstan.storage import delta
-from capstan.storage.arrow_scan import in_portions, iter_columns
+from capstan.storage.arrow_scan import iter_columns, merge_batches
 from capstan.storage.data_files import files_between
 from capstan.storage.lake import children, delete_file, exists, open_file, read_text, write_whole
 from capstan.storage.tape.tape import Tape
@@ -90,7 +90,7 @@ def totals_at(tape: Tape, commit: int) -> Totals:
     first, found.commit = found.commit + 1, commit
     columns = ["worker", "time", "updates", "records", "commit"]
     files = files_between(tape.paths.events, table, "commit", first, commit)
-    for rows in in_portions(iter_columns(tape.paths.events, columns, table, files)):
+    for rows in merge_batches(iter_columns(tape.paths.events, columns, table, files)):
         commits = rows.column("commit")
         wanted = pc.and_(pc.greater_equal(commits, first), pc.less_equal(commits, commit))
         found.add(rows if pc.all(wanted).as_py() else rows.filter(wanted), tape.time_type)

@@ -14,7 +14,7 @@ from capstan.core.times import TimeType
 from capstan.core.times.region import Region
 from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
 from capstan.storage import arrow_writer, delta
-from capstan.storage.data_files import FEW, columns_of, files_of, is_plain, read_few
+from capstan.storage.data_files import MAX_DIRECT, columns_of, files_of, is_plain, read_few
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import Lake, TapePaths, is_table
 from capstan.storage.table_creation import create_table
@@ -300,7 +300,7 @@ def read_records(
     """
     table = delta.open_table(tape.paths.records)
     chosen = files_of(table, tape.time_type, workers=workers, batch=cut.batch, region=region)
-    if len(chosen) <= FEW and is_plain(table):
+    if len(chosen) <= MAX_DIRECT and is_plain(table):
         frame = read_few(spark, tape.paths.records, table, chosen)
     else:
         frame = delta.load(spark, tape.paths.records)

@@ -243,7 +243,7 @@ def test_entries_that_were_noted_are_read_once(
         read.append(version)
         return entry_of(path, version)
 
-    monkeypatch.setattr("capstan.storage.delta.entry_of", counting)
+    monkeypatch.setattr("capstan.storage.delta.read_commit", counting)
     assert [state for state, _ in target.states()] == ["covered", "changed", "covered"]
     assert read == []
 
