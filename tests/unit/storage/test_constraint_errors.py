@@ -70,7 +70,7 @@ TAIL = "\n\tat org.apache.spark.sql.delta.schema.DeltaInvariantViolationExceptio
                 "[DELTA_CANNOT_MODIFY_APPEND_ONLY] This table is configured to only allow appends. "
                 "If you would like to permit updates or deletes, use 'ALTER TABLE null'."
             ),
-            "the table takes appended rows alone (delta.appendOnly)",
+            "the table only accepts appends (delta.appendOnly)",
         ),
     ],
 )
@@ -78,7 +78,7 @@ def test_the_rule_is_named(before: str, text: str, said: str) -> None:
     found = constraint_error(Exception(before + text + TAIL), "/lake/t")
     assert found is not None
     assert str(found) == (
-        f"CAP-CONSTRAINT: the table at /lake/t refuses the rows: {said}; nothing was written"
+        f"CAP-CONSTRAINT: the table at /lake/t rejects the rows: {said}; nothing was written"
     )
 
 
