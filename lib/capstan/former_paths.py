@@ -63,7 +63,7 @@ replay.* replay.planning.*: request
 runtime: spark
 runtime.* spark.*: archive=class_archive home=project_home jars java shipping=code_archive
 session: spark.session
-state: pipeline pipeline.state.checkpoint_rescale pipeline.state.codec pipeline.live.epochs
+state: pipeline pipeline.state.codec pipeline.live.epochs
   pipeline.state.key_hash pipeline.live.aligned_input pipeline.keyed.keyed_operator
   pipeline.state.keyed_snapshot pipeline.keyed.stateful_functions pipeline.keyed.messages
   pipeline.live.partitioned_output pipeline.state.key_placement pipeline.live.snapshot_store
@@ -72,7 +72,7 @@ state.* pipeline.keyed.*: aggregating=keyed_aggregate folding=aggregate_table ke
   logic=stateful_functions messages per_record=keyed_logic
 state.* pipeline.live.*: epochs inputs=aligned_input outputs=partitioned_output
   snapshots=snapshot_store
-state.* pipeline.state.*: checkpoints=checkpoint_rescale chunks codec dealing=chunk_rescale errors
+state.* pipeline.state.*: checkpoints=chunk_rescale chunks codec dealing=chunk_rescale errors
   hashing=key_hash keys=keyed_snapshot placement=key_placement tables=state_tables
 state.live.* pipeline.live.*: agenda alignment cluster coordinator distributor job rescaling
   routing wire worker

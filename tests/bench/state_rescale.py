@@ -32,7 +32,7 @@ from capstan.pipeline.spark.rescale import rescale
 from capstan.pipeline.spark.runner import play
 from capstan.pipeline.spark.stage_frames import CarriedState
 from capstan.pipeline.spark.state_rows import StateRow, batch_of, rows_to_keep
-from capstan.pipeline.state.chunks import PLACEMENT, cut_up, put_together
+from capstan.pipeline.state.chunks import PLACEMENT, assemble, split
 from capstan.pipeline.state.key_hash import key_hashes
 from capstan.replay.planning.snapshot_ledger import Snapshot, parts_of, read_parts, write_parts
 from capstan.storage.lake import Lake
@@ -169,14 +169,14 @@ def _known(stage: Stage) -> dict[int, DagExecutor]:
 
 def _taken(stage: Stage, known: Mapping[int, DagExecutor]) -> None:
     for worker, executor in known.items():
-        cut_up(stage, worker, executor.checkpoint())
+        split(stage, worker, executor.checkpoint())
 
 
 def _restored(stage: Stage, known: Mapping[int, DagExecutor]) -> None:
     for worker, executor in known.items():
-        head, chunks = cut_up(stage, worker, executor.checkpoint())
+        head, chunks = split(stage, worker, executor.checkpoint())
         again = DagExecutor.from_dag(stage.dag, worker=worker)
-        again.restore(put_together(stage, worker, _BEFORE, head, chunks))
+        again.restore(assemble(stage, worker, _BEFORE, head, chunks))
 
 
 def _dealt(rows: DataFrame, plan: Plan) -> None:
@@ -198,6 +198,6 @@ def _sizes(stage: Stage, known: Mapping[int, DagExecutor]) -> dict[str, object]:
     """How large a snapshot is."""
     stored = 0
     for worker, executor in known.items():
-        _, chunks = cut_up(stage, worker, executor.checkpoint())
+        _, chunks = split(stage, worker, executor.checkpoint())
         stored += sum(len(chunk.data) for chunk in chunks)
     return {"keys": _KEYS, "bytes a key": round(stored / _KEYS, 1)}

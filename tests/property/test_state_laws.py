@@ -44,9 +44,13 @@ from capstan.pipeline.operators import (
     min_of,
     sum_of,
 )
-from capstan.pipeline.state.checkpoint_rescale import rescaled
-from capstan.pipeline.state.chunk_rescale import Arrivals, deal, merged, require_none_lost
-from capstan.pipeline.state.chunks import PLACEMENT, StateHeader, cut_up, put_together
+from capstan.pipeline.state.chunk_rescale import (
+    Arrivals,
+    merge_headers,
+    require_none_lost,
+    rescale_chunk,
+)
+from capstan.pipeline.state.chunks import PLACEMENT, StateHeader, assemble, split
 from capstan.pipeline.state.codec import PLAIN, Encoded
 from capstan.pipeline.state.errors import Misplaced
 from capstan.pipeline.state.key_hash import key_hash, key_hashes
@@ -253,10 +257,10 @@ def test_a_restored_run_is_the_uninterrupted_one(name, data):
     assert after.checkpoint_watermarks() == through.checkpoint_watermarks()
 
 
-def shared(event, key, workers, placement):
+def shared(event, key, workers):
     """The part of an event that each worker gets."""
     hashes = key_hashes([event.batch.column(name) for name in key])
-    owners = placement.owners(hashes, workers) if key else None
+    owners = PLACEMENT.owners(hashes, workers) if key else None
     for worker in workers:
         mine = event.batch
         if owners is not None:
@@ -271,8 +275,8 @@ def shared(event, key, workers, placement):
 class Crew:
     """Executors of one graph, each fed the rows of its keys and all watermarks."""
 
-    def __init__(self, dag, workers, placement, checkpoints=None):
-        self.dag, self.placement = dag, placement
+    def __init__(self, dag, workers, checkpoints=None):
+        self.dag = dag
         self.executors = {worker: DagExecutor.from_dag(dag, worker=worker) for worker in workers}
         for worker, checkpoint in (checkpoints or {}).items():
             self.executors[worker].restore(checkpoint)
@@ -284,7 +288,7 @@ class Crew:
         for source, item in steps:
             if isinstance(item, Event):
                 columns = key.on(SOURCES.index(source))
-                for worker, event in shared(item, columns, workers, self.placement):
+                for worker, event in shared(item, columns, workers):
                     self.executors[worker].process_event(source, event)
             else:
                 for executor in self.executors.values():
@@ -300,21 +304,21 @@ class Crew:
 def by_chunks(data, stage, checkpoints, after):
     """Checkpoints cut up, dealt chunk by chunk, and put together from chunks in any order."""
     size, before = data.draw(st.integers(1, 4)), len(checkpoints)
-    cut = {worker: cut_up(stage, worker, each, size) for worker, each in checkpoints.items()}
+    cut = {worker: split(stage, worker, each, size) for worker, each in checkpoints.items()}
     heads = {worker: StateHeader.from_json(head.to_json()) for worker, (head, _) in cut.items()}
     for worker, checkpoint in checkpoints.items():
         own = data.draw(st.permutations(cut[worker][1]))
-        back = put_together(stage, worker, before, heads[worker], own)
+        back = assemble(stage, worker, before, heads[worker], own)
         assert same_rows(back, checkpoint)
     dealt = [part for _, chunks in cut.values() for chunk in data.draw(st.permutations(chunks))
-             for part in deal(stage, chunk, before, after)]  # fmt: skip
-    before_all, made, heads_after = merged(stage, heads), {}, []
+             for part in rescale_chunk(stage, chunk, before, after)]  # fmt: skip
+    before_all, made, heads_after = merge_headers(stage, heads), {}, []
     for worker in range(after):
         mine, arrived = [c for c in dealt if c.worker == worker], Arrivals(stage, worker, after)
         for chunk in mine:
             arrived.add(chunk)
-        heads_after.append(arrived.head(before_all))
-        made[worker] = put_together(stage, worker, after, heads_after[-1], mine)
+        heads_after.append(arrived.header(before_all))
+        made[worker] = assemble(stage, worker, after, heads_after[-1], mine)
     require_none_lost(stage, before_all, heads_after)
     return made
 
@@ -334,23 +338,18 @@ def same_rows(one, other):
 @rare
 @given(data=st.data())
 def test_a_rescaled_run_is_the_uninterrupted_one(spec, count, data):
-    chunked = data.draw(st.booleans())
-    placement = PLACEMENT if chunked else data.draw(st.sampled_from([Rendezvous(), Modulo()]))
-    some = st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True).map(sorted)
-    sizes = st.integers(1, 4).map(range) if chunked else some
+    sizes = st.integers(1, 4).map(range)
     before, between, after = data.draw(sizes), data.draw(sizes), data.draw(sizes)
     stage = plan_stages(graph_of(spec, SOURCES[:count], timed=True)).stages[-1]
     dag = stage.dag
     steps = data.draw(feedings(inputs_of(data, count), timed=True))
     one, two = sorted(data.draw(st.tuples(*[st.integers(0, len(steps))] * 2)))
-    crew = Crew(dag, before, placement)
+    crew = Crew(dag, before)
     crew.feed(steps[:one])
     out = crew.out
     for workers, part in ((between, steps[one:two]), (after, steps[two:])):
-        dealt = rescaled(dag, crew.checkpoints(), workers, placement).checkpoints
-        if chunked:
-            dealt = by_chunks(data, stage, crew.checkpoints(), len(workers))
-        crew = Crew(dag, workers, placement, dealt)
+        dealt = by_chunks(data, stage, crew.checkpoints(), len(workers))
+        crew = Crew(dag, workers, dealt)
         crew.feed(part)
         out = out + crew.out
     through = DagExecutor.from_dag(dag)
@@ -361,20 +360,20 @@ def test_a_rescaled_run_is_the_uninterrupted_one(spec, count, data):
 @few
 @given(data=st.data())
 def test_a_rescale_and_back_changes_nothing(data):
-    dag = graph_of(MINE["aggregate"], ["left"], timed=True)
-    crew = Crew(dag, (0, 1), Rendezvous())
+    stage = plan_stages(graph_of(MINE["aggregate"], ["left"], timed=True)).stages[-1]
+    crew = Crew(stage.dag, (0, 1))
     crew.feed(data.draw(feedings(inputs_of(data), timed=True))[:-1])
     first = crew.checkpoints()
-    there = rescaled(dag, first, (1, 2, 3), Rendezvous())
-    back = rescaled(dag, there.checkpoints, (0, 1), Rendezvous())
-    assert set(there.checkpoints) == {1, 2, 3}
+    there = by_chunks(data, stage, first, 3)
+    back = by_chunks(data, stage, there, 2)
+    assert set(there) == {0, 1, 2}
     for worker in (0, 1):
-        assert same_state(back.checkpoints[worker], first[worker])
+        assert same_state(stage.dag, back[worker], first[worker])
 
 
-def same_state(one, other):
+def same_state(dag, one, other):
     def known(checkpoint):
-        executor = DagExecutor.from_dag(graph_of(MINE["aggregate"], ["left"], timed=True))
+        executor = DagExecutor.from_dag(dag)
         executor.restore(checkpoint)
         executor.process_watermark("left", END)
         return list(tuples(executor.take_sink_outputs("out")))

@@ -1,1 +1,1 @@
-"""Keyed operators: aggregates, and functions of a record and a state."""
+"""Keyed operators: aggregates by key, and stateful functions of single records."""

@@ -1,4 +1,4 @@
-"""The aggregates of keys as a table that rows are folded into, many at a time."""
+"""A table of aggregates by key, into which rows are folded in bulk."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.operators.aggregates import Aggregate, AggregateKind, sum_type
-from capstan.pipeline.operators.exact_sums import fitted, joined, widened
-from capstan.pipeline.operators.group_reduce import Step, reduced, sum_forms
+from capstan.pipeline.operators.exact_sums import cast_sums, concat_sums, widened
+from capstan.pipeline.operators.group_reduce import Step, reduce_groups, sum_forms
 from capstan.pipeline.operators.ordering import (
     first_of_each,
     group_ids,
@@ -32,15 +32,15 @@ _ENDS: Final = {AggregateKind.FIRST: "min", AggregateKind.LAST: "max"}
 class AggregateTable:
     """The aggregates of each key over all rows so far.
 
-    Rows are collected, and folded in when there are twice as many as keys: so each row costs
-    the same, however many keys there are. A fold puts the states before the rows, which lets sums
-    of floats go on in the order of the rows, one after another.
+    Rows are collected, and folded in when there are twice as many as keys. So the cost per row
+    does not depend on the number of keys. A fold puts states before rows, so sums of floats
+    continue in the order of the rows.
 
     Attributes:
-        rows: The columns that are needed of a row.
-        tables: How many tables its checkpoint has.
+        rows: Columns that the table needs of each row.
+        tables: Number of tables in its checkpoint.
         widens: Whether its checkpoint has sums in a wider type than their result.
-        least: The first time of any row, or None.
+        least: Least time of any row, or None.
     """
 
     __slots__ = (
@@ -68,13 +68,13 @@ class AggregateTable:
         aggregates: Sequence[Aggregate],
         ties: Sequence[str],
     ) -> None:
-        """No rows yet.
+        """Create an empty table.
 
         Args:
-            schema: Of the rows, `_time` included.
-            by: The key columns.
-            aggregates: What is made of them.
-            ties: Columns that order rows of one time.
+            schema: Columns of the rows, including `_time`.
+            by: Key columns.
+            aggregates: Aggregates of the rows.
+            ties: Columns that order rows with the same time.
         """
         self._schema = schema
         self._by = list(by)
@@ -84,7 +84,7 @@ class AggregateTable:
         used = [a.column for a in aggregates if a.column is not None]
         names = dict.fromkeys([*by, *used, *(ties if order else ()), TIME])
         self.rows = pa.schema([field_of(schema, name) for name in names])
-        # What is counted once for each value: such a column has a table of its own.
+        # Columns with distinct counts each need a table of their own.
         distinct = [
             a.column
             for a in aggregates
@@ -103,7 +103,7 @@ class AggregateTable:
         self.least: int | None = None
 
     def add(self, rows: pa.Table) -> None:
-        """Take in rows with the columns `rows`; none may be before one that came earlier."""
+        """Add rows with the columns `rows`; none may be before a row that was added earlier."""
         if not rows.num_rows:
             return
         if self._sorting:
@@ -115,38 +115,38 @@ class AggregateTable:
         if self._count >= max(_COMPACT, 2 * self._state.num_rows):
             self._fold()
 
-    def results(self, of: pa.Table | None = None) -> pa.Table:
-        """The key columns, the results, and the time of the last row of each key.
+    def results(self, keys: pa.Table | None = None) -> pa.Table:
+        """Return the key columns, the results, and the time of each key's last row.
 
         Args:
-            of: Rows; only their keys when given.
+            keys: Rows that restrict the result to their keys; by default all keys.
         """
         self._fold()
-        state = self._state if of is None else self._only(of)
+        state = self._state if keys is None else self._states_of(keys)
         arrays = [state.column(name) for name in self._by]
         arrays += [self._result(a, state) for a in self._aggregates]
         names = [*self._by, *(a.name for a in self._aggregates), TIME]
         return pa.Table.from_arrays([*arrays, state.column(LAST_TIME)], names)
 
     def checkpoint(self) -> list[pa.Table]:
-        """All that is known, as tables that have the key columns."""
+        """Return the complete state, as tables that have the key columns."""
         self._fold()
         return [widened(self._state, self._forms), *self._distinct]
 
     def restore(self, tables: Sequence[pa.Table]) -> None:
-        """Take back what `checkpoint` gave, or gave when all sums were narrow.
+        """Restore the result of `checkpoint`, also one with narrow sums.
 
         Raises:
-            ValueError: It is of other aggregates.
+            ValueError: The state has other aggregates.
         """
         state, *distinct = tables
         narrow = self._parts(self.rows.empty_table())
         wide = widened(narrow, self._forms)
         fits = state.schema in (narrow.schema, wide.schema)
         if not fits or [t.schema for t in distinct] != [t.schema for t in self._distinct]:
-            message = "the state of other aggregates"
+            message = "the state has other aggregates"
             raise ValueError(message)
-        # One that was kept by an earlier form may tell NaNs apart.
+        # An earlier format may distinguish NaNs.
         distinct = [self._pairs(t, name) for t, name in zip(distinct, self._values, strict=True)]
         self._state, self._distinct = state, distinct
         self._waiting, self._count = [], 0
@@ -156,19 +156,19 @@ class AggregateTable:
         if not self._waiting:
             return
         rows = pa.concat_tables(self._waiting)
-        both = joined([self._state, self._parts(rows)], self._forms)
-        state = joined([self._merged(both)], self._forms)
+        both = concat_sums([self._state, self._parts(rows)], self._forms)
+        state = concat_sums([self._merged(both)], self._forms)
         distinct = [
             first_of_each(pa.concat_tables([seen, self._pairs(rows, name)]), [*self._by, name])
             for seen, name in zip(self._distinct, self._values, strict=True)
         ]
-        # All of it is computed before any of it is kept: what fails changes nothing.
+        # Everything is computed before anything is stored, so a failure changes nothing.
         self._state = state.combine_chunks()
         self._distinct = [seen.combine_chunks() for seen in distinct]
         self._waiting, self._count = [], 0
 
     def _parts(self, rows: pa.Table) -> pa.Table:
-        """Rows as states of one row each."""
+        """Convert each row to a state of one row."""
         arrays = [rows.column(name) for name in self._by]
         names = list(self._by)
         for part, _ in self._steps():
@@ -188,7 +188,7 @@ class AggregateTable:
         return pc.cast(values, sum_type(values.type)) if function == "sum" else values
 
     def _steps(self) -> list[tuple[str, str]]:
-        """The parts of a state, and the function that puts two of each together."""
+        """Return the parts of a state, and the function that merges two of each."""
         steps = [(FIRST_TIME, "min"), (LAST_TIME, "max")]
         for a in self._aggregates:
             match a.kind:
@@ -205,17 +205,17 @@ class AggregateTable:
         return list(dict.fromkeys(steps))
 
     def _merged(self, parts: pa.Table) -> pa.Table:
-        """One state of each key of many, in their order."""
+        """Merge the states of each key, in their order."""
         numbered = parts.append_column(_ROW, positions(parts.num_rows))
         ends = [kind for kind in _ENDS if any(a.kind is kind for a in self._aggregates)]
-        todo: list[Step] = [(part, f, part) for part, f in self._steps() if f not in _ENDS]
-        todo += [(_ROW, _ENDS[kind], f"#at:{kind}") for kind in ends]
-        found = reduced(numbered, self._by, todo)
+        steps: list[Step] = [(part, f, part) for part, f in self._steps() if f not in _ENDS]
+        steps += [(_ROW, _ENDS[kind], f"#at:{kind}") for kind in ends]
+        merged = reduce_groups(numbered, self._by, steps)
         for part, function in self._steps():
             if function in _ENDS:
-                values = parts.column(part).take(found.column(f"#at:{function}"))
-                found = found.append_column(part, values)
-        return found.select(parts.column_names)
+                values = parts.column(part).take(merged.column(f"#at:{function}"))
+                merged = merged.append_column(part, values)
+        return merged.select(parts.column_names)
 
     def _pairs(self, rows: pa.Table, name: str) -> pa.Table:
         pairs = rows.select(list(dict.fromkeys([*self._by, name])))
@@ -226,12 +226,12 @@ class AggregateTable:
             pairs = pairs.set_column(position, pairs.schema.field(name), values)
         return first_of_each(pairs, pairs.column_names)
 
-    def _only(self, rows: pa.Table) -> pa.Table:
-        """The states of the keys of some rows."""
+    def _states_of(self, rows: pa.Table) -> pa.Table:
+        """Return the states of the keys of some rows."""
         keys = pa.concat_tables([self._state.select(self._by), rows.select(self._by)])
         ids = group_ids(keys, self._by)
-        known = self._state.num_rows
-        return self._state.filter(pc.is_in(ids[:known], value_set=ids[known:]))
+        count = self._state.num_rows
+        return self._state.filter(pc.is_in(ids[:count], value_set=ids[count:]))
 
     def _result(self, a: Aggregate, state: pa.Table) -> pa.ChunkedArray:
         kind = a.result_type(self._schema)
@@ -245,7 +245,7 @@ class AggregateTable:
                 count = pc.cast(state.column(f"#count:{a.column}"), kind)
                 return pc.divide(total, pc.if_else(pc.equal(count, 0.0), 1.0, count))
             case AggregateKind.SUM:
-                return fitted(state.column(f"#sum:{a.column}"), kind, str(a))
+                return cast_sums(state.column(f"#sum:{a.column}"), kind, str(a))
             case _:
                 return pc.cast(state.column(f"#{a.kind}:{a.column}"), kind)
 
@@ -254,9 +254,9 @@ class AggregateTable:
         pairs = self._distinct[self._values.index(a.column)]
         keys = pa.concat_tables([state.select(self._by), pairs.select(self._by)])
         ids = group_ids(keys, self._by).to_numpy(zero_copy_only=False)
-        known = state.num_rows
-        counts = np.bincount(ids[known:], minlength=int(ids.max(initial=-1)) + 1)
-        return pa.chunked_array([pa.array(counts[ids[:known]], pa.int64())])
+        count = state.num_rows
+        counts = np.bincount(ids[count:], minlength=int(ids.max(initial=-1)) + 1)
+        return pa.chunked_array([pa.array(counts[ids[:count]], pa.int64())])
 
 
 def _by_order(a: Aggregate, schema: pa.Schema) -> bool:

@@ -1,7 +1,7 @@
 """Aggregates of each key over all of its rows, computed on whole batches.
 
-What `KeyedLogic` does for any function, this does for sums, counts, extremes, means, first, last
-and distinct values: rows are grouped with Arrow, and states are updated for all keys at once.
+`KeyedLogic` runs any function; this operator computes sums, counts, extremes, means, first, last
+and distinct values with Arrow, and updates the states of all keys at once.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from capstan.pipeline.operators.time_buffer import (
     emit_timed,
     field_of,
     floor_to,
+    input_schemas,
     is_timed,
-    known,
     on_time,
     unique,
     units,
@@ -42,20 +42,20 @@ _STEP: Final = "#step"
 class KeyedAggregate:
     """Aggregates of all rows of a key so far: in steps of time, or once at the end.
 
-    In steps, a key that had rows in a step leaves at the last time of that step, once the step is
-    complete, with the aggregates of all of its rows until then. Each step costs a little for every
-    key there is, so it should be long enough for many rows. Without steps every key leaves when
+    With steps, each key with rows in a step is emitted once the step is complete, at the last time
+    of the step, with the aggregates of all of its rows until then. A step costs a little for every
+    existing key, so it should be long enough for many rows. Without steps every key is emitted when
     the input has ended, at the time of its last row; until then the node promises its readers
-    nothing beyond the first time there was.
+    nothing beyond the first time.
 
-    Rows are taken in by time, then by `ties`, then by value, never by arrival, so batches and
-    watermarks make no difference: also not to sums of floats.
+    Rows are processed by time, then by `ties`, then by value, never by arrival. So results,
+    including sums of floats, do not depend on batches and watermarks.
 
     Attributes:
-        aggregates: What is made of the rows.
-        by: The key columns.
-        every: The length of a step, or None.
-        ties: Columns that order rows of one time, where that matters.
+        aggregates: Aggregates of the rows.
+        by: Key columns.
+        every: Length of a step, or None.
+        ties: Columns that order rows with the same time, if that matters.
     """
 
     aggregates: tuple[Aggregate, ...]
@@ -68,7 +68,7 @@ class KeyedAggregate:
             message = "aggregates by key need key columns"
             raise ValueError(message)
         if self.every is not None and units(self.every) < 1:
-            message = f"a step lasts at least one unit, not {self.every}"
+            message = f"a step must be at least one unit, not {self.every}"
             raise ValueError(message)
 
     @property
@@ -77,45 +77,45 @@ class KeyedAggregate:
         return Key.of(*self.by)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """The key columns, the results, perhaps `_time`.
+        """Return the key columns, the results, and `_time` if timed.
 
         Raises:
-            ValueError: A column is not there, not of a fitting type, or comes out twice.
+            ValueError: A column is missing, has an unsupported type, or appears twice.
         """
-        (schema,) = known(inputs)
+        (schema,) = input_schemas(inputs)
         keys = [field_of(schema, name) for name in self.by]
         check_sortable(schema, self.by)
         results = Reducer(with_time(schema), self.aggregates, self.ties).fields()
-        made = pa.schema([*keys, *results])
-        return unique(with_time(made) if is_timed(schema) else made)
+        columns = pa.schema([*keys, *results])
+        return unique(with_time(columns) if is_timed(schema) else columns)
 
     def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
         """The key columns."""
         return frozenset(self.by)
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
-        """A running form without state."""
+        """Create a running operator with empty state."""
         return _KeyedAggregateOperator(self, inputs)
 
     def describe(self) -> str:
-        """One line for people."""
-        made = ", ".join(str(aggregate) for aggregate in self.aggregates)
-        return f"{made} so far, {'at the end' if self.every is None else f'every {self.every}'}"
+        """Describe the operator in one line."""
+        results = ", ".join(str(aggregate) for aggregate in self.aggregates)
+        return f"{results} so far, {'at the end' if self.every is None else f'every {self.every}'}"
 
 
 class _KeyedAggregateOperator(Operator):
-    """Keeps rows that are not complete, and the aggregates of those that are."""
+    """State: incomplete rows, and the aggregates of the complete ones."""
 
     def __init__(self, spec: KeyedAggregate, inputs: Sequence[pa.Schema]) -> None:
-        (schema,) = known(inputs)
+        (schema,) = input_schemas(inputs)
         self._names = with_time(spec.output_schema(inputs)).names
         self._timed = is_timed(schema)
         self._every = None if spec.every is None else units(spec.every)
-        self._folded = AggregateTable(with_time(schema), spec.by, spec.aggregates, spec.ties)
-        self._rows = RowBuffer(self._folded.rows)
+        self._table = AggregateTable(with_time(schema), spec.by, spec.aggregates, spec.ties)
+        self._rows = RowBuffer(self._table.rows)
         self._ended = False
-        self.state_ports = (0,) * (1 + self._folded.tables)
-        self.version = 2 if self._folded.widens else 1
+        self.state_ports = (0,) * (1 + self._table.tables)
+        self.version = 2 if self._table.widens else 1
 
     def process(self, batch: pa.RecordBatch, context: Context) -> None:
         rows = on_time(batch, context, self._every or 1)
@@ -124,44 +124,44 @@ class _KeyedAggregateOperator(Operator):
 
     def on_watermark(self, watermark: int, context: Context) -> None:
         if self._every is None:
-            self._folded.add(self._rows.take_before(watermark))
+            self._table.add(self._rows.take_before(watermark))
             if watermark == END:
                 self._ended = True
-                self._emit(self._folded.results(), context)
+                self._emit(self._table.results(), context)
             return
         edge = watermark if watermark == END else watermark // self._every * self._every
         for rows, last in self._steps(self._rows.take_before(edge)):
-            self._folded.add(rows)
-            changed = self._folded.results(rows)
+            self._table.add(rows)
+            changed = self._table.results(rows)
             at = changed.schema.get_field_index(TIME)
             self._emit(changed.set_column(at, TIME, constant(last, changed.num_rows)), context)
 
     def hold(self) -> int | None:
-        # Once all has been put out, whoever reads it has to learn that nothing follows.
+        # After the last results, readers must learn that nothing follows.
         if self._every is not None or self._ended:
             return None
-        known_times = [self._rows.least, self._folded.least]
-        return min((time for time in known_times if time is not None), default=None)
+        times = [self._rows.least, self._table.least]
+        return min((time for time in times if time is not None), default=None)
 
     def checkpoint(self) -> bytes:
-        return tables_to_bytes([self._rows.table(), *self._folded.checkpoint()])
+        return tables_to_bytes([self._rows.table(), *self._table.checkpoint()])
 
     def restore(self, version: int, state: bytes) -> None:
-        # Version 1 has narrow sums, which can be read like wide ones. The columns tell which.
+        # Version 1 has narrow sums, which can be read like wide ones; the columns tell them apart.
         if version not in (1, 2):
             check_version(version, self.version)
-        rows, *folded = tables_from_bytes(state)
-        self._folded.restore(folded)
+        rows, *tables = tables_from_bytes(state)
+        self._table.restore(tables)
         self._rows.replace(rows)
         self._ended = False
 
     def _steps(self, rows: pa.Table) -> Iterator[tuple[pa.Table, int]]:
-        """The rows of each step, in order of time, and the last time in it."""
+        """Yield the rows of each step, in order of time, with the last time of the step."""
         if not rows.num_rows:
             return
         assert self._every is not None
-        begun = floor_to(rows.column(TIME), self._every)
-        rows = rows.append_column(_STEP, begun).sort_by(_STEP).combine_chunks()
+        step = floor_to(rows.column(TIME), self._every)
+        rows = rows.append_column(_STEP, step).sort_by(_STEP).combine_chunks()
         runs = pc.run_end_encode(rows.column(_STEP).combine_chunks())
         start = 0
         for first, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):

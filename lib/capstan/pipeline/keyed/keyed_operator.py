@@ -1,6 +1,6 @@
-"""The states of one operator by key, and the operator that handles messages with them.
+"""The states of one operator by key, and the operator that applies messages to them.
 
-Follows Malstrom's `stateful_op`: every message of the system is passed on once, in order.
+Follows Malstrom's `stateful_op`: every system message is passed on once, in order.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class StateStore(Generic[State]):
     """The states of one operator.
 
     Attributes:
-        name: Of the operator, for errors.
-        states: By key.
+        name: Name of the operator, for errors.
+        states: States by key.
     """
 
     __slots__ = ("_logic", "name", "states")
@@ -40,127 +40,127 @@ class StateStore(Generic[State]):
         self.states: dict[Hashable, State] = {}
 
     def take(self, key: Hashable) -> Encoded | None:
-        """Take the state of a key out, or None when it has none.
+        """Remove and return the state of a key, or None when it has none.
 
         Raises:
-            StateLost: It cannot be written; it stays.
+            StateLost: The state cannot be encoded; it stays.
         """
         if key not in self.states:
             return None
-        written = self.written(key, self.states[key])
+        encoded = self.encode(key, self.states[key])
         del self.states[key]
-        return written
+        return encoded
 
     def put(self, key: Hashable, state: Encoded) -> None:
-        """Put the state of a key in, in the place of what it has.
+        """Store the state of a key, replacing its current one.
 
         Raises:
-            StateLost, StateVersion, NoCodec: It cannot be read; nothing was changed.
+            StateLost, StateVersion, NoCodec: The state cannot be decoded; nothing was changed.
         """
-        self.states[key] = self.read(key, state)
+        self.states[key] = self.decode(key, state)
 
     def snapshot(self) -> dict[Hashable, Encoded]:
-        """All states as bytes.
+        """Encode all states.
 
         Raises:
-            StateLost: One cannot be written.
+            StateLost: A state cannot be encoded.
         """
-        return {key: self.written(key, state) for key, state in self.states.items()}
+        return {key: self.encode(key, state) for key, state in self.states.items()}
 
-    def all_read(self, states: Mapping[Hashable, Encoded]) -> dict[Hashable, State]:
-        """The states of a snapshot, which can take the place of `states`.
+    def decode_all(self, states: Mapping[Hashable, Encoded]) -> dict[Hashable, State]:
+        """Decode the states of a snapshot.
 
         Raises:
-            StateLost, StateVersion, NoCodec: One cannot be read.
+            StateLost, StateVersion, NoCodec: A state cannot be decoded.
         """
-        return {key: self.read(key, state) for key, state in states.items()}
+        return {key: self.decode(key, state) for key, state in states.items()}
 
-    def written(self, key: Hashable, state: State) -> Encoded:
-        """A state as bytes.
+    def encode(self, key: Hashable, state: State) -> Encoded:
+        """Encode a state.
 
         Raises:
-            StateLost: Its codec does not take it.
+            StateLost: The codec cannot encode it.
         """
         codec = self._logic.codec
         try:
             return Encoded(codec.name, self._logic.version, codec.encode(state))
         except Exception as error:
-            raise self._lost("written", key, error) from error
+            raise self._lost("encoded", key, error) from error
 
-    def read(self, key: Hashable, state: Encoded) -> State:
-        """A state of bytes, migrated where it is of another version.
+    def decode(self, key: Hashable, state: Encoded) -> State:
+        """Decode a state, and migrate it if it has another version.
 
         Raises:
-            StateLost: The bytes cannot be read.
-            StateVersion: They are of a version from which no migration leads.
-            NoCodec: Nobody registered the codec that wrote them.
+            StateLost: The bytes cannot be decoded.
+            StateVersion: No migration leads from their version.
+            NoCodec: Their codec is not registered.
         """
         logic = self._logic
         codec = logic.codec if state.codec == logic.codec.name else codec_named(state.codec)
         try:
             value = codec.decode(state.data)
         except Exception as error:
-            raise self._lost("read", key, error) from error
+            raise self._lost("decoded", key, error) from error
         if state.version == logic.version:
             return value  # type: ignore[return-value] # the logic wrote it itself
         try:
             return logic.migrate(state.version, value)
         except Exception as error:
             raise StateVersion.create(
-                f"{self.name}: state of version {state.version}, the logic has "
+                f"{self.name}: the state has version {state.version}, the logic has "
                 f"{logic.version}: {error}",
                 operator=self.name,
                 found=state.version,
                 version=logic.version,
             ) from error
 
-    def _lost(self, what: str, key: Hashable, error: Exception) -> StateLost:
+    def _lost(self, action: str, key: Hashable, error: Exception) -> StateLost:
         cause = f"{type(error).__name__}: {error}"
-        message = f"{self.name}: the state of key {key!r} cannot be {what}: {cause}"
+        message = f"{self.name}: the state of key {key!r} cannot be {action}: {cause}"
         return StateLost.create(message, operator=self.name, key=repr(key), cause=cause)
 
 
 class KeyedOperator(Generic[State]):
-    """Handles messages with a logic and its states.
+    """Applies a logic to messages and to its states.
 
     Attributes:
         operator_id: Stable number of the operator.
-        store: The states.
+        store: States by key.
         epoch: The last epoch that was passed on, or None.
     """
 
-    __slots__ = ("_key", "_logic", "_put", "_within", "epoch", "operator_id", "store")
+    __slots__ = ("_handling", "_key", "_logic", "_send", "epoch", "operator_id", "store")
 
     def __init__(
         self,
         operator_id: int,
         logic: StatefulLogic[object, State, object],
-        put: Callable[[Message], None],
+        send: Callable[[Message], None],
         name: str = "",
     ) -> None:
-        """An operator without states.
+        """Create an operator without states.
 
         Args:
-            operator_id: Its number.
-            logic: What it does.
-            put: Called with each message that comes out.
-            name: For errors; its number when not given.
+            operator_id: Number of the operator.
+            logic: The logic.
+            send: Called with each outgoing message.
+            name: Name for errors; by default the number.
         """
         self.operator_id = operator_id
         self.store: StateStore[State] = StateStore(name or f"operator {operator_id}", logic)
         self.epoch: int | None = None
         self._logic = logic
-        self._put = put
+        self._send = send
         self._key: Hashable = None
-        self._within = False
+        self._handling = False
 
     def handle(self, message: Message) -> None:
-        """Handle one message, and pass it on unless it is a record.
+        """Handle one message; pass it on unless it is a record.
 
         Raises:
             KeyChanged, LateRecord: The logic breaks a rule.
-            StateLost, StateVersion, NoCodec: A state cannot be written or read.
-            Misplaced: A state came for a key that has one.
+            StateLost, StateVersion, NoCodec: A state cannot be encoded or decoded.
+            Misplaced: A state arrived for a key that already has one.
         """
         if isinstance(message, Data):
             self._data(message)
@@ -177,51 +177,51 @@ class KeyedOperator(Generic[State]):
             self._acquire(message)
         elif isinstance(message, AbsBarrier):
             message.reply.give_snapshot(self.operator_id, self.store.snapshot(), self.epoch)
-        self._put(message)
+        self._send(message)
 
-    def remind(self, key: Hashable, epoch: int) -> None:
-        """Let the logic handle an epoch for one key, if that has a state, before all others."""
+    def handle_epoch(self, key: Hashable, epoch: int) -> None:
+        """Handle an epoch for a single key with state, before all other keys."""
         states = self.store.states
         if key not in states or (self.epoch is not None and epoch <= self.epoch):
             return
-        mine = {key: states[key]}
-        self._logic.on_epoch(epoch, mine, self)
-        if key not in mine:
+        state = {key: states[key]}
+        self._logic.on_epoch(epoch, state, self)
+        if key not in state:
             del states[key]
-        states.update(mine)
+        states.update(state)
 
     def schedule(self) -> None:
-        """Let the logic do what does not depend on messages."""
+        """Call the logic's `on_schedule`."""
         self._logic.on_schedule(self.store.states, self)
 
     def emit(self, key: Hashable, value: object, time: int | None) -> None:
-        """Put a record out; see `capstan.pipeline.keyed.stateful_functions.Output`."""
-        if self._within and key != self._key:
-            message = f"{self.store.name}: {key!r} was put out for a record of {self._key!r}"
+        """Emit a record; see `capstan.pipeline.keyed.stateful_functions.Output`."""
+        if self._handling and key != self._key:
+            message = f"{self.store.name}: emitted key {key!r} for a record of key {self._key!r}"
             raise KeyChanged.create(
                 message, operator=self.store.name, key=repr(self._key), found=repr(key)
             )
         if self.epoch is not None and time is not None and time <= self.epoch:
-            message = f"{self.store.name}: a record at {time} after the epoch {self.epoch}"
+            message = f"{self.store.name}: emitted a record at {time} after the epoch {self.epoch}"
             raise LateRecord.create(message, operator=self.store.name, time=time, epoch=self.epoch)
-        self._put(Data(key, value, time))
+        self._send(Data(key, value, time))
 
     def _acquire(self, message: Acquire) -> None:
         state = message.states.get(self.operator_id)
         if state is None:
             return
         if message.key in self.store.states:
-            text = f"{self.store.name}: {message.key!r} has a state here, and another one came"
+            text = f"{self.store.name}: a state arrived for {message.key!r}, which already has one"
             raise Misplaced.create(text, operator=self.store.name, twice=[repr(message.key)])
         self.store.put(message.key, state)
 
     def _data(self, message: Data[object]) -> None:
         states, key = self.store.states, message.key
-        self._key, self._within = key, True
+        self._key, self._handling = key, True
         try:
             state = self._logic.on_data(message, states.get(key), self)
         finally:
-            self._within = False
+            self._handling = False
         if state is not None:
             states[key] = state
         else:

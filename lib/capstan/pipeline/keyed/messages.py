@@ -1,8 +1,8 @@
-"""What flows between keyed operators: records, epochs, and messages of the system.
+"""Messages between keyed operators: records, epochs and system messages.
 
-Follows Malstrom. Data goes the one way that an output's partitioner says, everything else to all
-of its readers. A message that asks operators for something carries a `Reply`, in which each of
-them says that it has answered: nobody concludes it from who still refers to the message.
+Follows Malstrom. An output's partitioner routes each record; all other messages go to all readers.
+A message with a request carries a `Reply`, in which each operator records its answer. Nothing is
+concluded from remaining references to the message.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Value_co = TypeVar("Value_co", covariant=True)
 
 
 class Reply:
-    """What operators have to say to one request.
+    """Collects the operators' answers to one request.
 
     Attributes:
-        waiting: The operators that have not answered.
-        keys: The keys that were named, in order, each once.
-        states: By operator the state of one key, or what an operator keeps beside its keys.
-        snapshots: By operator and key the states of a snapshot.
-        epochs: By operator the last epoch that it had passed on, or None.
+        waiting: Operators that have not answered.
+        keys: Keys in the answers, in order and without duplicates.
+        states: State of one key by operator, or an operator's state beside its keys.
+        snapshots: States of a snapshot by operator and key.
+        epochs: Last epoch passed on by each operator, or None.
     """
 
     __slots__ = ("epochs", "keys", "snapshots", "states", "waiting")
@@ -38,7 +38,7 @@ class Reply:
 
     @property
     def complete(self) -> bool:
-        """Whether all have answered."""
+        """Whether all operators have answered."""
         return not self.waiting
 
     def name_keys(self, operator: int, keys: Iterable[Hashable]) -> None:
@@ -47,7 +47,7 @@ class Reply:
         self.waiting.discard(operator)
 
     def give_state(self, operator: int, state: Encoded | None) -> None:
-        """Answer with one state, or with none; the first one of an operator counts."""
+        """Answer with a state or None; only the first state of an operator counts."""
         if state is not None:
             self.states.setdefault(operator, state)
         self.waiting.discard(operator)
@@ -66,9 +66,9 @@ class Data(Generic[Value_co]):
     """A record.
 
     Attributes:
-        key: What its state is kept by.
-        value: What it says.
-        time: When, or None in a stream without time.
+        key: Key of its state.
+        value: Value of the record.
+        time: Time of the record, or None in a stream without times.
     """
 
     key: Hashable
@@ -78,10 +78,10 @@ class Data(Generic[Value_co]):
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Nothing with a time less or equal follows; the watermark is one unit later.
+    """Declares that only later times follow; the watermark is one unit later.
 
     Attributes:
-        time: The time; `END` when nothing follows at all.
+        time: The time; `END` when nothing follows.
     """
 
     time: int
@@ -89,11 +89,11 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class AbsBarrier:
-    """Asks for a snapshot of what came before it.
+    """Requests a snapshot of everything before it.
 
     Attributes:
-        snapshot: Its number.
-        reply: Where operators leave their states.
+        snapshot: Number of the snapshot.
+        reply: Collects the states.
     """
 
     snapshot: int = 0
@@ -102,11 +102,11 @@ class AbsBarrier:
 
 @dataclass(frozen=True, slots=True)
 class Rescale:
-    """From now on the keys belong to these workers.
+    """Assigns the keys to other workers from now on.
 
     Attributes:
-        workers: The workers after it.
-        version: Counts rescales, from 1.
+        workers: Workers after the rescale.
+        version: Number of the rescale, from 1.
     """
 
     workers: tuple[int, ...]
@@ -115,16 +115,16 @@ class Rescale:
 
 @dataclass(frozen=True, slots=True)
 class SuspendMarker:
-    """Nothing follows until the job is started again."""
+    """Declares that nothing follows until the job is restarted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interrogate:
-    """Asks which keys with state must move.
+    """Requests the keys with state that must move.
 
     Attributes:
-        moves: Whether a key must.
-        reply: Where operators name them.
+        moves: Whether a key must move.
+        reply: Collects the keys.
     """
 
     moves: Callable[[Hashable], bool] = field(compare=False)
@@ -133,11 +133,11 @@ class Interrogate:
 
 @dataclass(frozen=True, slots=True)
 class Collect:
-    """Takes the state of a key out of all operators.
+    """Removes the state of a key from all operators.
 
     Attributes:
         key: The key.
-        reply: Where operators leave it.
+        reply: Collects the state.
     """
 
     key: Hashable
@@ -146,11 +146,11 @@ class Collect:
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """Gives the state of a key to its new owner.
+    """Transfers the state of a key to its new owner.
 
     Attributes:
         key: The key.
-        states: By operator.
+        states: States by operator.
     """
 
     key: Hashable
@@ -158,7 +158,7 @@ class Acquire:
 
 
 System = Epoch | AbsBarrier | Rescale | SuspendMarker | Interrogate | Collect | Acquire
-"""Every message but a record."""
+"""All messages except records."""
 
 Message = Data[object] | System
-"""Every message."""
+"""All messages."""

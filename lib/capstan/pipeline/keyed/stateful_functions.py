@@ -1,7 +1,7 @@
-"""What a keyed operator does, written for one key at a time. Follows Malstrom's `StatefulLogic`.
+"""Stateful functions, written for one key at a time. Follows Malstrom's `StatefulLogic`.
 
-Two rules bind whoever writes one: what is put out for a record has the record's key, and no time
-at or before the last epoch.
+Two rules apply: output for a record has the key of the record, and no time at or before the last
+epoch.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ Put_contra = TypeVar("Put_contra", contravariant=True)
 
 
 class Output(Protocol[Put_contra]):
-    """Where a logic puts out records."""
+    """Output of a logic."""
 
     def emit(self, key: Hashable, value: Put_contra, time: int | None) -> None:
-        """Put a record out.
+        """Emit a record.
 
         Raises:
-            KeyChanged: The key is not that of the record that is being handled.
+            KeyChanged: The key is not that of the current record.
             LateRecord: The time is not after the last epoch.
         """
 
 
 class StatefulLogic(ABC, Generic[In, State, Out]):
-    """A function of records and of a state for each key.
+    """A function of records and of a state per key.
 
     Attributes:
-        version: Of the form of the state; `migrate` is told which one it gets.
-        codec: By which states are written.
+        version: Version of the state's format; `migrate` receives that of the saved state.
+        codec: Codec of the states.
     """
 
     version: ClassVar[int] = 1
@@ -49,48 +49,48 @@ class StatefulLogic(ABC, Generic[In, State, Out]):
 
         Args:
             message: The record.
-            state: Of its key, or None when there is none.
-            output: Where to put records out.
+            state: State of its key, or None when there is none.
+            output: Output for records.
 
         Returns:
-            The state from now on; None forgets the key.
+            The new state; None removes the key.
         """
 
-    # Not abstract: many logics care for neither time nor schedule.
+    # Not abstract: many logics need neither time nor schedule.
     def on_epoch(
         self, epoch: int, states: MutableMapping[Hashable, State], output: Output[Out]
     ) -> None:
-        """Learn that nothing at or before `epoch` follows, before anybody downstream does.
+        """Handle an epoch, before downstream operators do: nothing at or before it follows.
 
-        Which epochs come depends on how records are cut into batches, and on which keys a worker
-        has. So what is done to a key has to follow from its own state and from comparing with the
-        epoch: as much must come of an epoch alone as of an earlier one and then that. `KeyedLogic`
-        sees to it that no record of a key comes before the epoch that is just before its time.
+        The sequence of epochs depends on how records are cut into batches, and on the keys of a
+        worker. So the effect on a key must follow from its own state and a comparison with the
+        epoch: an epoch alone must have the same effect as an earlier one followed by it.
+        `KeyedLogic` calls this for the epoch just before a record's time before the record.
 
         Args:
-            epoch: The time; what is put out now may still be at or before it, but not at or
-                before the last epoch that all keys had.
-            states: Of all keys, or of those alone for which it is time; entries may be put in,
-                changed and taken out.
-            output: Where to put records out.
+            epoch: The time. Output may have a time at or before it, but not at or before the last
+                epoch that all keys had.
+            states: States of all keys, or only of the keys that are due. Entries may be added,
+                changed and removed.
+            output: Output for records.
         """
 
     def on_schedule(self, states: MutableMapping[Hashable, State], output: Output[Out]) -> None:
-        """Do what does not depend on records or time; called now and then."""
+        """Act independently of records and time; called at intervals."""
 
     def migrate(self, version: int, state: object) -> State:
-        """A state of an earlier version in the form of this one.
+        """Migrate a state of an earlier version.
 
         Raises:
-            ValueError: There is no way from that version; the default knows none.
+            ValueError: No migration leads from that version; by default there is none.
         """
-        message = f"a state of version {version}, and only version {self.version} is known"
+        message = f"unsupported state version {version}; only version {self.version} is supported"
         raise ValueError(message)
 
 
-# Python has no way of saying that there are such types, whatever they are.
+# Python cannot express an existential type.
 SomeLogic = StatefulLogic[Any, Any, Any]
-"""A logic of any records and states."""
+"""A logic with any types of records and states."""
 
 
 class _StatefulMap(StatefulLogic[In, State, Out]):
@@ -102,17 +102,17 @@ class _StatefulMap(StatefulLogic[In, State, Out]):
         self._mapper = mapper
 
     def on_data(self, message: Data[In], state: State | None, output: Output[Out]) -> State | None:
-        made, state = self._mapper(message.key, message.value, state)
-        output.emit(message.key, made, message.time)
+        value, state = self._mapper(message.key, message.value, state)
+        output.emit(message.key, value, message.time)
         return state
 
 
 def stateful_map(
     mapper: Callable[[Hashable, In, State | None], tuple[Out, State | None]],
 ) -> StatefulLogic[In, State, Out]:
-    """A logic that makes one record of each: of key, value and state a value and a state.
+    """Create a logic that maps key, value and state to one output value and a new state.
 
-    A state of None forgets the key.
+    A state of None removes the key.
 
     >>> total = stateful_map(lambda key, value, state: ((state or 0) + value,) * 2)
     """
@@ -120,7 +120,7 @@ def stateful_map(
 
 
 Expiring = dict[Hashable, tuple[Entry, int]]
-"""Entries by name, each with the epoch at which it is taken out."""
+"""Entries by name, each with the epoch at which it expires."""
 
 
 class _TtlMap(StatefulLogic[In, Expiring[Entry], Out]):
@@ -138,8 +138,8 @@ class _TtlMap(StatefulLogic[In, Expiring[Entry], Out]):
             text = "entries that expire need records with times"
             raise ValueError(text)
         entries = {} if state is None else state
-        made, entries = self._mapper(message.key, message.value, message.time, entries)
-        output.emit(message.key, made, message.time)
+        value, entries = self._mapper(message.key, message.value, message.time, entries)
+        output.emit(message.key, value, message.time)
         return entries or None
 
     def on_epoch(
@@ -159,10 +159,10 @@ class _TtlMap(StatefulLogic[In, Expiring[Entry], Out]):
 def ttl_map(
     mapper: Callable[[Hashable, In, int, Expiring[Entry]], tuple[Out, Expiring[Entry]]],
 ) -> StatefulLogic[In, Expiring[Entry], Out]:
-    """A logic whose state is entries that expire in event time.
+    """Create a logic whose state consists of entries that expire in event time.
 
-    Each record is mapped from key, value, time and entries to a value and entries, each of these
-    with its expiry. At an epoch entries go whose expiry is at most that epoch, and keys that have
-    none left; until then they can be read.
+    The mapper turns key, value, time and entries into an output value and entries, each with its
+    expiry. An epoch removes entries whose expiry is at most that epoch, and keys without entries;
+    until then entries can be read.
     """
     return _TtlMap(mapper)

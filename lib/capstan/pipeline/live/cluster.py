@@ -194,7 +194,7 @@ class Cluster:
             text = f"a snapshot of workers {sorted(snapshot.states)}, not {sorted(self._workers)}"
             raise Misplaced.create(text)
         read = [
-            (operator, operator.store.all_read(snapshot.states[number].get(op, {})))
+            (operator, operator.store.decode_all(snapshot.states[number].get(op, {})))
             for number, worker in self._workers.items()
             for op, operator in worker.operators.items()
         ]

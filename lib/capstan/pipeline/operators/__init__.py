@@ -1,7 +1,7 @@
-"""Operators that a pipeline has without writing any. All work on whole batches.
+"""Built-in operators of pipelines. All work on whole batches.
 
-Those that depend on order take it from times and values, never from arrival: the same rows at the
-same times give the same tables, however they were cut into batches.
+Operators that depend on order take it from times and values, never from arrival. The same rows at
+the same times give the same tables, however they are cut into batches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is made of the rows of a group: sums, counts, extremes, means, first and last values."""
+"""Aggregates of groups of rows: sums, counts, extremes, means, first and last values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from capstan.pipeline.operators.time_buffer import field_of
 
 
 class AggregateKind(StrEnum):
-    """What is made of the values of a group."""
+    """Function of an aggregate."""
 
     SUM = "sum"
     COUNT = "count"
@@ -28,13 +28,13 @@ class AggregateKind(StrEnum):
 class Aggregate:
     """One result column of a grouping.
 
-    Nulls are left out, except by `count` without a column, `first` and `last`. A sum, mean,
-    minimum or maximum of no values is null.
+    Nulls are ignored, except by `count` without a column, `first` and `last`. A sum, mean,
+    minimum or maximum without values is null.
 
     Attributes:
-        kind: What is made of the values.
-        column: Of which column; None for the number of rows.
-        name: The column that it puts out.
+        kind: Function of the aggregate.
+        column: Input column; None for the number of rows.
+        name: Name of the result column.
     """
 
     kind: AggregateKind
@@ -42,10 +42,10 @@ class Aggregate:
     name: str
 
     def result_type(self, schema: pa.Schema) -> pa.DataType:
-        """The type of the result, given the columns of the rows.
+        """Return the type of the result, given the columns of the rows.
 
         Raises:
-            ValueError: There is no such column, or its type does not fit.
+            ValueError: The column is missing, or its type does not fit.
         """
         if self.column is None:
             return pa.int64()
@@ -55,7 +55,7 @@ class Aggregate:
         if self.kind in (AggregateKind.SUM, AggregateKind.MEAN):
             summed = sum_type(kind)
             if summed is None:
-                message = f"no {self.kind} of {self.column}, which is of type {kind}"
+                message = f"{self.column} has the type {kind}, which has no {self.kind}"
                 raise ValueError(message)
             return summed if self.kind is AggregateKind.SUM else pa.float64()
         check_sortable(schema, [self.column])
@@ -66,52 +66,52 @@ class Aggregate:
 
 
 def sum_of(column: str, name: str | None = None) -> Aggregate:
-    """The sum of the values: 64 bits of integers, 38 digits of decimals; a larger one fails."""
+    """Sum of the values: 64 bits for integers, 38 digits for decimals; fails when it is larger."""
     return _of(AggregateKind.SUM, column, name)
 
 
 def count_rows(name: str = "count") -> Aggregate:
-    """How many rows there are."""
+    """Number of rows."""
     return Aggregate(AggregateKind.COUNT, None, name)
 
 
 def count_of(column: str, name: str | None = None) -> Aggregate:
-    """How many values are not null."""
+    """Number of values that are not null."""
     return _of(AggregateKind.COUNT, column, name)
 
 
 def count_distinct(column: str, name: str | None = None) -> Aggregate:
-    """How many different values there are, null not among them."""
+    """Number of distinct values that are not null."""
     return _of(AggregateKind.COUNT_DISTINCT, column, name)
 
 
 def min_of(column: str, name: str | None = None) -> Aggregate:
-    """The least value."""
+    """Least value."""
     return _of(AggregateKind.MIN, column, name)
 
 
 def max_of(column: str, name: str | None = None) -> Aggregate:
-    """The greatest value."""
+    """Greatest value."""
     return _of(AggregateKind.MAX, column, name)
 
 
 def mean_of(column: str, name: str | None = None) -> Aggregate:
-    """The mean of the values, a float."""
+    """Mean of the values, as a float."""
     return _of(AggregateKind.MEAN, column, name)
 
 
 def first_of(column: str, name: str | None = None) -> Aggregate:
-    """The value of the first row by time, then by the columns that break ties, then by value."""
+    """Value of the first row by time, then by the tie columns, then by value."""
     return _of(AggregateKind.FIRST, column, name)
 
 
 def last_of(column: str, name: str | None = None) -> Aggregate:
-    """The value of the last row by time, then by the columns that break ties, then by value."""
+    """Value of the last row by time, then by the tie columns, then by value."""
     return _of(AggregateKind.LAST, column, name)
 
 
 def sum_type(kind: pa.DataType) -> pa.DataType | None:
-    """The type of a sum of values of a type, or None when they cannot be summed."""
+    """Return the type of a sum of values, or None when values of that type have no sum."""
     if pa.types.is_signed_integer(kind):
         return pa.int64()
     if pa.types.is_unsigned_integer(kind):

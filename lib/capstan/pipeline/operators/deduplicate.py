@@ -1,4 +1,4 @@
-"""The first row of each key, once its time is complete."""
+"""Deduplication: the first row of each key, once its time is complete."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from capstan.pipeline.operators.time_buffer import (
     RowBuffer,
     emit_timed,
     field_of,
+    input_schemas,
     is_timed,
-    known,
     on_time,
     units,
     with_time,
@@ -28,16 +28,16 @@ from capstan.pipeline.operators.time_buffer import (
 
 @dataclass(frozen=True, slots=True)
 class Deduplicate:
-    """Passes the first row of each key and drops those that repeat it.
+    """Passes the first row of each key and drops its duplicates.
 
-    First is by time, then by the columns `ties`, then by the values of all columns: not by
-    arrival. A row leaves when its time is complete, at its own time.
+    Rows are ordered by time, then by the columns `ties`, then by all columns, never by arrival. A
+    row is emitted when its time is complete, at its own time.
 
     Attributes:
-        by: The key columns.
-        within: How long after a row that passed the rows of its key are repeats; None for ever,
-            and then the keys that were seen are kept for ever.
-        ties: Columns that say which of several rows at one time is the first.
+        by: Key columns.
+        within: How long after an emitted row the rows of its key are duplicates; None for ever.
+            Then the state keeps every key for ever.
+        ties: Columns that order rows with the same time.
     """
 
     by: tuple[str, ...]
@@ -46,7 +46,7 @@ class Deduplicate:
 
     def __post_init__(self) -> None:
         if self.within is not None and units(self.within) < 1:
-            message = f"rows repeat one another within at least one unit, not {self.within}"
+            message = f"within must be at least one unit, not {self.within}"
             raise ValueError(message)
 
     @property
@@ -55,12 +55,12 @@ class Deduplicate:
         return Key.of(*self.by)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """The columns of its input.
+        """Return the columns of its input.
 
         Raises:
-            ValueError: A column is not there, or rows cannot be ordered by it.
+            ValueError: A column is missing, or rows cannot be ordered by it.
         """
-        (schema,) = known(inputs)
+        (schema,) = input_schemas(inputs)
         for column in (*self.by, *self.ties):
             field_of(schema, column)
         check_sortable(schema, schema.names)
@@ -71,22 +71,22 @@ class Deduplicate:
         return frozenset(inputs[0].names)
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
-        """A running form that has seen nothing."""
+        """Create a running operator with empty state."""
         return _DeduplicateOperator(self, inputs)
 
     def describe(self) -> str:
-        """One line for people."""
+        """Describe the operator in one line."""
         span = "" if self.within is None else f" within {self.within}"
         return f"first of each {', '.join(self.by) or 'run'}{span}"
 
 
 class _DeduplicateOperator(Operator):
-    """Keeps rows that are not complete, and for each key the time of the last row that passed."""
+    """State: incomplete rows, and per key the time of the last row that passed."""
 
     state_ports = (0, 0)
 
     def __init__(self, spec: Deduplicate, inputs: Sequence[pa.Schema]) -> None:
-        (schema,) = known(inputs)
+        (schema,) = input_schemas(inputs)
         self._timed = is_timed(schema)
         self._by, self._ties = list(spec.by), list(spec.ties)
         self._within = None if spec.within is None else units(spec.within)
@@ -103,9 +103,9 @@ class _DeduplicateOperator(Operator):
         if not rows.num_rows:
             return
         rows = ordered(rows, [(name, "ascending") for name in (TIME, *self._ties)])
-        passed = self._passing(rows.combine_chunks())
+        passed = self._first_rows(rows.combine_chunks())
         if self._within is not None:
-            # What has passed so long ago can shut out nothing that is still to come.
+            # Rows that passed long ago cannot exclude a row that is still to come.
             lasting = pc.greater(pc.add_checked(self._seen.column(TIME), self._within), watermark)
             self._seen = self._seen.filter(lasting).combine_chunks()
         emit_timed(passed, context, timed=self._timed)
@@ -119,19 +119,20 @@ class _DeduplicateOperator(Operator):
         self._rows.replace(rows)
         self._seen = seen
 
-    def _passing(self, rows: pa.Table) -> pa.Table:
-        """Those of some rows by time that pass, by time."""
-        rows = self._not_shut_out(rows)
+    def _first_rows(self, rows: pa.Table) -> pa.Table:
+        """Select the rows that pass, by time, from rows ordered by time."""
+        rows = self._without_duplicates(rows)
         if self._within is None:
             passed = first_of_each(rows, self._by)
         else:
-            passed = rows.take(_apart(group_ids(rows, self._by), rows.column(TIME), self._within))
+            ids = group_ids(rows, self._by)
+            passed = rows.take(_spaced_rows(ids, rows.column(TIME), self._within))
         self._remember(passed.select([*self._by, TIME]))
         return passed
 
     def _remember(self, passed: pa.Table) -> None:
         seen = pa.concat_tables([self._seen, passed])
-        # Without a limit of time a key passes once, and is new here.
+        # Without a time limit a key passes only once, and is new here.
         if self._within is not None and self._by:
             newest = seen.group_by(self._by, use_threads=False).aggregate([(TIME, "max")])
             seen = newest.rename_columns([*self._by, TIME])
@@ -139,43 +140,43 @@ class _DeduplicateOperator(Operator):
             seen = seen.slice(max(0, seen.num_rows - 1))
         self._seen = seen.combine_chunks()
 
-    def _not_shut_out(self, rows: pa.Table) -> pa.Table:
+    def _without_duplicates(self, rows: pa.Table) -> pa.Table:
         if not self._seen.num_rows:
             return rows
         both = pa.concat_tables([self._seen, rows.select([*self._by, TIME])])
         ids = group_ids(both, self._by)
         old, new = ids[: self._seen.num_rows], ids[self._seen.num_rows :]
-        place = pc.index_in(new, old)
-        free = pc.is_null(place)
+        position = pc.index_in(new, old)
+        passes = pc.is_null(position)
         if self._within is not None:
-            until = pc.add_checked(self._seen.column(TIME).take(place), self._within)
-            over = pc.fill_null(pc.greater_equal(rows.column(TIME), until), True)
-            free = pc.or_(free, over)
-        return rows.filter(free).combine_chunks()
+            until = pc.add_checked(self._seen.column(TIME).take(position), self._within)
+            expired = pc.fill_null(pc.greater_equal(rows.column(TIME), until), True)
+            passes = pc.or_(passes, expired)
+        return rows.filter(passes).combine_chunks()
 
 
-def _apart(ids: pa.Array, times: pa.ChunkedArray, least: int) -> pa.Array:
-    """The places of the first row of each id and of each next one that is `least` after the last.
+def _spaced_rows(ids: pa.Array, times: pa.ChunkedArray, least: int) -> pa.Array:
+    """Select the first row of each id, and each next one at least `least` after the last selected.
 
     Args:
-        ids: Of rows, from 0.
-        times: Of the same, ascending.
-        least: How long after a row that was chosen no other of its id is, at least 1.
+        ids: Id of each row, from 0.
+        times: Time of each row, ascending.
+        least: Minimum distance between selected rows of one id, at least 1.
 
     Returns:
-        Places, ascending.
+        Positions of the selected rows, ascending.
     """
-    rows, own = len(ids), ids.to_numpy()
-    over = np.searchsorted(times.to_numpy(), pc.add_checked(times, least).to_numpy())
-    # By id and by place in one number, which is greater the later a row of an id comes.
-    order = np.argsort(own, kind="stable")
-    base = own[order] * (rows + 1)
-    after = np.searchsorted(base + order, base + over[order])
-    # Where no row of the id is left, another's comes next: `rows` stands for none.
-    own = np.append(own[order], -1)
-    after = np.append(np.where(own[after] == own[:-1], after, rows), rows)
-    chosen = np.append(own[:-1] != np.roll(own, 1)[:-1], False)
-    # Each round goes twice as far as the one before, so that a long row of rows takes few.
+    rows, id_of_row = len(ids), ids.to_numpy()
+    later = np.searchsorted(times.to_numpy(), pc.add_checked(times, least).to_numpy())
+    # One number combines id and position; it grows with the position within an id.
+    order = np.argsort(id_of_row, kind="stable")
+    base = id_of_row[order] * (rows + 1)
+    after = np.searchsorted(base + order, base + later[order])
+    # `rows` stands for no next row: when the id has none left, the next row has another id.
+    sorted_ids = np.append(id_of_row[order], -1)
+    after = np.append(np.where(sorted_ids[after] == sorted_ids[:-1], after, rows), rows)
+    chosen = np.append(sorted_ids[:-1] != np.roll(sorted_ids, 1)[:-1], False)
+    # Each round doubles the distance, so that long runs need few rounds.
     while (after < rows).any():
         chosen[after[chosen]] = True
         after = after[after]

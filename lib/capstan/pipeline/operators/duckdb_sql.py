@@ -1,4 +1,4 @@
-"""Checks and runs SQL text with DuckDB."""
+"""Validation and execution of SQL text with DuckDB."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 _ROW_BY_ROW: Final = {"PROJECTION", "FILTER", "EMPTY_RESULT", "UNNEST", "UNION"}
 _SCAN: Final = "ARROW_SCAN"
-# These are written without brackets, and so look like columns.
+# Written without parentheses, these look like columns.
 _CLOCKS: Final = {"current_date", "current_time", "current_timestamp", "localtime"} | {
     "localtimestamp",
     "current_user",
     "session_user",
     "user",
 }
-# Told to be the same at each call, and read the clock: in a plan it is a constant.
+# Declared as consistent, but they read the clock; in a plan they are constants.
 _CALLED_CLOCKS: Final = {"current_localtime", "current_localtimestamp", "json_serialize_plan"}
 _TIMES_WITH_ZONE: Final = {"timetz", "time with time zone"}
 
 
-def connected() -> DuckDBPyConnection:
-    """A connection that reaches neither files nor the network, in UTC, with one thread."""
+def connect() -> DuckDBPyConnection:
+    """Open a connection without access to files or the network, in UTC, with one thread."""
     import duckdb
 
     settings: dict[str, str | bool | int | float | list[str]] = {
@@ -44,7 +44,7 @@ def connected() -> DuckDBPyConnection:
 def run_query(
     connection: DuckDBPyConnection, query: str, tables: dict[str, pa.RecordBatch | pa.Table]
 ) -> pa.Table:
-    """What a query makes of rows under these names."""
+    """Run a query over rows registered under these names."""
     for name, rows in tables.items():
         connection.register(name, rows)
     try:
@@ -54,17 +54,17 @@ def run_query(
             connection.unregister(name)
 
 
-def checked_query(query: str, tables: dict[str, pa.Schema], *, row_by_row: bool) -> pa.Schema:
-    """The columns that a query makes.
+def check_query(query: str, tables: dict[str, pa.Schema], *, row_by_row: bool) -> pa.Schema:
+    """Return the columns of a query's result.
 
     Raises:
-        ValueError: It is not one SELECT over these tables, or not one with a fixed result.
+        ValueError: The query is not a single SELECT over these tables, or not deterministic.
     """
     import duckdb
 
-    connection = connected()
+    connection = connect()
     try:
-        # Fetched to the end, or the connection could not go on.
+        # Fetch all rows, or the connection could not run another statement.
         ((text,),) = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
         tree = json.loads(text)
         if tree["error"] or len(tree["statements"]) != 1:
@@ -84,29 +84,29 @@ def checked_query(query: str, tables: dict[str, pa.Schema], *, row_by_row: bool)
 
 
 @cache
-def _unsteady() -> frozenset[str]:
-    """The functions that read something else than rows, or give another value at each call."""
-    with connected() as connection:
+def _volatile_functions() -> frozenset[str]:
+    """Functions that read anything but rows, or whose value changes between calls."""
+    with connect() as connection:
         functions = connection.execute(
             "SELECT function_name, function_type = 'table' FROM duckdb_functions() "
             "WHERE function_type = 'table' OR stability <> 'CONSISTENT'"
         ).fetchall()
-        # What a macro is made of decides; by itself nothing is told of it.
+        # DuckDB does not state a macro's stability; its definition decides.
         macros = connection.execute(
             "SELECT function_name, json_serialize_sql('SELECT ' || macro_definition) "
             "FROM duckdb_functions() WHERE function_type = 'macro'"
         ).fetchall()
     tables = {name for name, is_table in functions if is_table} - {"unnest"}
-    unsteady = {name for name, is_table in functions if not is_table} | _CLOCKS | _CALLED_CLOCKS
-    # A macro that fails on some values is as steady as they are.
-    made_of = [(name, _parts_of(json.loads(text)) - {"error"}) for name, text in macros]
-    while more := {name for name, parts in made_of if parts & {*unsteady, _SCAN}} - unsteady:
-        unsteady |= more
-    return frozenset(unsteady | tables)
+    volatile = {name for name, is_table in functions if not is_table} | _CLOCKS | _CALLED_CLOCKS
+    # A macro may fail for some values; that does not make it volatile.
+    parts_of = [(name, _parts_of(json.loads(text)) - {"error"}) for name, text in macros]
+    while more := {name for name, parts in parts_of if parts & {*volatile, _SCAN}} - volatile:
+        volatile |= more
+    return frozenset(volatile | tables)
 
 
 def _parts_of(macro: object) -> set[str]:
-    """The functions and clocks in a macro; `_SCAN` where it reads a table."""
+    """Return the functions and clocks in a macro; includes `_SCAN` when it reads a table."""
     parts = set()
     for node in _nodes(macro):
         if node.get("type") in ("BASE_TABLE", "TABLE_FUNCTION") or node.get("error"):
@@ -123,17 +123,17 @@ def _check_names(tree: object, tables: dict[str, pa.Schema]) -> None:
     common = {entry["key"] for node in nodes for entry in _common_tables(node)}
     zoned = any(str(node.get("type_name")).lower() in _TIMES_WITH_ZONE for node in nodes)
     for node in nodes:
-        what = _without_fixed_value(node, columns, zoned=zoned)
-        if what is not None:
-            message = f"{what} has no fixed value"
+        part = _volatile_part(node, columns, zoned=zoned)
+        if part is not None:
+            message = f"{part} has no fixed value"
             raise ValueError(message)
         if node.get("type") == "BASE_TABLE" and node["table_name"] not in {*tables, *common}:
             message = f"no table {node['table_name']}, only {', '.join(tables)}"
             raise ValueError(message)
 
 
-def _without_fixed_value(node: dict[str, object], columns: set[str], *, zoned: bool) -> str | None:
-    """What of a node depends on clock or chance; None where nothing does."""
+def _volatile_part(node: dict[str, object], columns: set[str], *, zoned: bool) -> str | None:
+    """Name the part of a node that depends on clock or chance; None when there is none."""
     if node.get("sample") is not None:
         return "a sample"
     name = node.get("function_name")
@@ -144,10 +144,10 @@ def _without_fixed_value(node: dict[str, object], columns: set[str], *, zoned: b
     arguments = node.get("arguments")
     count = len(arguments) if isinstance(arguments, list) else 0
     if name.lower() == "age" and count == 1:
-        return "age of one argument, which reckons from today,"
+        return "age of one argument, which counts from today,"
     if name.lower() == "timezone" and count == 2 and zoned:
-        return "TIME WITH TIME ZONE at a zone, which has today's offset,"
-    return name if name.lower() in _unsteady() else None
+        return "TIME WITH TIME ZONE at a zone, which uses today's offset,"
+    return name if name.lower() in _volatile_functions() else None
 
 
 def _bare_clock(node: dict[str, object], columns: set[str]) -> str | None:
@@ -158,15 +158,15 @@ def _bare_clock(node: dict[str, object], columns: set[str]) -> str | None:
 
 
 def _common_tables(node: dict[str, object]) -> list[dict[str, str]]:
-    found = node.get("cte_map")
-    return found["map"] if isinstance(found, dict) else []
+    tables = node.get("cte_map")
+    return tables["map"] if isinstance(tables, dict) else []
 
 
 def _check_plan(plan: object) -> None:
     names = [str(node["name"]) for node in _nodes(plan) if "name" in node and "children" in node]
     other = sorted(n for n in names if n not in _ROW_BY_ROW and not n.endswith(_SCAN))
     if other:
-        message = f"it does not look at one row at a time: {', '.join(other)}"
+        message = f"it does not process one row at a time: {', '.join(other)}"
         raise ValueError(message)
 
 

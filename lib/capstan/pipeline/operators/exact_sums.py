@@ -1,8 +1,8 @@
-"""Exact sums of integers and decimals, in as few bits as hold them.
+"""Exact sums of integers and decimals, in the narrowest safe type.
 
-A part of a sum may be larger than the sum. So a sum is narrow, of the type of its result, as long
-as all that is summed surely fits, and wide otherwise: what comes out at the end does not depend on
-which parts came together first.
+A partial sum may be larger than the total. So a sum is narrow, of the type of its result, as long
+as all partial sums certainly fit, and wide otherwise. The result does not depend on the order in
+which parts are added.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import pyarrow.compute as pc
 
 _DIGITS: Final = 38
 _WIDE_DIGITS: Final = 76
-# Of fewer digits it takes 10 thousand million rows of one group to fill 38.
+# With fewer digits, one group needs 10 billion rows to fill 38.
 _ROOMY: Final = 28
 _WORD: Final = 2**64
 
 
 @dataclass(frozen=True, slots=True)
 class SumForm:
-    """The types that sums of a column are kept in.
+    """Types of the partial sums of a column.
 
     Attributes:
-        narrow: As long as they fit; that of the result.
-        wide: Where they may not fit, and in checkpoints.
+        narrow: Type of the result, used as long as sums fit.
+        wide: Type used when they may not fit, and in checkpoints.
     """
 
     narrow: pa.DataType
@@ -36,7 +36,7 @@ class SumForm:
 
     @classmethod
     def of(cls, narrow: pa.DataType, column: pa.DataType) -> Self:
-        """The form of sums of type `narrow` of values of the type of a column."""
+        """Return the form of sums with the result type `narrow` of values of a column's type."""
         if pa.types.is_integer(narrow):
             return cls(narrow, pa.decimal128(_DIGITS, 0))
         if pa.types.is_decimal(column) and column.precision > _ROOMY:
@@ -45,24 +45,24 @@ class SumForm:
 
     @property
     def widens(self) -> bool:
-        """Whether wide sums are of another type than narrow ones."""
+        """Whether wide and narrow sums have different types."""
         return bool(self.wide != self.narrow)
 
 
 SumForms = Mapping[str, SumForm]
-"""By column, of those that are sums."""
+"""Forms of sums, by the name of the sum's column."""
 
 
 def widened(parts: pa.Table, forms: SumForms) -> pa.Table:
-    """The parts with wide sums: the form that a checkpoint has, whatever the values are."""
+    """Widen all sums: the form of checkpoints, whatever the values."""
     return _as(parts, {name: form.wide for name, form in forms.items()})
 
 
-def joined(tables: Sequence[pa.Table], forms: SumForms) -> pa.Table:
-    """All parts as one table, with narrow sums if all of them fit.
+def concat_sums(tables: Sequence[pa.Table], forms: SumForms) -> pa.Table:
+    """Concatenate parts, with narrow sums if all of them fit.
 
     Raises:
-        pyarrow.ArrowInvalid: One does not fit its wide form either.
+        pyarrow.ArrowInvalid: A sum does not even fit its wide form.
     """
     narrow = {name: form.narrow for name, form in forms.items()}
     try:
@@ -72,7 +72,7 @@ def joined(tables: Sequence[pa.Table], forms: SumForms) -> pa.Table:
 
 
 def summable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values in a type in which Arrow's sum of any of them does not wrap around."""
+    """Cast values to a type in which no sum of them by Arrow wraps around."""
     kind = column.type
     if pa.types.is_integer(kind):
         return pc.cast(column, pa.decimal128(_DIGITS, 0)) if _may_wrap(column) else column
@@ -85,21 +85,21 @@ def summable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.cast(column, pa.float64())
 
 
-def fitted(sums: pa.ChunkedArray, kind: pa.DataType, what: str) -> pa.ChunkedArray:
-    """The sums in the type of their result.
+def cast_sums(sums: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedArray:
+    """Cast sums to the type of their result.
 
     Args:
-        sums: Narrow or wide.
-        kind: The type.
-        what: They are, for the error.
+        sums: Narrow or wide sums.
+        kind: The type of the result.
+        name: Name of the sums, for the error.
 
     Raises:
-        ValueError: One does not fit.
+        ValueError: A sum does not fit.
     """
     try:
         return pc.cast(sums, kind)
     except pa.ArrowInvalid as error:
-        message = f"{what} is too large for {kind}; make the column a decimal or a float before"
+        message = f"{name} is too large for {kind}; cast the column to a decimal or a float first"
         raise ValueError(message) from error
 
 
@@ -125,14 +125,14 @@ def _may_exceed(column: pa.ChunkedArray) -> bool:
     limit = 10**_DIGITS
     if len(column) * 10**column.type.precision <= limit:
         return False
-    # The upper halves are enough, and take a tenth of the time that their least and greatest do.
-    # Where a value is null they can be anything, which makes it no less safe.
+    # The upper halves suffice, and take a tenth of the time of the exact extremes. Those of nulls
+    # are arbitrary, which is no less safe.
     highest = max((_highest(chunk) for chunk in column.chunks), default=0)
     return bool(len(column) * (highest + 1) * _WORD > limit)
 
 
 def _highest(chunk: pa.Array) -> int:
-    """The greatest upper half of decimals, by magnitude."""
+    """Return the greatest magnitude of the upper halves of decimals."""
     if not len(chunk):
         return 0
     words = np.frombuffer(chunk.buffers()[1], np.int64, 2 * (chunk.offset + len(chunk)))

@@ -1,4 +1,4 @@
-"""Joins of two streams: within an interval of each other's times, or in the same window."""
+"""Joins of two streams: within an interval of time, or in the same window."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.graph.operator import Context, Key, Operator, check_version
-from capstan.pipeline.operators.hash_join import How, Sides, alone, unmatched
+from capstan.pipeline.operators.hash_join import How, Sides, unmatched, unpaired
 from capstan.pipeline.operators.ordering import check_sortable, ordered, positions
 from capstan.pipeline.operators.time_buffer import (
     Length,
@@ -27,15 +27,15 @@ _BUCKET = "#bucket"
 
 def _check_join(how: str, left_on: Sequence[str], right_on: Sequence[str]) -> None:
     if how not in ("inner", "left"):
-        message = f"joins are inner or left, not {how}"
+        message = f"a join is inner or left, not {how}"
         raise ValueError(message)
     if len(left_on) != len(right_on):
-        message = f"keys of {len(left_on)} and {len(right_on)} columns cannot be equal"
+        message = f"keys of {len(left_on)} and {len(right_on)} columns cannot match"
         raise ValueError(message)
 
 
 class _Join:
-    """What all joins are: rows of two inputs side by side, by columns that are equal."""
+    """Base of joins: rows of two inputs, matched by equal key columns."""
 
     __slots__ = ()
     left_on: tuple[str, ...]
@@ -48,7 +48,7 @@ class _Join:
         return Key.of_ports(self.left_on, self.right_on)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """The left columns, then the right ones."""
+        """Return the left columns, then the right ones."""
         schema = Sides.of(inputs, self.left_on, self.right_on, self.prefix).schema()
         check_sortable(schema, schema.names)
         return schema
@@ -62,17 +62,17 @@ class _Join:
 class IntervalJoin(_Join):
     """Pairs of a left row at `t` and a right one at `u` with `t + lower <= u <= t + upper`.
 
-    Port 0 is left, port 1 is right. A pair leaves when both times are complete, at the later of
-    them. A left row without a pair leaves, in a left join, once none can come any more, at
+    Port 0 is left, port 1 is right. A pair is emitted when both times are complete, at the later
+    of them. A left join emits a left row without a match once none can arrive, at
     `t + max(upper, 0)`. Null keys match nothing.
 
     Attributes:
-        left_on: The key columns of the left input.
-        right_on: Those of the right one, in the same order.
-        lower: How far before the left row the right one may be; below zero for earlier.
-        upper: How far after it.
-        how: `inner`, or `left` to keep left rows that match nothing.
-        prefix: What is put before the names of the right columns.
+        left_on: Key columns of the left input.
+        right_on: Key columns of the right input, in the same order.
+        lower: Least difference between the right and the left time; negative for earlier.
+        upper: Greatest difference.
+        how: `inner`, or `left` to keep left rows without a match.
+        prefix: Prefix of the right columns' names in the output.
     """
 
     left_on: tuple[str, ...]
@@ -85,15 +85,15 @@ class IntervalJoin(_Join):
     def __post_init__(self) -> None:
         _check_join(self.how, self.left_on, self.right_on)
         if units(self.lower) > units(self.upper):
-            message = f"an interval from {self.lower} to {self.upper} is empty"
+            message = f"the interval from {self.lower} to {self.upper} is empty"
             raise ValueError(message)
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
-        """A running form without rows."""
+        """Create a running operator with empty state."""
         return _IntervalJoinOperator(self, inputs)
 
     def describe(self) -> str:
-        """One line for people."""
+        """Describe the operator in one line."""
         return f"{self.how} join on {self.key}, right {self.lower} to {self.upper} later"
 
 
@@ -101,16 +101,16 @@ class IntervalJoin(_Join):
 class WindowJoin(_Join):
     """Pairs of rows with equal keys in the same tumbling window.
 
-    Port 0 is left, port 1 is right. Pairs leave when the window closes, at the last time within.
+    Port 0 is left, port 1 is right. Pairs are emitted when the window closes, at its last time.
     Null keys match nothing.
 
     Attributes:
-        left_on: The key columns of the left input.
-        right_on: Those of the right one, in the same order.
-        size: How long a window is.
-        how: `inner`, or `left` to keep left rows that match nothing.
-        prefix: What is put before the names of the right columns.
-        offset: Where windows start, relative to time 0.
+        left_on: Key columns of the left input.
+        right_on: Key columns of the right input, in the same order.
+        size: Length of a window.
+        how: `inner`, or `left` to keep left rows without a match.
+        prefix: Prefix of the right columns' names in the output.
+        offset: Start of windows, relative to time 0.
     """
 
     left_on: tuple[str, ...]
@@ -123,20 +123,20 @@ class WindowJoin(_Join):
     def __post_init__(self) -> None:
         _check_join(self.how, self.left_on, self.right_on)
         if units(self.size) < 1:
-            message = f"windows of {self.size} are empty"
+            message = f"a window needs a size of at least one unit, not {self.size}"
             raise ValueError(message)
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
-        """A running form without rows."""
+        """Create a running operator with empty state."""
         return _WindowJoinOperator(self, inputs)
 
     def describe(self) -> str:
-        """One line for people."""
+        """Describe the operator in one line."""
         return f"{self.how} join on {self.key} in windows of {self.size}"
 
 
 class _JoinOperator(Operator):
-    """Rows of both sides that wait until their time is complete."""
+    """State of a join: rows of both sides whose time is incomplete."""
 
     def __init__(self, sides: Sides, reach: int) -> None:
         self._sides = sides
@@ -155,7 +155,7 @@ class _JoinOperator(Operator):
 
 
 class _IntervalJoinOperator(_JoinOperator):
-    """Keeps, of rows whose time is complete, those that can still match a later one."""
+    """State: incomplete rows, and complete ones that can still match a later row."""
 
     state_ports = (0, 1, 0, 0, 1)
 
@@ -164,22 +164,22 @@ class _IntervalJoinOperator(_JoinOperator):
         sides = Sides.of(inputs, spec.left_on, spec.right_on, spec.prefix)
         super().__init__(sides, abs(self._lower) + abs(self._upper) + 1)
         self._outer = spec.how == "left"
-        # Of the left rows, those that have matched and those that have not; of the right, all.
+        # Left rows with and without a match so far, and all right rows.
         self._matched = RowBuffer(self._sides.left)
         self._single = RowBuffer(self._sides.left)
         self._right = RowBuffer(self._sides.right)
 
     def on_watermark(self, watermark: int, context: Context) -> None:
         parts = [self._pairs(watermark)]
-        # Later right rows are at the watermark or after it, and so are later left ones.
-        gone = self._single.take_before(watermark - max(self._upper, 0))
+        # Later rows of either side are at the watermark or after it.
+        expired = self._single.take_before(watermark - max(self._upper, 0))
         self._matched.take_before(watermark - max(self._upper, 0))
         self._right.take_before(watermark + min(self._lower, 0))
-        if self._outer and gone.num_rows:
-            nothing = self._sides.right.empty_table()
-            time = pc.add_checked(gone.column(TIME), max(self._upper, 0))
-            every = alone(positions(gone.num_rows))
-            parts.append(self._sides.joined(gone, nothing, every, time))
+        if self._outer and expired.num_rows:
+            no_rows = self._sides.right.empty_table()
+            time = pc.add_checked(expired.column(TIME), max(self._upper, 0))
+            pairs = unpaired(positions(expired.num_rows))
+            parts.append(self._sides.rows(expired, no_rows, pairs, time))
         self._emit(parts, context)
 
     def checkpoint(self) -> bytes:
@@ -197,38 +197,38 @@ class _IntervalJoinOperator(_JoinOperator):
     def _pairs(self, watermark: int) -> pa.Table:
         new_left = self._waiting[0].take_before(watermark)
         new_right = self._waiting[1].take_before(watermark)
-        # Old left rows have met the old right ones already.
+        # Old left rows have already been matched with the old right ones.
         parts = [
-            self._meet(self._matched, new_right),
-            self._meet(self._single, new_right),
+            self._match(self._matched, new_right),
+            self._match(self._single, new_right),
         ]
         self._right.add(new_right)
-        fresh = RowBuffer(self._sides.left)
-        fresh.add(new_left)
-        parts.append(self._meet(fresh, self._right.table()))
-        self._single.add(fresh.table())
+        new = RowBuffer(self._sides.left)
+        new.add(new_left)
+        parts.append(self._match(new, self._right.table()))
+        self._single.add(new.table())
         return pa.concat_tables(parts)
 
-    def _meet(self, buffer: RowBuffer, right: pa.Table) -> pa.Table:
-        """Pairs of the rows of a buffer; those that match go to the rows that have matched."""
+    def _match(self, buffer: RowBuffer, right: pa.Table) -> pa.Table:
+        """Join the rows of a buffer; those with a match move to the matched rows."""
         left = buffer.table().combine_chunks()
         right = right.combine_chunks()
-        pairs = self._within(left, right)
+        pairs = self._pairs_within(left, right)
         times = (
             left.column(TIME).take(pairs.column("l")),
             right.column(TIME).take(pairs.column("r")),
         )
-        joined = self._sides.joined(left, right, pairs, pc.max_element_wise(*times))
+        rows = self._sides.rows(left, right, pairs, pc.max_element_wise(*times))
         if buffer is not self._matched and pairs.num_rows:
-            alone_still = unmatched(left.num_rows, pairs.column("l"))
+            rest = unmatched(left.num_rows, pairs.column("l"))
             self._matched.add(left.take(pc.unique(pairs.column("l"))))
-            buffer.replace(left.take(alone_still))
-        return joined
+            buffer.replace(left.take(rest))
+        return rows
 
-    def _within(self, left: pa.Table, right: pa.Table) -> pa.Table:
+    def _pairs_within(self, left: pa.Table, right: pa.Table) -> pa.Table:
         if not left.num_rows or not right.num_rows:
             return pa.table({"l": pa.array([], pa.int64()), "r": pa.array([], pa.int64())})
-        # Buckets as long as the interval: a left row's interval lies in two of them at most.
+        # Buckets are as long as the interval, so a left row's interval spans at most two of them.
         width = self._upper - self._lower + 1
         low = floor_to(pc.add_checked(left.column(TIME), self._lower), width)
         at = pa.concat_arrays([positions(left.num_rows)] * 2)
@@ -241,15 +241,17 @@ class _IntervalJoinOperator(_JoinOperator):
         buckets = floor_to(right.column(TIME), width)
         pairs = self._sides.pairs(both, right.append_column(_BUCKET, buckets), [_BUCKET])
         rows = pa.table({"l": at.take(pairs.column("l")), "r": pairs.column("r")})
-        apart = pc.subtract_checked(
+        distance = pc.subtract_checked(
             right.column(TIME).take(rows.column("r")), left.column(TIME).take(rows.column("l"))
         )
-        fit = pc.and_(pc.greater_equal(apart, self._lower), pc.less_equal(apart, self._upper))
-        return rows.filter(fit).combine_chunks()
+        within = pc.and_(
+            pc.greater_equal(distance, self._lower), pc.less_equal(distance, self._upper)
+        )
+        return rows.filter(within).combine_chunks()
 
 
 class _WindowJoinOperator(_JoinOperator):
-    """Joins all windows that close at once."""
+    """Joins all windows that close at the same time."""
 
     state_ports = (0, 1)
 
@@ -266,9 +268,9 @@ class _WindowJoinOperator(_JoinOperator):
             return
         pairs = self._sides.pairs(left, right, [_BUCKET])
         if self._outer:
-            pairs = pa.concat_tables([pairs, alone(unmatched(left.num_rows, pairs.column("l")))])
+            pairs = pa.concat_tables([pairs, unpaired(unmatched(left.num_rows, pairs.column("l")))])
         last = pc.add_checked(left.column(_BUCKET).take(pairs.column("l")), self._size - 1)
-        self._emit([self._sides.joined(left, right, pairs, last)], context)
+        self._emit([self._sides.rows(left, right, pairs, last)], context)
 
     def checkpoint(self) -> bytes:
         return tables_to_bytes([buffer.table() for buffer in self._waiting])

@@ -1,4 +1,4 @@
-"""Orders and groups of rows that follow from their values alone, whatever order they came in."""
+"""Ordering and grouping of rows by their values, independent of the order of arrival."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ def check_sortable(schema: pa.Schema, columns: Sequence[str]) -> None:
     """Refuse columns by which rows cannot be ordered.
 
     Raises:
-        ValueError: Naming the first of them.
+        ValueError: Names the first of them.
     """
     for column in columns:
         kind = schema.field(column).type
         if not _sortable(kind):
-            message = f"rows cannot be ordered by {column}, which is of type {kind}"
+            message = f"rows cannot be ordered by {column}, which has the type {kind}"
             raise ValueError(message)
 
 
 def ordered(
     rows: pa.Table, first: Sequence[tuple[str, Direction]], then: Sequence[str] | None = None
 ) -> pa.Table:
-    """The rows by `first`, and where these are equal by the values of `then`.
+    """Order rows by `first`, then by the values of `then`.
 
-    Nulls come last. The order is total on the columns that it names: floats that are equal but
-    not the same (-0.0 and 0.0, NaNs) are told apart by their bits.
+    Nulls come last. The order is total on the named columns: floats that are equal but not
+    identical (-0.0 and 0.0, NaNs) are ordered by their bits.
 
     Args:
-        rows: What to order.
-        first: Columns and directions.
-        then: Columns that break ties, ascending; all columns when not given.
+        rows: The rows.
+        first: Columns with directions.
+        then: Columns that break ties, ascending; by default all columns.
     """
     if rows.num_rows < 2:
         return rows
@@ -55,12 +55,12 @@ def ordered(
 
 
 def positions(rows: int) -> pa.Array:
-    """0, 1, 2, ... as int64."""
+    """Return 0, 1, 2, ... as int64."""
     return pc.subtract(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), rows)), 1)
 
 
 def one_of_equal(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values, where floats that count as one are the same: zeros of either sign, all NaNs."""
+    """Unify floats that count as equal: zeros of either sign, and all NaNs."""
     if column.type not in _BITS:
         return column
     nan, zero = (pa.scalar(value, column.type) for value in (math.nan, 0.0))
@@ -68,23 +68,23 @@ def one_of_equal(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def group_ids(rows: pa.Table, columns: Sequence[str]) -> pa.Array:
-    """A number for each row, the same for rows with equal values; null is a value like others."""
+    """Number the rows such that rows with equal values have equal ids; null is a value."""
     ids = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
     for name in columns:
         column = rows.column(name)
         if column.type in _BITS:
             # -0.0 and 0.0 are one value.
             column = pc.add(column, pa.scalar(0.0, column.type))
-        encoded = _whole(column).dictionary_encode("encode")
+        encoded = _combined(column).dictionary_encode("encode")
         codes = pc.cast(encoded.indices, pa.int64())
-        # Dense again after each column, so that the product of the counts fits 64 bits.
+        # Renumbered after each column, so that the product of the counts fits 64 bits.
         ids = pc.add(pc.multiply(ids, len(encoded.dictionary)), codes)
         ids = pc.cast(ids.dictionary_encode().indices, pa.int64())
     return ids
 
 
 def starts(ids: pa.Array) -> pa.Array:
-    """For rows in which equal ids stand together: the position of the first row of each one's run.
+    """Return for each row the position of the first row of its run; equal ids are adjacent.
 
     >>> starts(pa.array([7, 7, 3])).to_pylist()
     [0, 0, 2]
@@ -97,23 +97,24 @@ def starts(ids: pa.Array) -> pa.Array:
 
 
 def first_of_each(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """The first row of each group of rows with equal values, in the order that they have."""
+    """Return the first row of each group of rows with equal values, in their order."""
     if not columns:
         return rows.slice(0, 1)
     numbered = pa.table({"id": group_ids(rows, columns), "at": positions(rows.num_rows)})
-    found = numbered.group_by("id", use_threads=False).aggregate([("at", "min")]).column("at_min")
-    return rows.take(found.take(pc.sort_indices(found)))
+    grouped = numbered.group_by("id", use_threads=False)
+    firsts = grouped.aggregate([("at", "min")]).column("at_min")
+    return rows.take(firsts.take(pc.sort_indices(firsts)))
 
 
-def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+def _combined(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _bits(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    other = _BITS.get(column.type)
-    if other is None:
+    integers = _BITS.get(column.type)
+    if integers is None:
         return column
-    return pa.chunked_array([chunk.view(other) for chunk in column.chunks], other)
+    return pa.chunked_array([chunk.view(integers) for chunk in column.chunks], integers)
 
 
 def _sortable(kind: pa.DataType) -> bool:

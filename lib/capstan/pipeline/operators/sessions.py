@@ -1,4 +1,4 @@
-"""Session windows: rows of a key that follow one another without a long gap."""
+"""Session windows: rows of a key without a long gap between them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from capstan.pipeline.operators.time_buffer import (
     Length,
     RowBuffer,
     emit_timed,
+    input_schemas,
     is_timed,
-    known,
     on_time,
     units,
     with_time,
@@ -35,25 +35,25 @@ _Times = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SessionWindow:
-    """Windows that last as long as rows of a key come less than `gap` apart.
+    """Windows that last as long as the rows of a key are less than `gap` apart.
 
-    A session reaches from its first row to `gap` after its last one, where it does not contain
-    its end: a row exactly `gap` later begins another. It closes when the watermark reaches its
-    end, and puts out one row at the last time within.
+    A session reaches from its first row to `gap` after its last one, excluding its end: a row
+    exactly `gap` later begins another session. It closes when the watermark reaches its end, and
+    emits one row at its last time.
 
     Attributes:
-        gap: How long a key has to be silent.
-        aggregates: What is made of the rows of a session.
-        by: The key columns; none means one key.
+        gap: Pause that ends a session.
+        aggregates: Aggregates of the rows of a session.
+        by: Key columns; empty for a single key.
         ties: Columns that break ties of `first` and `last`.
-        bounds: The type of the columns `window_start` and `window_end`.
+        bounds: Type of the columns `window_start` and `window_end`.
     """
 
     gap: Length
     aggregates: tuple[Aggregate, ...]
     by: tuple[str, ...] = ()
     ties: tuple[str, ...] = ()
-    bounds: pa.DataType = pa.int64()  # noqa: RUF009 - a value that cannot change
+    bounds: pa.DataType = pa.int64()  # noqa: RUF009 - an immutable value
 
     def __post_init__(self) -> None:
         if units(self.gap) < 1:
@@ -66,7 +66,7 @@ class SessionWindow:
         return Key.of(*self.by)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """The key columns, `window_start`, `window_end`, the results."""
+        """Return the key columns, `window_start`, `window_end` and the results."""
         return window_fields(inputs, self.by, self.aggregates, self.ties, self.bounds)
 
     def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
@@ -74,25 +74,25 @@ class SessionWindow:
         return frozenset(self.by)
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
-        """A running form with no open sessions."""
+        """Create a running operator without open sessions."""
         return _SessionOperator(self, inputs)
 
     def describe(self) -> str:
-        """One line for people."""
-        made = ", ".join(str(aggregate) for aggregate in self.aggregates)
-        return f"session window with a gap of {self.gap}: {made}"
+        """Describe the operator in one line."""
+        results = ", ".join(str(aggregate) for aggregate in self.aggregates)
+        return f"session window with a gap of {self.gap}: {results}"
 
 
 class _SessionOperator(Operator):
-    """Keeps a row for each open session where parts can be put together, else all their rows.
+    """State: one row per open session when results can be merged, otherwise all rows.
 
-    Rows wait as they are until a session may have ended, or until somebody asks for the state.
+    Rows are buffered until a session may have ended, or until a checkpoint.
     """
 
     state_ports = (0,)
 
     def __init__(self, spec: SessionWindow, inputs: Sequence[pa.Schema]) -> None:
-        (schema,) = known(inputs)
+        (schema,) = input_schemas(inputs)
         self._schema = spec.output_schema(inputs)
         self._timed = is_timed(schema)
         self._by = list(spec.by)
@@ -102,9 +102,9 @@ class _SessionOperator(Operator):
         self._reducer = Reducer(rows, spec.aggregates, spec.ties)
         self._gap = units(spec.gap)
         self._rows = RowBuffer(rows)
-        # By session its first and its last time, and the parts of its results.
+        # Per session its first and last time, and its partial results.
         self._open: pa.Table | None = None
-        # The first end that the sessions known so far can have; they can only grow.
+        # The earliest possible end of the known sessions; sessions can only grow.
         self._due: int | None = None
         self.version = 1 + self._reducer.partial + self._reducer.widens
 
@@ -118,14 +118,14 @@ class _SessionOperator(Operator):
     def on_watermark(self, watermark: int, context: Context) -> None:
         if self._due is None or self._due > watermark:
             return
-        found = self._with_sessions(self._known())
-        done = pc.less_equal(found.column(_STOP), watermark)
-        self._keep(found.filter(pc.invert(done)).combine_chunks())
-        closing = found.filter(done)
+        sessions = self._with_sessions(self._stretches())
+        done = pc.less_equal(sessions.column(_STOP), watermark)
+        self._store(sessions.filter(pc.invert(done)).combine_chunks())
+        closing = sessions.filter(done)
         if not closing.num_rows:
             return
         group = [*self._by, _SESSION, _START, _STOP]
-        parts = closing if self._reducer.partial else self._reducer.take_in(closing, group)
+        parts = closing if self._reducer.partial else self._reducer.accumulate(closing, group)
         results = self._reducer.finish(parts, group)
         start, stop = results.column(_START), results.column(_STOP)
         results = results.drop_columns([_SESSION, _START, _STOP])
@@ -134,62 +134,62 @@ class _SessionOperator(Operator):
     def checkpoint(self) -> bytes:
         if not self._reducer.partial:
             return tables_to_bytes([self._rows.table()])
-        # The same whenever the rows have come.
-        self._keep(self._with_sessions(self._known()))
+        # Merged, so that the state does not depend on when the rows arrived.
+        self._store(self._with_sessions(self._stretches()))
         assert self._open is not None
-        return tables_to_bytes([self._reducer.lasting(self._open)])
+        return tables_to_bytes([self._reducer.to_checkpoint(self._open)])
 
     def restore(self, version: int, state: bytes) -> None:
-        # Version 1 is rows, of which parts can be made; 2 has narrow sums.
+        # Version 1 has rows, which can be reduced; version 2 has narrow sums.
         if not 1 <= version < self.version:
             check_version(version, self.version)
-        (kept,) = tables_from_bytes(state)
-        # Perhaps too early; then nothing closes and it is found anew.
-        self._due = pc.min(pc.add_checked(kept.column(TIME), self._gap)).as_py()
-        self._open = None if version == 1 else kept
-        self._rows.replace(kept if version == 1 else self._rows.schema.empty_table())
+        (stored,) = tables_from_bytes(state)
+        # This may be too early; then nothing closes and it is computed again.
+        self._due = pc.min(pc.add_checked(stored.column(TIME), self._gap)).as_py()
+        self._open = None if version == 1 else stored
+        self._rows.replace(stored if version == 1 else self._rows.schema.empty_table())
 
-    def _known(self) -> pa.Table:
-        """What is known of sessions that have not ended: stretches from `#start` to `_time`."""
+    def _stretches(self) -> pa.Table:
+        """Return the open sessions and the new rows, as stretches from `#start` to `_time`."""
         rows = self._rows.table()
         if not self._reducer.partial:
             return rows.append_column(_START, rows.column(TIME)).combine_chunks()
-        parts = self._reducer.take_in(rows, [*self._by, TIME])
+        parts = self._reducer.accumulate(rows, [*self._by, TIME])
         parts = parts.append_column(_START, parts.column(TIME))
         if self._open is not None:
-            known = parts.select(self._open.column_names)
-            parts = self._reducer.joined([self._open, known])
+            added = parts.select(self._open.column_names)
+            parts = self._reducer.concat([self._open, added])
         return parts.combine_chunks()
 
-    def _keep(self, left: pa.Table) -> None:
-        self._due = pc.min(left.column(_STOP)).as_py()
+    def _store(self, sessions: pa.Table) -> None:
+        self._due = pc.min(sessions.column(_STOP)).as_py()
         if not self._reducer.partial:
-            self._rows.replace(left.select(self._columns))
+            self._rows.replace(sessions.select(self._columns))
             return
         self._rows.replace(self._rows.schema.empty_table())
-        columns = left.drop_columns([_SESSION, _STOP]).column_names
-        merged = self._reducer.merge(left, [*self._by, _SESSION, _START, _STOP])
+        columns = sessions.drop_columns([_SESSION, _STOP]).column_names
+        merged = self._reducer.merge(sessions, [*self._by, _SESSION, _START, _STOP])
         last = pc.subtract(merged.column(_STOP), self._gap)
         self._open = merged.append_column(TIME, last).select(columns).combine_chunks()
 
     def _with_sessions(self, rows: pa.Table) -> pa.Table:
-        """The stretches by key, with the session that each is in, its start and its end."""
+        """Return the stretches by key, with the number, start and end of their sessions."""
         ids = group_ids(rows, self._by)
         order = pc.sort_indices(
             pa.table({"id": ids, "start": rows.column(_START)}),
             sort_keys=[("id", "ascending"), ("start", "ascending")],
         )
-        rows, own = rows.take(order), ids.take(order).to_numpy()
+        rows, row_ids = rows.take(order), ids.take(order).to_numpy()
         starts, lasts = (rows.column(name).to_numpy() for name in (_START, TIME))
-        # How far those of a key reach up to each of them: one may lie within another.
+        # How far the stretches of a key reach up to each one; a stretch may contain another.
         times, rank = np.unique(lasts, return_inverse=True)
-        base = own * len(times)
+        base = row_ids * len(times)
         reach = times[np.maximum.accumulate(base + rank) - base]
-        begins = np.ones(len(own), bool)
-        begins[1:] = (own[1:] != own[:-1]) | _apart(starts[1:], reach[:-1], self._gap)
+        begins = np.ones(len(row_ids), bool)
+        begins[1:] = (row_ids[1:] != row_ids[:-1]) | _apart(starts[1:], reach[:-1], self._gap)
         session = np.cumsum(begins) - 1
-        # They are in order, so a session ends where the next one begins.
-        ends = np.append(begins[1:], True)[: len(own)]
+        # Rows are in order, so a session ends before the next one begins.
+        ends = np.append(begins[1:], True)[: len(row_ids)]
         return (
             rows.drop_columns([_START])
             .append_column(_SESSION, pa.array(session))
@@ -199,7 +199,7 @@ class _SessionOperator(Operator):
 
 
 def _apart(starts: _Times, reach: _Times, gap: int) -> npt.NDArray[np.bool_]:
-    """Which starts lie so far or further behind what was reached, over the whole range of int64."""
-    # Of those behind it the difference is right in 64 bits without a sign.
-    between = starts.view(np.uint64) - reach.view(np.uint64)
-    return (starts > reach) & (between >= np.uint64(gap))
+    """Whether starts lie at least `gap` after the reach, over the whole range of int64."""
+    # When the start is later, the difference is exact in unsigned 64 bits.
+    distance = starts.view(np.uint64) - reach.view(np.uint64)
+    return (starts > reach) & (distance >= np.uint64(gap))

@@ -1,8 +1,7 @@
-"""SQL over rows: row by row, or over all rows of a window. DuckDB runs it.
+"""SQL over rows, one at a time or over all rows of a window. DuckDB runs it.
 
-The text is checked when the graph is built: one SELECT, over nothing but the inputs, without
-functions whose value is another one at each call or on each day. Files and the network are out of
-reach.
+The text is checked when the graph is built. It must be one SELECT over the inputs alone, without
+functions whose value differs between calls or days. Files and the network are out of reach.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ import pyarrow.compute as pc
 from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.graph.operator import Context, Key, Operator, Stateless, check_version
-from capstan.pipeline.operators.duckdb_sql import checked_query, connected, run_query
+from capstan.pipeline.operators.duckdb_sql import check_query, connect, run_query
 from capstan.pipeline.operators.ordering import check_sortable, ordered
 from capstan.pipeline.operators.time_buffer import (
     Length,
     RowBuffer,
     constant,
     emit_timed,
+    input_schemas,
     is_timed,
-    known,
     on_time,
     unique,
     units,
@@ -34,48 +33,48 @@ from capstan.pipeline.operators.time_buffer import (
 )
 
 INPUT: Final = "input"
-"""The name of the one input in SQL."""
+"""Name of the single input in SQL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sql(Stateless):
-    """One SELECT over each batch, which looks at one row at a time.
+    """One SELECT over each batch, which processes one row at a time.
 
-    The rows are the table `input`. Aggregates, window functions, orders, limits, joins and
-    subqueries are refused: what comes out would depend on how rows are cut into batches. Where
-    rows have `_time`, the query has to select it.
+    The table `input` has the rows. Aggregates, window functions, orders, limits, joins and
+    subqueries are refused, because their results would depend on how rows are cut into batches.
+    If rows have `_time`, the query must select it.
 
     Attributes:
-        query: The text.
-        keeps: Columns that it passes on unchanged.
+        query: The SQL text.
+        keeps: Columns that the query passes on unchanged.
     """
 
     query: str
     keeps: frozenset[str] = frozenset()
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """The columns that the query names.
+        """Return the columns that the query selects.
 
         Raises:
-            ValueError: The text is not such a query, or does not fit the columns.
+            ValueError: The query is not allowed, or does not match the columns.
         """
-        (schema,) = known(inputs)
-        made = unique(checked_query(self.query, {INPUT: schema}, row_by_row=True))
-        if is_timed(schema) and not is_timed(made):
-            message = f"its rows have {TIME}, and the query does not select it"
+        (schema,) = input_schemas(inputs)
+        columns = unique(check_query(self.query, {INPUT: schema}, row_by_row=True))
+        if is_timed(schema) and not is_timed(columns):
+            message = f"its rows have {TIME}, but the query does not select it"
             raise ValueError(message)
-        return made
+        return columns
 
     def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
-        """The columns that were named."""
+        """The columns in `keeps`."""
         return self.keeps
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
-        """The running form."""
+        """Create a running operator."""
         return _SqlOperator(self.query)
 
     def describe(self) -> str:
-        """One line for people."""
+        """Describe the operator in one line."""
         return f"sql {' '.join(self.query.split())}"
 
 
@@ -83,15 +82,15 @@ class Sql(Stateless):
 class SqlWindow:
     """One SELECT over all rows of each tumbling window, once it has closed.
 
-    Rows are given in an order that follows from their values. What comes out is at the last time
-    within; a `_time` of the rows is not seen by the query, and not selected by it.
+    The query gets the rows in an order that follows from their values. Its results have the last
+    time of the window. The query neither sees nor selects the `_time` of the rows.
 
     Attributes:
-        query: The text.
-        size: How long a window is; with 1, the rows at each time.
-        by: The key columns: rows that differ in them do not meet, if the query is run on several
-            workers. None means that all rows of a window meet.
-        tables: What the inputs are called, in order of ports.
+        query: The SQL text.
+        size: Length of a window; with 1, the rows at each time.
+        by: Key columns: rows with different keys do not meet if the query runs on several workers.
+            Empty when all rows of a window must meet.
+        tables: Names of the inputs in SQL, in order of ports.
     """
 
     query: str
@@ -101,40 +100,40 @@ class SqlWindow:
 
     def __post_init__(self) -> None:
         if units(self.size) < 1:
-            message = f"windows of {self.size} are empty"
+            message = f"a window needs a size of at least one unit, not {self.size}"
             raise ValueError(message)
 
     @property
     def key(self) -> Key:
-        """The key columns, the same of all inputs."""
+        """The key columns, the same for all inputs."""
         return Key.of(*self.by)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """The columns that the query names.
+        """Return the columns that the query selects.
 
         Raises:
-            ValueError: The text is not such a query, or does not fit the columns.
+            ValueError: The query is not allowed, or does not match the columns.
         """
-        schemas = known(inputs, len(self.tables))
+        schemas = input_schemas(inputs, len(self.tables))
         for schema in schemas:
             check_sortable(schema, schema.names)
-        seen = dict(zip(self.tables, map(without_time, schemas), strict=True))
-        made = unique(checked_query(self.query, seen, row_by_row=False))
-        if is_timed(made):
+        tables = dict(zip(self.tables, map(without_time, schemas), strict=True))
+        columns = unique(check_query(self.query, tables, row_by_row=False))
+        if is_timed(columns):
             message = f"the query selects {TIME}, which its rows get from their window"
             raise ValueError(message)
-        return with_time(made) if any(map(is_timed, schemas)) else made
+        return with_time(columns) if any(map(is_timed, schemas)) else columns
 
     def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
-        """The key columns that come out under their names."""
+        """The key columns that the query selects under their own names."""
         return frozenset(self.by) & frozenset(self.output_schema(inputs).names)
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
-        """A running form without rows."""
+        """Create a running operator with empty state."""
         return _SqlWindowOperator(self, inputs)
 
     def describe(self) -> str:
-        """One line for people."""
+        """Describe the operator in one line."""
         return f"sql over each {self.size}: {' '.join(self.query.split())}"
 
 
@@ -143,15 +142,15 @@ class _SqlOperator(Operator):
 
     def __init__(self, query: str) -> None:
         self._query = query
-        self._duckdb = connected()
+        self._duckdb = connect()
 
     def process(self, batch: pa.RecordBatch, context: Context) -> None:
-        for made in run_query(self._duckdb, self._query, {INPUT: batch}).to_batches():
-            context.emit(made)
+        for result in run_query(self._duckdb, self._query, {INPUT: batch}).to_batches():
+            context.emit(result)
 
 
 class _SqlWindowOperator(Operator):
-    """Keeps the rows of open windows."""
+    """State: the rows of open windows."""
 
     def __init__(self, spec: SqlWindow, inputs: Sequence[pa.Schema]) -> None:
         self._query, self._tables = spec.query, spec.tables
@@ -159,7 +158,7 @@ class _SqlWindowOperator(Operator):
         self._timed = any(map(is_timed, inputs))
         self._rows = [RowBuffer(with_time(schema)) for schema in inputs]
         self.state_ports = tuple(range(len(inputs)))
-        self._duckdb = connected()
+        self._duckdb = connect()
 
     def process(self, batch: pa.RecordBatch, context: Context) -> None:
         rows = on_time(batch, context, self._size)
@@ -180,11 +179,11 @@ class _SqlWindowOperator(Operator):
                 for rows, count in zip(closed, counts, strict=True)
             ]
             closed = [rows.slice(count) for rows, count in zip(closed, counts, strict=True)]
-            made = run_query(
+            result = run_query(
                 self._duckdb, self._query, dict(zip(self._tables, window, strict=True))
             )
-            made = made.append_column(TIME, constant(stop - 1, made.num_rows))
-            emit_timed(made, context, timed=self._timed)
+            result = result.append_column(TIME, constant(stop - 1, result.num_rows))
+            emit_timed(result, context, timed=self._timed)
 
     def checkpoint(self) -> bytes:
         return tables_to_bytes([buffer.table() for buffer in self._rows])

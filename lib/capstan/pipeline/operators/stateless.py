@@ -1,6 +1,6 @@
-"""Operators that look at one row at a time: filter, project, map, and the sieve for late rows.
+"""Stateless operators on single rows: filter, project, map, and diversion of late rows.
 
-They keep nothing, so how rows are cut into batches makes no difference to what comes out.
+They keep no state, so results do not depend on how rows are cut into batches.
 """
 
 from __future__ import annotations
@@ -15,33 +15,39 @@ from pyarrow import acero
 
 from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.graph.operator import Context, Operator, Stateless
-from capstan.pipeline.operators.time_buffer import field_of, is_timed, known, on_time, unique
+from capstan.pipeline.operators.time_buffer import (
+    field_of,
+    input_schemas,
+    is_timed,
+    on_time,
+    unique,
+)
 
 Column: TypeAlias = str | pc.Expression | Callable[[pa.RecordBatch], pa.Array]
-"""A column by its name, an expression over the columns, or a function of the whole batch."""
+"""A column name, an expression over the columns, or a function of the whole batch."""
 
 _NOTHING: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filter(Stateless):
-    """Passes the rows for which a condition is true; not those for which it is null.
+    """Passes the rows for which a condition is true; a null is not true.
 
     Attributes:
-        condition: An expression (`pc.field("delay") > 15`), or a function that makes a mask of a
-            batch. A function costs less per batch.
+        condition: An expression (`pc.field("delay") > 15`), or a function from a batch to a mask. A
+            function costs less per batch.
     """
 
     condition: pc.Expression | Callable[[pa.RecordBatch], pa.Array]
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """The columns of its input.
+        """Return the columns of its input.
 
         Raises:
-            ValueError: The condition is not one over these columns.
+            ValueError: The condition cannot be evaluated on these columns.
         """
-        (schema,) = known(inputs)
-        _tried(self._kept, schema)
+        (schema,) = input_schemas(inputs)
+        _output_schema(self._matching, schema)
         return schema
 
     def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
@@ -49,14 +55,14 @@ class Filter(Stateless):
         return frozenset(inputs[0].names)
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
-        """The running form."""
-        return _Each(self._kept)
+        """Create a running operator."""
+        return _BatchFunction(self._matching)
 
     def describe(self) -> str:
-        """One line for people."""
-        return f"filter {_shown(self.condition)}"
+        """Describe the operator in one line."""
+        return f"filter {_label(self.condition)}"
 
-    def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _matching(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         condition = self.condition
         if not isinstance(condition, pc.Expression):
             return batch.filter(condition(batch))
@@ -66,34 +72,34 @@ class Filter(Stateless):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Project(Stateless):
-    """Puts out the named columns, each made of the columns of the same row.
+    """Emits the named columns, each computed from the columns of the same row.
 
-    `_time` goes along where rows have it.
+    `_time` is kept if rows have it.
 
     Attributes:
-        columns: Name to column; a plain name costs nothing.
+        columns: Definition of each column by its name; a plain name costs nothing.
     """
 
     columns: Mapping[str, Column]
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """The named columns.
+        """Return the named columns.
 
         Raises:
-            ValueError: There is no such column, or an expression does not fit.
+            ValueError: A column is missing, or an expression cannot be evaluated.
         """
-        (schema,) = known(inputs)
+        (schema,) = input_schemas(inputs)
         for column in self.columns.values():
             if isinstance(column, str):
                 field_of(schema, column)
-        made = unique(_tried(self._projection(schema), schema))
-        # Arrow takes an integer column and a literal like 60.0 for floats of 32 bits.
+        result = unique(_output_schema(self._projection(schema), schema))
+        # Arrow computes an integer column and a literal like 60.0 as floats of 32 bits.
         for name, column in self.columns.items():
-            narrow = made.field(name).type == pa.float32() and pa.float32() not in schema.types
+            narrow = result.field(name).type == pa.float32() and pa.float32() not in schema.types
             if narrow and isinstance(column, pc.Expression):
                 message = f"{name} would be computed in 32 bits; cast a column to double first"
                 raise ValueError(message)
-        return made
+        return result
 
     def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
         """The columns that are passed on under their own names."""
@@ -106,13 +112,13 @@ class Project(Stateless):
         return frozenset(kept | ({TIME} if timed else set()))
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
-        """The running form."""
-        return _Each(self._projection(inputs[0]))
+        """Create a running operator."""
+        return _BatchFunction(self._projection(inputs[0]))
 
     def describe(self) -> str:
-        """One line for people."""
+        """Describe the operator in one line."""
         return "project " + ", ".join(
-            name if isinstance(column, str) and name == column else f"{name} = {_shown(column)}"
+            name if isinstance(column, str) and name == column else f"{name} = {_label(column)}"
             for name, column in self.columns.items()
         )
 
@@ -124,27 +130,27 @@ class Project(Stateless):
         expressions = {n: c for n, c in columns.items() if isinstance(c, pc.Expression)}
 
         def project(batch: pa.RecordBatch) -> pa.RecordBatch:
-            made = _evaluated(batch, expressions) if expressions else {}
+            arrays = _evaluate(batch, expressions) if expressions else {}
             for name, column in columns.items():
                 if isinstance(column, str):
-                    made[name] = batch.column(column)
+                    arrays[name] = batch.column(column)
                 elif name not in expressions:
-                    made[name] = column(batch)
-            return pa.RecordBatch.from_arrays([made[name] for name in names], names)
+                    arrays[name] = column(batch)
+            return pa.RecordBatch.from_arrays([arrays[name] for name in names], names)
 
         return project
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MapBatch(Stateless):
-    """Puts out what a function makes of each batch.
+    """Applies a function to each batch.
 
-    The function is called with batches of any length, also with none of the rows; what it makes
-    of a row must not depend on the rows beside it, or results depend on how rows are cut into
-    batches. Where rows have `_time`, it has to pass that on.
+    The function must accept batches of any length, also empty ones. Its result for a row must not
+    depend on the other rows, or results would depend on how rows are cut into batches. If rows
+    have `_time`, it must keep that column.
 
     Attributes:
-        function: Batch to batch.
+        function: Function from batch to batch.
         keeps: Columns that it passes on unchanged.
     """
 
@@ -152,57 +158,57 @@ class MapBatch(Stateless):
     keeps: frozenset[str] = _NOTHING
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """The columns that the function makes of no rows.
+        """Return the columns of the function's result for an empty batch.
 
         Raises:
-            ValueError: It cannot, or loses `_time`.
+            ValueError: The function fails, or drops `_time`.
         """
-        (schema,) = known(inputs)
-        made = _tried(self.function, schema)
-        if is_timed(schema) and not is_timed(made):
-            message = f"it takes rows with {TIME} and does not pass that on"
+        (schema,) = input_schemas(inputs)
+        result = _output_schema(self.function, schema)
+        if is_timed(schema) and not is_timed(result):
+            message = f"it gets rows with {TIME}, but drops that column"
             raise ValueError(message)
-        return unique(made)
+        return unique(result)
 
     def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
-        """The columns that were named."""
+        """The columns in `keeps`."""
         return self.keeps
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
-        """The running form."""
-        return _Each(self.function)
+        """Create a running operator."""
+        return _BatchFunction(self.function)
 
     def describe(self) -> str:
-        """One line for people."""
-        return f"map {_shown(self.function)}"
+        """Describe the operator in one line."""
+        return f"map {_label(self.function)}"
 
 
 @dataclass(frozen=True, slots=True)
 class DivertLate(Stateless):
-    """Passes rows that are not before the watermark, and puts the others aside as late.
+    """Passes rows that are not before the watermark, and diverts the others as late.
 
-    In front of operators without state, which do not look at times.
+    For use before stateless operators, which do not check times.
     """
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """The columns of its input."""
-        return known(inputs)[0]
+        """Return the columns of its input."""
+        return input_schemas(inputs)[0]
 
     def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
         """All columns."""
         return frozenset(inputs[0].names)
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
-        """The running form."""
-        return _Sieve(is_timed(inputs[0]))
+        """Create a running operator."""
+        return _LateFilter(is_timed(inputs[0]))
 
     def describe(self) -> str:
-        """One line for people."""
+        """Describe the operator in one line."""
         return "divert late rows"
 
 
-class _Each(Operator):
-    """Puts out what a function makes of each batch."""
+class _BatchFunction(Operator):
+    """Applies a function to each batch."""
 
     def __init__(self, function: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:
         self._function = function
@@ -211,8 +217,8 @@ class _Each(Operator):
         context.emit(self._function(batch))
 
 
-class _Sieve(Operator):
-    """Puts aside late rows."""
+class _LateFilter(Operator):
+    """Diverts late rows."""
 
     def __init__(self, timed: bool) -> None:
         self._timed = timed
@@ -223,30 +229,32 @@ class _Sieve(Operator):
             context.emit(rows if self._timed else batch)
 
 
-def _evaluated(
+def _evaluate(
     batch: pa.RecordBatch, expressions: Mapping[str, pc.Expression]
 ) -> dict[str, pa.Array]:
     options = acero.ProjectNodeOptions(list(expressions.values()), list(expressions))
-    made = _run(batch, "project", options)
-    return {name: made.column(name).combine_chunks() for name in expressions}
+    result = _run(batch, "project", options)
+    return {name: result.column(name).combine_chunks() for name in expressions}
 
 
 def _run(batch: pa.RecordBatch, node: str, options: acero.ExecNodeOptions) -> pa.Table:
     source = acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))
     steps = [acero.Declaration("table_source", source), acero.Declaration(node, options)]
-    # On threads of Arrow's own, the parts of a long batch could change places.
+    # With Arrow's own threads, the parts of a long batch could change places.
     return acero.Declaration.from_sequence(steps).to_table(use_threads=False)
 
 
-def _tried(function: Callable[[pa.RecordBatch], pa.RecordBatch], schema: pa.Schema) -> pa.Schema:
+def _output_schema(
+    function: Callable[[pa.RecordBatch], pa.RecordBatch], schema: pa.Schema
+) -> pa.Schema:
     empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
     try:
         return function(empty).schema
-    # Functions of the user's may raise anything; Arrow has errors that are no ValueError.
+    # A user's function may raise anything, and not all errors of Arrow are ValueErrors.
     except Exception as error:
         message = f"it cannot handle its input: {type(error).__name__}: {error}"
         raise ValueError(message) from error
 
 
-def _shown(what: object) -> str:
-    return what.__qualname__ if callable(what) and hasattr(what, "__qualname__") else str(what)
+def _label(value: object) -> str:
+    return value.__qualname__ if hasattr(value, "__qualname__") and callable(value) else str(value)

@@ -1,7 +1,7 @@
-"""Rows and their times: the column `_time`, late rows, and buffers that wait for a watermark.
+"""Times of rows: the column `_time`, late rows, and buffers that wait for a watermark.
 
-A stream is *timed* when its rows have a column `_time`; otherwise all rows of an event have the
-event's time. Inside an operator with state rows always have the column.
+A stream is *timed* when its rows have a column `_time`. Otherwise all rows of an event have the
+event's time. Inside a stateful operator, rows always have the column.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from capstan.pipeline.graph.events import END, TIME
 from capstan.pipeline.graph.operator import Context
 
 NO_TIME: Final = "no-time"
-"""The side output of rows whose `_time` is null."""
+"""Side output of rows whose `_time` is null."""
 
 Length = int | timedelta
-"""A length of time: in units of the coordinate, or a timedelta where these are microseconds."""
+"""A duration: in units of the coordinate, or a timedelta if the units are microseconds."""
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def units(length: Length) -> int:
-    """A length in units of the coordinate.
+    """Convert a duration to units of the coordinate.
 
     >>> units(timedelta(seconds=1)), units(7)
     (1000000, 7)
@@ -35,38 +35,38 @@ def units(length: Length) -> int:
 
 
 def is_timed(schema: pa.Schema) -> bool:
-    """Whether each row has a time of its own."""
+    """Whether rows have times of their own."""
     return TIME in schema.names
 
 
-def known(inputs: Sequence[pa.Schema], ports: int = 1) -> tuple[pa.Schema, ...]:
-    """The schemas of the inputs of an operator that has to know them.
+def input_schemas(inputs: Sequence[pa.Schema], ports: int = 1) -> tuple[pa.Schema, ...]:
+    """Return the schemas of an operator's inputs after checking them.
 
     Raises:
-        ValueError: There are not as many as it has ports; one has no columns, two of one name, or
-            a `_time` that is not an int64.
+        ValueError: The number of inputs is not that of the ports; an input has no columns,
+            duplicate names, or a `_time` that is not an int64.
     """
     if len(inputs) != ports:
         message = f"{len(inputs)} inputs instead of {ports}"
         raise ValueError(message)
     for schema in inputs:
         if not schema.names:
-            message = "the columns of its input are not known"
+            message = "the columns of its input are unknown"
             raise ValueError(message)
         if len(set(schema.names)) < len(schema.names):
-            message = f"two columns of one name among {', '.join(schema.names)}"
+            message = f"duplicate column names in {', '.join(schema.names)}"
             raise ValueError(message)
         if is_timed(schema) and schema.field(TIME).type != pa.int64():
-            message = f"{TIME} is of type {schema.field(TIME).type} instead of int64"
+            message = f"{TIME} has the type {schema.field(TIME).type} instead of int64"
             raise ValueError(message)
     return tuple(inputs)
 
 
 def field_of(schema: pa.Schema, column: str) -> pa.Field:
-    """A column's field.
+    """Return the field of a column.
 
     Raises:
-        ValueError: There is no such column.
+        ValueError: The column is missing.
     """
     if column not in schema.names:
         message = f"no column {column} among {', '.join(schema.names)}"
@@ -75,60 +75,60 @@ def field_of(schema: pa.Schema, column: str) -> pa.Field:
 
 
 def unique(schema: pa.Schema) -> pa.Schema:
-    """The schema, if no two of its columns have one name.
+    """Return the schema, after checking that its column names are unique.
 
     Raises:
-        ValueError: Two have.
+        ValueError: Two columns have the same name.
     """
-    twice = {name for name in schema.names if schema.names.count(name) > 1}
-    if twice:
-        message = f"it would put out two columns named {', '.join(sorted(twice))}"
+    duplicates = {name for name in schema.names if schema.names.count(name) > 1}
+    if duplicates:
+        message = f"duplicate output columns {', '.join(sorted(duplicates))}"
         raise ValueError(message)
     return schema
 
 
 def with_time(schema: pa.Schema) -> pa.Schema:
-    """The schema with a column `_time`, the last one unless it is there already."""
+    """Return the schema with a column `_time`, appended if it is missing."""
     return schema if is_timed(schema) else schema.append(pa.field(TIME, pa.int64()))
 
 
 def without_time(schema: pa.Schema) -> pa.Schema:
-    """The schema without a column `_time`."""
+    """Return the schema without the column `_time`."""
     return schema.remove(schema.get_field_index(TIME)) if is_timed(schema) else schema
 
 
 def constant(value: int, rows: int) -> pa.Array:
-    """One int64 in every row."""
+    """Return an int64 array with the same value in every row."""
     return pa.repeat(pa.scalar(value, pa.int64()), rows)
 
 
 def floor_to(times: pa.Array, width: int, offset: int = 0) -> pa.Array:
-    """The greatest multiple of `width`, moved by `offset`, that is not after each time.
+    """Return the greatest multiple of `width`, plus `offset`, that is not after each time.
 
     Raises:
-        pyarrow.ArrowInvalid: A time is too close to the ends of 64 bits.
+        pyarrow.ArrowInvalid: A time is too close to the limits of 64 bits.
     """
     if width == 1:
         return times
-    moved = pc.subtract_checked(times, offset) if offset else times
-    rest = pc.subtract_checked(moved, pc.multiply_checked(pc.divide(moved, width), width))
-    # Division goes towards zero, and floors go down.
-    rest = pc.if_else(pc.less(rest, 0), pc.add(rest, width), rest)
-    return pc.subtract_checked(times, rest)
+    shifted = pc.subtract_checked(times, offset) if offset else times
+    remainder = pc.subtract_checked(shifted, pc.multiply_checked(pc.divide(shifted, width), width))
+    # Integer division truncates towards zero; floors go down.
+    remainder = pc.if_else(pc.less(remainder, 0), pc.add(remainder, width), remainder)
+    return pc.subtract_checked(times, remainder)
 
 
 def on_time(batch: pa.RecordBatch, context: Context, reach: int = 0) -> pa.RecordBatch | None:
-    """The rows with their times; those that are late or have no time are put aside.
+    """Return the rows with their times; divert those that are late or have no time.
 
-    Late is row by row: a time before the watermark of the node.
+    A row is late when its time is before the watermark of the node.
 
     Raises:
-        ValueError: A row is less than `reach` before the end of all times, where what it belongs
-            to could never be complete.
+        ValueError: A row is less than `reach` before the end of all times, so its window could
+            never be complete.
     """
     rows = _on_time(batch, context)
     if rows is not None and pc.max(rows.column(TIME)).as_py() > END - reach:
-        message = f"a time less than {reach} before the end of 64 bits"
+        message = f"a time is less than {reach} before the limit of 64 bits"
         raise ValueError(message)
     return rows
 
@@ -156,9 +156,9 @@ def _on_time(batch: pa.RecordBatch, context: Context) -> pa.RecordBatch | None:
 
 
 def emit_timed(rows: pa.Table, context: Context, *, timed: bool) -> None:
-    """Put out rows that have `_time`: as they are, or split by time when the output is not timed.
+    """Emit rows that have `_time`: as they are, or split by time if the output is not timed.
 
-    An event for each distinct time is what an output that is not timed costs.
+    An untimed output needs an event for each distinct time.
     """
     if not rows.num_rows:
         return
@@ -178,11 +178,11 @@ def emit_timed(rows: pa.Table, context: Context, *, timed: bool) -> None:
 
 
 class RowBuffer:
-    """Rows with times, which wait until these are complete.
+    """Rows that wait until their times are complete.
 
     Attributes:
-        schema: Of the rows, `_time` included.
-        least: The least time among them, or None when there are none.
+        schema: Columns of the rows, including `_time`.
+        least: Least time of the rows, or None when there are none.
     """
 
     __slots__ = ("_batches", "least", "schema")
@@ -193,7 +193,7 @@ class RowBuffer:
         self._batches: list[pa.RecordBatch] = []
 
     def add(self, rows: pa.RecordBatch | pa.Table) -> None:
-        """Put rows in."""
+        """Add rows."""
         if not rows.num_rows:
             return
         least = pc.min(rows.column(TIME)).as_py()
@@ -201,20 +201,20 @@ class RowBuffer:
         self._batches += rows.to_batches() if isinstance(rows, pa.Table) else [rows]
 
     def has_before(self, time: int) -> bool:
-        """Whether some row is before a time."""
+        """Whether any row is before a time."""
         return self.least is not None and self.least < time
 
     def table(self) -> pa.Table:
-        """All rows, which stay."""
+        """Return all rows, and keep them."""
         return pa.Table.from_batches(self._batches, self.schema)
 
     def replace(self, rows: pa.Table) -> None:
-        """Let `rows` take the place of all that is there."""
+        """Replace all rows by `rows`."""
         self.least, self._batches = None, []
         self.add(rows)
 
     def take_before(self, time: int) -> pa.Table:
-        """Take out the rows before a time."""
+        """Remove and return the rows before a time."""
         if not self.has_before(time):
             return self.schema.empty_table()
         rows = self.table()

@@ -1,4 +1,4 @@
-"""The first rows of each key by some columns: in a window, or of everything."""
+"""The first rows of each key by some columns, in windows or over all rows."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from capstan.pipeline.operators.time_buffer import (
     emit_timed,
     field_of,
     floor_to,
+    input_schemas,
     is_timed,
-    known,
     on_time,
     unique,
     units,
@@ -41,21 +41,21 @@ _COMPACT = 65_536
 class TopN:
     """The `n` first rows of each key by the columns `order`.
 
-    Of rows that are equal in these, the one with the least other values comes first: never the
-    one that arrived first. Nulls come last.
+    Rows that are equal in these columns are ordered by their other values, never by arrival.
+    Nulls come last.
 
-    With a window, rows leave when their window closes, at the last time within. Without one they
-    leave when the input has ended, each at its own time; until then the node promises its readers
-    nothing beyond the least of these times.
+    With a window, rows are emitted when their window closes, at its last time. Without one they
+    are emitted when the input has ended, each at its own time; until then the node promises its
+    readers nothing beyond the least of these times.
 
     Attributes:
-        n: How many rows.
-        order: Columns and directions.
-        by: The key columns; none means the first of all rows.
-        window: The length of tumbling windows, or None for all rows together. With 1, the first
-            rows at each time.
-        with_ties: Also pass rows that are equal to the last one in all columns of `order`.
-        rank: The name of a column with the rank, from 1; of equal rows the same under `with_ties`.
+        n: Number of rows.
+        order: Columns with directions.
+        by: Key columns; empty for the first of all rows.
+        window: Length of tumbling windows, or None for all rows together. With 1, the first rows at
+            each time.
+        with_ties: Also pass rows that equal the last one in all columns of `order`.
+        rank: Name of a column with the rank, from 1; under `with_ties` equal rows have equal ranks.
     """
 
     n: int
@@ -67,7 +67,7 @@ class TopN:
 
     def __post_init__(self) -> None:
         if self.n < 1 or not self.order or (self.window is not None and units(self.window) < 1):
-            message = f"the first {self.n} by {self.order} in {self.window} are no rows"
+            message = f"no rows: the first {self.n} by {self.order} in {self.window}"
             raise ValueError(message)
 
     @property
@@ -76,12 +76,12 @@ class TopN:
         return Key.of(*self.by)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """The columns of its input, then the rank.
+        """Return the columns of its input, then the rank.
 
         Raises:
-            ValueError: A column is not there, or rows cannot be ordered by it.
+            ValueError: A column is missing, or rows cannot be ordered by it.
         """
-        (schema,) = known(inputs)
+        (schema,) = input_schemas(inputs)
         for column, _ in self.order:
             field_of(with_time(schema), column)
         for column in self.by:
@@ -91,27 +91,27 @@ class TopN:
         return unique(pa.schema([*schema, *rank]))
 
     def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
-        """All columns, but the time where a window gives rows another one."""
+        """All columns, except the time if a window replaces it."""
         return frozenset(inputs[0].names) - (frozenset() if self.window is None else {TIME})
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
-        """A running form without rows."""
+        """Create a running operator with empty state."""
         return _TopNOperator(self, inputs)
 
     def describe(self) -> str:
-        """One line for people."""
+        """Describe the operator in one line."""
         by = "" if not self.by else f" of each {', '.join(self.by)}"
         span = "" if self.window is None else f" in each {self.window}"
         return f"first {self.n} by {', '.join(' '.join(o) for o in self.order)}{by}{span}"
 
 
 class _TopNOperator(Operator):
-    """Keeps rows with the end of their window; thins them out as they grow."""
+    """State: rows with the end of their window, reduced to the first ones as they grow."""
 
     state_ports = (0,)
 
     def __init__(self, spec: TopN, inputs: Sequence[pa.Schema]) -> None:
-        (schema,) = known(inputs)
+        (schema,) = input_schemas(inputs)
         self._spec = spec
         self._names = spec.output_schema(inputs).names
         self._timed = is_timed(schema)
@@ -167,7 +167,7 @@ class _TopNOperator(Operator):
         self._count = rows.num_rows
 
     def _first(self, rows: pa.Table) -> pa.Table:
-        """The first rows of each key and window, by window, key and rank, with their rank."""
+        """Return the first rows per key and window with their rank, by window, key and rank."""
         spec = self._spec
         if not rows.num_rows:
             return rows if spec.rank is None else rows.append_column(spec.rank, positions(0))

@@ -21,8 +21,8 @@ from capstan.pipeline.operators.time_buffer import (
     emit_timed,
     field_of,
     floor_to,
+    input_schemas,
     is_timed,
-    known,
     on_time,
     unique,
     units,
@@ -30,10 +30,10 @@ from capstan.pipeline.operators.time_buffer import (
 )
 
 START: Final = "window_start"
-"""The column of a window's beginning, which belongs to it."""
+"""Column with the start of a window, which is inclusive."""
 
 STOP: Final = "window_end"
-"""The column of a window's end, which does not belong to it."""
+"""Column with the end of a window, which is exclusive."""
 
 _PANE: Final = "#pane"
 _STOP: Final = "#end"
@@ -47,24 +47,24 @@ def window_fields(
     ties: Sequence[str],
     bounds: pa.DataType,
 ) -> pa.Schema:
-    """What a window puts out: the key columns, its bounds, the results, perhaps `_time`.
+    """Return the output columns of a window: keys, bounds, results, and `_time` if timed.
 
     Raises:
-        ValueError: A column is not there, not of a fitting type, or comes out twice.
+        ValueError: A column is missing, has an unsupported type, or appears twice.
     """
-    (schema,) = known(inputs)
+    (schema,) = input_schemas(inputs)
     keys = [field_of(schema, column) for column in by]
     check_sortable(schema, by)
     results = Reducer(with_time(schema), aggregates, ties).fields()
     ends = [pa.field(START, bounds), pa.field(STOP, bounds)]
-    made = pa.schema([*keys, *ends, *results])
-    return unique(with_time(made) if is_timed(schema) else made)
+    columns = pa.schema([*keys, *ends, *results])
+    return unique(with_time(columns) if is_timed(schema) else columns)
 
 
 def window_rows(
     results: pa.Table, start: pa.ChunkedArray, stop: pa.ChunkedArray, schema: pa.Schema
 ) -> pa.Table:
-    """Results of closed windows as they are put out, by end and key, at the last time within."""
+    """Return the output rows of closed windows, by end and key, at their last time."""
     columns = {name: results.column(name) for name in results.column_names}
     columns |= {START: start, STOP: stop, TIME: pc.subtract_checked(stop, 1)}
     bounds = schema.field(START).type
@@ -78,7 +78,7 @@ def window_rows(
 
 
 def _as_bounds(times: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    # Days are kept in 32 bits.
+    # Arrow stores days in 32 bits.
     return pc.cast(pc.cast(times, pa.int32()) if pa.types.is_date32(kind) else times, kind)
 
 
@@ -86,17 +86,17 @@ def _as_bounds(times: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 class Window:
     """Windows `[start, start + size)` of event time, one every `slide`; each closes once.
 
-    A window closes when the watermark reaches its end, and puts out one row for each key at the
-    last time within. A row before the watermark is late, also where a window is still open.
+    A window closes when the watermark reaches its end, and emits one row per key at its last
+    time. A row before the watermark is late, even if one of its windows is still open.
 
     Attributes:
-        size: How long a window is.
-        slide: How far the next one is; at most `size`.
-        aggregates: What is made of its rows.
-        by: The key columns; none means one group of all rows.
+        size: Length of a window.
+        slide: Distance between the starts of windows; at most `size`.
+        aggregates: Aggregates of the rows of a window.
+        by: Key columns; empty for one group of all rows.
         ties: Columns that break ties of `first` and `last`.
-        offset: Where windows start, relative to time 0.
-        bounds: The type of the columns `window_start` and `window_end`.
+        offset: Start of windows, relative to time 0.
+        bounds: Type of the columns `window_start` and `window_end`.
     """
 
     size: Length
@@ -105,11 +105,11 @@ class Window:
     by: tuple[str, ...] = ()
     ties: tuple[str, ...] = ()
     offset: Length = 0
-    bounds: pa.DataType = pa.int64()  # noqa: RUF009 - a value that cannot change
+    bounds: pa.DataType = pa.int64()  # noqa: RUF009 - an immutable value
 
     def __post_init__(self) -> None:
         if not 0 < units(self.slide) <= units(self.size):
-            message = f"windows of {self.size} every {self.slide} would be empty or leave gaps"
+            message = f"windows of {self.size} every {self.slide} are empty or leave gaps"
             raise ValueError(message)
 
     @classmethod
@@ -123,7 +123,7 @@ class Window:
         offset: Length = 0,
         bounds: pa.DataType | None = None,
     ) -> Self:
-        """Windows that follow one another without overlap."""
+        """Create windows that follow one another without overlap."""
         return cls.sliding(size, size, aggregates, by=by, ties=ties, offset=offset, bounds=bounds)
 
     @classmethod
@@ -138,7 +138,7 @@ class Window:
         offset: Length = 0,
         bounds: pa.DataType | None = None,
     ) -> Self:
-        """Windows that overlap: each row is in `size / slide` of them."""
+        """Create windows that overlap: each row is in `size / slide` of them."""
         kind = pa.int64() if bounds is None else bounds
         return cls(size, slide, tuple(aggregates), tuple(by), tuple(ties), offset, kind)
 
@@ -148,7 +148,7 @@ class Window:
         return Key.of(*self.by)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """The key columns, `window_start`, `window_end`, the results."""
+        """Return the key columns, `window_start`, `window_end` and the results."""
         return window_fields(inputs, self.by, self.aggregates, self.ties, self.bounds)
 
     def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
@@ -156,24 +156,24 @@ class Window:
         return frozenset(self.by)
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
-        """A running form with no open windows."""
+        """Create a running operator without open windows."""
         return _WindowOperator(self, inputs)
 
     def describe(self) -> str:
-        """One line for people."""
+        """Describe the operator in one line."""
         kind = "tumbling" if self.size == self.slide else "sliding"
         every = "" if self.size == self.slide else f" every {self.slide}"
-        made = ", ".join(str(aggregate) for aggregate in self.aggregates)
-        return f"{kind} window of {self.size}{every}: {made}"
+        results = ", ".join(str(aggregate) for aggregate in self.aggregates)
+        return f"{kind} window of {self.size}{every}: {results}"
 
 
 class _WindowOperator(Operator):
-    """Keeps parts of groups by pane: the greatest stretch that no window's edge falls into."""
+    """State: parts of groups by pane, the longest stretch without a window's edge inside."""
 
     state_ports = (None, 0)
 
     def __init__(self, spec: Window, inputs: Sequence[pa.Schema]) -> None:
-        (schema,) = known(inputs)
+        (schema,) = input_schemas(inputs)
         self._schema = spec.output_schema(inputs)
         self._timed = is_timed(schema)
         self._reducer = Reducer(with_time(schema), spec.aggregates, spec.ties)
@@ -181,7 +181,7 @@ class _WindowOperator(Operator):
         self._offset = units(spec.offset)
         self._pane = gcd(self._size, self._slide) if self._reducer.partial else 1
         self._by = list(spec.by)
-        self._kept: list[pa.Table] = []
+        self._stored: list[pa.Table] = []
         self._compact = _COMPACT
         self._least: int | None = None
         self._closed: int | None = None
@@ -193,21 +193,21 @@ class _WindowOperator(Operator):
             return
         panes = floor_to(rows.column(TIME), self._pane, self._offset)
         table = pa.Table.from_batches([rows.append_column(_PANE, panes)])
-        self._keep([*self._kept, self._reducer.take_in(table, [*self._by, _PANE])])
-        # Parts grow with the number of batches, which says nothing of the number of groups.
-        if self._reducer.partial and sum(kept.num_rows for kept in self._kept) > self._compact:
-            merged = self._reducer.merge(self._reducer.joined(self._kept), [*self._by, _PANE])
-            self._keep([merged])
+        self._store([*self._stored, self._reducer.accumulate(table, [*self._by, _PANE])])
+        # Parts grow with the number of batches, which says nothing about the number of groups.
+        if self._reducer.partial and sum(table.num_rows for table in self._stored) > self._compact:
+            merged = self._reducer.merge(self._reducer.concat(self._stored), [*self._by, _PANE])
+            self._store([merged])
             self._compact = max(_COMPACT, 2 * merged.num_rows)
 
     def on_watermark(self, watermark: int, context: Context) -> None:
         closed, self._closed = self._closed, watermark
         if self._least is None or self._first_end(self._least) > watermark:
             return
-        kept = self._reducer.joined(self._kept)
-        closing = self._closing(kept, closed, watermark)
-        last = pc.add_checked(floor_to(kept.column(_PANE), self._slide, self._offset), self._size)
-        self._keep([kept.filter(pc.greater(last, watermark)).combine_chunks()])
+        stored = self._reducer.concat(self._stored)
+        closing = self._closing(stored, closed, watermark)
+        last = pc.add_checked(floor_to(stored.column(_PANE), self._slide, self._offset), self._size)
+        self._store([stored.filter(pc.greater(last, watermark)).combine_chunks()])
         results = self._reducer.finish(closing, [*self._by, _STOP])
         stops = results.column(_STOP)
         rows = window_rows(
@@ -216,42 +216,45 @@ class _WindowOperator(Operator):
         emit_timed(rows, context, timed=self._timed)
 
     def checkpoint(self) -> bytes:
-        kept = [self._reducer.lasting(self._reducer.joined(self._kept))] if self._kept else []
-        # Only where windows overlap can one of a pane that is kept have closed. Elsewhere workers
-        # may be at several points, as behind an operator that holds its watermark, and be dealt.
+        stored = []
+        if self._stored:
+            stored = [self._reducer.to_checkpoint(self._reducer.concat(self._stored))]
+        # A window of a stored pane can have closed only if windows overlap. Otherwise workers may
+        # be
+        # at different points and still be rescaled, as behind an operator that holds its watermark.
         closed = self._closed if self._slide < self._size else None
         edge = pa.table({"closed": pa.array([closed], pa.int64())})
-        return tables_to_bytes([edge, *kept])
+        return tables_to_bytes([edge, *stored])
 
     def restore(self, version: int, state: bytes) -> None:
         # Version 1 has narrow sums, which can be read like wide ones.
         if version != 1:
             check_version(version, self.version)
-        edge, *kept = tables_from_bytes(state)
+        edge, *stored = tables_from_bytes(state)
         self._closed = edge.column("closed")[0].as_py()
-        self._keep(kept)
+        self._store(stored)
 
     def _first_end(self, pane: int) -> int:
-        # Of the windows that a pane is in, the one that began first.
-        begun = (pane - self._offset - self._size) // self._slide * self._slide + self._offset
-        return begun + self._slide + self._size
+        # The window that began first among those that contain the pane.
+        start = (pane - self._offset - self._size) // self._slide * self._slide + self._offset
+        return start + self._slide + self._size
 
-    def _keep(self, kept: list[pa.Table]) -> None:
-        self._kept = [table for table in kept if table.num_rows]
-        least = [pc.min(table.column(_PANE)).as_py() for table in self._kept[-1:]]
-        if self._least is not None and len(self._kept) > 1:
+    def _store(self, tables: list[pa.Table]) -> None:
+        self._stored = [table for table in tables if table.num_rows]
+        least = [pc.min(table.column(_PANE)).as_py() for table in self._stored[-1:]]
+        if self._least is not None and len(self._stored) > 1:
             least.append(self._least)
         self._least = min(least, default=None)
 
-    def _closing(self, kept: pa.Table, closed: int | None, watermark: int) -> pa.Table:
-        """The parts once for each window that closes now, with the window's end."""
-        last = floor_to(kept.column(_PANE), self._slide, self._offset)
+    def _closing(self, stored: pa.Table, closed: int | None, watermark: int) -> pa.Table:
+        """Return the parts of each window that closes now, with the window's end."""
+        last = floor_to(stored.column(_PANE), self._slide, self._offset)
         parts = []
         for back in range(0, self._size, self._slide):
             start = pc.subtract_checked(last, back)
             stop = pc.add_checked(start, self._size)
-            due = pc.and_(pc.less_equal(stop, watermark), pc.greater(stop, kept.column(_PANE)))
+            due = pc.and_(pc.less_equal(stop, watermark), pc.greater(stop, stored.column(_PANE)))
             if closed is not None:
                 due = pc.and_(due, pc.greater(stop, closed))
-            parts.append(kept.append_column(_STOP, stop).filter(due))
+            parts.append(stored.append_column(_STOP, stop).filter(due))
         return pa.concat_tables(parts)

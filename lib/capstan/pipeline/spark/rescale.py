@@ -13,7 +13,12 @@ from pyspark.sql import functions as F
 from capstan.pipeline.graph.stage_planner import Plan
 from capstan.pipeline.spark.state_rows import KeptKind, StateRow, batch_of, rows_of
 from capstan.pipeline.spark.task_errors import in_task, on_driver
-from capstan.pipeline.state.chunk_rescale import Arrivals, deal, merged, require_none_lost
+from capstan.pipeline.state.chunk_rescale import (
+    Arrivals,
+    merge_headers,
+    require_none_lost,
+    rescale_chunk,
+)
 from capstan.pipeline.state.chunks import StateHeader
 from capstan.pipeline.state.errors import NotWhole
 
@@ -77,7 +82,7 @@ class Rescaling:
             plan,
             before,
             after,
-            {number: merged(plan.stages[number], mine) for number, mine in heads.items()},
+            {number: merge_headers(plan.stages[number], mine) for number, mine in heads.items()},
         )
 
     def deal(self, rows: Iterable[StateRow]) -> Iterator[StateRow]:
@@ -93,7 +98,7 @@ class Rescaling:
                 yield replace(row, worker=row.worker % self.after)
             elif row.kind is KeptKind.CHUNK:
                 stage = self.plan.stages[row.stage]
-                for chunk in deal(stage, row.chunk(), self.before, self.after):
+                for chunk in rescale_chunk(stage, row.chunk(), self.before, self.after):
                     yield StateRow.of_chunk(row.stage, chunk)
 
     def seeds(self) -> Iterator[StateRow]:
@@ -127,7 +132,7 @@ class Rescaling:
         for place, head in heads.items():
             number, worker = place
             arrived = here.get(place) or Arrivals(self.plan.stages[number], worker, self.after)
-            yield StateRow.of_head(number, worker, arrived.head(head))
+            yield StateRow.of_head(number, worker, arrived.header(head))
 
     def require_none_lost(self, heads: Heads) -> None:
         """Check that the workers have what there was, no less and no more.

@@ -14,7 +14,7 @@ from capstan.pipeline.engine.executor import DagExecutor
 from capstan.pipeline.graph.arrow_ipc import batches_from_bytes, batches_to_bytes
 from capstan.pipeline.graph.stage_planner import Stage
 from capstan.pipeline.spark.wire_format import TimedRows
-from capstan.pipeline.state.chunks import Chunk, StateHeader, cut_up, put_together
+from capstan.pipeline.state.chunks import Chunk, StateHeader, assemble, split
 from capstan.pipeline.state.errors import NotWhole
 
 _TIME: Final = "#time"
@@ -141,7 +141,7 @@ def rows_to_keep(
         NoHash: State is kept by a key that has no stable hash.
     """
     if stage.key is not None:
-        head, chunks = cut_up(stage, worker, executor.checkpoint())
+        head, chunks = split(stage, worker, executor.checkpoint())
         yield StateRow.of_head(stage.number, worker, head)
         for chunk in chunks:
             yield StateRow.of_chunk(stage.number, chunk)
@@ -189,4 +189,4 @@ class Resumption:
         if len(self._heads) != 1:
             text = f"stage {self.stage.number} has {len(self._heads)} heads on worker {worker}"
             raise NotWhole.create(text, reason="not one head", worker=worker)
-        return put_together(self.stage, worker, self.peers, self._heads[0], self._chunks)
+        return assemble(self.stage, worker, self.peers, self._heads[0], self._chunks)

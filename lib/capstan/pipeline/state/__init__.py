@@ -1,1 +1,1 @@
-"""State by key: codecs, chunks, placement, and rescales of snapshots."""
+"""Keyed state: codecs, chunks, placement, and rescales of snapshots."""

@@ -1,6 +1,9 @@
-"""Chunks of a stage's state dealt to more or fewer workers, with the proof that none is lost.
+"""Rescale of a stage's chunks to more or fewer workers, verified to lose none.
 
-Each chunk is dealt alone, so that a shuffle of all of them is a rescale.
+Each chunk is rescaled alone, so a shuffle of all chunks is a rescale. Only keyed state can be
+rescaled: the rows of an operator's tables go to the owners of their keys. Any other state must be
+the same on every worker. All workers must be at one barrier, with equal watermarks of sources.
+Behind an operator that holds its watermark back, the minimum of the workers counts.
 """
 
 from __future__ import annotations
@@ -11,10 +14,10 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.pipeline.engine.checkpoint import DagCheckpoint
+from capstan.pipeline.engine.checkpoint import NodeCheckpoint, signatures_of
 from capstan.pipeline.graph.arrow_ipc import table_from_bytes, table_to_bytes
+from capstan.pipeline.graph.signature import require_unchanged
 from capstan.pipeline.graph.stage_planner import Stage
-from capstan.pipeline.state.checkpoint_rescale import at_several_points, together
 from capstan.pipeline.state.chunks import (
     PLACEMENT,
     Chunk,
@@ -26,86 +29,80 @@ from capstan.pipeline.state.chunks import (
     sum_of,
     total_of,
 )
-from capstan.pipeline.state.errors import Misplaced, NotWhole
-from capstan.pipeline.state.key_placement import HashPlacement
-from capstan.pipeline.state.state_tables import KeptTables
+from capstan.pipeline.state.errors import Misplaced, NotKeyed, NotWhole
+from capstan.pipeline.state.state_tables import StateTables
 
 
-def deal(
-    stage: Stage, chunk: Chunk, before: int, after: int, placement: HashPlacement = PLACEMENT
-) -> Iterator[Chunk]:
-    """The rows of a chunk as chunks of the workers that own their keys from now on.
+def rescale_chunk(stage: Stage, chunk: Chunk, before: int, after: int) -> Iterator[Chunk]:
+    """Split a chunk into chunks of the workers that own its keys after the rescale.
 
-    Rows that are the same on every worker go to each of them.
+    Rows that are the same on every worker go to all of them.
 
     Args:
         stage: The stage.
         chunk: The chunk.
-        before: How many workers there were.
-        after: How many there will be.
-        placement: Who owns a key.
+        before: Number of workers before.
+        after: Number of workers after.
 
     Raises:
-        NotKeyed: It is of a state that is not kept by key.
-        Misplaced: A key was with another worker than its owner.
-        SnapshotCorrupt: The chunk is not what was written.
+        NotKeyed: The state is not keyed.
+        Misplaced: The worker did not own a key of the chunk.
+        SnapshotCorrupt: The data of the chunk have changed.
     """
     chunk.require_intact()
-    kept = KeptTables.at(stage, chunk.node)
-    port = kept.ports[chunk.table]
+    state = StateTables.at(stage, chunk.node)
+    port = state.ports[chunk.table]
     if port is None:
         yield from (replace(chunk, worker=worker) for worker in range(after))
         return
     rows = table_from_bytes(chunk.data)
-    hashes = kept.hashes(rows, port)
-    require_owned(kept, chunk.worker, kept.owners(hashes, range(before), placement))
-    owners = kept.owners(hashes, range(after), placement)
+    hashes = state.hashes(rows, port)
+    require_owned(state, chunk.worker, state.owners(hashes, range(before), PLACEMENT))
+    owners = state.owners(hashes, range(after), PLACEMENT)
     for worker in range(after):
-        mine = pc.equal(owners, worker)
-        own = rows.filter(mine)
-        # Without rows, one is still needed: it has the columns.
-        if own.num_rows or not chunk.part:
+        owned = pc.equal(owners, worker)
+        owned_rows = rows.filter(owned)
+        # A table without rows still needs one chunk with its columns.
+        if owned_rows.num_rows or not chunk.part:
             place = worker, chunk.node, chunk.table, chunk.part
-            data = table_to_bytes(own.combine_chunks())
-            yield Chunk.of(place, own.num_rows, sum_of(hashes.filter(mine)), data)
+            data = table_to_bytes(owned_rows.combine_chunks())
+            yield Chunk.create(place, owned_rows.num_rows, sum_of(hashes.filter(owned)), data)
 
 
-def merged(stage: Stage, heads: Mapping[int, StateHeader]) -> StateHeader:
-    """What the heads of all workers say together, with the sums of their totals and keys.
+def merge_headers(stage: Stage, headers: Mapping[int, StateHeader]) -> StateHeader:
+    """Merge the headers of all workers; totals and numbers of keys are added up.
 
     Raises:
-        NotWhole: The workers are not at one point, or not of this graph.
-        NotKeyed: They have timers that differ.
+        NotWhole: The workers are not at one point, or the states are of another graph.
+        StateChanged: Another operator saved a state; names the node.
+        NotKeyed: The workers have different timers.
     """
-    # States of other versions are as far apart as watermarks of sources are.
+    # Workers with different state versions are not at one point either.
     versions = {
-        tuple((name, known.state and known.state.version) for name, known in head.nodes.items())
-        for head in heads.values()
+        tuple((name, node.state and node.state.version) for name, node in header.nodes.items())
+        for header in headers.values()
     }
     if len(versions) > 1:
-        reason = "states are of several versions"
-        raise NotWhole.create(f"workers cannot be dealt: {reason}", reason=reason)
-    common = together(stage.dag, {w: DagCheckpoint(head.nodes) for w, head in heads.items()})
-    states = next(iter(heads.values())).nodes
-    nodes = {name: replace(known, state=states[name].state) for name, known in common.items()}
+        raise _not_whole("states have several versions")
+    nodes = _merge_nodes(stage, headers)
     totals: dict[tuple[str, int], Total] = {}
     keys: dict[str, int] = {}
-    for head in heads.values():
-        for place, total in head.totals.items():
-            totals[place] = _with(stage, place, totals.get(place), total)
-        for name, count in head.keys.items():
+    for header in headers.values():
+        for place, total in header.totals.items():
+            totals[place] = _merge_totals(stage, place, totals.get(place), total)
+        for name, count in header.keys.items():
             keys[name] = keys.get(name, 0) + count
     return StateHeader(nodes, totals, keys)
 
 
 @dataclass(slots=True)
 class Arrivals:
-    """What has arrived at a worker of a stage that chunks were dealt to.
+    """The chunks that have arrived at a worker of a stage in a rescale.
 
     Attributes:
         stage: The stage.
         worker: The worker.
-        peers: How many there are now.
+        peers: Number of workers after the rescale.
     """
 
     stage: Stage
@@ -114,66 +111,96 @@ class Arrivals:
     _totals: dict[tuple[str, int], Total] = field(default_factory=dict)
     _hashes: dict[str, list[pa.Array]] = field(default_factory=dict)
 
-    def add(self, chunk: Chunk, placement: HashPlacement = PLACEMENT) -> None:
-        """Count a chunk in, and check that the worker owns the keys of its rows.
+    def add(self, chunk: Chunk) -> None:
+        """Count a chunk, and check that the worker owns the keys of its rows.
 
         Raises:
-            Misplaced: Another one owns some of them.
-            SnapshotCorrupt: The chunk is not what was dealt.
+            Misplaced: Another worker owns some of them.
+            SnapshotCorrupt: The data of the chunk have changed.
         """
         chunk.require_intact()
         place = chunk.node, chunk.table
-        kept = KeptTables.at(self.stage, chunk.node)
-        port = kept.ports[chunk.table]
+        state = StateTables.at(self.stage, chunk.node)
+        port = state.ports[chunk.table]
         if port is None:
             return
-        hashes = kept.hashes(table_from_bytes(chunk.data), port)
-        require_owned(kept, self.worker, kept.owners(hashes, range(self.peers), placement))
+        hashes = state.hashes(table_from_bytes(chunk.data), port)
+        require_owned(state, self.worker, state.owners(hashes, range(self.peers), PLACEMENT))
         self._totals[place] = self._totals.get(place, Total(0, 0)) + total_of([chunk])
         self._hashes.setdefault(chunk.node, []).append(hashes)
 
-    def head(self, before: StateHeader) -> StateHeader:
-        """The worker's head, where that of all workers before, merged, is known."""
+    def header(self, before: StateHeader) -> StateHeader:
+        """Return the worker's header, given the merged header from before the rescale."""
         common = {p: total for p, total in before.totals.items() if is_common(self.stage, p)}
         keys = {name: count_keys(self._hashes.get(name, [])) for name in before.keys}
         return StateHeader(before.nodes, self._totals | common, keys)
 
 
 def require_none_lost(stage: Stage, before: StateHeader, after: Iterable[StateHeader]) -> None:
-    """Check that all workers together have the rows and the keys that there were.
+    """Check that all workers together have the same rows and keys as before.
 
-    Each of them owns the keys that it has, so that none of these is with two of them.
+    Every worker owns the keys that it has, so no key is on two workers.
 
     Args:
         stage: The stage.
-        before: The heads of the workers before, merged.
-        after: The heads of the workers that chunks were dealt to.
+        before: The merged header from before the rescale.
+        after: The headers of the workers after it.
 
     Raises:
-        Misplaced: Rows or keys were lost on the way, or are there twice.
+        Misplaced: Rows or keys were lost or duplicated.
     """
-    heads = list(after)
+    headers = list(after)
     for place, total in before.totals.items():
         if is_common(stage, place):
             continue
-        found = Total(0, 0)
-        for head in heads:
-            found += head.totals.get(place, Total(0, 0))
-        keys = sum(head.keys.get(place[0], 0) for head in heads)
-        if (found, keys) != (total, before.keys.get(place[0], 0)):
+        arrived = Total(0, 0)
+        for header in headers:
+            arrived += header.totals.get(place, Total(0, 0))
+        keys = sum(header.keys.get(place[0], 0) for header in headers)
+        if (arrived, keys) != (total, before.keys.get(place[0], 0)):
             text = (
                 f"{place[0]}: {total.rows} rows of {before.keys.get(place[0], 0)} keys before, "
-                f"{found.rows} of {keys} after"
+                f"{arrived.rows} of {keys} after"
             )
-            raise Misplaced.create(text, node=place[0], lost=total.rows - found.rows)
+            raise Misplaced.create(text, node=place[0], lost=total.rows - arrived.rows)
 
 
-def _with(stage: Stage, place: tuple[str, int], known: Total | None, total: Total) -> Total:
-    if known is None:
+def _merge_nodes(stage: Stage, headers: Mapping[int, StateHeader]) -> dict[str, NodeCheckpoint]:
+    names = {node.name for node in stage.dag.nodes}
+    first = next(iter(headers.values()), StateHeader({}, {}, {}))
+    for worker, header in headers.items():
+        if set(header.nodes) != names:
+            raise _not_whole(f"worker {worker} has the nodes {sorted(header.nodes)}")
+        for name, node in header.nodes.items():
+            if not stage.dag.inputs(name) and node.watermark != first.nodes[name].watermark:
+                raise _not_whole(f"{name} is at {node.watermark} on worker {worker}")
+            if node.timers != first.nodes[name].timers:
+                text = f"the timers of {name} on worker {worker} differ from those of others"
+                raise NotKeyed.create(text, operator=name, worker=worker)
+        require_unchanged(signatures_of(header.nodes), stage.dag.signatures)
+    merged = {}
+    for name, node in first.nodes.items():
+        marks = [header.nodes[name].watermark for header in headers.values()]
+        least = None if None in marks else min(mark for mark in marks if mark is not None)
+        merged[name] = replace(node, watermark=least)
+    return merged
+
+
+def _merge_totals(
+    stage: Stage, place: tuple[str, int], merged: Total | None, total: Total
+) -> Total:
+    if merged is None:
         return total
     if not is_common(stage, place):
-        return known + total
-    if known != total:
-        reason = at_several_points(place[0])
-        raise NotWhole.create(f"workers cannot be dealt: {reason}", reason=reason, node=place[0])
+        return merged + total
+    if merged != total:
+        raise _not_whole(
+            f"{place[0]} is not at one point on all workers, like overlapping windows behind an "
+            "operator that holds its watermark back; continue with the same number of workers",
+            node=place[0],
+        )
     return total
+
+
+def _not_whole(reason: str, **fields: object) -> NotWhole:
+    return NotWhole.create(f"these states cannot be rescaled: {reason}", reason=reason, **fields)

@@ -1,8 +1,9 @@
-"""What a worker knows of a stage, as rows of a table: cut up, and put together again.
+"""A worker's state of a stage as rows of a table: splitting and assembly.
 
-A head says what its nodes know but for the tables of their states, and how many rows, with which
-hashes of their keys, these have. Chunks have the rows. A chunk can be dealt without the others, so
-that a state of any size is dealt by a shuffle; the head tells whether all of it has arrived.
+The header has everything except the tables of states, and for each table the number of rows and the
+sum of the hashes of their keys. Chunks have the rows. Each chunk can be rescaled alone, so a
+shuffle
+rescales a state of any size; the header shows whether all of it has arrived.
 """
 
 from __future__ import annotations
@@ -30,30 +31,31 @@ from capstan.pipeline.graph.signature import require_unchanged
 from capstan.pipeline.graph.stage_planner import Stage
 from capstan.pipeline.state.errors import Misplaced, NotWhole, SnapshotCorrupt
 from capstan.pipeline.state.key_placement import Modulo
-from capstan.pipeline.state.state_tables import KeptTables, ports_of
+from capstan.pipeline.state.state_tables import StateTables, ports_of
 
 CHUNK_ROWS: Final = 65_536
 WHOLE: Final = -1
-"""The table of a state that is not tables."""
+"""The table number of a state that does not consist of tables."""
 
 PLACEMENT: Final = Modulo()
-"""Where the tasks of a stage have their keys."""
+"""Placement of keys on the tasks of a stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some rows of one table of one operator's state on one worker.
+    """Rows of one table of an operator's state on one worker.
 
     Attributes:
         worker: The worker.
-        node: The operator's name.
-        table: The table's position, or `WHOLE` for a state that is not tables.
-        part: The chunk's position in it; chunks of several workers can have the same one.
-        rows: How many rows it has.
-        hashes: The sum of the hashes of their keys, modulo 2^64 and signed. Of rows that are the
-            same on every worker, the digest of what they say.
+        node: Name of the operator.
+        table: Position of the table, or `WHOLE` for a state that does not consist of tables.
+        part: Position of the chunk in the table; chunks of several workers can have the same
+            position.
+        rows: Number of rows.
+        hashes: Sum of the hashes of their keys, modulo 2^64 and signed. For rows that are the same
+            on every worker, the digest of their content.
         data: The rows as an Arrow stream, or the state.
-        digest: The first 8 bytes of the BLAKE2b of `data`, signed.
+        digest: First 8 bytes of the BLAKE2b hash of `data`, signed.
     """
 
     worker: int
@@ -66,29 +68,29 @@ class Chunk:
     digest: int
 
     @classmethod
-    def of(cls, place: tuple[int, str, int, int], rows: int, hashes: int, data: bytes) -> Chunk:
-        """A chunk at a place: worker, node, table and part."""
+    def create(cls, place: tuple[int, str, int, int], rows: int, hashes: int, data: bytes) -> Chunk:
+        """Create a chunk with its digest; its place is worker, node, table and part."""
         return cls(*place, rows, hashes, data, _digest(data))
 
     def require_intact(self) -> None:
-        """Check that its data are those that were written.
+        """Check that its data are unchanged.
 
         Raises:
-            SnapshotCorrupt: They are not.
+            SnapshotCorrupt: The data do not match the digest.
         """
         if _digest(self.data) != self.digest:
             reason = "the digest differs"
-            text = f"a part of the state of {self.node} on worker {self.worker}: {reason}"
+            text = f"a chunk of the state of {self.node} on worker {self.worker}: {reason}"
             raise SnapshotCorrupt.create(text, reason=reason, node=self.node, worker=self.worker)
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What the chunks of a table come to.
+    """Totals of the chunks of a table.
 
     Attributes:
-        rows: How many rows they have.
-        hashes: The sum of the hashes of their keys, as a chunk has it.
+        rows: Number of rows.
+        hashes: Sum of the hashes of their keys, as in a chunk.
     """
 
     rows: int
@@ -100,17 +102,17 @@ class Total:
 
 
 Totals = Mapping[tuple[str, int], Total]
-"""By node and table."""
+"""Totals by node and table."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateHeader:
-    """What one worker knows of a stage, but for the rows of its states.
+    """A worker's state of a stage, without the rows of operator states.
 
     Attributes:
-        nodes: By name; the data of their states are left out.
-        totals: What the tables have.
-        keys: How many keys each operator has state for, where it is kept by key.
+        nodes: Node checkpoints by name, without the data of their states.
+        totals: Totals of the tables.
+        keys: Number of keys with state by operator, for operators with keyed state.
     """
 
     nodes: Mapping[str, NodeCheckpoint]
@@ -118,22 +120,21 @@ class StateHeader:
     keys: Mapping[str, int]
 
     def to_json(self) -> str:
-        """The head as a line of text."""
+        """Serialize the header as one line of JSON."""
         nodes = {
             name: [
-                known.watermark,
-                [[timer.time, timer.tag] for timer in known.timers],
-                known.state
-                and [known.state.operator_id, known.state.version, known.state.signature],
+                node.watermark,
+                [[timer.time, timer.tag] for timer in node.timers],
+                node.state and [node.state.operator_id, node.state.version, node.state.signature],
             ]
-            for name, known in self.nodes.items()
+            for name, node in self.nodes.items()
         }
         totals = [[*place, total.rows, total.hashes] for place, total in self.totals.items()]
         return json.dumps({"nodes": nodes, "totals": totals, "keys": dict(self.keys)})
 
     @classmethod
     def from_json(cls, text: str) -> StateHeader:
-        """The head that `to_json` wrote; older ones have no signatures."""
+        """Read a header that `to_json` wrote; older ones have no signatures."""
         value = json.loads(text)
         nodes = {
             name: NodeCheckpoint(
@@ -149,76 +150,75 @@ class StateHeader:
         return cls(nodes, totals, value["keys"])
 
 
-def cut_up(
+def split(
     stage: Stage, worker: int, checkpoint: DagCheckpoint, rows: int = CHUNK_ROWS
 ) -> tuple[StateHeader, list[Chunk]]:
-    """What a worker knows of a stage, as a head and chunks of at most so many rows.
+    """Split a worker's state of a stage into a header and chunks of at most `rows` rows.
 
     Raises:
-        NotWhole: Events wait at a node, or outputs have not been taken.
+        NotWhole: Events are queued at a node, or outputs have not been taken.
     """
-    if checkpoint.outputs or any(known.queue for known in checkpoint.nodes.values()):
-        reason = "not everything that was put in has come out"
-        raise NotWhole.create(f"worker {worker} cannot be cut up: {reason}", reason=reason)
+    if checkpoint.outputs or any(saved.queue for saved in checkpoint.nodes.values()):
+        reason = "events or outputs are still pending"
+        raise NotWhole.create(f"cannot split the state of worker {worker}: {reason}", reason=reason)
     chunks: list[Chunk] = []
     keys: dict[str, int] = {}
     for name, state in checkpoint.operators.items():
         node = stage.dag.node(name)
         if ports_of(stage.dag, node) is not None:
-            mine, keys[name] = _cut_tables(stage, worker, name, state.data, rows)
-            chunks += mine
+            table_chunks, keys[name] = _split_tables(stage, worker, name, state.data, rows)
+            chunks += table_chunks
         elif state.data:
-            chunks.append(Chunk.of((worker, name, WHOLE, 0), 0, 0, state.data))
+            chunks.append(Chunk.create((worker, name, WHOLE, 0), 0, 0, state.data))
     nodes = {
-        name: replace(known, state=known.state and replace(known.state, data=b""))
-        for name, known in checkpoint.nodes.items()
+        name: replace(saved, state=saved.state and replace(saved.state, data=b""))
+        for name, saved in checkpoint.nodes.items()
     }
-    totals = {place: total_of(mine) for place, mine in _by_table(chunks).items()}
+    totals = {place: total_of(group) for place, group in _by_table(chunks).items()}
     return StateHeader(nodes, totals, keys), chunks
 
 
-def put_together(
+def assemble(
     stage: Stage, worker: int, peers: int, head: StateHeader, chunks: Iterable[Chunk]
 ) -> DagCheckpoint:
-    """What a worker knows, from its head and all of its chunks, in any order.
+    """Assemble a worker's state of a stage from its header and all of its chunks, in any order.
 
     Raises:
-        NotWhole: A chunk is missing, or there twice, or not of this graph.
-        StateChanged: A state was kept by another operator; naming the node.
-        Misplaced: A key is there that another of the `peers` workers owns.
-        SnapshotCorrupt: A chunk is not what was written.
+        NotWhole: A chunk is missing, duplicated, or of another graph.
+        StateChanged: Another operator saved a state; names the node.
+        Misplaced: Another of the `peers` workers owns a key.
+        SnapshotCorrupt: The data of a chunk have changed.
     """
     if set(head.nodes) != {node.name for node in stage.dag.nodes}:
-        here = ", ".join(node.name for node in stage.dag.nodes)
-        text = f"a state of the nodes {', '.join(head.nodes)} does not fit {here}"
+        nodes = ", ".join(node.name for node in stage.dag.nodes)
+        text = f"the state has the nodes {', '.join(head.nodes)}, the stage has {nodes}"
         raise NotWhole.create(text, reason="of another graph")
     require_unchanged(signatures_of(head.nodes), stage.dag.signatures)
-    found = _by_table(_once(stage, chunks))
-    for place in sorted({*found, *head.totals}):
-        total, wanted = total_of(found.get(place, ())), head.totals.get(place)
-        if total != wanted:
-            text = f"{place[0]}: not all of its state is there on worker {worker}"
+    tables = _by_table(_without_copies(stage, chunks))
+    for place in sorted({*tables, *head.totals}):
+        if total_of(tables.get(place, ())) != head.totals.get(place):
+            text = f"the state of {place[0]} on worker {worker} is incomplete"
             raise NotWhole.create(text, reason="incomplete", node=place[0], worker=worker)
     nodes = {}
-    for name, known in head.nodes.items():
-        mine = [found[place] for place in sorted(found) if place[0] == name]
-        if known.state is None or not mine:
-            nodes[name] = known
+    for name, saved in head.nodes.items():
+        groups = [tables[place] for place in sorted(tables) if place[0] == name]
+        if saved.state is None or not groups:
+            nodes[name] = saved
             continue
-        if mine[0][0].table == WHOLE:
-            data = mine[0][0].data
+        if groups[0][0].table == WHOLE:
+            data = groups[0][0].data
         else:
-            data = tables_to_bytes(_tables(stage, worker, peers, mine))
-        nodes[name] = replace(known, state=replace(known.state, data=data))
+            data = tables_to_bytes(_tables(stage, worker, peers, groups))
+        nodes[name] = replace(saved, state=replace(saved.state, data=data))
     return DagCheckpoint(nodes)
 
 
 def total_of(chunks: Iterable[Chunk]) -> Total:
-    """What chunks of one table come to."""
-    found = Total(0, 0)
+    """Add up the chunks of one table."""
+    total = Total(0, 0)
     for chunk in chunks:
-        found += Total(chunk.rows, chunk.hashes)
-    return found
+        total += Total(chunk.rows, chunk.hashes)
+    return total
 
 
 def is_common(stage: Stage, place: tuple[str, int]) -> bool:
@@ -228,86 +228,87 @@ def is_common(stage: Stage, place: tuple[str, int]) -> bool:
     return ports is not None and table != WHOLE and ports[table] is None
 
 
-def require_owned(kept: KeptTables, worker: int, owners: pa.Array) -> None:
-    """Check that a worker owns all rows that it has.
+def require_owned(tables: StateTables, worker: int, owners: pa.Array) -> None:
+    """Check that a worker owns all of its rows.
 
     Raises:
-        Misplaced: Others own some of them.
+        Misplaced: Other workers own some of them.
     """
     wrong = pc.sum(pc.not_equal(owners, worker)).as_py()
     if wrong:
-        text = f"{kept.node}: {wrong} rows on worker {worker} that another one owns"
-        raise Misplaced.create(text, node=kept.node, worker=worker, misplaced=wrong)
+        text = f"{tables.node}: worker {worker} has {wrong} rows that another worker owns"
+        raise Misplaced.create(text, node=tables.node, worker=worker, misplaced=wrong)
 
 
 def sum_of(hashes: pa.Array) -> int:
-    """The sum of hashes modulo 2^64, signed."""
-    # Sums of whole words wrap around, as they should.
+    """Add up hashes modulo 2^64, signed."""
+    # Sums of 64-bit integers wrap around, as intended.
     return int(hashes.to_numpy(zero_copy_only=False).sum(dtype=np.int64))
 
 
-def _cut_tables(
+def _split_tables(
     stage: Stage, worker: int, name: str, data: bytes, size: int
 ) -> tuple[list[Chunk], int]:
-    """The chunks of an operator's tables, and how many keys these have."""
-    kept = KeptTables.at(stage, name)
+    """Split an operator's tables into chunks; also return the number of their keys."""
+    state = StateTables.at(stage, name)
     chunks: list[Chunk] = []
-    every: list[pa.Array] = []
-    for number, (table, port) in enumerate(zip(tables_from_bytes(data), kept.ports, strict=False)):
+    all_hashes: list[pa.Array] = []
+    for number, (table, port) in enumerate(zip(tables_from_bytes(data), state.ports, strict=False)):
         place = worker, name, number
         if port is None:
-            said = _digest(repr(table.to_pylist()).encode())
+            digest = _digest(repr(table.to_pylist()).encode())
             data = table_to_bytes(table)
-            chunks.append(Chunk.of((*place, 0), table.num_rows, said, data))
+            chunks.append(Chunk.create((*place, 0), table.num_rows, digest, data))
             continue
-        hashes = kept.hashes(table, port)
-        every.append(hashes)
-        # A table without rows still has columns.
+        hashes = state.hashes(table, port)
+        all_hashes.append(hashes)
+        # A table without rows still needs a chunk with its columns.
         for part, start in enumerate(range(0, max(1, table.num_rows), size)):
-            rows, own = table.slice(start, size), hashes.slice(start, size)
+            rows, row_hashes = table.slice(start, size), hashes.slice(start, size)
             data = table_to_bytes(rows.combine_chunks())
-            chunks.append(Chunk.of((*place, part), rows.num_rows, sum_of(own), data))
-    return chunks, count_keys(every)
+            total = sum_of(row_hashes)
+            chunks.append(Chunk.create((*place, part), rows.num_rows, total, data))
+    return chunks, count_keys(all_hashes)
 
 
-def _once(stage: Stage, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """The chunks, checked; what is the same on every worker once, which may come from each."""
+def _without_copies(stage: Stage, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """Yield the intact chunks, and only one copy of those that are the same on every worker."""
     seen: set[tuple[str, int, int]] = set()
     for chunk in chunks:
         chunk.require_intact()
         if is_common(stage, (chunk.node, chunk.table)):
-            said = chunk.node, chunk.table, chunk.hashes
-            if said in seen:
+            content = chunk.node, chunk.table, chunk.hashes
+            if content in seen:
                 continue
-            seen.add(said)
+            seen.add(content)
         yield chunk
 
 
 def _by_table(chunks: Iterable[Chunk]) -> dict[tuple[str, int], list[Chunk]]:
-    found: dict[tuple[str, int], list[Chunk]] = {}
-    for chunk in sorted(chunks, key=lambda each: (each.part, each.hashes, each.rows)):
-        found.setdefault((chunk.node, chunk.table), []).append(chunk)
-    return found
+    tables: dict[tuple[str, int], list[Chunk]] = {}
+    for chunk in sorted(chunks, key=lambda chunk: (chunk.part, chunk.hashes, chunk.rows)):
+        tables.setdefault((chunk.node, chunk.table), []).append(chunk)
+    return tables
 
 
-def _tables(stage: Stage, worker: int, peers: int, mine: list[list[Chunk]]) -> list[pa.Table]:
-    """Tables from their chunks, each row with the worker that owns it."""
-    kept = KeptTables.at(stage, mine[0][0].node)
+def _tables(stage: Stage, worker: int, peers: int, groups: list[list[Chunk]]) -> list[pa.Table]:
+    """Concatenate the chunks of each table; check that the worker owns all rows."""
+    state = StateTables.at(stage, groups[0][0].node)
     tables = []
-    for chunks in mine:
+    for chunks in groups:
         table = pa.concat_tables([table_from_bytes(chunk.data) for chunk in chunks])
-        port = kept.ports[chunks[0].table]
+        port = state.ports[chunks[0].table]
         if port is not None:
-            owners = kept.owners(kept.hashes(table, port), range(peers), PLACEMENT)
-            require_owned(kept, worker, owners)
+            owners = state.owners(state.hashes(table, port), range(peers), PLACEMENT)
+            require_owned(state, worker, owners)
         tables.append(table)
     return tables
 
 
 def count_keys(hashes: Sequence[pa.Array]) -> int:
-    """How many keys have these hashes; two with one hash of 64 bits count as one."""
-    found: int = pc.count_distinct(pa.chunked_array(hashes, pa.int64())).as_py()
-    return found
+    """Count the distinct hashes; two keys with equal 64-bit hashes count as one."""
+    count: int = pc.count_distinct(pa.chunked_array(hashes, pa.int64())).as_py()
+    return count
 
 
 def _digest(data: bytes) -> int:

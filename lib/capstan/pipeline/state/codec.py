@@ -1,7 +1,7 @@
-"""States as bytes that say how they were written, exact or not at all.
+"""Codecs of states: exact and self-describing.
 
-A codec has a name that goes into every snapshot with the version of the state's form, so that
-bytes are never read by something that did not write them.
+A codec has a name. Every snapshot stores it with the version of the state's format, so that only
+the codec that wrote bytes reads them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from capstan.pipeline.state.errors import NoCodec
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A state as bytes.
+    """An encoded state.
 
     Attributes:
-        codec: The name of the codec that wrote them.
-        version: Of the form of the state, as its logic counts it.
+        codec: Name of the codec that wrote the bytes.
+        version: Format version of the state, defined by its logic.
         data: The bytes.
     """
 
@@ -34,52 +34,52 @@ class Encoded:
 
 
 class Codec(Protocol):
-    """Writes values as bytes and reads them back."""
+    """Encodes values as bytes and decodes them."""
 
     @property
     def name(self) -> str:
-        """Its stable name, which goes into snapshots."""
+        """Stable name, stored in snapshots."""
 
     def encode(self, value: object) -> bytes:
-        """The value as bytes.
+        """Encode a value.
 
         Raises:
-            ValueError: It could not be read back as it is.
+            ValueError: The value would not be decoded exactly.
         """
 
     def decode(self, data: bytes) -> object:
-        """The value that `encode` wrote.
+        """Decode a value that `encode` wrote.
 
         Raises:
-            ValueError: The bytes are not one.
+            ValueError: The bytes are not an encoded value.
         """
 
 
 class PlainCodec:
-    """Plain Python values as JSON text, each read back with its own type.
+    """Encodes plain Python values as JSON text, and decodes each with its own type.
 
-    Takes None, booleans, integers of any size, floats, text, bytes, decimals, dates, datetimes,
-    and tuples, lists, dictionaries and sets of these; nothing else, and no subclasses of them. Of
-    a time zone a datetime keeps its offset.
+    Supports None, booleans, integers of any size, floats, text, bytes, decimals, dates, datetimes,
+    and tuples, lists, dictionaries and sets of these, but no subclasses of them. A datetime keeps
+    the offset of its time zone.
     """
 
     __slots__ = ()
     name = "plain"
 
     def encode(self, value: object) -> bytes:
-        """The value as bytes.
+        """Encode a value.
 
         Raises:
-            ValueError: Naming a type that it does not take.
+            ValueError: Names the unsupported type.
         """
         text = json.dumps(_tagged(value), ensure_ascii=False, separators=(",", ":"))
         return text.encode()
 
     def decode(self, data: bytes) -> object:
-        """The value that `encode` wrote.
+        """Decode a value that `encode` wrote.
 
         Raises:
-            ValueError: The bytes are not one.
+            ValueError: The bytes are not an encoded value.
         """
         try:
             return _untagged(json.loads(data))
@@ -89,7 +89,7 @@ class PlainCodec:
 
 
 PLAIN: Final = PlainCodec()
-_AS_THEY_ARE: Final = (type(None), bool, int, str)
+_JSON_TYPES: Final = (type(None), bool, int, str)
 
 
 def _ordered(values: object) -> list[object]:
@@ -100,7 +100,7 @@ def _ordered(values: object) -> list[object]:
 _TAGS: Final[Mapping[type, tuple[str, Callable[..., object]]]] = {
     float: ("f", float.hex),
     bytes: ("b", lambda value: base64.b64encode(value).decode()),
-    tuple: ("t", lambda value: [_tagged(each) for each in value]),
+    tuple: ("t", lambda value: [_tagged(item) for item in value]),
     dict: ("d", lambda value: [[_tagged(k), _tagged(v)] for k, v in value.items()]),
     set: ("s", _ordered),
     frozenset: ("z", _ordered),
@@ -111,10 +111,10 @@ _TAGS: Final[Mapping[type, tuple[str, Callable[..., object]]]] = {
 _READ: Final[Mapping[str, Callable[..., object]]] = {
     "f": float.fromhex,
     "b": lambda text: base64.b64decode(text, validate=True),
-    "t": lambda values: tuple(_untagged(each) for each in values),
+    "t": lambda values: tuple(_untagged(item) for item in values),
     "d": lambda pairs: {_untagged(key): _untagged(value) for key, value in pairs},
-    "s": lambda values: {_untagged(each) for each in values},
-    "z": lambda values: frozenset(_untagged(each) for each in values),
+    "s": lambda values: {_untagged(item) for item in values},
+    "z": lambda values: frozenset(_untagged(item) for item in values),
     "n": Decimal,
     "i": lambda pair: datetime.fromisoformat(pair[0]).replace(fold=pair[1]),
     "y": date.fromisoformat,
@@ -122,12 +122,12 @@ _READ: Final[Mapping[str, Callable[..., object]]] = {
 
 
 def _tagged(value: object) -> object:
-    # Exactly these types: a subclass would come back as something else.
+    # Exactly these types: a subclass would be decoded as its base.
     kind = type(value)
-    if kind in _AS_THEY_ARE:
+    if kind in _JSON_TYPES:
         return value
     if isinstance(value, list) and kind is list:
-        return [_tagged(each) for each in value]
+        return [_tagged(item) for item in value]
     if kind not in _TAGS:
         message = f"a {kind.__name__} is not a plain value"
         raise ValueError(message)
@@ -137,7 +137,7 @@ def _tagged(value: object) -> object:
 
 def _untagged(value: object) -> object:
     if isinstance(value, list):
-        return [_untagged(each) for each in value]
+        return [_untagged(item) for item in value]
     if not isinstance(value, dict):
         return value
     ((tag, written),) = value.items()
@@ -148,29 +148,29 @@ _CODECS: dict[str, Codec] = {PLAIN.name: PLAIN}
 
 
 def register_codec(codec: Codec) -> None:
-    """Make a codec known by its name.
+    """Register a codec under its name.
 
     Raises:
-        ValueError: Another one has that name.
+        ValueError: Another codec has this name.
     """
     if _CODECS.setdefault(codec.name, codec) is not codec:
-        message = f"another codec is named {codec.name}"
+        message = f"another codec has the name {codec.name}"
         raise ValueError(message)
 
 
 def codecs() -> Mapping[str, Codec]:
-    """The codecs that are known, by name."""
+    """Return the registered codecs by name."""
     return MappingProxyType(_CODECS)
 
 
 def codec_named(name: str) -> Codec:
-    """The codec of that name.
+    """Return the codec with this name.
 
     Raises:
-        NoCodec: There is none.
+        NoCodec: No codec has this name.
     """
-    found = _CODECS.get(name)
-    if found is None:
+    codec = _CODECS.get(name)
+    if codec is None:
         known = ", ".join(sorted(_CODECS))
-        raise NoCodec.create(f"no codec {name!r} among: {known}", codec=name)
-    return found
+        raise NoCodec.create(f"no codec {name!r}; the codecs are: {known}", codec=name)
+    return codec

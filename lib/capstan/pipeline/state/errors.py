@@ -1,6 +1,6 @@
-"""What can be wrong with keyed state, each as an error of its own.
+"""Errors of keyed state.
 
-Each is raised with `of`, which fills in its code and its hint; the facts are in `fields`.
+Raise each with `create`, which adds its code and its hint; facts are in `fields`.
 """
 
 from __future__ import annotations
@@ -9,118 +9,118 @@ from capstan.errors import CodedError, InvalidRequestError, SystemFailureError
 
 
 class StateError(CodedError, InvalidRequestError):
-    """Something that was asked of keyed state cannot be meant as it stands."""
+    """Base of errors for an invalid request to keyed state."""
 
     CODE = "CAP-STATE"
 
 
 class NoHash(StateError):
-    """Raised for a key that has no stable hash; `type`."""
+    """Raised for a key without a stable hash; `type`."""
 
     CODE = "CAP-STATE-KEY"
     HINT = "Key by integers, booleans, strings, bytes, dates, timestamps or decimals."
 
 
 class KeyChanged(StateError):
-    """Raised when a logic puts a record out under another key; `operator`, `key`, `found`."""
+    """Raised when a logic emits a record under another key; `operator`, `key`, `found`."""
 
     CODE = "CAP-STATE-KEY-CHANGED"
-    HINT = "Put records out under the key they came in by; distribute anew to change it."
+    HINT = "Emit records under the key of their input; repartition the output to change the key."
 
 
 class LateRecord(StateError):
-    """Raised when a logic puts a record out at or before the last epoch; `operator`, `time`."""
+    """Raised when a logic emits a record at or before the last epoch; `operator`, `time`."""
 
     CODE = "CAP-STATE-LATE"
-    HINT = "Put records out after the last epoch; nothing at or before it may follow."
+    HINT = "Emit records after the last epoch; nothing at or before it may follow."
 
 
 class MixedAlignment(StateError):
-    """Raised when one input has reached a barrier and another one a suspend marker; `waiting`."""
+    """Raised when inputs have reached a barrier and a suspend marker at once; `waiting`."""
 
     CODE = "CAP-STATE-ALIGNMENT"
-    HINT = "Let a snapshot end before anything is suspended."
+    HINT = "Finish the snapshot before you suspend the job."
 
 
 class Suspended(StateError):
-    """Raised when something is sent after a suspend marker."""
+    """Raised when a message is sent after a suspend marker."""
 
     CODE = "CAP-STATE-SUSPENDED"
-    HINT = "Start the job again; it goes on from its last snapshot."
+    HINT = "Restart the job; it continues from its last snapshot."
 
 
 class DuplicateOperator(StateError):
-    """Raised when two stateful operators have one name; `name`."""
+    """Raised when two stateful operators have the same name; `name`."""
 
     CODE = "CAP-STATE-DUPLICATE"
-    HINT = "Give each stateful operator a name of its own: it is the identity of its state."
+    HINT = "Give each stateful operator a unique name: it identifies the operator's state."
 
 
 class UnknownWorker(StateError):
-    """Raised for a worker that does not take part, or no longer takes records; `worker`."""
+    """Raised for a worker that is not part of the job or accepts no more records; `worker`."""
 
     CODE = "CAP-STATE-WORKER"
-    HINT = "Give records to one of the workers that the coordinator names."
+    HINT = "Send records to one of the workers that the coordinator names."
 
 
 class ConcurrentOperation(StateError):
-    """Raised when a snapshot or a rescale is begun while another one runs; `running`."""
+    """Raised when a snapshot or rescale begins while another one is running; `running`."""
 
     CODE = "CAP-STATE-BUSY"
-    HINT = "Let the running operation end, then ask again."
+    HINT = "Wait for the running operation to finish, then try again."
 
 
 class SnapshotCorrupt(StateError):
-    """Raised when bytes are not a whole snapshot that this version reads; `reason`."""
+    """Raised when bytes are not a complete snapshot of a supported version; `reason`."""
 
     CODE = "CAP-STATE-CORRUPT"
     HINT = "Restore an earlier snapshot."
 
 
 class NoCodec(StateError):
-    """Raised for a codec that nobody registered; `codec`."""
+    """Raised for a codec that is not registered; `codec`."""
 
     CODE = "CAP-STATE-CODEC"
-    HINT = "Register the codec by which the state was written."
+    HINT = "Register the codec that wrote the state."
 
 
 class StateVersion(StateError):
-    """Raised for a state of another version that no migration leads from; `operator`, `found`."""
+    """Raised for a state whose version has no migration; `operator`, `found`."""
 
     CODE = "CAP-STATE-VERSION"
-    HINT = "Give the logic a migration from that version, or begin with no state."
+    HINT = "Give the logic a migration from that version, or begin without state."
 
 
 class NotKeyed(StateError):
-    """Raised when a state cannot be dealt to other workers by its keys; `operator`."""
+    """Raised when a state cannot be rescaled by its keys; `operator`."""
 
     CODE = "CAP-STATE-NOT-KEYED"
-    HINT = "Restore the snapshot on as many workers as it was taken on."
+    HINT = "Restore the snapshot on the number of workers that took it."
 
 
 class NotWhole(StateError):
-    """Raised when states are not at the same point, or do not fit together; `reason`."""
+    """Raised when states are not at the same point, or do not match; `reason`."""
 
     CODE = "CAP-STATE-NOT-WHOLE"
     HINT = "Rescale a snapshot that all workers took at one barrier."
 
 
 class StateLost(CodedError, SystemFailureError):
-    """Raised when a state cannot be written or read back; nothing is committed. `operator`."""
+    """Raised when a state cannot be encoded or decoded; nothing is committed. `operator`."""
 
     CODE = "CAP-STATE-LOST"
-    HINT = "Mend the logic or its codec; the last snapshot that counts is as it was."
+    HINT = "Fix the logic or its codec; the last valid snapshot is unchanged."
 
 
 class Misplaced(CodedError, SystemFailureError):
-    """Raised when the proof of a rescale fails; `lost`, `twice`, `misplaced`."""
+    """Raised when the verification of a rescale fails; `lost`, `twice`, `misplaced`."""
 
     CODE = "CAP-STATE-MISPLACED"
-    HINT = "Nothing was committed; go on from the snapshot before."
+    HINT = "Nothing was committed; continue from the previous snapshot."
 
 
 class Stuck(CodedError, SystemFailureError):
-    """Raised when workers wait for each other and nothing can move; `waiting`."""
+    """Raised when workers wait for each other and none can proceed; `waiting`."""
 
     CODE = "CAP-STATE-STUCK"
-    HINT = "This is a defect of the runtime; its seed and schedule show it again."
+    HINT = "This is a defect of the runtime; its seed and schedule reproduce it."

@@ -1,14 +1,14 @@
-"""The stable hash of a key, the same here and in Spark SQL.
+"""Stable hash of a key, the same here and in Spark SQL.
 
-It is the first content hash of a record, taken of the key columns: XXH64 with seed 42, chained
+It is the first content hash of a record, computed over the key columns: XXH64 with seed 42, chained
 over the INT 1 and then, for each column that is not null, over the INT of its ordinal and its
 canonical value. In SQL, for key columns `a BIGINT` and `b STRING` without nulls:
 
     xxhash64(1, 0, a, 1, b)
 
-Canonical: integers, booleans and dates as BIGINT (8 bytes, little-endian), timestamps as their
-microseconds, strings as UTF-8, binary as it is, decimals as the shortest big-endian two's
-complement of their digits. Nothing depends on a process, a machine or a release.
+Canonical values: integers, booleans and dates as BIGINT (8 bytes, little-endian), timestamps as
+their microseconds, strings as UTF-8, binary unchanged, decimals as the shortest big-endian two's
+complement of their unscaled digits. Nothing depends on a process, a machine or a release.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def xxh64(data: bytes, seed: int = 0) -> int:
-    """XXH64 of bytes, unsigned.
+    """Return the XXH64 of bytes, unsigned.
 
     >>> hex(xxh64(b""))
     '0xef46db3751d8e999'
@@ -46,30 +46,30 @@ def xxh64(data: bytes, seed: int = 0) -> int:
     if len(data) >= 32:
         rows = np.frombuffer(data, np.uint8).reshape(1, len(data))
         return int(_hash_rows(rows, np.array([seed & _MASK], np.uint64))[0])
-    # Most keys are short, and Python's own numbers are the quicker ones for a single key.
-    found, at = (seed + _P5 + len(data)) & _MASK, 0
-    while at + 8 <= len(data):
-        found = _mixed_eight(found, int.from_bytes(data[at : at + 8], "little"))
-        at += 8
-    if at + 4 <= len(data):
-        found ^= (int.from_bytes(data[at : at + 4], "little") * _P1) & _MASK
-        found = (_turned(found, 23) * _P2 + _P3) & _MASK
-        at += 4
-    for byte in data[at:]:
-        found = (_turned(found ^ (byte * _P5 & _MASK), 11) * _P1) & _MASK
-    return _avalanche(found)
+    # Most keys are short, and for a single key Python's integers are faster than numpy.
+    value, position = (seed + _P5 + len(data)) & _MASK, 0
+    while position + 8 <= len(data):
+        value = _mix_long(value, int.from_bytes(data[position : position + 8], "little"))
+        position += 8
+    if position + 4 <= len(data):
+        value ^= (int.from_bytes(data[position : position + 4], "little") * _P1) & _MASK
+        value = (_rotate(value, 23) * _P2 + _P3) & _MASK
+        position += 4
+    for byte in data[position:]:
+        value = (_rotate(value ^ (byte * _P5 & _MASK), 11) * _P1) & _MASK
+    return _avalanche(value)
 
 
 def hash_long(value: int, seed: int) -> int:
-    """XXH64 of 8 little-endian bytes, unsigned."""
-    return _avalanche(_mixed_eight((seed + _P5 + 8) & _MASK, value & _MASK))
+    """Return the XXH64 of 8 little-endian bytes, unsigned."""
+    return _avalanche(_mix_long((seed + _P5 + 8) & _MASK, value & _MASK))
 
 
 def key_hash(key: Hashable) -> int:
-    """The stable hash of a key, signed; a tuple is a key of several columns.
+    """Return the stable hash of a key, signed; a tuple is a key of several columns.
 
     Raises:
-        NoHash: A part of it has no canonical value.
+        NoHash: A part of the key has no canonical value.
 
     >>> key_hash(("a", 1)) == key_hash(("a", True))
     True
@@ -85,10 +85,10 @@ def key_hash(key: Hashable) -> int:
 
 
 def key_hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
-    """The stable hashes (int64) of the keys in some key columns, row by row.
+    """Return the stable hashes (int64) of the keys in some columns, row by row.
 
     Raises:
-        NoHash: A column is of a type that has no canonical value.
+        NoHash: A column has a type without canonical values.
     """
     rows = len(columns[0]) if columns else 0
     seeds = np.full(rows, _hash_int(1, _SEED), np.uint64)
@@ -102,7 +102,7 @@ def key_hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
 
 
 def mix(hashes: npt.NDArray[np.int64], number: int) -> npt.NDArray[np.int64]:
-    """In SQL `xxhash64(hash, cast(number AS BIGINT))`, for each hash."""
+    """Return for each hash the SQL `xxhash64(hash, cast(number AS BIGINT))`."""
     seeds = np.full(len(hashes), _SEED, np.uint64)
     chained = _hash_words(hashes.view(np.uint64), seeds)
     numbers = np.full(len(hashes), number & _MASK, np.uint64)
@@ -110,7 +110,7 @@ def mix(hashes: npt.NDArray[np.int64], number: int) -> npt.NDArray[np.int64]:
 
 
 def signed(value: int) -> int:
-    """An unsigned 64-bit number as SQL shows it."""
+    """Return an unsigned 64-bit number as a signed one, as in SQL."""
     return value - 2**64 if value >= 2**63 else value
 
 
@@ -147,7 +147,7 @@ def _digits(value: Decimal) -> bytes:
     sign, digits, _ = value.as_tuple()
     number = int("".join(map(str, digits)))
     number = -number if sign else number
-    # One bit more than its magnitude needs, for the sign; -128 needs none more than -127.
+    # The sign needs one bit beside the magnitude; -128 needs no more bits than -127.
     size = ((number + 1 if number < 0 else number).bit_length() + 8) // 8
     return number.to_bytes(size, "big", signed=True)
 
@@ -166,8 +166,8 @@ def _hash_column(column: pa.Array, seeds: Words) -> Words:
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return _hash_bytes(pc.cast(column, pa.large_binary()), seeds)
     if pa.types.is_decimal(kind):
-        made = [None if v is None else _digits(v) for v in column.to_pylist()]
-        return _hash_bytes(pa.array(made, pa.large_binary()), seeds)
+        digits = [None if v is None else _digits(v) for v in column.to_pylist()]
+        return _hash_bytes(pa.array(digits, pa.large_binary()), seeds)
     raise NoHash.create(f"a key of type {kind} has no stable hash", type=str(kind))
 
 
@@ -178,27 +178,27 @@ def _longs(column: pa.Array) -> Words:
         raise NoHash.create(
             f"a key does not fit 64 bits: {error}", type=str(column.type)
         ) from error
-    found: npt.NDArray[np.int64] = longs.to_numpy(zero_copy_only=False)
-    return found.view(np.uint64)
+    values: npt.NDArray[np.int64] = longs.to_numpy(zero_copy_only=False)
+    return values.view(np.uint64)
 
 
 def _hash_bytes(column: pa.Array, seeds: Words) -> Words:
-    """XXH64 of texts, those of one length together."""
+    """XXH64 of byte strings; those of one length are hashed together."""
     column = pc.fill_null(column, b"")
-    _, places, data = column.buffers()
-    offsets = np.frombuffer(places, np.int64)[column.offset : column.offset + len(column) + 1]
+    _, bounds, data = column.buffers()
+    offsets = np.frombuffer(bounds, np.int64)[column.offset : column.offset + len(column) + 1]
     content = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
     lengths = np.diff(offsets)
-    found = np.empty(len(column), np.uint64)
+    hashed = np.empty(len(column), np.uint64)
     for length in np.unique(lengths):
         rows = np.flatnonzero(lengths == length)
-        taken = offsets[rows][:, None] + np.arange(length)[None, :]
-        found[rows] = _hash_rows(content[taken], seeds[rows])
-    return found
+        indexes = offsets[rows][:, None] + np.arange(length)[None, :]
+        hashed[rows] = _hash_rows(content[indexes], seeds[rows])
+    return hashed
 
 
 def _hash_words(words: npt.NDArray[np.unsignedinteger], seeds: Words) -> Words:
-    """XXH64 of each of some numbers of 4 or 8 bytes."""
+    """XXH64 of each number; numbers have 4 or 8 bytes."""
     size = words.dtype.itemsize
     hashed = seeds + np.uint64((_P5 + size) & _MASK)
     if size == 8:
@@ -231,20 +231,21 @@ def _stripes(rows: npt.NDArray[np.uint8], seeds: Words) -> tuple[Words, int]:
     lanes = [seeds + np.uint64(start & _MASK) for start in starts]
     whole = rows.shape[1] // 32 * 32
     for at in range(0, whole, 32):
-        for lane in range(4):
-            lanes[lane] = _round(lanes[lane], _words(rows, at + 8 * lane, "<u8"))
+        for number in range(4):
+            words = _words(rows, at + 8 * number, "<u8")
+            lanes[number] = _round(lanes[number], words)
     turned = [_rotated(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)]
     hashed = turned[0] + turned[1] + turned[2] + turned[3]
-    for each in lanes:
-        merged = hashed ^ _round(np.zeros_like(hashed), each)
+    for lane in lanes:
+        merged = hashed ^ _round(np.zeros_like(hashed), lane)
         hashed = merged * np.uint64(_P1) + np.uint64(_P4)
     return hashed, whole
 
 
 def _words(rows: npt.NDArray[np.uint8], at: int, kind: str) -> Words:
     size = np.dtype(kind).itemsize
-    taken = np.ascontiguousarray(rows[:, at : at + size])
-    return taken.view(kind)[:, 0].astype(np.uint64)
+    words = np.ascontiguousarray(rows[:, at : at + size])
+    return words.view(kind)[:, 0].astype(np.uint64)
 
 
 def _round(lane: Words, word: Words) -> Words:
@@ -271,12 +272,12 @@ def _avalanched(value: Words) -> Words:
     return value ^ (value >> np.uint64(32))
 
 
-def _mixed_eight(found: int, word: int) -> int:
-    found ^= (_turned((word * _P2) & _MASK, 31) * _P1) & _MASK
-    return (_turned(found, 27) * _P1 + _P4) & _MASK
+def _mix_long(value: int, word: int) -> int:
+    value ^= (_rotate((word * _P2) & _MASK, 31) * _P1) & _MASK
+    return (_rotate(value, 27) * _P1 + _P4) & _MASK
 
 
-def _turned(value: int, by: int) -> int:
+def _rotate(value: int, by: int) -> int:
     return (value << by | value >> (64 - by)) & _MASK
 
 

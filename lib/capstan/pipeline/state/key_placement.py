@@ -1,8 +1,8 @@
-"""Which worker a key belongs to: a pure function of the key and the workers.
+"""Placement of keys on workers: a pure function of the key and the workers.
 
-Both placements go by the stable hash `h` of the key (`capstan.pipeline.state.key_hash`), and are
-the same in Spark SQL: their `sql` is an expression over `h` and an array `ws` of workers in
-ascending order.
+Both placements use the stable hash `h` of the key (`capstan.pipeline.state.key_hash`), and are the
+same in Spark SQL: their `sql` is an expression over `h` and an array `ws` of workers in ascending
+order.
 
 Follows Malstrom's `index_select` and `rendezvous_select`, whose hash changes with releases.
 """
@@ -21,21 +21,21 @@ _SEED: Final = 42
 
 
 class Placement(Protocol):
-    """Says which of several workers owns a key."""
+    """Decides which of several workers owns a key."""
 
     def owner(self, key: Hashable, workers: Sequence[int]) -> int:
-        """The worker that owns `key` among `workers`, of which there is at least one."""
+        """Return the owner of `key` among `workers`, which must not be empty."""
 
 
 class HashPlacement(Placement, Protocol):
-    """A placement that goes by the hash of a key alone, so that it works on whole columns."""
+    """A placement that depends on the hash of a key alone, so that it works on whole columns."""
 
     def owners(self, hashes: pa.Array, workers: Sequence[int]) -> pa.Array:
-        """The owners (int64) of keys with these hashes (int64)."""
+        """Return the owners (int64) of keys with these hashes (int64)."""
 
 
 class Rendezvous:
-    """The worker with the greatest hash of key and worker: adding or removing one moves least.
+    """Owner is the worker with the greatest hash of key and worker; rescales move few keys.
 
     >>> Rendezvous().owner("a", [0])
     0
@@ -47,23 +47,25 @@ class Rendezvous:
     )
 
     def owner(self, key: Hashable, workers: Sequence[int]) -> int:
-        """The worker that owns `key`.
+        """Return the owner of `key`.
 
         Raises:
-            ValueError: There are no workers.
+            ValueError: `workers` is empty.
             NoHash: The key has no stable hash.
         """
         chained = hash_long(key_hash(key), _SEED)
-        return max(_some(workers), key=lambda worker: (signed(hash_long(worker, chained)), worker))
+        return max(
+            _required(workers), key=lambda worker: (signed(hash_long(worker, chained)), worker)
+        )
 
     def owners(self, hashes: pa.Array, workers: Sequence[int]) -> pa.Array:
-        """The owners of keys with these hashes.
+        """Return the owners of keys with these hashes.
 
         Raises:
-            ValueError: There are no workers.
+            ValueError: `workers` is empty.
         """
         numbers = hashes.to_numpy(zero_copy_only=False)
-        first, *others = sorted(_some(workers))
+        first, *others = sorted(_required(workers))
         best, owner = mix(numbers, first), np.full(len(numbers), first, np.int64)
         for worker in others:
             weight = mix(numbers, worker)
@@ -73,7 +75,7 @@ class Rendezvous:
 
 
 class Modulo:
-    """The worker at the position that the hash leaves modulo their number.
+    """Owner is the worker at the position of the hash modulo the number of workers.
 
     >>> Modulo().owner("a", [7])
     7
@@ -83,27 +85,27 @@ class Modulo:
     sql: ClassVar = "element_at(ws, cast(pmod(h, size(ws)) AS INT) + 1)"
 
     def owner(self, key: Hashable, workers: Sequence[int]) -> int:
-        """The worker that owns `key`.
+        """Return the owner of `key`.
 
         Raises:
-            ValueError: There are no workers.
+            ValueError: `workers` is empty.
             NoHash: The key has no stable hash.
         """
-        ordered = sorted(_some(workers))
+        ordered = sorted(_required(workers))
         return ordered[key_hash(key) % len(ordered)]
 
     def owners(self, hashes: pa.Array, workers: Sequence[int]) -> pa.Array:
-        """The owners of keys with these hashes.
+        """Return the owners of keys with these hashes.
 
         Raises:
-            ValueError: There are no workers.
+            ValueError: `workers` is empty.
         """
-        ordered = np.array(sorted(_some(workers)), np.int64)
+        ordered = np.array(sorted(_required(workers)), np.int64)
         return pa.array(ordered[hashes.to_numpy(zero_copy_only=False) % len(ordered)])
 
 
-def _some(workers: Sequence[int]) -> Sequence[int]:
+def _required(workers: Sequence[int]) -> Sequence[int]:
     if not workers:
-        message = "no workers to place a key on"
+        message = "a placement needs at least one worker"
         raise ValueError(message)
     return workers

@@ -1,4 +1,4 @@
-"""States by worker, operator and key as values: rescaled, proved, and as rows of a table."""
+"""Snapshots of states by worker, operator and key: rescale, verification, and table rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from capstan.pipeline.state.key_hash import key_hash
 from capstan.pipeline.state.key_placement import Placement
 
 OperatorStates = Mapping[int, Mapping[Hashable, Encoded]]
-"""By operator and key a state."""
+"""States by operator and key."""
 
 _Place = tuple[int, Hashable]
 
@@ -30,17 +30,17 @@ ROWS: Final = pa.schema(
         pa.field("state", pa.binary(), nullable=False),
     ]
 )
-"""The columns of `KeyedSnapshot.rows`; `key` is written by the codec `plain`."""
+"""Columns of `KeyedSnapshot.rows`; the codec `plain` encodes `key`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Where keys are after a rescale, and that none was lost on the way.
+    """Verified placement of keys after a rescale that lost none.
 
     Attributes:
-        keys: How many there are, counted at every operator.
-        moved: How many of them are on another worker than before.
-        held: How many there are on each worker.
+        keys: Number of keys, counted at every operator.
+        moved: Number of keys that changed their worker.
+        held: Number of keys on each worker.
     """
 
     keys: int
@@ -53,10 +53,10 @@ class KeyedSnapshot:
     """The states of all keys at one barrier.
 
     Attributes:
-        number: Of the barrier.
-        states: By worker.
+        number: Number of the barrier.
+        states: States by worker.
         epoch: The last epoch before the barrier, or None.
-        placed: The operators whose keys have an owner; others keep to their worker.
+        placed: Operators whose keys are placed; the keys of others stay on their worker.
     """
 
     number: int
@@ -66,14 +66,14 @@ class KeyedSnapshot:
 
     @property
     def workers(self) -> tuple[int, ...]:
-        """Those that took it."""
+        """Workers that took the snapshot."""
         return tuple(sorted(self.states))
 
     def rescaled(self, workers: Sequence[int], placement: Placement) -> KeyedSnapshot:
-        """The same states on other workers, each key with its owner.
+        """Move the states to other workers, each key to its owner.
 
         Raises:
-            NotKeyed: An operator whose keys have no owner has state.
+            NotKeyed: An operator without placed keys has state.
             Misplaced: A key was on two workers, or not with its owner.
         """
         if set(workers) == set(self.states):
@@ -81,31 +81,31 @@ class KeyedSnapshot:
         for worker, operators in self.states.items():
             for operator, states in operators.items():
                 if states and operator not in self.placed:
-                    text = f"operator {operator} on worker {worker} has keys without an owner"
+                    text = f"operator {operator} on worker {worker} has state, but no placed keys"
                     raise NotKeyed.create(text, operator=operator, worker=worker)
         prove(None, self.states, placement, self.workers)
-        dealt: dict[int, dict[int, dict[Hashable, Encoded]]] = {w: {} for w in sorted(workers)}
-        for _, operator, key, state in _each(self.states):
+        moved: dict[int, dict[int, dict[Hashable, Encoded]]] = {w: {} for w in sorted(workers)}
+        for _, operator, key, state in _entries(self.states):
             owner = placement.owner(key, workers)
-            dealt[owner].setdefault(operator, {})[key] = state
-        prove(self.states, dealt, placement, workers)
-        return KeyedSnapshot(self.number, dealt, self.epoch, self.placed)
+            moved[owner].setdefault(operator, {})[key] = state
+        prove(self.states, moved, placement, workers)
+        return KeyedSnapshot(self.number, moved, self.epoch, self.placed)
 
     def rows(self) -> pa.Table:
-        """The states as rows with the columns `ROWS`.
+        """Return the states as rows with the columns `ROWS`.
 
         Raises:
             ValueError: A key is not a plain value.
         """
-        found = list(_each(self.states))
+        entries = list(_entries(self.states))
         columns = [
-            [worker for worker, _, _, _ in found],
-            [operator for _, operator, _, _ in found],
-            [PLAIN.encode(key) for _, _, key, _ in found],
-            [key_hash(key) for _, _, key, _ in found],
-            [state.codec for _, _, _, state in found],
-            [state.version for _, _, _, state in found],
-            [state.data for _, _, _, state in found],
+            [worker for worker, _, _, _ in entries],
+            [operator for _, operator, _, _ in entries],
+            [PLAIN.encode(key) for _, _, key, _ in entries],
+            [key_hash(key) for _, _, key, _ in entries],
+            [state.codec for _, _, _, state in entries],
+            [state.version for _, _, _, state in entries],
+            [state.data for _, _, _, state in entries],
         ]
         arrays = [pa.array(c, f.type) for c, f in zip(columns, ROWS, strict=True)]
         return pa.Table.from_arrays(arrays, schema=ROWS)
@@ -119,30 +119,30 @@ class KeyedSnapshot:
         epoch: int | None = None,
         placed: frozenset[int] = frozenset(),
     ) -> KeyedSnapshot:
-        """The snapshot whose `rows` these are.
+        """Create the snapshot that has these `rows`.
 
         Args:
-            number: Of the barrier.
-            rows: With the columns `ROWS`.
-            workers: Those that took it, also such as have no row.
+            number: Number of the barrier.
+            rows: Rows with the columns `ROWS`.
+            workers: Workers that took the snapshot, including those without rows.
             epoch: The last epoch before the barrier, or None.
-            placed: The operators whose keys have an owner.
+            placed: Operators whose keys are placed.
 
         Raises:
-            SnapshotCorrupt: A row is not one of a snapshot, or is there twice.
+            SnapshotCorrupt: A row is not part of a snapshot, or is duplicated.
         """
         states: dict[int, dict[int, dict[Hashable, Encoded]]] = {w: {} for w in workers}
         for row in rows.to_pylist():
             key = _key_of(row["key"], row["hash"])
-            here = states.get(row["worker"])
-            if here is None:
-                reason = f"rows of worker {row['worker']}, which took no part"
+            operators = states.get(row["worker"])
+            if operators is None:
+                reason = f"rows of worker {row['worker']}, which did not take the snapshot"
                 raise SnapshotCorrupt.create(reason, reason=reason)
-            states_of = here.setdefault(row["operator"], {})
-            if key in states_of:
+            keys = operators.setdefault(row["operator"], {})
+            if key in keys:
                 reason = f"two states of key {key!r} at operator {row['operator']}"
                 raise SnapshotCorrupt.create(reason, reason=reason)
-            states_of[key] = Encoded(row["codec"], row["version"], row["state"])
+            keys[key] = Encoded(row["codec"], row["version"], row["state"])
         return cls(number, states, epoch, placed)
 
 
@@ -152,55 +152,57 @@ def prove(
     placement: Placement,
     workers: Sequence[int],
 ) -> Proof:
-    """Prove that every key is once, with its owner, and that none of those before is missing.
+    """Verify that each key is with its owner exactly once, and that no previous key is missing.
 
     Args:
-        before: The states before, or None where only places are to be proved.
-        after: The states after.
-        placement: Who owns a key.
-        workers: Among whom.
+        before: States before, or None to verify only the placement.
+        after: States after.
+        placement: Placement of the keys.
+        workers: Workers among which keys are placed.
 
     Raises:
-        Misplaced: Naming some of the keys that are lost, new, there twice, or with another worker.
+        Misplaced: Names some of the keys that are lost, new, duplicated, or with another worker.
     """
     places: dict[_Place, list[int]] = {}
-    for worker, operator, key, _ in _each(after):
+    for worker, operator, key, _ in _entries(after):
         places.setdefault((operator, key), []).append(worker)
-    was = {(op, key): worker for worker, op, key, _ in _each(before or {})}
-    twice = [place for place, found in places.items() if len(found) > 1]
+    owners = {(op, key): worker for worker, op, key, _ in _entries(before or {})}
+    twice = [place for place, holders in places.items() if len(holders) > 1]
     wrong = [
-        place for place, found in places.items() if found[0] != placement.owner(place[1], workers)
+        place
+        for place, holders in places.items()
+        if holders[0] != placement.owner(place[1], workers)
     ]
-    lost = [place for place in was if place not in places]
-    new = [place for place in places if before is not None and place not in was]
+    lost = [place for place in owners if place not in places]
+    new = [place for place in places if before is not None and place not in owners]
     if twice or wrong or lost or new:
         raise Misplaced.create(
-            f"{len(lost)} keys are lost, {len(new)} new, {len(twice)} there twice, "
+            f"{len(lost)} keys are lost, {len(new)} new, {len(twice)} duplicated, "
             f"{len(wrong)} not with their owner",
-            lost=_some(lost),
-            new=_some(new),
-            twice=_some(twice),
-            misplaced=_some(wrong),
+            lost=_sample(lost),
+            new=_sample(new),
+            twice=_sample(twice),
+            misplaced=_sample(wrong),
         )
-    held = Counter(found[0] for found in places.values())
-    moved = sum(places[place][0] != worker for place, worker in was.items())
+    held = Counter(holders[0] for holders in places.values())
+    moved = sum(places[place][0] != worker for place, worker in owners.items())
     return Proof(len(places), moved, {worker: held[worker] for worker in sorted(workers)})
 
 
 def common_epoch(epochs: Mapping[tuple[int, int], int | None]) -> int | None:
-    """The epoch that all operators, by worker and number, had passed on at a barrier.
+    """Return the epoch that all operators had passed on at a barrier, by worker and number.
 
     Raises:
-        NotWhole: They had passed on different ones.
+        NotWhole: They had passed on different epochs.
     """
-    found = set(epochs.values())
-    if len(found) > 1:
+    distinct = set(epochs.values())
+    if len(distinct) > 1:
         reason = f"operators are at different epochs: {dict(sorted(epochs.items()))}"
         raise NotWhole.create(reason, reason=reason)
-    return next(iter(found), None)
+    return next(iter(distinct), None)
 
 
-def _each(
+def _entries(
     states: Mapping[int, OperatorStates],
 ) -> Iterator[tuple[int, int, Hashable, Encoded]]:
     for worker, operators in states.items():
@@ -209,17 +211,17 @@ def _each(
                 yield worker, operator, key, state
 
 
-def _key_of(data: bytes, hashed: int) -> Hashable:
+def _key_of(data: bytes, expected: int) -> Hashable:
     try:
         key = PLAIN.decode(data)
-        found = key_hash(key)
+        actual = key_hash(key)
     except (ValueError, TypeError, NoHash) as error:
         raise SnapshotCorrupt.create(f"not a key: {data!r}", reason=str(error)) from error
-    if found == hashed:
+    if actual == expected:
         return key
-    reason = f"the key {key!r} does not have the hash {hashed}"
+    reason = f"the key {key!r} does not have the hash {expected}"
     raise SnapshotCorrupt.create(reason, reason=reason)
 
 
-def _some(places: Sequence[_Place]) -> list[str]:
+def _sample(places: Sequence[_Place]) -> list[str]:
     return [f"{key!r} of operator {operator}" for operator, key in places[:5]]

@@ -71,18 +71,22 @@ def bids(*rows):
     ("spec", "schemas", "reason"),
     [
         (Window.tumbling(5, [sum_of("gate")]), [BIDS], "no column gate"),
-        (Window.tumbling(5, [sum_of("name")]), [pa.schema([("name", pa.string())])], "no sum of"),
+        (
+            Window.tumbling(5, [sum_of("name")]),
+            [pa.schema([("name", pa.string())])],
+            "which has no sum",
+        ),
         (Window.tumbling(5, []), [BIDS], "no aggregates"),
         (
             Window.tumbling(5, [count_rows("n"), sum_of("price", "n")]),
             [BIDS],
-            "two columns named n",
+            "duplicate output columns n",
         ),
-        (Window.tumbling(5, [count_rows()]), [pa.schema([])], "columns of its input are not known"),
+        (Window.tumbling(5, [count_rows()]), [pa.schema([])], "columns of its input are unknown"),
         (
             Window.tumbling(5, [count_rows()]),
             [BIDS.append(pa.field(TIME, pa.int32()))],
-            "_time is of type int32",
+            "_time has the type int32",
         ),
         (
             Window.tumbling(5, [first_of("tags")]),
@@ -90,16 +94,20 @@ def bids(*rows):
             "cannot be ordered by tags",
         ),
         (TopN(1, (("gate", "ascending"),)), [BIDS], "no column gate"),
-        (TopN(1, (("price", "ascending"),), rank="fee"), [BIDS], "two columns named fee"),
+        (TopN(1, (("price", "ascending"),), rank="fee"), [BIDS], "duplicate output columns fee"),
         (Deduplicate(("gate",)), [BIDS], "no key column gate"),
-        (WindowJoin(("auction",), ("auction",), 5), [BIDS, BIDS], "two columns named fee, price"),
+        (
+            WindowJoin(("auction",), ("auction",), 5),
+            [BIDS, BIDS],
+            "duplicate output columns fee, price",
+        ),
         (IntervalJoin(("auction",), ("price",), 0, 1), [BIDS], "1 inputs"),
         (Filter(pc.field("gate") > 1), [BIDS], "cannot handle its input"),
         (Project({"price": "gate"}), [BIDS], "no column gate"),
-        (MapBatch(lambda batch: batch.select(["price"])), [TIMED], "does not pass that on"),
+        (MapBatch(lambda batch: batch.select(["price"])), [TIMED], "drops that column"),
         (MapBatch(lambda batch: 1 / 0), [BIDS], "ZeroDivisionError"),
         (Sql("SELECT price FROM input"), [TIMED], "does not select it"),
-        (Sql("SELECT sum(price) AS s FROM input"), [BIDS], "does not look at one row at a time"),
+        (Sql("SELECT sum(price) AS s FROM input"), [BIDS], "does not process one row at a time"),
         (Sql("SELECT price FROM input ORDER BY 1"), [BIDS], "ORDER"),
         (Sql("SELECT price FROM input LIMIT 1"), [BIDS], "LIMIT"),
         (Sql("SELECT DISTINCT price FROM input"), [BIDS], "HASH_GROUP_BY"),
@@ -263,7 +271,7 @@ def test_windows_before_time_zero():
 
 
 def test_times_at_the_end_of_64_bits_fail_rather_than_wrap():
-    with pytest.raises(OperatorFailed, match="before the end of 64 bits"):
+    with pytest.raises(OperatorFailed, match="before the limit of 64 bits"):
         came_out(Window.tumbling(10, [count_rows()]), (END - 3, bids((1, 1))))
 
 
@@ -463,6 +471,6 @@ def test_sessions_at_both_ends_of_time_are_two():
 
 
 def test_a_row_at_the_end_of_times_is_refused_rather_than_lost():
-    with pytest.raises(OperatorFailed, match="before the end of 64 bits"):
+    with pytest.raises(OperatorFailed, match="before the limit of 64 bits"):
         came_out(Deduplicate(("auction",)), (END, bids((1, 5))))
     assert len(came_out(Deduplicate(("auction",)), (END - 1, bids((1, 5))))) == 1

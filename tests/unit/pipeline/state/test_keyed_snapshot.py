@@ -35,10 +35,8 @@ from capstan.pipeline.operators import (
     last_of,
     sum_of,
 )
-from capstan.pipeline.state.checkpoint_rescale import rescaled, restore_all
-from capstan.pipeline.state.chunk_rescale import Arrivals, merged
-from capstan.pipeline.state.chunk_rescale import deal as deal_chunk
-from capstan.pipeline.state.chunks import PLACEMENT, cut_up, put_together
+from capstan.pipeline.state.chunk_rescale import Arrivals, merge_headers, rescale_chunk
+from capstan.pipeline.state.chunks import PLACEMENT, assemble, split
 from capstan.pipeline.state.codec import PLAIN, Encoded, codecs, register_codec
 from capstan.pipeline.state.errors import Misplaced, NotKeyed, NotWhole, SnapshotCorrupt
 from capstan.pipeline.state.key_placement import Rendezvous
@@ -129,7 +127,7 @@ def test_a_state_that_cannot_be_read_back_stops_the_restore():
     rows, kept, edge = tables_from_bytes(known.nodes["op"].state.data)
     at = kept.schema.get_field_index("#state")
     broken = kept.set_column(at, kept.schema.field(at), pa.array([b"1", b"{"], pa.binary()))
-    with pytest.raises(RestoreFailed, match="op.*'b'.*cannot be read"):
+    with pytest.raises(RestoreFailed, match="op.*'b'.*cannot be decoded"):
         executor(logic(Total())).restore(with_state(known, [rows, broken, edge]))
 
 
@@ -150,7 +148,7 @@ def test_a_state_of_other_aggregates_is_refused():
     first = KeyedAggregate((sum_of("number"),), ("key",))
     other = KeyedAggregate((last_of("number"),), ("key",))
     kept = checkpoint_of(first, *ROWS)
-    with pytest.raises(StateChanged, match="op is not as it was.*aggregates was.*sum_number"):
+    with pytest.raises(StateChanged, match="op has changed since.*aggregates was.*sum_number"):
         executor(other).restore(kept)
     with pytest.raises(RestoreFailed, match="other aggregates"):
         executor(other).restore(unsigned(kept))
@@ -182,9 +180,9 @@ def test_specs_that_cannot_be_meant_are_refused(make):
     [
         (KeyedAggregate((sum_of("key"),), ("key",)), "no sum"),
         (KeyedAggregate((sum_of("gone"),), ("key",)), "no column gone"),
-        (KeyedAggregate((count_rows("key"),), ("key",)), "two columns"),
+        (KeyedAggregate((count_rows("key"),), ("key",)), "duplicate output columns"),
         (KeyedLogic(Total(), ("key",), ("gone",), TOTAL), "no column gone"),
-        (KeyedLogic(Total(), ("key",), ("number",), pa.schema([("key", pa.int64())])), "two"),
+        (KeyedLogic(Total(), ("key",), ("number",), pa.schema([("key", pa.int64())])), "duplicate"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused_when_the_graph_is_built(spec, reason):
@@ -228,6 +226,10 @@ def test_the_end_is_an_epoch_of_its_own():
     assert [(row["key"], row["total"]) for row in taken(made)] == [("a", 3), ("b", 2)]
 
 
+def restore(executors, checkpoints):
+    DagExecutor.restore_together([(each, checkpoints[w]) for w, each in executors.items()])
+
+
 def test_restore_is_all_or_nothing_over_all_workers():
     spec = logic(Total())
     whole = checkpoint_of(spec, *ROWS)
@@ -236,11 +238,9 @@ def test_restore_is_all_or_nothing_over_all_workers():
     executors = {worker: executor(spec, ("z", 9, 5)) for worker in (0, 1, 2)}
     before = {worker: each.checkpoint() for worker, each in executors.items()}
     with pytest.raises(RestoreFailed):
-        restore_all(executors, {0: whole, 1: whole, 2: broken})
+        restore(executors, {0: whole, 1: whole, 2: broken})
     assert {worker: each.checkpoint() for worker, each in executors.items()} == before
-    with pytest.raises(NotWhole):
-        restore_all(executors, {0: whole})
-    restore_all(executors, {0: whole, 1: whole, 2: whole})
+    restore(executors, {0: whole, 1: whole, 2: whole})
     for each in executors.values():
         assert each.checkpoint().nodes["op"] == whole.nodes["op"]
 
@@ -287,7 +287,7 @@ def test_a_crew_with_one_that_has_failed_is_restored_whole():
     with pytest.raises(OperatorFailed):
         executors[1].process_event("in", ROW)
     operators[1].broken = False
-    restore_all(executors, before)
+    restore(executors, before)
     assert [operator.count for operator in operators.values()] == [0, 0]
     executors[1].process_event("in", ROW)
     assert operators[1].count == 1
@@ -296,52 +296,67 @@ def test_a_crew_with_one_that_has_failed_is_restored_whole():
 def test_a_crew_of_which_one_cannot_be_undone_stays_as_it_is():
     executors, operators, before = crew()
     operators[1].unkept = True
-    with pytest.raises(RestoreFailed, match="cannot be kept"):
-        restore_all(executors, before)
+    with pytest.raises(RestoreFailed, match="cannot be saved"):
+        restore(executors, before)
     assert [operator.count for operator in operators.values()] == [1, 1]
 
 
 SUM = KeyedAggregate((sum_of("number"),), ("key",), every=10)
 
 
-def deal(spec, checkpoints, workers=(0, 1, 2)):
-    return rescaled(graph(spec), checkpoints, workers, Rendezvous())
+def stage_of(spec):
+    return plan_stages(graph(spec)).stages[-1]
 
 
-def test_a_proof_counts_keys_and_those_that_moved():
-    keys = [f"k{n}" for n in range(40)]
-    whole = checkpoint_of(SUM, *[(key, 1, n) for n, key in enumerate(keys)])
-    proof = deal(SUM, {0: whole}).proofs["op"]
-    owners = [Rendezvous().owner(key, (0, 1, 2)) for key in keys]
-    assert proof.keys == 40
-    assert proof.held == {worker: owners.count(worker) for worker in (0, 1, 2)}
-    assert proof.moved == 40 - owners.count(0)
+def rescaled(stage, checkpoints, after=3):
+    """The checkpoints, split, and rescaled chunk by chunk to a number of workers."""
+    before = len(checkpoints)
+    parts = {worker: split(stage, worker, each) for worker, each in checkpoints.items()}
+    header = merge_headers(stage, {worker: header for worker, (header, _) in parts.items()})
+    chunks = [
+        part
+        for _, chunks in parts.values()
+        for chunk in chunks
+        for part in rescale_chunk(stage, chunk, before, after)
+    ]
+    made = {}
+    for worker in range(after):
+        mine, arrived = [c for c in chunks if c.worker == worker], Arrivals(stage, worker, after)
+        for chunk in mine:
+            arrived.add(chunk)
+        made[worker] = assemble(stage, worker, after, arrived.header(header), mine)
+    return made
+
+
+def keys_on(stage, checkpoints):
+    """The number of keys of the operator `op` on each worker."""
+    return [split(stage, worker, each)[0].keys["op"] for worker, each in checkpoints.items()]
 
 
 @pytest.mark.parametrize(
     ("spec", "workers", "held"),
     [
-        (Window.tumbling(9, (count_rows(),)), (3, 5), {3: 1, 5: 0}),
-        (TopN(1, (("number", "ascending"),)), (4,), {4: 1}),
+        (Window.tumbling(9, (count_rows(),)), 2, [1, 0]),
+        (TopN(1, (("number", "ascending"),)), 1, [1]),
     ],
 )
 def test_what_all_rows_share_goes_to_the_first_worker(spec, workers, held):
     whole = checkpoint_of(spec, *ROWS)
     empty = DagExecutor.from_dag(graph(spec))
     empty.process_watermark("in", 4)
-    dealt = rescaled(graph(spec), {0: whole, 1: empty.checkpoint()}, workers, Rendezvous())
-    assert dealt.proofs["op"].held == held
+    stage = stage_of(spec)
+    assert keys_on(stage, rescaled(stage, {0: whole, 1: empty.checkpoint()}, workers)) == held
 
 
-def test_rows_that_lie_by_fewer_columns_than_the_key_stay_where_they_lie():
+def test_rows_partitioned_by_fewer_columns_than_the_key_stay_together():
     builder = DagBuilder().source("in", SCHEMA).operator("first", Deduplicate(("key", "number")))
     both = KeyedAggregate((count_rows("rows"),), ("number", "key"), every=10)
-    builder.operator("both", both).connect("in", "first").connect("first", "both")
-    last = plan_stages(builder.sink_for("both", "out").build()).stages[-1]
-    assert last.nodes == ("first", "both", "out")
-    assert last.partitioning()["both"] == Key.of("key", "number")
+    builder.operator("op", both).connect("in", "first").connect("first", "op")
+    last = plan_stages(builder.sink_for("op", "out").build()).stages[-1]
+    assert last.nodes == ("first", "op", "out")
+    assert last.partitioning()["op"] == Key.of("key", "number")
     (entry,) = last.inputs
-    assert last.dag.node("both").key == Key.of("number", "key")
+    assert last.dag.node("op").key == Key.of("number", "key")
     executor = DagExecutor.from_dag(last.dag)
     for n in range(30):
         batch = pa.record_batch([[f"k{n}"], [n], [n]], schema=SCHEMA)
@@ -349,36 +364,33 @@ def test_rows_that_lie_by_fewer_columns_than_the_key_stay_where_they_lie():
         executor.process_watermark(entry.source, n)
     executor.take_all_sink_outputs()
     whole = {0: executor.checkpoint()}
-    there = rescaled(last.dag, whole, (0, 1, 2), Rendezvous(), last.partitioning())
-    assert there.proofs["both"].moved > 0
-    back = rescaled(last.dag, there.checkpoints, (0,), Rendezvous(), last.partitioning())
-    assert back.proofs["both"].keys == there.proofs["both"].keys == 29
-    with pytest.raises(Misplaced):
-        rescaled(last.dag, there.checkpoints, (0,), Rendezvous())
+    there = rescaled(last, whole)
+    assert min(keys_on(last, there)) > 0
+    back = rescaled(last, there, 1)
+    assert sum(keys_on(last, there)) == sum(keys_on(last, back)) == 29
 
 
 def test_rows_of_a_key_on_two_workers_are_refused():
     whole = checkpoint_of(SUM, *ROWS)
     with pytest.raises(Misplaced):
-        deal(SUM, {0: whole, 1: whole})
+        rescaled(stage_of(SUM), {0: whole, 1: whole})
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda c: replace(c, outputs={"x": ()}), "outputs"),
-        (lambda c: replace(c, checkpoint_id=9), "checkpoint 9"),
+        (lambda c: replace(c, outputs={"x": ()}), "pending"),
         (lambda c: replace(c, nodes={}), "nodes"),
         (lambda c: node(c, "in", watermark=17), "17"),
-        (lambda c: node(c, "out", queue=((0, Event(1, pa.record_batch({"a": [1]}))),)), "wait"),
+        (lambda c: node(c, "out", queue=((0, Event(1, pa.record_batch({"a": [1]}))),)), "pending"),
         (lambda c: node(c, "op", state=replace(c.nodes["op"].state, version=5)), "versions"),
     ],
 )
 def test_workers_at_different_points_are_refused(change, reason):
-    whole = checkpoint_of(SUM)
-    assert deal(SUM, {0: whole, 1: whole}).checkpoints.keys() == {0, 1, 2}
+    whole, stage = checkpoint_of(SUM), stage_of(SUM)
+    assert rescaled(stage, {0: whole, 1: whole}).keys() == {0, 1, 2}
     with pytest.raises(NotWhole, match=reason):
-        deal(SUM, {0: whole, 1: change(whole)})
+        rescaled(stage, {0: whole, 1: change(whole)})
 
 
 def node(checkpoint, name, **changes):
@@ -390,21 +402,22 @@ def test_behind_an_operator_that_holds_back_the_least_watermark_counts():
     spec = KeyedAggregate((sum_of("number"),), ("key",))
     mine = {0: [], 1: []}
     for n in range(20):
-        owner = Rendezvous().owner(f"k{n}", (0, 1))
+        owner = PLACEMENT.owner(f"k{n}", (0, 1))
         mine[owner].append((f"k{n}", n, len(mine[owner]) + 1 + 4 * owner))
     early, late = (executor(spec, *mine[worker]) for worker in (0, 1))
     for each in (early, late):
         each.process_watermark("in", 40)
     assert (early.watermark("out"), late.watermark("out")) == (1, 5)
-    dealt = deal(spec, {0: early.checkpoint(), 1: late.checkpoint()}, (4,))
-    assert dealt.checkpoints[4].nodes["out"].watermark == 1
-    assert dealt.proofs["op"].keys == 20
+    stage = stage_of(spec)
+    dealt = rescaled(stage, {0: early.checkpoint(), 1: late.checkpoint()}, 1)
+    assert dealt[0].nodes["out"].watermark == 1
+    assert keys_on(stage, dealt) == [20]
 
 
 def test_timers_that_differ_are_refused():
     whole = checkpoint_of(SUM)
     with pytest.raises(NotKeyed, match="timers"):
-        deal(SUM, {0: whole, 1: node(whole, "op", timers=(Timer(5),))})
+        rescaled(stage_of(SUM), {0: whole, 1: node(whole, "op", timers=(Timer(5),))})
 
 
 def behind_a_holder(spec):
@@ -425,25 +438,20 @@ def test_who_reads_aggregates_of_the_end_learns_that_it_has_come():
     assert [(row["key"], row["sum"]) for row in taken(made)] == [("a", 4), ("b", 2)]
 
 
-@pytest.mark.parametrize("chunked", [False, True], ids=["whole", "by chunks"])
-def test_windows_behind_an_operator_that_holds_back_are_dealt(chunked):
+def test_windows_behind_an_operator_that_holds_back_are_dealt():
     dag = behind_a_holder(Window.tumbling(10, (count_rows("n"), sum_of("sum_number")), by=["key"]))
-    placement = PLACEMENT if chunked else Rendezvous()
     rows = [(f"k{n}", n, 5 + 7 * n) for n in range(12)]
     through = DagExecutor.from_dag(dag)
     crew = {worker: DagExecutor.from_dag(dag, worker=worker) for worker in (0, 1)}
     for row in rows:
         put(through, row)
-        owner = placement.owner(row[0], (0, 1))
+        owner = PLACEMENT.owner(row[0], (0, 1))
         put(crew[owner], row)
     for each in (through, *crew.values()):
         each.process_watermark("in", 100)
     checkpoints = {worker: each.checkpoint() for worker, each in crew.items()}
     assert len({each.nodes["op"].watermark for each in checkpoints.values()}) == 2
-    if chunked:
-        dealt = by_chunks(plan_stages(dag).stages[-1], checkpoints, 3)
-    else:
-        dealt = rescaled(dag, checkpoints, (0, 1, 2), placement).checkpoints
+    dealt = rescaled(plan_stages(dag).stages[-1], checkpoints)
     found = []
     for worker, checkpoint in dealt.items():
         each = DagExecutor.from_dag(dag, worker=worker)
@@ -455,41 +463,16 @@ def test_windows_behind_an_operator_that_holds_back_are_dealt(chunked):
     assert len(found) == len(rows)
 
 
-def by_chunks(stage, checkpoints, after):
-    """The checkpoints, cut up and dealt chunk by chunk to so many workers."""
-    before = len(checkpoints)
-    cut = {worker: cut_up(stage, worker, each) for worker, each in checkpoints.items()}
-    heads = {worker: head for worker, (head, _) in cut.items()}
-    dealt = [
-        part
-        for _, chunks in cut.values()
-        for chunk in chunks
-        for part in deal_chunk(stage, chunk, before, after)
-    ]
-    common, made = merged(stage, heads), {}
-    for worker in range(after):
-        mine, arrived = [c for c in dealt if c.worker == worker], Arrivals(stage, worker, after)
-        for chunk in mine:
-            arrived.add(chunk)
-        made[worker] = put_together(stage, worker, after, arrived.head(common), mine)
-    return made
-
-
-@pytest.mark.parametrize("chunked", [False, True], ids=["whole", "by chunks"])
-def test_windows_that_overlap_behind_an_operator_that_holds_back_are_refused(chunked):
+def test_windows_that_overlap_behind_an_operator_that_holds_back_are_refused():
     dag = behind_a_holder(Window.sliding(10, 5, (count_rows(),), by=["key"]))
     crew = {worker: DagExecutor.from_dag(dag, worker=worker) for worker in (0, 1)}
-    placement = PLACEMENT if chunked else Rendezvous()
-    put(crew[placement.owner("a", (0, 1))], ("a", 1, 5))
+    put(crew[PLACEMENT.owner("a", (0, 1))], ("a", 1, 5))
     checkpoints = {}
     for worker, each in crew.items():
         each.process_watermark("in", 100)
         checkpoints[worker] = each.checkpoint()
-    with pytest.raises(NotWhole, match="op is not at one point .* as many workers as before"):
-        if chunked:
-            by_chunks(plan_stages(dag).stages[-1], checkpoints, 3)
-        else:
-            rescaled(dag, checkpoints, (0, 1, 2), placement)
+    with pytest.raises(NotWhole, match="op is not at one point .* the same number of workers"):
+        rescaled(plan_stages(dag).stages[-1], checkpoints)
 
 
 def test_windows_that_closed_at_different_times_are_refused():
@@ -497,7 +480,7 @@ def test_windows_that_closed_at_different_times_are_refused():
     one = checkpoint_of(spec, ("a", 1, 1))
     other = node(checkpoint_of(spec, ("a", 1, 7)), "in", watermark=2)
     with pytest.raises(NotWhole, match="not at one point"):
-        deal(spec, {0: one, 1: other})
+        rescaled(stage_of(spec), {0: one, 1: other})
 
 
 class Opaque(Operator):
@@ -527,22 +510,17 @@ class OpaqueSpec:
 def test_a_state_that_is_not_kept_by_key_is_refused_by_name():
     whole = checkpoint_of(OpaqueSpec(), *ROWS)
     with pytest.raises(NotKeyed, match="op") as caught:
-        deal(OpaqueSpec(), {0: whole})
+        rescaled(stage_of(OpaqueSpec()), {0: whole})
     assert caught.value.fields["operator"] == "op"
-
-
-def test_no_checkpoints_are_refused():
-    with pytest.raises(NotWhole):
-        deal(SUM, {})
 
 
 def test_a_session_goes_on_with_its_new_owner():
     spec = SessionWindow(5, (sum_of("number"),), by=("key",))
     whole = checkpoint_of(spec, ("a", 1, 1), ("b", 10, 2))
-    dealt = deal(spec, {0: whole}).checkpoints
+    dealt = rescaled(stage_of(spec), {0: whole})
     executors = {w: DagExecutor.from_dag(graph(spec)) for w in dealt}
-    restore_all(executors, dealt)
-    put(executors[Rendezvous().owner("a", (0, 1, 2))], ("a", 2, 4))
+    restore(executors, dealt)
+    put(executors[PLACEMENT.owner("a", (0, 1, 2))], ("a", 2, 4))
     for each in executors.values():
         each.finish()
     found = sorted((r["key"], r["sum_number"]) for e in executors.values() for r in taken(e))
@@ -610,9 +588,9 @@ def test_what_is_no_plain_value_is_not_read(data):
         PLAIN.decode(data)
 
 
-def test_a_node_without_operator_has_nothing_to_deal():
+def test_a_node_without_operator_has_nothing_to_rescale():
     dag = DagBuilder().source("in", SCHEMA).sink_for("in", "out").build()
-    known = DagExecutor.from_dag(dag).checkpoint()
-    dealt = rescaled(dag, {0: known}, (0, 1), Rendezvous())
-    assert dealt.proofs == {}
-    assert dealt.checkpoints[1].nodes == {"in": NodeCheckpoint(), "out": NodeCheckpoint()}
+    checkpoint = DagExecutor.from_dag(dag).checkpoint()
+    (stage,) = plan_stages(dag).stages
+    made = rescaled(stage, {0: checkpoint}, 2)
+    assert made[1].nodes == {"in": NodeCheckpoint(), "out": NodeCheckpoint()}
