@@ -77,6 +77,7 @@ def merge_headers(stage: Stage, headers: Mapping[int, StateHeader]) -> StateHead
         StateChanged: Another operator saved a state; names the node.
         NotKeyed: The workers have different timers.
     """
+    nodes = _merge_nodes(stage, headers)
     # Workers with different state versions are not at one point either.
     versions = {
         tuple((name, node.state and node.state.version) for name, node in header.nodes.items())
@@ -84,7 +85,6 @@ def merge_headers(stage: Stage, headers: Mapping[int, StateHeader]) -> StateHead
     }
     if len(versions) > 1:
         raise _not_whole("states have several versions")
-    nodes = _merge_nodes(stage, headers)
     totals: dict[tuple[str, int], Total] = {}
     keys: dict[str, int] = {}
     for header in headers.values():

@@ -190,8 +190,8 @@ def assemble(
         SnapshotCorrupt: The data of a chunk have changed.
     """
     if set(head.nodes) != {node.name for node in stage.dag.nodes}:
-        nodes = ", ".join(node.name for node in stage.dag.nodes)
-        text = f"the state has the nodes {', '.join(head.nodes)}, the stage has {nodes}"
+        names = ", ".join(node.name for node in stage.dag.nodes)
+        text = f"the state has the nodes {', '.join(head.nodes)}, the stage has {names}"
         raise NotWhole.create(text, reason="of another graph")
     require_unchanged(signatures_of(head.nodes), stage.dag.signatures)
     tables = _by_table(_without_copies(stage, chunks))
