@@ -91,7 +91,7 @@ class Followed:
     def _follow(self) -> None:
         request = Request(NAME, "copy", follow="bench")
         outcome = replay(self.bench.spark, self.lake, nothing_declared(self.bench.folder), request)
-        if outcome.stood:
+        if outcome.unchanged:
             raise SystemFailureError(
                 "CAP-BENCH", "nothing was complete to be followed", "give more rows"
             )

@@ -79,7 +79,7 @@ def test_what_a_killed_attempt_has_kept_counts_for_nothing(world) -> None:
     there = [name for name in parts_of(world.lake, "places") if "killed-" in name]
     # That of the first attempt of all was cleared away, and whoever did it was killed.
     assert len(there) == 3
-    said = [each.history.certificate["pipeline"]["resumed"] for each in taken]
+    said = [each.history.certificate.pipeline["resumed"] for each in taken]
     assert said == [None, taken[0].name, taken[1].name]
 
 

@@ -19,6 +19,7 @@ from capstan.backfill.survey import Survey
 from capstan.core.config import Replay
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
+from capstan.replay.planning.computation import CopyComputation
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_layout import Layout
@@ -165,10 +166,7 @@ def survey_of(
         target="t",
         declared=None,
         layout=Layout("_worker" if keeps_worker else None, "_time", LABELS),
-        transform=None,
-        piped=None,
-        computation=None,
-        code="",
+        computation=CopyComputation.into(None),
     )
     minimum = Antichain.of([(0,)])
     judge_ = IntervalClassifier(plan, Evidence(tuple(written), ()), dict.fromkeys(LABELS, minimum))

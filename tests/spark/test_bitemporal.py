@@ -71,7 +71,7 @@ def test_nothing_is_late_and_a_range_completes_by_what_was_known(
     found = replay(spark, lake, declared(stream), now).to_json()
     assert (found["records"], found["published"], found["audit"]["passed"]) == (12, True, True)
     assert ids(lake, "early") == [*range(10), 100, 101]
-    assert replay(spark, lake, declared(stream), now).stood
+    assert replay(spark, lake, declared(stream), now).unchanged
 
 
 def test_under_a_bound_of_lateness_ranges_of_events_complete(

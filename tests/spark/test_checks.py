@@ -76,7 +76,7 @@ def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
 
 
 def checks_of(outcome: ReplayResult) -> list[tuple[str, int]]:
-    audit = outcome.certificate["audit"]
+    audit = outcome.certificate.audit
     assert isinstance(audit, dict)
     return [(each["name"], each["failing"]) for each in audit["checks"]]
 
@@ -87,8 +87,8 @@ def test_the_certificate_names_every_check(play: Play, direct: bool) -> None:
     assert checks_of(done) == [
         ("paid", 0), ("unique_id", 0), ("not_null_id_place", 0), ("range_amount", 0), ("dated", 0),
     ]  # fmt: skip
-    assert done.certificate["audit"]["passed"]  # type: ignore[index]
-    assert done.certificate["published"]
+    assert done.certificate.audit["passed"]  # type: ignore[index]
+    assert done.certificate.published
 
 
 def scans(play: Play, into: str, checks: tuple[Check, ...], **asked: object) -> list[str]:
@@ -212,24 +212,24 @@ def test_checks_of_a_declared_replay_are_added_to_those_of_its_target(play: Play
     plain = Request("little", "by_day", transform="sum_by_day")
     done = replay(play.spark, play.lake, declarations, plain)
     assert checks_of(done) == [("not_null_day", 0)]
-    assert done.certificate["audit"]["kind"] == "transform"  # type: ignore[index]
+    assert done.certificate.audit["kind"] == "transform"  # type: ignore[index]
     with pytest.raises(InvalidRequestError, match="CAP-REPLAY"):
         replay(play.spark, play.lake, declarations, Request("little", "by_day", replay="none"))
 
 
 def test_a_run_that_stands_is_held_against_a_check_that_is_new(play: Play) -> None:
     first = play("newly", ())
-    assert play("newly", ()).stood
-    assert play("newly", GOOD[:1]).stood
+    assert play("newly", ()).unchanged
+    assert play("newly", GOOD[:1]).unchanged
     with pytest.raises(CheckFailedError, match="CAP-CHECK"):
         play("newly", (MOST,))
-    assert play("newly", ()).certificate["run"] != ""
-    assert first.certificate["published"]
+    assert play("newly", ()).certificate.run != ""
+    assert first.certificate.published
 
 
 def test_an_audit_tells_differences_and_failed_checks_at_once(play: Play) -> None:
     done = play("damaged", GOOD)
-    run, table = str(done.certificate["run"]), play.lake.table("damaged")
+    run, table = str(done.certificate.run), play.lake.table("damaged")
     play.spark.sql(f"UPDATE delta.`{table}` SET amount = 1000 WHERE id IN (60, 61)")
     play.spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 62")
     play.spark.sql(f"INSERT INTO delta.`{table}` SELECT * FROM delta.`{table}` WHERE id = 63")
@@ -268,7 +268,7 @@ def test_an_audit_tells_differences_and_failed_checks_at_once(play: Play) -> Non
     assert {row["code"] for row in own} == {
         "CAP-CHANGED", "CAP-MISSING", "CAP-EXTRA", "CAP-CHECK",
     }  # fmt: skip
-    version = int(str(done.certificate["target_version"]))
+    version = int(str(done.certificate.target_version))
     declarations = play.declared("damaged", GOOD)
     assert audit_run(play.spark, play.lake, declarations, history, version)[1].passed
     assert len(read_findings(play.lake, run=run)) == len(found)
@@ -276,7 +276,7 @@ def test_an_audit_tells_differences_and_failed_checks_at_once(play: Play) -> Non
 
 def test_rows_are_read_only_of_cells_that_differ(play: Play) -> None:
     done = play("cells_first", ())
-    run, table = str(done.certificate["run"]), play.lake.table("cells_first")
+    run, table = str(done.certificate.run), play.lake.table("cells_first")
     records = f"{play.lake.root}/streams/little/records"
     history = runs.read_history(play.lake, run)
 

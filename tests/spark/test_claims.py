@@ -261,7 +261,7 @@ def test_a_rollback_that_no_ledger_tells_yet_is_written_down_by_the_next_command
 
     again = play(into, **MORNING, mode=Mode.APPEND)
 
-    assert (again.stood, again.certificate["generation"]) == (False, 2)
+    assert (again.unchanged, again.certificate.generation) == (False, 2)
     assert play.column(into) == ids(0, 24)
     assert [row.step for row in runs.read_history(play.lake, run).rows][-1] == "rolled-back"
     assert claims.active(play.lake) == []
@@ -279,11 +279,11 @@ def test_what_waits_is_published_by_a_new_attempt_once_its_claim_is_dead(play: P
     done = play.publish(run)
 
     # What was played is the first attempt's, which the other run has shut out.
-    assert done.certificate["attempt"] == 1
+    assert done.certificate.attempt == 1
     assert runs.read_history(play.lake, run).last.attempt == 2
     lake_contents.require_published_once(play.lake, run)
     assert play.column("waited") == ids(0, 24)
-    assert play.publish(run).stood
+    assert play.publish(run).unchanged
     play.rollback(run)
     assert play.column("waited") == []
 
@@ -307,7 +307,7 @@ def test_a_publish_that_was_cut_off_under_its_new_attempt_is_finished(play: Play
     with meanwhile("replay.publish", cut), pytest.raises(Cut):
         play.publish(run)
     done = play.publish(run)
-    assert (done.stood, done.certificate["attempt"]) == (False, 1)
+    assert (done.unchanged, done.certificate.attempt) == (False, 1)
     assert play.column("cut_publish") == ids(0, 24)
     lake_contents.require_published_once(play.lake, run)
 
@@ -328,7 +328,7 @@ def test_a_rollback_whose_rows_of_before_are_gone_is_refused(play: Play) -> None
     # Refused, it holds nothing, and what it published stands.
     assert delta.version_of(play.lake.table("vacuumed")) == version
     assert claims.active(play.lake) == []
-    assert play("vacuumed", **MORNING).stood
+    assert play("vacuumed", **MORNING).unchanged
 
 
 def test_a_replay_whose_name_another_one_has_plays_its_own(
@@ -341,9 +341,9 @@ def test_a_replay_whose_name_another_one_has_plays_its_own(
     second = play("alike", **NOON)
 
     assert play.column("alike") == ids(0, 36)
-    own = str(second.certificate["run"])
+    own = str(second.certificate.run)
     assert (first, len(own)) == ("alike-00000000-1", len("alike-00000000xxxx-1"))
-    assert play("alike", **NOON).certificate["run"] == own
+    assert play("alike", **NOON).certificate.run == own
     play.rollback(own)
     assert play.column("alike") == ids(0, 24)
     assert play.run("alike", **MORNING) == first

@@ -163,7 +163,7 @@ def test_a_replay_that_stands_runs_nothing(made: Made) -> None:
     made.replay("stands", **made.days(0, 2))
     before = commits(made.lake.root)
     with Watch(made.spark) as watch:
-        assert made.replay("stands", **made.days(0, 2)).stood
+        assert made.replay("stands", **made.days(0, 2)).unchanged
     assert watch.jobs == 0
     assert watch.executions == ()
     assert commits(made.lake.root) == before
@@ -261,7 +261,7 @@ def test_following_reads_what_is_new_however_long_the_tape(
         made.lay(length)
         made.capture()
         with Watch(spark) as watch:
-            assert not made.replay("copy", follow="f").stood
+            assert not made.replay("copy", follow="f").unchanged
         records = watch.scans(made.tape.paths.records)
         events = watch.scans(made.tape.paths.events)
         assert sum(scan.files for scan in records) < len(made.files())

@@ -258,7 +258,7 @@ def test_the_timestamp_of_a_record_is_a_time_as_well(
     assert capture(spark, lake, stream).records == 6
     close(spark, lake, "stamped")
     outcome = replay(spark, lake, declared(stream), Request("stamped", "all"))
-    assert outcome.certificate["records"] == 6
+    assert outcome.certificate.records == 6
 
 
 def test_a_broker_that_dies_in_the_midst_loses_and_doubles_nothing(

@@ -60,7 +60,7 @@ def unkept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Six
 def read(made: Sixteen, into: str, **asked: object) -> Scan:
     """What a replay into a new table reads of the records."""
     with Watch(made.spark) as watch:
-        assert made.replay(into, direct=True, **asked).certificate["published"]
+        assert made.replay(into, direct=True, **asked).certificate.published
     (scan,) = watch.scans(made.tape.paths.records)
     return scan
 
@@ -170,7 +170,7 @@ def test_others_commit_while_maintenance_is_about_to(spark: SparkSession, tmp_pa
     def capture_and_follow() -> None:
         made.lay(3)
         made.capture()
-        assert made.replay("copy", **asked).certificate["published"]
+        assert made.replay("copy", **asked).certificate.published
 
     def the_same_again() -> None:
         assert maintain(spark, made.lake, [NAME], sizes=SIZES).to_json()["rewritten"] > 0

@@ -97,25 +97,25 @@ def test_it_stages_and_publishes_few_files(made: Made) -> None:
     assert staged
     assert max(*staged, made.files("copy")) <= 8
     assert sorted(made.rows("copy")["n"]) == list(range(MANY))
-    assert done.certificate["workers"] == {"count": MANY, "numbers": [[0, MANY - 1]]}
+    assert done.certificate.workers == {"count": MANY, "numbers": [[0, MANY - 1]]}
 
 
 def test_one_worker_is_replaced_among_the_others(made: Made) -> None:
     made.replay("one")
     done = made.replay("one", workers=("order 00007",), direct=True, until="2024-01-01T02:00:00Z")
-    assert done.certificate["records"] == 1
+    assert done.certificate.records == 1
     assert sorted(made.rows("one")["n"]) == list(range(MANY))
 
 
 @pytest.mark.parametrize("peers", [None, 3])
 def test_they_are_told_apart_by_label_in_a_target(made: Made, peers: int | None) -> None:
     done = made.replay("labelled", peers=peers)
-    assert (done.certificate["records"], done.stood) == (MANY, peers is not None)
+    assert (done.certificate.records, done.unchanged) == (MANY, peers is not None)
     assert sorted(made.rows("labelled")["n"]) == list(range(MANY))
 
 
 def test_they_are_dealt_to_some_replay_workers(made: Made) -> None:
-    assert made.replay("dealt", peers=3).certificate["peers"] == 3
+    assert made.replay("dealt", peers=3).certificate.peers == 3
     assert sorted(made.rows("dealt")["n"]) == list(range(MANY))
 
 
@@ -128,6 +128,6 @@ def test_as_many_workers_as_there_may_be_take_less_than_a_minute(
     done = made.replay("copy")
     # It took 220 s for 3,000, when each had files of its own.
     assert time.monotonic() - begun < 60
-    assert done.certificate["records"] == MOST_WORKERS
+    assert done.certificate.records == MOST_WORKERS
     assert len(json_text(done.certificate)) < 4_000
     assert made.files("copy") <= 8

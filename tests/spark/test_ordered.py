@@ -311,7 +311,7 @@ def test_a_run_of_before_can_be_audited_and_taken_back(
 
     assert audit.passed
     assert (audit.near.columns, audit.near.unsure) == ((), ("note",))
-    assert play("before", transform="first").stood
+    assert play("before", transform="first").unchanged
     play.rollback(run)
     assert play.rows("before").is_empty()
 

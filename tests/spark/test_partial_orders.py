@@ -148,7 +148,7 @@ def test_what_is_complete_under_an_antichain_is_played_followed_and_recorded_aga
     rest = replay(spark, lake, NOTHING, followed).to_json()
     assert rest["records"] == len(everything) - len(first)
     assert played(lake, "all") == everything
-    assert replay(spark, lake, NOTHING, followed).stood
+    assert replay(spark, lake, NOTHING, followed).unchanged
     last = recapture(spark, lake, copied)
     assert (last.records, last.frontier) == (len(everything) - len(first), [])
     verification = verify(spark, lake, copy, deep=True)

@@ -174,13 +174,13 @@ def test_what_waits_says_what_it_would_change_and_who_approved_is_certified(play
 
     done = play.publish(run, ANN)
 
-    assert done.certificate["approval"] == ANN.to_json()
+    assert done.certificate.approval == ANN.to_json()
     assert play.rows("approved").height == 96
     history = runs.read_history(play.lake, run)
     assert [row.step for row in history.rows][-3:] == [Step.AUDITED, Step.APPROVED, Step.DONE]
-    assert play.publish(run, Decision("bob")).stood
+    assert play.publish(run, Decision("bob")).unchanged
     assert (runs.read_history(play.lake, run).certificate or {})["approval"] == ANN.to_json()
-    assert play("approved", since=DAY2, until=DAY4, approve=True).stood
+    assert play("approved", since=DAY2, until=DAY4, approve=True).unchanged
 
 
 def test_a_publish_that_was_cut_off_after_the_approval_is_finished(play: Planned) -> None:
@@ -195,7 +195,7 @@ def test_a_publish_that_was_cut_off_after_the_approval_is_finished(play: Planned
     assert play.rows("cut_off").height == 0
     # Who has approved it did so; nobody has to be asked again.
     done = play.publish(run)
-    assert done.certificate["approval"] == ANN.to_json()
+    assert done.certificate.approval == ANN.to_json()
     found = [row.step for row in runs.read_history(play.lake, run).rows]
     assert found.count(Step.APPROVED) == found.count(Step.DONE) == 1
 
@@ -222,7 +222,7 @@ def test_rejected_leaves_the_target_and_the_staging_and_holds_nothing(play: Plan
     again, _ = held(play, "rejected")
     assert again == run
     assert runs.read_history(play.lake, run).attempts == 2
-    assert play.publish(run, ANN).certificate["attempt"] == 2
+    assert play.publish(run, ANN).certificate.attempt == 2
     with pytest.raises(InvalidRequestError, match="^CAP-NOT-AUDITED"):
         reject(play.lake, run, ANN)
 
@@ -230,7 +230,7 @@ def test_rejected_leaves_the_target_and_the_staging_and_holds_nothing(play: Plan
 def test_what_was_overtaken_while_it_waited_is_not_published(play: Planned) -> None:
     run, _ = held(play, "overtaken")
     assert unlock(play.lake, run) == 1
-    other = play("overtaken", since=DAY3, until=DAY4, workers=("c",)).certificate["run"]
+    other = play("overtaken", since=DAY3, until=DAY4, workers=("c",)).certificate.run
     with pytest.raises(InvalidRequestError, match=f"^CAP-LATER: run {other} wrote over part"):
         play.publish(run, ANN)
     assert play.rows("overtaken").height == 16

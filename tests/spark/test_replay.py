@@ -93,7 +93,7 @@ def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
 
 
 def run_of(outcome: ReplayResult) -> str:
-    return str(outcome.certificate["run"])
+    return str(outcome.certificate.run)
 
 
 def between(first: int, after: int, places: str = "abc") -> list[int]:
@@ -129,11 +129,11 @@ def test_twice_changes_nothing(play: Play) -> None:
 
     second = play("twice", workers=("a", "c"), since=DAY2, until=DAY4)
 
-    assert (first.stood, second.stood) == (False, True)
+    assert (first.unchanged, second.unchanged) == (False, True)
     assert run_of(second) == run_of(first)
     assert play.version("twice") == version
     assert play.column("twice") == between(48, 144, "ac")
-    assert first.certificate["not_covered"]["workers"] == ["b"]  # type: ignore[index]
+    assert first.certificate.not_covered["workers"] == ["b"]  # type: ignore[index]
     assert not exists(play.lake.staging(f"{run_of(first)}-1"))
 
 
@@ -154,7 +154,7 @@ def test_publish_roll_back_publish_again(play: Play) -> None:
 
     second = play("again", workers=("a", "b"), since=DAY2, until=DAY4)
 
-    assert second.certificate["generation"] == 2
+    assert second.certificate.generation == 2
     assert play.column("again") == between(48, 144, "ab")
 
 
@@ -170,12 +170,12 @@ def test_a_clock_that_jumps_back_changes_nothing(
     published = play.publish(run_of(first))
     history = runs.read_history(play.lake, run_of(published))
     assert [row.step for row in history.rows] == ["intent", "audited", "done"]
-    assert play("back", **range_).stood
+    assert play("back", **range_).unchanged
     play.rollback(run_of(published))
     assert runs.read_history(play.lake, run_of(published)).last.step == "rolled-back"
     again = play("back", **range_)
 
-    assert (again.certificate["generation"], play.column("back")) == (2, between(48, 144))
+    assert (again.certificate.generation, play.column("back")) == (2, between(48, 144))
     assert {each.run for each in coverage.current(play.lake, play.lake.table("back"))} == {
         run_of(again)
     }
@@ -220,7 +220,7 @@ def test_a_damaged_target_is_mended_by_the_same_replay(play: Play) -> None:
 
         again = play("mended", since=DAY2, until=DAY4)
 
-        assert (again.stood, again.certificate["generation"]) == (False, times), name
+        assert (again.unchanged, again.certificate.generation) == (False, times), name
         assert play.rows("mended").sort("id").equals(sound), name
 
 
@@ -237,7 +237,7 @@ def test_rolling_back_what_a_later_run_wrote_over_is_refused(play: Play) -> None
         run_of(first)
     ]
     # What the second wrote over stands again: nothing has to be done.
-    assert play("later", since=DAY2, until=DAY4).stood
+    assert play("later", since=DAY2, until=DAY4).unchanged
     play.rollback(run_of(first))
     assert play.column("later") == []
 
@@ -259,7 +259,7 @@ def test_rows_of_unknown_origin_are_not_replaced_unless_adopted(play: Play) -> N
         play("foreign", workers=("b",), since=DAY2, until=DAY4)
     done = play("foreign", workers=("b",), since=DAY2, until=DAY4, adopt=True)
 
-    assert done.certificate["records"] == 32
+    assert done.certificate.records == 32
     assert play.column("foreign") == between(48, 144, "ab")
 
 
@@ -389,8 +389,8 @@ def test_only_complete_times(play: Play) -> None:
     done = play("early", since="2024-05-05", until="2024-05-06", partial=True)
 
     assert play.column("early") == between(192, 234)
-    assert done.certificate["complete"] is False
-    left_out = done.certificate["not_covered"]
+    assert done.certificate.complete is False
+    left_out = done.certificate.not_covered
     assert left_out["incomplete_from"] == ["2024-05-05T21:00:00.000000Z"]  # type: ignore[index]
 
 
@@ -404,7 +404,7 @@ def test_a_declared_column_that_the_stream_does_not_have(play: Play) -> None:
 
 def test_held_then_published(play: Play) -> None:
     held = play("held", since=DAY2, until=DAY4, hold=True)
-    assert held.certificate["published"] is False
+    assert held.certificate.published is False
     assert play.column("held") == []
     # It goes on holding its range.
     with pytest.raises(RangeLockedError, match=f"CAP-HELD.*{run_of(held)}"):
@@ -412,9 +412,9 @@ def test_held_then_published(play: Play) -> None:
 
     done = play.publish(run_of(held))
 
-    assert done.certificate["target_version"] == play.version("held")
+    assert done.certificate.target_version == play.version("held")
     assert play.column("held") == between(48, 144)
-    assert play.publish(run_of(held)).stood
+    assert play.publish(run_of(held)).unchanged
 
 
 def test_unlock(play: Play) -> None:
@@ -440,7 +440,7 @@ def test_append_and_its_rollback(play: Play) -> None:
     play("appended", workers=("a",), since=DAY2, until=DAY4, mode=Mode.APPEND)
     second = play("appended", workers=("b",), since=DAY2, until=DAY4, mode=Mode.APPEND)
     assert play.column("appended") == between(48, 144, "ab")
-    assert play("appended", workers=("b",), since=DAY2, until=DAY4, mode=Mode.APPEND).stood
+    assert play("appended", workers=("b",), since=DAY2, until=DAY4, mode=Mode.APPEND).unchanged
     with pytest.raises(InvalidRequestError, match="CAP-APPEND"):
         play("appended", workers=("a", "b"), since=DAY2, until=DAY4, mode=Mode.APPEND)
     assert play.column("appended") == between(48, 144, "ab")
@@ -471,11 +471,11 @@ def test_merge_and_its_rollback(play: Play) -> None:
 def test_a_transform_by_whole_days(play: Play) -> None:
     done = play("by_day", transform="sum_by_day")
 
-    assert done.certificate["until"] == "2024-05-05T00:00:00.000000Z"
+    assert done.certificate.until == "2024-05-05T00:00:00.000000Z"
     counted = Counter((n // 48, n % 3) for n in range(192))
     got = play.rows("by_day").select(pl.col("day").dt.day() - 1, "_worker", "rows").rows()
     assert {(day, worker): n for day, worker, n in got} == counted
-    assert done.certificate["audit"]["kind"] == "transform"  # type: ignore[index]
+    assert done.certificate.audit["kind"] == "transform"  # type: ignore[index]
     with pytest.raises(InvalidRequestError, match="CAP-GRAIN") as caught:
         play("by_day", transform="sum_by_day", since="2024-05-02T07:00:00")
     assert "2024-05-02T00:00:00.000000Z and 2024-05-03T00:00:00.000000Z" in caught.value.hint
@@ -500,7 +500,7 @@ def test_a_part_of_a_day_never_stands_as_the_day(play: Play, since: str, until: 
 
 def test_whole_days_need_no_grain(play: Play) -> None:
     done = play("whole_days", transform="coarse", since=DAY2, until=DAY4)
-    assert done.certificate["published"] is True
+    assert done.certificate.published is True
     assert {row["n"] for row in play.rows("whole_days").to_dicts()} == {16}
 
 
@@ -511,7 +511,7 @@ def test_a_transform_without_time_replaces_all_or_nothing(play: Play) -> None:
         play("by_place", transform="by_place", workers=("a",))
     done = play("by_place", transform="by_place")
     assert sorted(play.rows("by_place").rows()) == [("a", 78), ("b", 78), ("c", 78)]
-    assert done.certificate["records"] == 234
+    assert done.certificate.records == 234
 
 
 def test_a_transform_that_reads_the_clock(play: Play) -> None:
@@ -552,12 +552,12 @@ def test_direct_is_taken_back_when_its_audit_fails(play: Play) -> None:
 def test_a_declared_target_has_its_own_columns(play: Play, into: str) -> None:
     done = play(into, workers=("a", "b"), since=DAY2, until=DAY4)
 
-    assert done.certificate["audit"]["kind"] == "shared-columns"  # type: ignore[index]
+    assert done.certificate.audit["kind"] == "shared-columns"  # type: ignore[index]
     expected = {"declared": ["id", "place", "at"], "narrow": ["_worker", "_time", "id", "amount"]}
     assert play.rows(into).columns == expected[into]
     assert play.column(into) == between(48, 144, "ab")
     play.sql("UPDATE {table} SET id = 999 WHERE id = 51", into)
-    assert not play(into, workers=("a", "b"), since=DAY2, until=DAY4).stood
+    assert not play(into, workers=("a", "b"), since=DAY2, until=DAY4).unchanged
     assert play.column(into) == between(48, 144, "ab")
     play(into, workers=("c",), since=DAY2, until=DAY4)
     assert play.column(into) == between(48, 144)
@@ -639,21 +639,21 @@ class TestFollow:
         first = play("followed", follow="daily")
         assert play.column("followed") == between(0, 54)
         version = play.version("followed")
-        assert play("followed", follow="daily").stood
+        assert play("followed", follow="daily").unchanged
         assert play.version("followed") == version
 
         feed(60, 100)
         second = play("followed", follow="daily")
 
-        assert (first.certificate["records"], second.certificate["records"]) == (54, 40)
-        assert second.certificate["since"] == first.certificate["until"]
+        assert (first.certificate.records, second.certificate.records) == (54, 40)
+        assert second.certificate.since == first.certificate.until
         assert play.column("followed") == between(0, 94)
         with pytest.raises(InvalidRequestError, match="CAP-LATER"):
             play.rollback(run_of(first))
         play.rollback(run_of(second))
         assert play.column("followed") == between(0, 54)
         third = play("followed", follow="daily")
-        assert third.certificate["generation"] == 3
+        assert third.certificate.generation == 3
         assert play.column("followed") == between(0, 94)
         with pytest.raises(InvalidRequestError, match="CAP-FOLLOW"):
             play("followed", follow="daily", workers=("a",))
@@ -690,7 +690,7 @@ class TestFollow:
         play("by_day", follow="sums", transform="sum_by_day")
         assert play.rows("by_day")["rows"].sum() == 48
         feed(60, 80)
-        assert play("by_day", follow="sums", transform="sum_by_day").stood
+        assert play("by_day", follow="sums", transform="sum_by_day").unchanged
         feed(80, 120)
         play("by_day", follow="sums", transform="sum_by_day")
         assert play.rows("by_day")["rows"].sum() == 96
@@ -712,8 +712,8 @@ def test_what_was_complete_stands_at_a_newer_cut_and_has_the_same_rows(
     new = play("new", since="2024-05-01", until=DAY2)
     old = play("old", since="2024-05-01", until=DAY2, as_of=0)
 
-    assert (again.stood, again.certificate) == (True, first.certificate)
-    assert (first.certificate["cut"], new.certificate["cut"]) == (0, 1)
-    fingerprints = {str(run.certificate["fingerprint"]) for run in (first, new, old)}
+    assert (again.unchanged, again.certificate) == (True, first.certificate)
+    assert (first.certificate.cut, new.certificate.cut) == (0, 1)
+    fingerprints = {str(run.certificate.fingerprint) for run in (first, new, old)}
     assert len(fingerprints) == 1
     assert play.column("cuts") == play.column("new") == play.column("old") == between(0, 48)

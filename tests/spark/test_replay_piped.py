@@ -80,9 +80,9 @@ def by_hour(first: int, after: int) -> dict[tuple[str, datetime], list[int]]:
 
 def test_a_sink_goes_into_its_table(play: Piped, monkeypatch: pytest.MonkeyPatch) -> None:
     held = play("hours", sink="hours", since=DAY2, until=DAY4, peers=3, approve=True)
-    run = str(held.certificate["run"])
+    run = str(held.certificate.run)
     assert play.rows("hours").height == 0
-    diff = held.certificate["diff"]
+    diff = held.certificate.diff
     assert isinstance(diff, dict)
     with monkeypatch.context() as patch:
         patch.setattr(definition, "_text", lambda pipeline, module: "other")
@@ -125,8 +125,8 @@ def test_a_sink_goes_into_its_table(play: Piped, monkeypatch: pytest.MonkeyPatch
     assert (odd["rows_in"].sum(), odd["side_rows"].sum()) == (done["records"], len(aside))
     # Of the graph only what the sink depends on ran.
     assert set(metrics["node"]) == {"rows", "odd", "by_hour", "hours"}
-    assert not exists(str(held.certificate["staging"]))
-    assert play("hours", sink="hours", since=DAY2, until=DAY4, peers=1).stood
+    assert not exists(str(held.certificate.staging))
+    assert play("hours", sink="hours", since=DAY2, until=DAY4, peers=1).unchanged
 
 
 def test_every_sink_goes_into_its_own_table_by_one_command(
@@ -163,7 +163,7 @@ def test_a_followed_run_over_pieces_is_one_run_over_all(play: Piped) -> None:
     assert "2024-05-03" < str(second["since"]) < "2024-05-05"
     assert play.multiset("followed") == play.multiset("pairs")
     assert play.rows("pairs").height > 100
-    assert play("followed", sink="pairs", follow="nightly").stood
+    assert play("followed", sink="pairs", follow="nightly").unchanged
 
 
 def test_pieces_with_what_lies_ahead_are_the_whole(play: Piped) -> None:
@@ -180,7 +180,7 @@ def test_pieces_with_what_lies_ahead_are_the_whole(play: Piped) -> None:
     assert {(place, start): n for place, start, n in _starts(found)} == wanted
     assert found.height == len(wanted)
     assert found["_time"].struct.field("event").to_list() == found["window_start"].to_list()
-    play.rollback(str(second.certificate["run"]))
+    play.rollback(str(second.certificate.run))
     left = play.rows("pieces")
     assert {(place, start): n for place, start, n in _starts(left)} == {
         at: n for at, n in wanted.items() if at[1].hour < 13
@@ -196,7 +196,7 @@ def test_workers_are_played_alone_where_the_sink_keeps_them(play: Piped) -> None
     assert Counter(play.rows("workers")["_worker"]) == {0: 16, 2: 16}
     table = f"delta.`{play.lake.table('workers')}`"
     play.spark.sql(f"UPDATE {table} SET id = -1 WHERE _worker = 2 AND id = 50")
-    history = require_auditable(play.lake, str(done.certificate["run"]), None)
+    history = require_auditable(play.lake, str(done.certificate.run), None)
     _, found = audit_run(play.spark, play.lake, play.declarations, history)
     assert (found.kind, found.passed) == ("pipeline", False)
     assert (found.totals["changed"], found.differing) == (1, 1)

@@ -154,8 +154,8 @@ def test_a_replay_of_what_remains_gives_what_it_gave(retired: Sixteen) -> None:
     again = lake_contents.rows(retired.lake.table("again_late"))
     assert again == lake_contents.rows(retired.lake.table("late_copy"))
     # What stands is no replay.
-    assert retired.replay("copy").stood
-    assert preview(retired.lake, retired.declared, Request(NAME, "copy", partial=True)).stands
+    assert retired.replay("copy").unchanged
+    assert preview(retired.lake, retired.declared, Request(NAME, "copy", partial=True)).equivalent
 
 
 def test_what_needs_whole_recordings_is_refused(retired: Sixteen, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_source_is_held_against_the_batches_that_are_whole(retired: Sixteen) -
 
 def run_of(made: Sixteen, table: str) -> str:
     return str(made.replay(table, **({"transform": "hourly"} if table == "hours" else {}))
-               .certificate["run"])  # fmt: skip
+               .certificate.run)  # fmt: skip
 
 
 def test_a_copy_is_audited_by_the_index_and_other_audits_are_refused(retired: Sixteen) -> None:

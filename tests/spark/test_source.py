@@ -212,9 +212,9 @@ def test_names_of_any_kind_are_names(spark: SparkSession, tmp_path: Path) -> Non
     capture(spark, lake, stream)
     known = ProjectConfig(Path("x.yaml"), {"strange": stream}, {}, {}, {})
     done = replay(spark, lake, known, Request("strange", "copy", partial=True))
-    assert (done.certificate["published"], done.certificate["records"]) == (True, 3)
+    assert (done.certificate.published, done.certificate.records) == (True, 3)
     merged = Request("strange", "merged", partial=True, mode=Mode.MERGE, keys=("id",))
-    assert replay(spark, lake, known, merged).certificate["published"] is True
+    assert replay(spark, lake, known, merged).certificate.published is True
     assert reconcile(spark, open_tape(lake, "strange"), stream, deep=True).agrees
 
 
@@ -621,7 +621,7 @@ class TestSchemaChange:
         # What was recorded before has nulls there; and it is played and audited as it was.
         request = Request("little", "old", since="2024-05-01", until="2024-05-01T10:00:00Z")
         outcome = replay(spark, lake, declared(stream), request)
-        audit = outcome.certificate["audit"]
+        audit = outcome.certificate.audit
         assert isinstance(audit, dict)
         assert (audit["kind"], audit["passed"]) == ("copy", True)
         old = pl.read_delta(lake.table("old"))

@@ -160,8 +160,8 @@ class History:
             self.seen[error.code] += 1
             return
         assert not foreign, (asked, foreign)
-        if not done.stood:
-            run = str(done.certificate["run"])
+        if not done.unchanged:
+            run = str(done.certificate.run)
             self.before = run, was, list(table.covered)
             table.publish(asked, run)
             self.seen[asked.mode] += 1

@@ -71,13 +71,13 @@ def test_nothing_is_complete_while_there_is_no_worker(spark: SparkSession, tmp_p
     with pytest.raises(IncompleteError, match="CAP-INCOMPLETE"):
         close(spark, play.lake, "little")
     for into in ("followed", "dated"):  # Of which one has labels as workers.
-        assert play(into, follow=into).certificate["records"] == 0
+        assert play(into, follow=into).certificate.records == 0
     lay(tmp_path / "source", "0", rows(range(60)))
     capture(spark, play.lake, stream)
 
     for into in ("followed", "dated"):
-        assert play(into, follow=into).certificate["records"] == 54
-    assert play("ranged", since="2024-05-01", until=DAY2).certificate["records"] == 48
+        assert play(into, follow=into).certificate.records == 54
+    assert play("ranged", since="2024-05-01", until=DAY2).certificate.records == 48
 
 
 def test_a_range_from_within_a_step_is_refused_and_replaces_no_row(play: Play) -> None:
@@ -100,12 +100,12 @@ class TestGone:
         with pytest.raises(InvalidRequestError, match="CAP-GONE"):
             play.rollback(first)
         again = play("lost", since=DAY2, until=DAY3)
-        assert (again.stood, again.certificate["generation"]) == (False, 2)
+        assert (again.unchanged, again.certificate.generation) == (False, 2)
         # The other's rows are not in the table that was made anew, whatever its versions are.
-        assert standing(play, "lost") == [again.certificate["run"]]
+        assert standing(play, "lost") == [again.certificate.run]
         with pytest.raises(InvalidRequestError, match="CAP-GONE"):
             play.rollback(second)
-        assert not play("lost", since=DAY3).stood
+        assert not play("lost", since=DAY3).unchanged
         assert play.column("lost") == list(range(48, 234))
         told = Counter(str(r["state"]) for r in read_rows(play.lake, "coverage", run=first))
         assert told == {"published": 3, "gone": 3}
@@ -116,7 +116,7 @@ class TestGone:
         play(into, since=DAY2, until=DAY3, mode=mode, keys=keys)
         shutil.rmtree(play.lake.table(into))
 
-        assert not play(into, since=DAY2, until=DAY3, mode=mode, keys=keys).stood
+        assert not play(into, since=DAY2, until=DAY3, mode=mode, keys=keys).unchanged
 
         assert play.column(into) == list(range(48, 96))
 
@@ -127,7 +127,7 @@ class TestGone:
         with pytest.raises(InvalidRequestError, match="CAP-FOLLOW"):
             play("lost_followed", follow="lost")
 
-        assert play("lost_followed", follow="found").certificate["records"] == 234
+        assert play("lost_followed", follow="found").certificate.records == 234
 
 
 class TestMerge:
@@ -253,7 +253,7 @@ def test_a_table_that_was_put_in_the_place_of_another_is_not_appended_to(play: P
     assert "--adopt" in caught.value.hint
     assert len(play.column("swapped")) == 48
 
-    assert not play("swapped", **asked, adopt=True).stood
+    assert not play("swapped", **asked, adopt=True).unchanged
     assert len(play.column("swapped")) == 96
 
 

@@ -272,8 +272,9 @@ def request_of(arguments: Arguments) -> Request:
 
 
 def _outcome(outcome: ReplayResult) -> dict[str, object]:
+    certificate = outcome.certificate
     return {
-        "run": outcome.certificate.get("run"),
-        "stood": outcome.stood,
-        "certificate": dict(outcome.certificate),
+        "run": None if certificate is None else certificate.run,
+        "stood": outcome.unchanged,
+        "certificate": {} if certificate is None else certificate.to_json(),
     }

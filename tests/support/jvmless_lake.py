@@ -1,4 +1,4 @@
-"""Tapes and ledgers written without a JVM, for tests of code that reads without one."""
+"""Tapes and ledgers written without a JVM, for tests of what is told without one."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.core.times import Kind, TimeType
+from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
+from capstan.replay.planning.intent import Intent, Placement
+from capstan.replay.planning.request import Request
 from capstan.storage.arrow_writer import arrow_schema
 from capstan.storage.lake import Lake, is_table
+from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.region_json import region_text
 from capstan.storage.ledger.tables import SCHEMAS
 from capstan.storage.tape import index as summary
 from capstan.storage.tape.tape import open_tape
 
 EVENT = TimeType.of(event=Kind.TIMESTAMP)
-"""Times that are timestamps."""
+"""Times that are moments."""
 
 _ARROW = {
     Kind.BIGINT: pa.int64(),
@@ -42,18 +45,18 @@ def lay_tape(
     opened: Mapping[str, Sequence[int]] | None = None,
     every: int | None = None,
 ) -> None:
-    """Write a tape in one commit: each worker has a record at each time, then its frontier.
+    """Lay down a tape in one commit: each worker has a record at each time, then its frontier.
 
     Args:
         lake: The lake.
-        name: Name of the stream.
-        labels: Labels of its workers, in the order of their numbers.
-        times: Times of the records, as integers.
-        frontier: Final frontier of all workers; None closes them.
-        time_type: Coordinates of the times.
+        name: The stream's name.
+        labels: Of its workers, in the order of their numbers.
+        times: Of the records, as integers.
+        frontier: Where all workers then stand; None closes them.
+        time_type: The coordinates of the times.
         opened: Workers whose first event moves their capability to this time; they have only the
             records from there on.
-        every: Declared interval of the times, in microseconds.
+        every: Of what length times are declared to be multiples, in microseconds.
     """
     time = pa.struct([(c.name, _ARROW[c.kind]) for c in time_type.coordinates])
     update = pa.struct([("time", time), ("diff", pa.int64())])
@@ -71,19 +74,19 @@ def lay_tape(
 
     rows: list[dict[str, object]] = []
     for worker, label in enumerate(labels):
-        events: list[dict[str, object]] = []
+        own: list[dict[str, object]] = []
         held: Sequence[int] = time_type.minimum
         first = (opened or {}).get(label)
         if first is not None:
-            events.append({"kind": "progress", "updates": _moved(struct, held, first)})
+            own.append({"kind": "progress", "updates": _moved(struct, held, first)})
             held = first
-        for time in times:
-            if all(a <= b for a, b in zip(held, time, strict=True)):
-                fields = {"time": struct(time), "records": 1, "fingerprint": {"h1": 1, "h2": 2}}
-                events.append({"kind": "messages", **fields})
-        events.append({"kind": "progress", "updates": _moved(struct, held, frontier)})
-        place = {"worker": worker, "batch": 0, "commit": 0}
-        rows += [{**place, "seq": seq, **event} for seq, event in enumerate(events)]
+        for each in times:
+            if all(a <= b for a, b in zip(held, each, strict=True)):
+                said = {"time": struct(each), "records": 1, "fingerprint": {"h1": 1, "h2": 2}}
+                own.append({"kind": "messages", **said})
+        own.append({"kind": "progress", "updates": _moved(struct, held, frontier)})
+        about = {"worker": worker, "batch": 0, "commit": 0}
+        rows += [{**about, "seq": seq, **event} for seq, event in enumerate(own)]
     paths = lake.stream(name)
     properties = {
         "capstan.format": "1",
@@ -104,9 +107,9 @@ def lay_tape(
 def go_on(
     lake: Lake, name: str, times: Iterable[Sequence[int]], frontier: Sequence[int] | None
 ) -> None:
-    """Append one more commit to a tape: each worker has a record at each time, then its frontier.
+    """Put one more commit on a tape: each worker has a record at each time, then its frontier.
 
-    A time that a worker no longer holds gets its record anyway, against the protocol.
+    A time that a worker no longer holds gets its record nevertheless, against the protocol.
     """
     tape = open_tape(lake, name)
     cut = summary.find_cut(tape, None)
@@ -117,27 +120,27 @@ def go_on(
 
     rows: list[dict[str, object]] = []
     for state in summary.worker_states(tape, cut):
-        fields = {"records": 1, "fingerprint": {"h1": 1, "h2": 2}}
-        events = [{"kind": "messages", "time": struct(each), **fields} for each in times]
+        said = {"records": 1, "fingerprint": {"h1": 1, "h2": 2}}
+        own = [{"kind": "messages", "time": struct(each), **said} for each in times]
         [(held, _)] = state.holdings
-        events.append({"kind": "progress", "updates": _moved(struct, held, frontier)})
-        place = {"worker": state.worker, "batch": cut.batch + 1, "commit": cut.commit + 1}
-        rows += [{**place, "seq": seq, **event} for seq, event in enumerate(events, state.events)]
+        own.append({"kind": "progress", "updates": _moved(struct, held, frontier)})
+        about = {"worker": state.worker, "batch": cut.batch + 1, "commit": cut.commit + 1}
+        rows += [{**about, "seq": seq, **event} for seq, event in enumerate(own, state.events)]
     schema = pa.schema(index.schema().to_arrow())
     _write(tape.paths.events, pa.Table.from_pylist(rows, schema=schema), {})
 
 
 def lay_records(lake: Lake, name: str, labels: Sequence[str], records: pa.Table) -> None:
-    """Write a tape of these records in one commit, after which all workers are closed.
+    """Lay down a tape of these records in one commit, after which all workers are closed.
 
     Args:
         lake: The lake.
-        name: Name of the stream.
-        labels: Labels of its workers, in the order of their numbers.
-        records: Rows of the tape's `records`, of any number of micro-batches. The fingerprints in
-            its index are those of no rows, so it cannot be used for audits.
+        name: The stream's name.
+        labels: Of its workers, in the order of their numbers.
+        records: The rows of the tape's `records`, of any number of micro-batches. Fingerprints in
+            its index are those of no rows, so that nothing can be audited by it.
     """
-    # Spark may deliver fields that are never null inside structs that may be.
+    # Of Spark there may be fields that are never null, inside of structs that may be.
     records = records.cast(pa.schema([(f.name, _nullable(f.type)) for f in records.schema]))
     place = ["worker", "batch", "time"]
     moment = pa.timestamp("us", "UTC")
@@ -157,42 +160,51 @@ def lay_records(lake: Lake, name: str, labels: Sequence[str], records: pa.Table)
     seqs: Counter[int] = Counter()
     rows: list[dict[str, object]] = []
     for worker, batch, time, count in zip(*counted.to_pydict().values(), strict=True):
-        row = {"worker": worker, "seq": seqs[worker], "batch": batch, "commit": 0}
-        content = {"time": {"event": time}, "records": count, "fingerprint": {"h1": 0, "h2": 0}}
-        rows.append({**row, "kind": "messages", **content})
+        about = {"worker": worker, "seq": seqs[worker], "batch": batch, "commit": 0}
+        said = {"time": {"event": time}, "records": count, "fingerprint": {"h1": 0, "h2": 0}}
+        rows.append({**about, "kind": "messages", **said})
         seqs[worker] += 1
     ends = index.to_pyarrow_table().to_pylist()
-    rows += [{**end, "seq": seqs[end["worker"]], "batch": last} for end in ends]
+    rows += [{**each, "seq": seqs[each["worker"]], "batch": last} for each in ends]
     table = pa.Table.from_pylist(rows, schema=schema)
     deltalake.write_deltalake(index.table_uri, table, mode="overwrite")
     _write(lake.stream(name).records, records, {})
 
 
 def _nullable(kind: pa.DataType) -> pa.DataType:
-    """A type as on tapes: with nullable fields, and times in microseconds."""
+    """A type as tapes have it: with fields that may be null, and times in microseconds."""
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz)
     if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _nullable(field.type)) for field in kind])
+        return pa.struct([(each.name, _nullable(each.type)) for each in kind])
     return pa.list_(_nullable(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
 def _moved(struct: object, before: Sequence[int], after: Sequence[int] | None) -> list[object]:
     assert callable(struct)
-    dropped: list[object] = [{"time": struct(before), "diff": -1}]
-    return dropped if after is None else [*dropped, {"time": struct(after), "diff": 1}]
+    gone: list[object] = [{"time": struct(before), "diff": -1}]
+    return gone if after is None else [*gone, {"time": struct(after), "diff": 1}]
+
+
+def intent_json(request: Request, reached: Iterable[Sequence[int]]) -> dict[str, object]:
+    """The intent of a copy of all times, into a table that is not there yet."""
+    everything = Region(Box((None,), (None,)))
+    frontier = Antichain.of(Time(time) for time in reached)
+    placed, draft = Placement("_worker", "_time"), Certificate.from_json({})
+    intent = Intent(request, 0, everything, frontier, "", placed, request.keys, (), -1, draft)
+    return intent.to_json()
 
 
 @dataclass(slots=True)
 class Books:
-    """Writes ledgers as runs would leave them; each row a moment after the previous one.
+    """Writes ledgers as runs would leave them; each row a moment after the one before.
 
     Attributes:
         lake: The lake.
-        stream: Stream of the runs.
-        target: Path of their target.
-        transform: Name of the transform, empty for copies.
-        code: Hash of the transform.
+        stream: Of the runs.
+        target: The path of their target.
+        transform: Its name, empty for copies.
+        code: Its hash.
     """
 
     lake: Lake
@@ -215,22 +227,22 @@ class Books:
         identity: str | None = None,
         cut: int = 0,
     ) -> None:
-        """Write a published run.
+        """A run that has published.
 
         Args:
             run: Its name.
-            workers: Its workers; None if the target does not keep the worker.
-            region: The region played.
-            mode: Its mode.
-            kept: The region covered, if different: the target keeps no time.
-            identity: Its identity, if relevant.
-            cut: The tape's commit that it played.
+            workers: Whose rows; None where the target does not keep the worker.
+            region: What it played.
+            mode: How it changed the target.
+            kept: What it covers, where that is not what it played: the target keeps no time.
+            identity: Its identity, where that matters.
+            cut: The commit of the tape that it played.
         """
         self.claimed(run, workers, kept or region)
         intent = {"region": region_text(region), "request": {"mode": mode}}
         self.stepped(run, "intent", intent, identity=identity)
         self._version += 1
-        # A publish counts only while its table exists.
+        # What is published stands only as long as its table is there.
         if "://" not in self.target and not is_table(self.target):
             _write(self.target, pa.table({"n": [1]}), {})
         self._cover(run, workers, kept or region, "published", cut)
@@ -238,13 +250,13 @@ class Books:
         self.stepped(run, "done", done, identity=identity)
 
     def rolled_back(self, run: str, workers: Sequence[int] | None, region: Region) -> None:
-        """Write the rollback of the run."""
+        """The same run, taken back."""
         self._version += 1
         self._cover(run, workers, region, "rolled-back")
         self.stepped(run, "rolled-back", {})
 
     def failed(self, run: str, workers: Sequence[int] | None, region: Region) -> None:
-        """Write a run that failed before it wrote anything."""
+        """A run that has failed before it wrote anything."""
         self.claimed(run, workers, region)
         self.stepped(run, "failed", {"error": "CAP-AUDIT"})
 
@@ -257,7 +269,7 @@ class Books:
         attempt: int = 1,
         lives: timedelta = timedelta(hours=12),
     ) -> None:
-        """Write a run with only a claim; the same attempt again renews it."""
+        """A run of which there is but a claim; the same attempt again renews it."""
         self.append(
             "claims",
             {
@@ -270,9 +282,9 @@ class Books:
         self._claims += 1
 
     def released(self, run: str, attempt: int = 1) -> None:
-        """Write the end of an attempt's claim: released, or unlocked."""
-        row = {"claim": -1, "kind": "release", "run": run, "attempt": attempt}
-        self.append("claims", row)
+        """An attempt of a run whose claim was given up, or unlocked."""
+        about = {"claim": -1, "kind": "release", "run": run, "attempt": attempt}
+        self.append("claims", about)
 
     def stepped(
         self,
@@ -284,7 +296,7 @@ class Books:
         identity: str | None = None,
         generation: int = 1,
     ) -> None:
-        """Write a step of an attempt of a run, by default of its first."""
+        """A step of an attempt of a run, by default of its first."""
         self.append(
             "runs",
             {
@@ -298,7 +310,7 @@ class Books:
     def became(
         self, pipeline: str, snapshot: str, event: str, detail: Mapping[str, object] | None = None
     ) -> None:
-        """Write the state of a snapshot."""
+        """What became of a snapshot."""
         self.append(
             "snapshots",
             {
@@ -315,16 +327,16 @@ class Books:
         state: str,
         cut: int = 0,
     ) -> None:
-        row = {
+        about = {
             "target": self.target, "stream": self.stream, "region": region_text(region),
             "run": run, "generation": 1, "transform": self.transform, "code": self.code,
             "cut": cut, "target_version": self._version, "state": state,
         }  # fmt: skip
         owners: Sequence[int | None] = [None] if workers is None else workers
-        self.append("coverage", *({**row, "worker": worker} for worker in owners))
+        self.append("coverage", *({**about, "worker": worker} for worker in owners))
 
     def append(self, ledger: str, *rows: Mapping[str, object]) -> None:
-        """Append rows to a ledger in one commit, with the present time unless they have one."""
+        """Rows of a ledger in one commit, each of this moment if it says no other."""
         self._now += timedelta(seconds=1)
         schema = arrow_schema(SCHEMAS[ledger])
         stamped = [{"at": self._now, **row} for row in rows]

@@ -117,7 +117,8 @@ def require_published_once(lake: Lake, run: str) -> None:
     assert history.published, steps
     assert steps.count(Step.DONE) == 1, steps
     assert publishes(lake, history.last.target, run) == 1, steps
-    version = (history.certificate or {})["target_version"]
+    assert history.done is not None
+    version = history.done.target_version
     assert [c.target_version for c in _covered(lake, history.last.target, run)] == [version]
     assert [claim for claim in claims.active(lake) if claim.run == run] == []
 

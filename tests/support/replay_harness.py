@@ -60,7 +60,9 @@ class Play:
 
     def run(self, into: str, **fields: object) -> str:
         """Replay into a table; returns the name of the run."""
-        return str(self(into, **fields).certificate["run"])
+        certificate = self(into, **fields).certificate
+        assert certificate is not None
+        return str(certificate.run)
 
     def publish(self, run: str, decision: Decision | None = None) -> ReplayResult:
         """Publish the staged rows of a run."""

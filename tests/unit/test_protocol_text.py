@@ -27,6 +27,7 @@ from capstan.replay.execution.approval import Decision
 from capstan.replay.output import certificate, diff
 from capstan.storage import delta
 from capstan.storage.ledger import findings, retirements, side_outputs, tables
+from capstan.storage.ledger.certificate import Certificate, NotCovered
 from capstan.storage.ledger.coverage import GONE, PUBLISHED, ROLLED_BACK
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import Step
@@ -213,7 +214,7 @@ def test_kinds_of_coordinates_are_those_of_the_code() -> None:
 def test_steps_of_runs_and_what_they_hold_are_those_of_the_code() -> None:
     cells = {row[0].strip("`"): row[2] for row in rows(section("`runs`"), "step")}
     assert list(cells) == [step.value for step in Step]
-    assert words(cells["intent"]) == keys_of("replay/execution/job.py", "intent")
+    assert words(cells["intent"]) == keys_of("replay/planning/intent.py", "to_json")
     undone = keys_of("replay/execution/rollback.py", "take_back")
     assert words(cells["rolled-back"]) == undone
 
@@ -229,11 +230,10 @@ def test_state_keys_are_those_of_the_code() -> None:
 
 
 def test_certificate_keys_are_those_of_the_code() -> None:
-    inside = keys_of(
-        "replay/output/certificate.py", "_replay_workers", "_not_covered", "piped_json"
-    )
+    inside = keys_of("replay/output/certificate.py", "_replay_workers", "pipeline_json")
+    inside |= {field.name for field in fields(NotCovered)}
     inside |= keys_of("replay/output/rows.py", "counted")
-    coded = keys_of("replay/output/certificate.py", "draft", "finished")
+    coded = {field.name for field in fields(Certificate)} - {"staging", "diff"}
     text = section("Certificate")
     assert set(names(rows(text, "key"))) == coded
     assert inside <= words(text)

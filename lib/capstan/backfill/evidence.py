@@ -104,7 +104,7 @@ def gather(lake: Lake, plan: Plan) -> Evidence:
 def _written(plan: Plan, covered: Covered, history: History | None) -> Written | None:
     workers = None if covered.scope.workers is None else frozenset(covered.scope.workers)
     everything = Region(Box.everything(plan.time_type))
-    same_shape = plan.tells(covered.scope.region)
+    same_shape = plan.same_coordinates(covered.scope.region)
     if covered.stream != plan.tape.name:
         # Another stream's rows are in the way only where they have replaced this one's.
         if history is not None and history.mode not in (None, Mode.REPLACE):

@@ -11,6 +11,7 @@ from capstan.backfill.interval import Interval, State
 from capstan.backfill.region_owner import RegionOwner, Written, judge
 from capstan.core.times import Antichain, Box
 from capstan.core.times.region import Region
+from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.plan import Plan
 from capstan.storage.ledger.claims import Scope
 
@@ -29,12 +30,16 @@ class IntervalClassifier:
     evidence: Evidence
     beginnings: Mapping[int, Antichain]
 
+    @property
+    def _of_pipeline(self) -> bool:
+        return isinstance(self.plan.computation, PipelineComputation)
+
     def interval(self, since: int, until: int, near: Sequence[Written]) -> Interval:
         """The interval from `since` to before `until`, where `near` may have written."""
         box = Box((*self.plan.box.since[:-1], since), (*self.plan.box.until[:-1], until))
         complete = bool(self.plan.workers) and self.plan.completes(box)
         # Rows of a pipeline have one coordinate of the stream's times.
-        own = box if self.plan.piped is None else Box((since,), (until,))
+        own = Box((since,), (until,)) if self._of_pipeline else box
         return self.told((since, until), Region(own), near, complete=complete)
 
     def told(
@@ -81,7 +86,7 @@ class IntervalClassifier:
         """By worker that can have records in the region, what stands there of it."""
         minimum, last = self.plan.time_type.minimum, region.box.until[-1]
         reach = Box.everything(self.plan.tape.time_type)
-        reach = Box(reach.since, (*reach.until[:-1], last)) if self.plan.piped else region.box
+        reach = Box(reach.since, (*reach.until[:-1], last)) if self._of_pipeline else region.box
         found: dict[int, RegionOwner] = {}
         # Most often all workers were written by the same runs.
         known: dict[tuple[int, ...], RegionOwner] = {}

@@ -80,8 +80,8 @@ class Backfilled:
             "chunk": self.asked.chunk,
             "dry_run": self.asked.dry_run,
             "runs": [each.to_json() for each in told],
-            "done": sum(not outcome.stood for outcome in outcomes),
-            "stood": sum(outcome.stood for outcome in outcomes),
+            "done": sum(not outcome.unchanged for outcome in outcomes),
+            "stood": sum(outcome.unchanged for outcome in outcomes),
             "failed": sum(each.error is not None for each in self.ran),
             "left": len(self.proposed) - len(self.ran),
         }

@@ -183,7 +183,7 @@ def _cut(plan: Plan, declared: Replay, every: Every | None) -> list[tuple[int, i
     coordinate = plan.tape.time_type.coordinates[-1]
     unit = plan.grain
     anchor = _declared(coordinate, declared.since) or 0
-    own = 1 if plan.computation is None else plan.computation.grain
+    own = plan.computation.grain
     grain = None if unit == 1 else unit * _MICROSECOND
     if coordinate.kind is Kind.BIGINT:
         every, grain = every or unit, None

@@ -140,7 +140,7 @@ def _pipelines(job: MainJob) -> Done:
             replay=name,
         )
         outcomes[name] = replay(job.spark, job.lake, job.declarations, request)
-    changed = [name for name, outcome in outcomes.items() if not outcome.stood]
+    changed = [name for name, outcome in outcomes.items() if not outcome.unchanged]
     line = "all three are already published"
     if changed:
         line = f"replayed, audited, published: {', '.join(changed)}"
@@ -155,12 +155,13 @@ def _replay(request: Callable[[], Request]) -> Callable[[MainJob], Done]:
 
         outcome = replay(job.spark, job.lake, job.declarations, request())
         certificate = outcome.certificate
+        assert certificate is not None
         line = (
-            f"run {certificate['run']} is already published"
-            if outcome.stood
-            else f"{int(str(certificate['records'])):,} records replayed, audited, published"
+            f"run {certificate.run} is already published"
+            if outcome.unchanged
+            else f"{certificate.records:,} records replayed, audited, published"
         )
-        return Done(line, not outcome.stood, outcome.to_json())
+        return Done(line, not outcome.unchanged, outcome.to_json())
 
     return run
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from capstan.errors import InvalidRequestError
 from capstan.jobs.job_types import JobResult, Place
-from capstan.replay.execution.job import draft_of, require_intent
+from capstan.replay.execution.job import require_intent
 from capstan.replay.output import target_table
 from capstan.replay.run import rollback
 from capstan.storage.lake import Lake
@@ -71,8 +71,7 @@ def _landed(history: History) -> bool:
     # Usually enough, and cheaper than reading the target's log.
     if target_table.latest_txn_version(first.target, run) < run.change(first.attempt).version:
         return False
-    since = int(str(first.detail["target_version"]))
-    return target_table.find_publish(first.target, first.run, since) is not None
+    return target_table.find_publish(first.target, first.run, first.target_version) is not None
 
 
 def _require_last(lake: Lake, covered: coverage.Covered) -> None:
@@ -97,8 +96,10 @@ def roll_back(spark: SparkSession, place: Place, request: RollbackRequest) -> Jo
     repeated = read_history(place.lake, request.run).rolled_back
     version = rollback(spark, place.lake, place.declarations(), request.run)
     history = read_history(place.lake, request.run)
-    draft = draft_of(require_intent(history))
-    fields = {name: draft.get(name) for name in ("stream", "target", "workers", "since", "until")}
+    draft = require_intent(history).certificate
+    fields = {
+        name: getattr(draft, name) for name in ("stream", "target", "workers", "since", "until")
+    }
     return JobResult(
         {
             "run": request.run,

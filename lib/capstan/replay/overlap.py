@@ -1,4 +1,4 @@
-"""What a planned replay would meet: what of it stands already, who holds it back, who is silent."""
+"""Details of a plan: overlap with published data, lagging workers, workers without records."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pyarrow import dataset
 
 from capstan.core.config import ByColumn, ByKey, ProjectConfig
 from capstan.core.times import Time
+from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.plan import Plan
 from capstan.storage.arrow_scan import rows_of
 from capstan.storage.ledger.coverage import Covered
@@ -20,14 +21,13 @@ from capstan.storage.tape.region_mask import Mask, Numbers, in_box, inside, numb
 
 @dataclass(frozen=True, slots=True)
 class PublishedOverlap:
-    """Of the records that a replay would play, how many stand in its target already.
+    """The records of a replay by whether they are already published in its target.
 
     Attributes:
-        current: Records of cells that were written last by this transform or pipeline, in its
-            present code.
-        stale: Records of cells that were written last by another, or by other code.
-        missing: Records of cells that no standing run has written.
-        by_run: Records by the run that wrote their cell last.
+        current: Records of cells that were last written by the same computation and code.
+        stale: Records of cells that were last written by another computation or code.
+        missing: Records of cells that no published run has written.
+        by_run: Records by the run that last wrote their cell.
     """
 
     current: int
@@ -36,19 +36,19 @@ class PublishedOverlap:
     by_run: Mapping[str, int]
 
     def to_json(self) -> dict[str, object]:
-        """The figures as JSON."""
+        """The figures of the preview; those by run are shown with each run."""
         return {"current": self.current, "stale": self.stale, "missing": self.missing}
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerGaps:
-    """Workers that a plan's reader should know of, by label.
+    """Labels of workers that are missing from a replay, or hold it back.
 
     Attributes:
         left_out: Workers on tape that were not chosen.
-        behind: Chosen workers whose own frontier does not complete the range, with that frontier.
-        silent: Chosen workers that have no record in what is played.
-        not_on_tape: Declared workers of which nothing was ever captured.
+        behind: Chosen workers whose frontier does not complete the range, with that frontier.
+        silent: Chosen workers without a record in the range.
+        not_on_tape: Declared workers that were never captured.
     """
 
     left_out: tuple[str, ...]
@@ -58,43 +58,44 @@ class WorkerGaps:
 
 
 def is_stale(plan: Plan, covered: Covered) -> bool:
-    """Whether a run wrote by another transform or pipeline than the plan's, or by other code."""
-    return (covered.transform, covered.code) != (plan.name, plan.code)
+    """Whether a run used another transform or pipeline than the plan, or other code."""
+    computation = plan.computation
+    return (covered.transform, covered.code) != (computation.name, computation.code)
 
 
-def standing_in(plan: Plan, covered: Sequence[Covered]) -> PublishedOverlap:
-    """Count what stands already, from the tape's index and the coverage ledger.
+def published_overlap(plan: Plan, covered: Sequence[Covered]) -> PublishedOverlap:
+    """Count published records, from the tape's index and the coverage ledger.
 
     Args:
         plan: The replay.
-        covered: What stands in the part of the target that it would change, the newest last.
+        covered: Published runs in the part of the target that it would change, the newest last.
     """
     workers, times, records = _cells(plan)
     played = inside(plan.reads, times)
-    if plan.piped is not None:
-        # Of what it reads, what lies around the range is there for the rows inside alone.
+    if isinstance(plan.computation, PipelineComputation):
+        # Records around the range are only read to compute the rows inside it.
         times = times[:, plan.axes]
         played &= inside(plan.region, times)
     workers, times, records = workers[played], times[played], records[played]
-    open_: Mask = np.ones(len(records), dtype=np.bool_)
+    uncovered: Mask = np.ones(len(records), dtype=np.bool_)
     by_run: dict[str, int] = {}
     stale = 0
-    for each in reversed(covered):
-        if each.stream != plan.tape.name or not plan.tells(each.scope.region):
+    for entry in reversed(covered):
+        if entry.stream != plan.tape.name or not plan.same_coordinates(entry.scope.region):
             continue  # Its times are those of another stream, or in other coordinates.
-        mine = open_ & inside(each.scope.region, times)
-        if each.scope.workers is not None:
-            mine &= np.isin(workers, each.scope.workers)
-        count = int(records[mine].sum())
-        by_run[each.run] = count
-        stale += count if is_stale(plan, each) else 0
-        open_ &= ~mine
-    missing = int(records[open_].sum())
+        written = uncovered & inside(entry.scope.region, times)
+        if entry.scope.workers is not None:
+            written &= np.isin(workers, entry.scope.workers)
+        count = int(records[written].sum())
+        by_run[entry.run] = count
+        stale += count if is_stale(plan, entry) else 0
+        uncovered &= ~written
+    missing = int(records[uncovered].sum())
     return PublishedOverlap(int(records.sum()) - stale - missing, stale, missing, by_run)
 
 
 def _cells(plan: Plan) -> tuple[Numbers, Numbers, Numbers]:
-    """Workers, times and numbers of records of the messages in the box of what a plan reads."""
+    """Workers, times and record counts of the messages within the box that a plan reads."""
     events = rows_of(plan.tape.paths.events)
     time_type, box = plan.tape.time_type, plan.reads.simplified().box
     wanted = (
@@ -103,34 +104,34 @@ def _cells(plan: Plan) -> tuple[Numbers, Numbers, Numbers]:
         & dataset.field("worker").isin(sorted(plan.workers))
         & in_box(time_type, box)
     )
-    found = events.to_table(columns=["worker", "time", "records"], filter=wanted)
-    found = found.combine_chunks()
-    times = [numbers_of(chunk, time_type) for chunk in found["time"].chunks]
+    messages = events.to_table(columns=["worker", "time", "records"], filter=wanted)
+    messages = messages.combine_chunks()
+    times = [numbers_of(chunk, time_type) for chunk in messages["time"].chunks]
     return (
-        np.asarray(pc.cast(found["worker"], "int64").to_numpy(), dtype=np.int64),
+        np.asarray(pc.cast(messages["worker"], "int64").to_numpy(), dtype=np.int64),
         np.concatenate([np.empty((0, len(time_type.coordinates)), dtype=np.int64), *times]),
-        np.asarray(pc.fill_null(found["records"], 0).to_numpy(), dtype=np.int64),
+        np.asarray(pc.fill_null(messages["records"], 0).to_numpy(), dtype=np.int64),
     )
 
 
-def absent_from(
+def worker_gaps(
     plan: Plan,
     declarations: ProjectConfig,
     states: Collection[WorkerState],
     by_worker: Mapping[int, int],
 ) -> WorkerGaps:
-    """Tell which workers are missing, and in which way.
+    """Find workers that are missing, and how.
 
     Args:
         plan: The replay.
-        declarations: What is declared; the stream may not be.
+        declarations: The declarations; the stream may be undeclared.
         states: All workers at the cut.
-        by_worker: How many records of each are played.
+        by_worker: The number of records read by worker.
     """
     behind = {
         state.label: tuple(state.frontier.elements)
         for state in states
-        if state.worker in plan.workers and not _completes(plan, state)
+        if state.worker in plan.workers and not plan.is_complete(state.frontier)
     }
     labels = {state.label for state in states}
     return WorkerGaps(
@@ -139,10 +140,6 @@ def absent_from(
         tuple(label for worker, label in plan.workers.items() if not by_worker.get(worker)),
         tuple(label for label in _declared(plan, declarations) if label not in labels),
     )
-
-
-def _completes(plan: Plan, state: WorkerState) -> bool:
-    return plan.is_complete(state.frontier)
 
 
 def _declared(plan: Plan, declarations: ProjectConfig) -> tuple[str, ...]:

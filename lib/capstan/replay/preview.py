@@ -1,8 +1,8 @@
-"""What a replay would do, told before Spark starts: from the index, the ledgers, the file lists."""
+"""Preview of a replay, before Spark starts: from the index, the ledgers and the file lists."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 
@@ -12,10 +12,16 @@ import pyarrow.compute as pc
 from capstan.core.config import ProjectConfig
 from capstan.core.times import Kind
 from capstan.replay.output.already_published import find_equivalent_run
-from capstan.replay.output.certificate import late_in, piped_json
+from capstan.replay.output.certificate import late_in, pipeline_json
 from capstan.replay.output.conflicting_rows import require_no_clash
 from capstan.replay.output.foreign_changes import Change, changes_since
-from capstan.replay.overlap import PublishedOverlap, WorkerGaps, absent_from, is_stale, standing_in
+from capstan.replay.overlap import (
+    PublishedOverlap,
+    WorkerGaps,
+    is_stale,
+    published_overlap,
+    worker_gaps,
+)
 from capstan.replay.planning.cursor import find_cursor, follow_identity
 from capstan.replay.planning.plan import Plan, make_plan, target_path
 from capstan.replay.planning.request import Request
@@ -25,49 +31,49 @@ from capstan.storage.ledger import claims, coverage, runs
 from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.region_json import render_bounds
 from capstan.storage.ledger.run_identity import have_same_identity
-from capstan.storage.tape import index as summary
+from capstan.storage.tape import index
 from capstan.storage.tape.index import ContentSummary
 from capstan.storage.tape.tape import open_tape
 
-# The bounds of timestamps are cut to milliseconds: what was cut may reach this far.
-_CUT_US = 1000
+# Delta truncates bounds of timestamps to milliseconds; the exact bound is at most this far off.
+_TRUNCATED_US = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a replay would do.
+    """A preview of a replay.
 
     Attributes:
-        plan: The replay, resolved.
-        played: What it would play.
-        files: Files of `records` that it would read.
-        files_all: Files that `records` has.
-        bytes: Their size, as they are stored.
-        covered: What stands already in the part of the target that it would change.
-        changes: What others have done to that since.
-        standing: How much of what it would play that is.
-        absent: Workers that are missing in one way or another.
+        plan: The plan.
+        content: The content that it would read.
+        files: The number of files of `records` that it would read.
+        files_all: The number of all files of `records`.
+        bytes: The stored size of the files that it would read.
+        covered: Published runs in the part of the target that it would change.
+        changes: Foreign changes to that part since.
+        overlap: The number of its records that are already published.
+        gaps: Workers that are left out, lag behind, or have no records.
         late: Late rows of the range, by reason.
-        stands: The run that has published the same, if one has: of the same identity, or at an
-            earlier cut.
-        held_by: Other runs that hold part of the range now.
+        equivalent: The run that has already published the same, of the same identity or at an
+            earlier cut; None for none.
+        held_by: Other runs that now hold part of the range.
     """
 
     plan: Plan
-    played: ContentSummary
+    content: ContentSummary
     files: int
     files_all: int
     bytes: int
     covered: tuple[Covered, ...]
     changes: tuple[Change, ...]
-    standing: PublishedOverlap
-    absent: WorkerGaps
+    overlap: PublishedOverlap
+    gaps: WorkerGaps
     late: Mapping[str, int]
-    stands: str | None
+    equivalent: str | None
     held_by: tuple[str, ...]
 
     def to_json(self) -> dict[str, object]:
-        """The preview as the object that `--json` prints."""
+        """The object that `--json` prints."""
         plan = self.plan
         time_type = plan.tape.time_type
         bounds = render_bounds(plan.time_type, plan.region)
@@ -76,37 +82,37 @@ class Preview:
             "cut": plan.cut.commit,
             "workers": list(plan.workers.values()),
             "peers": plan.peers,
-            "left_out": list(self.absent.left_out),
+            "left_out": list(self.gaps.left_out),
             "behind": {
                 label: [time_type.render(time) for time in frontier]
-                for label, frontier in self.absent.behind.items()
+                for label, frontier in self.gaps.behind.items()
             },
-            "silent": list(self.absent.silent),
-            "not_on_tape": list(self.absent.not_on_tape),
+            "silent": list(self.gaps.silent),
+            "not_on_tape": list(self.gaps.not_on_tape),
             "since": bounds["since"],
             "until": bounds["until"],
             "asked_until": plan.box.to_json(time_type)["until"],
             "frontier": [time_type.render(time) for time in plan.frontier.elements],
             "complete": plan.complete,
-            "records": self.played.records,
-            "times": self.played.times,
-            "messages": self.played.messages,
+            "records": self.content.records,
+            "times": self.content.times,
+            "messages": self.content.messages,
             "files": self.files,
             "files_all": self.files_all,
             "bytes": self.bytes,
             "late": dict(self.late),
             "transform": plan.request.transform,
-            "pipeline": None if plan.piped is None else piped_json(plan.piped),
+            "pipeline": pipeline_json(plan.computation),
             "mode": str(plan.request.mode),
             "target": plan.request.into,
             "target_path": plan.target,
             "covered": [
-                {**_covered_json(plan, each), "records": self.standing.by_run.get(each.run, 0)}
-                for each in self.covered
+                {**_covered_json(plan, entry), "records": self.overlap.by_run.get(entry.run, 0)}
+                for entry in self.covered
             ],
             "changed": list(map(str, self.changes)),
-            "standing": self.standing.to_json(),
-            "stands": self.stands,
+            "standing": self.overlap.to_json(),
+            "stands": self.equivalent,
             "held_by": list(self.held_by),
             "checks": [check.title for check in plan.checks],
             "approve": plan.request.approve,
@@ -114,53 +120,54 @@ class Preview:
 
 
 def preview(lake: Lake, declarations: ProjectConfig, request: Request) -> Preview:
-    """Look at what a replay would do, without a JVM and without changing anything.
+    """Preview a replay, without a JVM and without changes.
 
     Raises:
-        InvalidRequestError: As `make_plan`; `CAP-FOLLOW` when it was followed otherwise before;
-            `CAP-RETIRED` when records that it needs were deleted; `CAP-APPEND` when it would put
-            rows into the target twice; `CAP-ORDER` when it would merge rows over newer ones.
+        InvalidRequestError: The errors of `make_plan`; `CAP-FOLLOW` when it was followed with other
+            parameters before; `CAP-RETIRED` when records that it needs were deleted; `CAP-APPEND`
+            when it would duplicate rows; `CAP-ORDER` when it would merge rows over newer ones.
     """
-    before = None
+    cursor = None
     if request.follow is not None:
         identity = follow_identity(request, target_path(lake, declarations, request.into)[0])
-        before = find_cursor(lake, request, runs.read_last_published(lake, identity))
+        cursor = find_cursor(lake, request, runs.read_last_published(lake, identity))
     tape = open_tape(lake, request.stream)
-    cut = summary.find_cut(tape, request.as_of)
-    states = summary.worker_states(tape, cut)
-    plan = make_plan(lake, declarations, request, states=states, cut=cut, cursor=before)
-    standing = _standing_run(lake, declarations, plan)
-    if standing is None:
+    cut = index.find_cut(tape, request.as_of)
+    states = index.worker_states(tape, cut)
+    plan = make_plan(lake, declarations, request, states=states, cut=cut, cursor=cursor)
+    equivalent = _equivalent_run(lake, declarations, plan)
+    if equivalent is None:
         plan.require_records()
-        require_no_clash(lake, plan, _own_runs(lake, plan))
-    files, files_all, size = _to_read(plan)
-    played = summary.content_summary(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
-    standing_there = coverage.current(lake, plan.target)
-    covered = tuple(each for each in standing_there if each.scope.overlaps(plan.scope))
+        # A run of the same identity that was cut off may have published nevertheless.
+        require_no_clash(lake, plan, runs.read_histories(lake, identity=plan.identity))
+    files, files_all, size = _files_to_read(plan)
+    content = index.content_summary(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
+    standing = coverage.current(lake, plan.target)
+    covered = tuple(entry for entry in standing if entry.scope.overlaps(plan.scope))
     return Preview(
         plan,
-        played,
+        content,
         files,
         files_all,
         size,
         covered,
-        # A followed replay passes over what it has played: it is told of changes there as well.
-        changes_since(plan, covered if request.follow is None else standing_there),
-        standing_in(plan, covered),
-        absent_from(plan, declarations, states, played.by_worker),
+        # A followed replay does not replace its earlier rows, so changes to them count as well.
+        changes_since(plan, covered if request.follow is None else standing),
+        published_overlap(plan, covered),
+        worker_gaps(plan, declarations, states, content.by_worker),
         late_in(plan.tape, plan.cut, tuple(plan.workers), plan.reads, plan.everyone),
-        standing,
+        equivalent,
         _holders(lake, plan),
     )
 
 
 def _holders(lake: Lake, plan: Plan) -> tuple[str, ...]:
-    own = runs.name_run(lake, plan.identity, 1, plan.target).name
-    held = [each for each in claims.active(lake, plan.target) if each.scope.overlaps(plan.scope)]
-    return tuple(each.run for each in held if not have_same_identity(each.run, own))
+    run = runs.name_run(lake, plan.identity, 1, plan.target).name
+    held = [claim for claim in claims.active(lake, plan.target) if claim.scope.overlaps(plan.scope)]
+    return tuple(claim.run for claim in held if not have_same_identity(claim.run, run))
 
 
-def _standing_run(lake: Lake, declarations: ProjectConfig, plan: Plan) -> str | None:
+def _equivalent_run(lake: Lake, declarations: ProjectConfig, plan: Plan) -> str | None:
     if plan.request.follow is not None:
         return None
     last = runs.read_last(lake, plan.identity)
@@ -169,13 +176,8 @@ def _standing_run(lake: Lake, declarations: ProjectConfig, plan: Plan) -> str | 
     return None if last is None else last.last.run
 
 
-def _own_runs(lake: Lake, plan: Plan) -> Collection[str]:
-    """The runs of the replay itself: one that was cut off may have published nevertheless."""
-    return runs.read_histories(lake, identity=plan.identity)
-
-
-def _to_read(plan: Plan) -> tuple[int, int, int]:
-    """Files to read, files in all, bytes to read: those that the scan cannot skip by bounds."""
+def _files_to_read(plan: Plan) -> tuple[int, int, int]:
+    """The files that the scan cannot skip by bounds: their number, that of all files, and bytes."""
     actions = delta.open_table(plan.tape.paths.records).get_add_actions(flatten=True)
     files = pa.table(actions)
     if not files.num_rows:
@@ -190,21 +192,21 @@ def _to_read(plan: Plan) -> tuple[int, int, int]:
 
 
 def _between(files: pa.Table, column: str, values: list[int]) -> pa.ChunkedArray:
-    """Which files can hold one of `values`."""
+    """A mask of the files that can contain one of `values`."""
     low, high = _bound(files, f"min.{column}"), _bound(files, f"max.{column}")
     if low is None or high is None:
         return pa.chunked_array([pa.array([True] * files.num_rows)])
     nothing = pa.chunked_array([pa.array([False] * files.num_rows)])
-    found = [pc.and_(pc.less_equal(low, v), pc.greater_equal(high, v)) for v in values]
-    return pc.fill_null(reduce(pc.or_, found, nothing), True)
+    masks = [pc.and_(pc.less_equal(low, v), pc.greater_equal(high, v)) for v in values]
+    return pc.fill_null(reduce(pc.or_, masks, nothing), True)
 
 
 def _within_times(files: pa.Table, plan: Plan) -> list[pa.ChunkedArray]:
-    """Per bound of the played box, which files can hold a time inside it."""
+    """For each bound of the range that is read, a mask of the files that can contain its times."""
     box, masks = plan.reads.simplified().box, []
-    for index, coordinate in enumerate(plan.tape.time_type.coordinates):
-        since, until = box.since[index], box.until[index]
-        slack = _CUT_US if coordinate.kind is Kind.TIMESTAMP else 0
+    for axis, coordinate in enumerate(plan.tape.time_type.coordinates):
+        since, until = box.since[axis], box.until[axis]
+        slack = _TRUNCATED_US if coordinate.kind is Kind.TIMESTAMP else 0
         low = _bound(files, f"min.time.{coordinate.name}")
         high = _bound(files, f"max.time.{coordinate.name}")
         if since is not None and high is not None:
@@ -215,7 +217,7 @@ def _within_times(files: pa.Table, plan: Plan) -> list[pa.ChunkedArray]:
 
 
 def _bound(files: pa.Table, name: str) -> pa.ChunkedArray | None:
-    """A bound of all files as integers: days, microseconds; None when there is none."""
+    """A bound of all files as integers (days, microseconds); None when it is missing."""
     if name not in files.column_names:
         return None
     column = files[name]
@@ -227,7 +229,7 @@ def _bound(files: pa.Table, name: str) -> pa.ChunkedArray | None:
 
 
 def _covered_json(plan: Plan, covered: Covered) -> dict[str, object]:
-    same = covered.stream == plan.tape.name and plan.tells(covered.scope.region)
+    same = covered.stream == plan.tape.name and plan.same_coordinates(covered.scope.region)
     bounds = render_bounds(plan.time_type, covered.scope.region) if same else {}
     labels = plan.layout.labels if same else {}
     numbers = covered.scope.workers

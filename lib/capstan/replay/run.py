@@ -1,4 +1,4 @@
-"""What can be done with replays: carried out, published after a wait, taken back, unlocked."""
+"""Operations on replays: carry out, publish after a wait, roll back, unlock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from capstan.instrumentation import emit
 from capstan.replay.execution import recovery
 from capstan.replay.execution.approval import Decision, require_unmoved, require_waiting
 from capstan.replay.execution.attempt import ReplayResult, carry_out, publish_staged, take_turn
-from capstan.replay.execution.job import Job, draft_of, require_intent, restore
+from capstan.replay.execution.job import Job, require_intent, restore
 from capstan.replay.execution.rollback import roll_back
 from capstan.replay.output import target_table
 from capstan.replay.output.already_published import find_equivalent_run, require_same_table
@@ -41,34 +41,35 @@ __all__ = ["ReplayResult", "publish", "replay", "rollback", "unlock"]
 def replay(
     spark: SparkSession, lake: Lake, declarations: ProjectConfig, request: Request
 ) -> ReplayResult:
-    """Carry out a replay; the same request again changes nothing while its result stands.
+    """Carry out a replay. Repeating a request changes nothing while its result is published.
 
-    Of a range that was complete it is the same at any later cut: nothing can have come to it.
+    A request over a range that was complete is the same at any later cut, since no record can have
+    been added to it.
 
     Raises:
-        InvalidRequestError: The request cannot be meant as it stands; see `make_plan`,
-            `require_own_rows`; `CAP-LAKE` for a target where two that commit at once would both
-            win.
-        CheckFailedError: `CAP-VIOLATION` when the recording is not sound, `CAP-AUDIT` when what was
-            stored is not what the tape promises; nothing is published.
-        OperatorFailed: An operator of a pipeline raised; nothing is published.
+        InvalidRequestError: The request is invalid; see `make_plan`, `require_own_rows`. `CAP-LAKE`
+            for a target on which two concurrent commits would both win.
+        CheckFailedError: `CAP-VIOLATION` when the recording is not sound; `CAP-AUDIT` when the
+            output is not what the tape determines. Nothing is published.
+        OperatorFailed: An operator of a pipeline raised. Nothing is published.
         IncompleteError: `CAP-INCOMPLETE`.
         InvalidRequestError: `CAP-RETIRED` when records that it needs were deleted; `CAP-APPEND`
             when it would put rows into the target twice.
         RangeLockedError: `CAP-HELD` when another run holds an overlapping range.
-        FencedError: `CAP-FENCED` when a later attempt of the same run has taken over, its claim was
-            unlocked, or another run has claimed after it ran out.
+        FencedError: `CAP-FENCED` when a later attempt of the run has taken over, or its claim was
+            unlocked, or expired and another run has claimed the range.
     """
     started = time.monotonic()
+    follows = request.follow is not None
     cursor: Cursor | None = None
-    stands: History | None = None
-    if request.follow is not None:
+    previous: History | None = None
+    if follows:
         path = target_path(lake, declarations, request.into)[0]
         identity = follow_identity(request, path)
         recovery.recover_ledger(spark, lake, declarations, runs.read_last(lake, identity))
-        stands = runs.read_last_published(lake, identity)
-        cursor = find_cursor(lake, request, stands)
-    plan = _pinned(spark, lake, declarations, request, cursor)
+        previous = runs.read_last_published(lake, identity)
+        cursor = find_cursor(lake, request, previous)
+    plan = _verified_plan(spark, lake, declarations, request, cursor)
     plan.require_complete()
     identity = plan.identity
     last = recovery.recover_ledger(spark, lake, declarations, runs.read_last(lake, identity))
@@ -76,20 +77,19 @@ def replay(
     generation = 1 if last is None else last.last.generation
     run = runs.name_run(lake, identity, generation, plan.target)
     job = Job(spark, lake, plan, run, started)
-    if request.follow is not None:
-        _require_target(plan, stands)
-        _tell_changes(plan, stands)
-    if request.follow is not None and nothing_new(plan):
-        found = last.certificate if last is not None else None
-        return ReplayResult(found or {}, stood=True)
-    before = (
+    if follows:
+        _require_target(plan, previous)
+        _report_changes(plan, previous)
+        if nothing_new(plan):
+            return ReplayResult(None if last is None else last.certificate, unchanged=True)
+    equivalent = (
         last
         if last is not None and last.published
         else find_equivalent_run(lake, declarations, plan)
     )
-    if request.follow is None and before is not None and recovery.is_still_published(job, before):
-        return ReplayResult(before.certificate or {}, stood=True)
-    require_same_table(lake, plan, before)
+    if not follows and equivalent is not None and recovery.is_still_published(job, equivalent):
+        return ReplayResult(equivalent.certificate, unchanged=True)
+    require_same_table(lake, plan, equivalent)
     if last is not None and (last.published or last.rolled_back):
         job = replace(job, run=replace(run, generation=run.generation + 1))
     plan.require_records()
@@ -97,45 +97,45 @@ def replay(
 
 
 def _require_target(plan: Plan, last: History | None) -> None:
-    """Check that what a followed replay goes on from is still in its target.
+    """Check that the target still is the table into which a followed replay has published.
 
     Raises:
-        InvalidRequestError: `CAP-FOLLOW` when the table is gone, or was made anew.
+        InvalidRequestError: `CAP-FOLLOW` when the table is gone, or was created anew.
     """
     if plan.cursor is None or last is None or target_table.has_published(plan.target, last.run_id):
         return
     raise InvalidRequestError(
         "CAP-FOLLOW",
-        f"{plan.request.follow} has played into a table that is no longer at {plan.target}",
-        "put the table back; or follow under another name, which plays all of it again",
+        f"the table into which {plan.request.follow} has published is no longer at {plan.target}",
+        "put the table back; or follow under another name, which replays the whole range",
         follow=plan.request.follow,
         target=plan.target,
     )
 
 
-def _tell_changes(plan: Plan, last: History | None) -> None:
-    """Tell what others have done to rows of the target since the last run of a followed replay."""
-    if last is None or last.certificate is None:
+def _report_changes(plan: Plan, last: History | None) -> None:
+    """Report changes by others to the target's rows since the last run of a followed replay."""
+    if last is None or last.done is None:
         return
-    version = int(str(last.certificate["target_version"]))
-    for each in changes_since(plan, coverage.current(plan.lake, plan.target), version):
-        emit("replay.changed", into=plan.request.into, change=str(each))
+    standing = coverage.current(plan.lake, plan.target)
+    for change in changes_since(plan, standing, last.done.target_version):
+        emit("replay.changed", into=plan.request.into, change=str(change))
 
 
-def _pinned(
+def _verified_plan(
     spark: SparkSession,
     lake: Lake,
     declarations: ProjectConfig,
     request: Request,
     cursor: Cursor | None,
 ) -> Plan:
-    """The plan, over workers that have just been verified at a pinned cut."""
+    """The plan at a pinned cut, whose workers have just been verified."""
     tape = open_tape(lake, request.stream)
     cut = index.find_cut(tape, request.as_of)
     workers = index.resolve_workers(tape, cut, request.workers)
-    # Whatever can be refused is refused before Spark works.
-    asked = make_plan(lake, declarations, request, states=[], cut=cut)
-    require_one_winner(spark, asked.target)
+    # Invalid requests are refused before Spark works.
+    unverified = make_plan(lake, declarations, request, states=[], cut=cut)
+    require_one_winner(spark, unverified.target)
     verification = verify(spark, lake, tape, workers=tuple(workers), cut=cut)
     verification.require_valid(tape)
     emit("replay.verify", stream=tape.name, workers=len(workers))
@@ -153,58 +153,57 @@ def publish(
     run: str,
     decision: Decision | None = None,
 ) -> ReplayResult:
-    """Publish a run that was held back after its audit, or finish one that was cut off.
+    """Publish a run that waits after its audit, or finish one that was cut off.
 
     Args:
         spark: The session.
         lake: The lake.
-        declarations: What is declared.
+        declarations: The declarations.
         run: The run.
-        decision: Who has approved it. One that waits for approval is published with it alone.
+        decision: The approval; a run that waits for one is published only with it.
 
     Raises:
-        InvalidRequestError: `CAP-RUN` for an unknown run, `CAP-NOT-AUDITED` for one that is not
-            ready, `CAP-DECISION` for one that nobody has approved, `CAP-LATER` when others have
-            published into its range since its audit, `CAP-LAKE` where two that commit would both
-            win.
-        CheckFailedError: `CAP-REJECTED` for one that was rejected.
-        RangeLockedError: `CAP-HELD` when its claim has died while it waited, and another run holds
-            its range.
-        FencedError: `CAP-FENCED` when its claim is ended while it publishes.
+        InvalidRequestError: `CAP-RUN` for an unknown run; `CAP-NOT-AUDITED` for a run that is not
+            ready; `CAP-DECISION` without an approval; `CAP-LATER` when others have published into
+            its range since its audit; `CAP-LAKE` for a target on which two concurrent commits would
+            both win.
+        CheckFailedError: `CAP-REJECTED` for a rejected run.
+        RangeLockedError: `CAP-HELD` when its claim has expired, and another run holds its range.
+        FencedError: `CAP-FENCED` when its claim ends while it publishes.
     """
     history = runs.read_history(lake, run)
     require_one_winner(spark, history.last.target)
-    before = history.published
+    was_published = history.published
     history = recovery.recover_ledger(spark, lake, declarations, history) or history
     if history.published:
-        return ReplayResult(history.certificate or {}, stood=before)
+        return ReplayResult(history.certificate, unchanged=was_published)
     require_waiting(history)
-    waiting = recovery.audited(history)
-    assert waiting is not None
-    attempt, staging, audit = waiting
+    audited = recovery.audited(history)
+    assert audited is not None
+    attempt, staging, audit = audited
     job = restore(spark, lake, declarations, history).at(attempt)
     require_unmoved(job, history)
     _require_decision(job, history, decision)
-    holding = claims.active(lake, job.plan.target)
-    if any((each.run, each.attempt) == (run, attempt) for each in holding):
+    active = claims.active(lake, job.plan.target)
+    if any((claim.run, claim.attempt) == (run, attempt) for claim in active):
         try:
             return _publish_waiting(job, history, decision, staging, audit)
         except FencedError:
             claims.release_if_active(lake, run, attempt)
             raise
-    # Its claim has died while it waited: another attempt claims for it.
+    # Its claim has expired while it waited, so another attempt claims for it.
     job = replace(job, played=attempt).claimed()
     emit("publish.claim", run=run, attempt=job.attempt)
     try:
-        done = take_turn(job)
-        if done is not None:
-            return ReplayResult(done)
+        published = take_turn(job)
+        if published is not None:
+            return ReplayResult(published)
         history = runs.read_history(lake, run)
         require_waiting(history)
         require_unmoved(job, history)
         return _publish_waiting(job, history, decision, staging, audit)
     except BaseException:
-        # It waits on, and holds nothing.
+        # The run keeps waiting, without a claim.
         claims.release(lake, run, job.attempt)
         raise
 
@@ -216,17 +215,17 @@ def _publish_waiting(
     staging: str,
     audit: Mapping[str, object],
 ) -> ReplayResult:
-    """Publish what was staged and audited, once it is written down who has approved it."""
+    """Record the approval, then publish the staged and audited rows."""
     if decision is not None and history.approval(job.source) is None:
         job.at(job.source).write(Step.APPROVED, decision.to_json())
         emit("replay.approved", run=job.run.name)
     staged = delta.load(job.spark, staging)
-    draft = draft_of(history.intent(job.source) or require_intent(history))
+    draft = (history.intent(job.source) or require_intent(history)).certificate
     return ReplayResult(publish_staged(job, staged, staging, audit, draft))
 
 
 def _require_decision(job: Job, history: History, decision: Decision | None) -> None:
-    """Check that somebody has approved what waits for approval."""
+    """Check that a run that waits for approval has been approved."""
     if job.plan.request.approve and decision is None and history.approval(job.source) is None:
         raise InvalidRequestError(
             "CAP-DECISION",
@@ -237,10 +236,10 @@ def _require_decision(job: Job, history: History, decision: Decision | None) -> 
 
 
 def rollback(spark: SparkSession, lake: Lake, declarations: ProjectConfig, run: str) -> int:
-    """Take back what a run published; a run that was taken back already stays so.
+    """Roll back a published run; a second rollback changes nothing.
 
     Returns:
-        The version of the target that has the rows of before.
+        The version of the target that has the previous rows.
 
     Raises:
         InvalidRequestError: `CAP-RUN`, `CAP-LAKE`, `CAP-NOT-PUBLISHED`, `CAP-LATER`, `CAP-GONE`.
@@ -251,18 +250,18 @@ def rollback(spark: SparkSession, lake: Lake, declarations: ProjectConfig, run: 
     history = recovery.recover_ledger(spark, lake, declarations, history, undo=True) or history
     for row in history.rows:
         if row.step is Step.ROLLED_BACK:
-            return int(str(row.detail["target_version"]))
+            return row.target_version
     return roll_back(restore(spark, lake, declarations, history, undo=True), history)
 
 
 def unlock(lake: Lake, run: str) -> int:
-    """Declare a run's attempt dead, so that its claim holds nothing any more.
+    """Release the lock of a run, whose attempt is declared dead.
 
     Returns:
-        The attempt that was unlocked; 0 when it held nothing.
+        The attempt that was unlocked; 0 when it held no lock.
 
     Raises:
-        InvalidRequestError: `CAP-RUN` when there is no such run.
+        InvalidRequestError: `CAP-RUN` for an unknown run.
     """
     held = [claim for claim in claims.active(lake) if claim.run == run]
     if not held:

@@ -1,4 +1,4 @@
-"""Audits that stand for themselves: of a run, later; of any table that holds a stream's rows."""
+"""Standalone audits: of a published run, or of any table that should hold a stream's rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from capstan.errors import InvalidRequestError
 from capstan.replay.execution import recovery
 from capstan.replay.execution.job import restore
 from capstan.replay.output import target_table
-from capstan.replay.output.audit_findings import note_findings
+from capstan.replay.output.audit_findings import record_findings
 from capstan.replay.planning.plan import Plan, make_plan
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_layout import Layout
@@ -35,20 +35,20 @@ _DAY_US = 86_400_000_000
 
 @dataclass(frozen=True, slots=True)
 class TableAudit:
-    """A stream, and a table that should hold its rows.
+    """The request to audit a table against a stream.
 
     Attributes:
         stream: The stream.
         table: A table of the lake, a declared target, or a Delta path.
-        workers: Labels or numbers; None for all, and for rows of workers that are not known.
-        since: First audited time, as the command line writes it; None from the start.
-        until: First time no longer audited; None for all complete times.
+        workers: Labels or numbers; None for all, including rows of unknown workers.
+        since: The first time, as the command line writes it; None from the start.
+        until: The first time that is no longer audited; None for all complete times.
         as_of: The cut; None for the newest.
-        worker_column: The table's column of the worker, its number or its label; None for the
-            declared one or `_worker`.
+        worker_column: The table's column of the worker's number or label; None for the declared
+            column or `_worker`.
         time_column: The table's column of the time: a struct of coordinates, or the time itself,
-            which may be finer than the stream's; None for the declared one or `_time`.
-        columns: The columns to compare; None for all of the stream's that the table has.
+            which may be finer than the stream's; None for the declared column or `_time`.
+        columns: The columns to compare; None for all columns of the stream that the table has.
         version: The table's version; None for the newest.
     """
 
@@ -64,22 +64,22 @@ class TableAudit:
     version: int | None = None
 
 
-def plan_against(lake: Lake, declarations: ProjectConfig, asked: TableAudit) -> Plan:
-    """What of the stream the table should hold, resolved without a JVM.
+def plan_against(lake: Lake, declarations: ProjectConfig, audit: TableAudit) -> Plan:
+    """The plan of the rows that the table should hold, resolved without a JVM.
 
     Raises:
-        InvalidRequestError: As `make_plan`; `CAP-TABLE` when there is no such table, `CAP-VERSION`
-            when it has no such version, `CAP-AUDIT-COLUMNS` when its columns of worker and time are
-            not known.
+        InvalidRequestError: The errors of `make_plan`; `CAP-TABLE` when there is no such table;
+            `CAP-VERSION` when it has no such version; `CAP-AUDIT-COLUMNS` when its columns of
+            worker and time are unknown.
         IncompleteError: `CAP-INCOMPLETE` when times of the range can still receive records.
     """
     request = Request(
-        asked.stream,
-        asked.table,
-        workers=asked.workers,
-        since=asked.since,
-        until=asked.until,
-        as_of=asked.as_of,
+        audit.stream,
+        audit.table,
+        workers=audit.workers,
+        since=audit.since,
+        until=audit.until,
+        as_of=audit.as_of,
     )
     plan = make_plan(lake, declarations, request)
     plan.require_complete()
@@ -90,25 +90,24 @@ def plan_against(lake: Lake, declarations: ProjectConfig, asked: TableAudit) -> 
             "give --against the name of a table of the lake, or a path",
             path=plan.target,
         )
-    _require_version(plan.target, asked.version)
-    there = delta.open_table(plan.target, asked.version).schema().to_arrow()
+    _require_version(plan.target, audit.version)
+    columns = delta.open_table(plan.target, audit.version).schema().to_arrow().names
     layout = replace(
         plan.layout,
-        worker=_column(list(there.names), asked.worker_column, plan.layout.worker, "worker"),
-        time=_column(list(there.names), asked.time_column, plan.layout.time, "time"),
+        worker=_column(columns, audit.worker_column, plan.layout.worker, "worker"),
+        time=_column(columns, audit.time_column, plan.layout.time, "time"),
     )
     return replace(plan, layout=layout)
 
 
-def _column(there: list[str], named: str | None, usual: str | None, what: str) -> str:
-    name = named or usual or f"_{what}"
-    if name in there:
+def _column(columns: list[str], requested: str | None, default: str | None, role: str) -> str:
+    name = requested or default or f"_{role}"
+    if name in columns:
         return name
-    said = f"no column {name}" if named else f"no column {name} to tell the {what} by"
     raise InvalidRequestError(
         "CAP-AUDIT-COLUMNS",
-        f"the table has {said}",
-        f"name its column of the {what} with --{what}-column; it has: {', '.join(there)}",
+        f"the table has no column {name}" + ("" if requested else f" for the {role}"),
+        f"name its column of the {role} with --{role}-column; it has: {', '.join(columns)}",
         column=name,
     )
 
@@ -124,36 +123,36 @@ def _require_version(path: str, version: int | None) -> None:
         )
 
 
-def audit_against(spark: SparkSession, lake: Lake, plan: Plan, asked: TableAudit) -> Audit:
-    """Audit a table against what the stream said; what is found goes into the findings ledger.
+def audit_against(spark: SparkSession, lake: Lake, plan: Plan, request: TableAudit) -> Audit:
+    """Audit a table against the stream; findings go into the findings ledger.
 
-    Where no workers were named, rows of workers that the stream does not have are `extra`; where
-    no range was, rows without a time are.
+    Without chosen workers, rows of unknown workers are `extra`; without a range, rows without a
+    time are.
 
     Args:
         spark: The session.
         lake: The lake.
-        plan: What `plan_against` made of `asked`.
-        asked: The table and its columns.
+        plan: The result of `plan_against`.
+        request: The table and its columns.
 
     Raises:
-        InvalidRequestError: `CAP-AUDIT-COLUMNS` when a column is missing or of a type that cannot
-            hold what the stream says.
+        InvalidRequestError: `CAP-AUDIT-COLUMNS` when a column is missing, or its type cannot hold
+            the stream's values.
     """
-    rows = delta.load(spark, plan.target, asked.version)
+    rows = delta.load(spark, plan.target, request.version)
     tape, layout, time_type = plan.tape, plan.layout, plan.tape.time_type
-    found = shape_of(
+    columns = shape_of(
         rows.schema,
         time_type,
         worker=layout.worker,
         time=layout.time,
-        columns=asked.columns,
+        columns=request.columns,
         payload=stored_payload(tape),
     )
-    _require_times(rows.schema, layout, found, time_type)
-    tagged = layout.tagged(_restricted(rows, plan, asked), time_type)
+    _require_times(rows.schema, layout, columns, time_type)
+    tagged = layout.tagged(_restricted(rows, plan, request), time_type)
     times = tuple(f"`_time`.{quoted(name)}" for name in time_type.names)
-    shape = Shape("_worker", times, found.columns)
+    shape = Shape("_worker", times, columns.columns)
     workers, region = plan.workers, plan.region
     retired = missing_boxes(tape, plan.cut, tuple(workers), region, retired_boxes(lake, tape))
     audit = audit_copy(
@@ -167,30 +166,30 @@ def audit_against(spark: SparkSession, lake: Lake, plan: Plan, asked: TableAudit
         checks=plan.checks,
         retired=retired,
     )
-    note_findings(lake, plan, audit, target_version=asked.version)
+    record_findings(lake, plan, audit, target_version=request.version)
     return audit
 
 
 def _require_times(schema: StructType, layout: Layout, shape: Shape, time_type: TimeType) -> None:
-    """Check that the time's column tells all times of the stream apart."""
+    """Check that the time column distinguishes all times of the stream."""
     lacking = [n for n, t in zip(time_type.names, shape.times, strict=True) if t is None]
     if lacking:
         raise columns_error(f"column {layout.time} lacks the coordinate {lacking[0]}")
     days = isinstance(schema[layout.time or ""].dataType, DateType)
     if days and time_type.coordinates[0].kind is Kind.TIMESTAMP and layout.every % _DAY_US:
-        raise columns_error(f"column {layout.time} has days, the stream's times are finer")
+        raise columns_error(f"column {layout.time} holds dates, and the stream's times are finer")
 
 
-def _restricted(rows: DataFrame, plan: Plan, asked: TableAudit) -> DataFrame:
+def _restricted(rows: DataFrame, plan: Plan, request: TableAudit) -> DataFrame:
     """The table's rows of the audited workers and times."""
     layout, time_type = plan.layout, plan.tape.time_type
     region = plan.region
     times = replace(layout, worker=None).predicate(rows.schema, time_type, None, region)
     inside = F.expr(times)
-    if asked.since is None and asked.until is None:
+    if request.since is None and request.until is None:
         inside = F.coalesce(inside, F.lit(True))
     rows = rows.where(inside)
-    if asked.workers is None:
+    if request.workers is None:
         return rows
     by_worker = replace(layout, time=None)
     return rows.where(by_worker.predicate(rows.schema, time_type, tuple(plan.workers), region))
@@ -200,8 +199,8 @@ def require_auditable(lake: Lake, run: str, version: int | None) -> History:
     """The history of a run that has rows to audit, without a JVM.
 
     Raises:
-        InvalidRequestError: `CAP-LAKE`, `CAP-RUN`; `CAP-NOT-PUBLISHED` when nothing of it stands or
-            waits; `CAP-VERSION`.
+        InvalidRequestError: `CAP-LAKE`, `CAP-RUN`; `CAP-NOT-PUBLISHED` when it is neither
+            published nor waiting; `CAP-VERSION`.
     """
     lake.require()
     history = read_history(lake, run)
@@ -211,7 +210,7 @@ def require_auditable(lake: Lake, run: str, version: int | None) -> History:
     elif not history.published and not waits:
         raise InvalidRequestError(
             "CAP-NOT-PUBLISHED",
-            f"run {run} has published nothing that stands: its last step was {history.last.step}",
+            f"run {run} is not published: its last step was {history.last.step}",
             "see `capstan runs`; a version of its target can be audited with --version",
             run=run,
         )
@@ -225,10 +224,10 @@ def audit_run(
     history: History,
     version: int | None = None,
 ) -> tuple[Plan, Audit]:
-    """Audit what a run has put into its target, as it is now or at a version.
+    """Audit the rows of a run in its target, now or at a version.
 
-    Of a run that waits to be published, what it has staged is audited. What is found goes into the
-    findings ledger.
+    Of a run that waits to be published, the staged rows are audited. Findings go into the findings
+    ledger.
 
     Raises:
         InvalidRequestError: `CAP-CODE` when its transform has changed since.
@@ -237,15 +236,15 @@ def audit_run(
     plan, waiting = job.plan, recovery.audited(history)
     if waiting is not None and version is None:
         staged = delta.load(spark, waiting[1])
-        found = target_table.audit(spark, plan, staged)
+        audit = target_table.audit(spark, plan, staged)
     else:
-        found = target_table.audit_target(spark, plan, version)
-    note_findings(
+        audit = target_table.audit_target(spark, plan, version)
+    record_findings(
         lake,
         plan,
-        found,
+        audit,
         run=history.last.run,
         attempt=job.attempt,
         target_version=version,
     )
-    return plan, found
+    return plan, audit

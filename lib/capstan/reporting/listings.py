@@ -205,8 +205,7 @@ def run_rows(
 
 def _run_row(history: History, holds: bool) -> dict[str, object]:
     last, intent = history.last, history.first_intent
-    certificate = history.certificate or (intent.detail["certificate"] if intent else {})
-    assert isinstance(certificate, Mapping)
+    certificate = history.certificate or (intent.certificate if intent else None)
     error = last.error.get("error")
     if last.step is Step.REJECTED:
         error = "CAP-REJECTED"
@@ -217,13 +216,12 @@ def _run_row(history: History, holds: bool) -> dict[str, object]:
         "state": history.state(holds=holds),
         "holds": holds,
         "attempts": history.attempts,
-        "records": certificate.get("records"),
-        "workers": certificate.get("workers"),
-        "since": certificate.get("since"),
-        "until": certificate.get("until"),
-        "transform": certificate.get("transform"),
-        "pipeline": _pipeline(certificate.get("pipeline")),
-        "version": (history.certificate or {}).get("target_version"),
+        **{
+            name: None if certificate is None else getattr(certificate, name)
+            for name in ("records", "workers", "since", "until", "transform")
+        },
+        "pipeline": None if certificate is None else _pipeline(certificate.pipeline),
+        "version": None if history.done is None else history.done.target_version,
         "error": error,
         "at": moment(last.at),
     }

@@ -159,7 +159,7 @@ def _view(history: History, *, holds: bool) -> RunView:
     last, intent = history.last, history.effective_intent or history.first_intent
     draft = intent.detail.get("certificate") if intent else None
     request = intent.detail.get("request") if intent else None
-    certificate = history.certificate or _mapping(draft)
+    certificate = _mapping(draft) if history.done is None else history.done.detail
     audited = next((row for row in reversed(history.rows) if row.step is Step.AUDITED), None)
     return RunView(
         run=last.run,
@@ -168,7 +168,7 @@ def _view(history: History, *, holds: bool) -> RunView:
         state=history.state(holds=holds),
         at=last.at,
         certificate=certificate,
-        published=history.certificate is not None,
+        published=history.done is not None,
         audit=_audit(history, certificate),
         difference=_mapping(audited.detail.get("diff")) if audited else {},
         request=_mapping(request),
@@ -187,7 +187,7 @@ def _view(history: History, *, holds: bool) -> RunView:
 
 def _audit(history: History, certificate: Mapping[str, object]) -> Mapping[str, object]:
     """The newest audit: the certificate's, that of what is staged, or what a failed one found."""
-    if history.certificate is not None:
+    if history.done is not None:
         return _mapping(certificate.get("audit"))
     for row in reversed(history.rows):
         if row.step is Step.AUDITED:

@@ -18,6 +18,7 @@ from capstan.errors import RangeLockedError
 from capstan.instrumentation import subscribe
 from capstan.replay.run import ReplayResult
 from capstan.storage.lake import Lake
+from capstan.storage.ledger.certificate import Certificate
 from tests.support.jvmless_lake import lay_tape
 
 if TYPE_CHECKING:
@@ -58,9 +59,8 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         if isinstance(answer, BaseException):
             raise answer
         stood = answer == "stood"
-        return ReplayResult(
-            {"run": f"r-{str(request.since)[8:10]}", "published": True}, stood=stood
-        )
+        published = {"run": f"r-{str(request.since)[8:10]}", "published": True}
+        return ReplayResult(Certificate.from_json(published), unchanged=stood)
 
     monkeypatch.setattr(running, "replay", fake)
     return waiting

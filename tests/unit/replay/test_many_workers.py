@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capstan.core.config import MOST_WORKERS
-from capstan.replay.output import certificate
+from capstan.replay.output.certificate import draft_certificate
 from capstan.replay.output.worker_lists import MOST_LISTED, listed, may_have
 from capstan.replay.planning.plan import Plan, make_plan
 from capstan.replay.planning.request import Request
@@ -44,7 +44,7 @@ def planned(root: Path, count: int, **asked: object) -> Plan:
 
 def drafted(plan: Plan) -> dict[str, object]:
     played = index.content_summary(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
-    return certificate.draft(plan, played)
+    return draft_certificate(plan, played).to_json()
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from capstan.core.config import ByColumn, ByKey, ProjectConfig
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
-from capstan.replay.overlap import absent_from, standing_in
+from capstan.replay.overlap import published_overlap, worker_gaps
 from capstan.replay.planning.plan import Plan, make_plan
 from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake
@@ -61,7 +61,7 @@ def hours(since: int | None, until: int | None) -> Region:
 
 def test_nothing_stands_of_a_target_that_is_not_there(tmp_path: Path) -> None:
     plan = told(tmp_path).plan()
-    found = standing_in(plan, [])
+    found = published_overlap(plan, [])
     assert (found.current, found.stale, found.missing) == (0, 0, 24)
     assert found.by_run == {}
 
@@ -74,16 +74,16 @@ def test_the_run_that_wrote_a_cell_last_counts(tmp_path: Path) -> None:
     books.published("second", (1,), hours(2, 6))
     plan = place.plan()
     covered = place.covered(plan)
-    found = standing_in(plan, covered)
+    found = published_overlap(plan, covered)
     assert found.by_run == {"first": 10, "second": 4}
     assert (found.current, found.stale, found.missing) == (10, 4, 10)
     assert found.to_json() == {"current": 10, "stale": 4, "missing": 10}
     # Only what the plan plays is counted.
     part = place.plan(workers=("b",), until="1970-01-01T03:00:00Z")
-    small = standing_in(part, place.covered(part))
+    small = published_overlap(part, place.covered(part))
     assert (small.current, small.stale, small.missing) == (2, 1, 0)
     books.rolled_back("second", (1,), hours(2, 6))
-    assert standing_in(plan, place.covered(plan)).by_run == {"first": 12}
+    assert published_overlap(plan, place.covered(plan)).by_run == {"first": 12}
 
 
 bounds = st.integers(0, 10)
@@ -119,7 +119,7 @@ def test_every_cell_is_counted_once_as_one_by_one(
             ]
             state = "missing" if not last else "stale" if last[-1].code else "current"
             expected[state] += 1
-    assert standing_in(plan, covered).to_json() == expected
+    assert published_overlap(plan, covered).to_json() == expected
 
 
 def test_partial_orders_are_counted_by_their_frontiers(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_partial_orders_are_counted_by_their_frontiers(tmp_path: Path) -> None:
     plan = place.plan(partial=True)
     played = Region(Box.everything(PAIR), Antichain.of([Time((2, 1))]))
     scope = Scope(plan.target, (0,), played)
-    found = standing_in(plan, [coverage.Covered("r", 1, NAME, scope, "", "", 0, 0)])
+    found = published_overlap(plan, [coverage.Covered("r", 1, NAME, scope, "", "", 0, 0)])
     inside = sum(played.contains(Time(time)) and plan.region.contains(Time(time)) for time in times)
     assert 0 < inside < len(times)
     assert found.current == inside
@@ -147,11 +147,11 @@ def test_workers_are_missing_in_four_ways(tmp_path: Path) -> None:
     plan = place.plan(workers=("a", "late"), until="1970-01-01T05:00:00Z")
     states = index.worker_states(plan.tape, plan.cut)
     played = index.content_summary(plan.tape, plan.cut, tuple(plan.workers), plan.region).by_worker
-    found = absent_from(plan, place.declarations, states, played)
+    found = worker_gaps(plan, place.declarations, states, played)
     assert (found.left_out, found.silent, found.not_on_tape) == (("b",), ("late",), ("never",))
     assert found.behind == {}
     far = place.plan(workers=("a", "late"), until="1970-01-01T09:00:00Z")
-    behind = absent_from(far, place.declarations, states, played).behind
+    behind = worker_gaps(far, place.declarations, states, played).behind
     assert behind == {"a": (Time((8 * HOURS,)),), "late": (Time((8 * HOURS,)),)}
     by_key = declared(little_stream(tmp_path, workers=ByKey(("id",), 2)))
-    assert absent_from(plan, by_key, states, played).not_on_tape == ("0", "1")
+    assert worker_gaps(plan, by_key, states, played).not_on_tape == ("0", "1")

@@ -94,8 +94,8 @@ class PlanReplayOperator(CapstanSubmitOperator):
         # The task state store takes JSON types only, not tuples.
         pinned = json.loads(json.dumps(pin_cut(previewed).to_json()))
         if fields.get("diff"):
-            plan = self._compared(context, pinned, previewed.played.records)
-        result = {"request": pinned, "records": previewed.played.records, "plan": plan}
+            plan = self._compared(context, pinned, previewed.content.records)
+        result = {"request": pinned, "records": previewed.content.records, "plan": plan}
         if dry:
             self._stop(context, result)
         if store is not None:

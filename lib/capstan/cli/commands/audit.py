@@ -96,7 +96,7 @@ def _audit_run(shell: Shell, run: str, version: int | None) -> int:
         "cut": plan.cut.commit,
         "target": plan.request.into,
         "version": version,
-        "target_version": (history.certificate or {}).get("target_version"),
+        "target_version": None if history.done is None else history.done.target_version,
     }
     return _audited(shell, about, result, plan.tape.time_type)
 

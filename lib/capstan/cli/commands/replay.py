@@ -243,7 +243,7 @@ def _answer(shell: Shell, outcome: ReplayResult) -> None:
 def _result_lines(outcome: ReplayResult) -> tuple[RenderableType, ...]:
     value = outcome.to_json()
     run = value["run"]
-    if outcome.stood:
+    if outcome.unchanged:
         line = f"nothing to do: run {run} is still published"
     elif value["published"]:
         line = f"run {run} is published"

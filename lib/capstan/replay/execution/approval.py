@@ -1,4 +1,4 @@
-"""What a person decides of a run that waits after its audit: published, or rejected."""
+"""Approval of runs that wait after their audit: publish or reject."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Who has decided, when and why.
+    """The decision of a person: who, when and why.
 
     Attributes:
-        by: The person, as the place knows them where it was decided.
-        at: When, in UTC, ISO 8601; the present moment where it is empty.
-        reason: What they said; may be empty.
+        by: The person's user name, in the system in which the decision was made.
+        at: The time in UTC, ISO 8601; the present moment when it is empty.
+        reason: The reason; may be empty.
     """
 
     by: str
@@ -35,53 +35,53 @@ class Decision:
     def __post_init__(self) -> None:
         if not self.by.strip():
             raise InvalidRequestError(
-                "CAP-DECISION", "nobody is named who has decided", "say who it was"
+                "CAP-DECISION", "the decision names no person", "name the person who decided"
             )
         if not self.at:
             object.__setattr__(self, "at", datetime.now(UTC).isoformat(timespec="seconds"))
 
     def to_json(self) -> dict[str, object]:
-        """The decision as the ledger and the certificate have it."""
+        """The object that the ledger and the certificate store."""
         return asdict(self)
 
 
 def waiting(history: History) -> Row | None:
-    """The row by which a run waits to be published, if it does; approved or not."""
+    """The audit row of a run that waits to be published, approved or not; else None."""
     if history.last.step not in (Step.AUDITED, Step.APPROVED):
         return None
-    found = [r for r in history.rows if r.attempt == history.last.attempt]
-    return next((row for row in reversed(found) if row.step is Step.AUDITED), None)
+    attempt = [row for row in history.rows if row.attempt == history.last.attempt]
+    return next((row for row in reversed(attempt) if row.step is Step.AUDITED), None)
 
 
 def require_waiting(history: History) -> Row:
-    """The row by which a run waits to be published.
+    """The audit row of a run that waits to be published.
 
     Raises:
-        CheckFailedError: `CAP-REJECTED` for one that was rejected, with who did and why.
-        InvalidRequestError: `CAP-NOT-AUDITED` for one that does not wait.
+        CheckFailedError: `CAP-REJECTED` for a rejected run, with person and reason.
+        InvalidRequestError: `CAP-NOT-AUDITED` for a run that does not wait.
     """
-    found = waiting(history)
-    if found is not None:
-        return found
+    row = waiting(history)
+    if row is not None:
+        return row
     run, last = history.last.run, history.last
     if last.step is Step.REJECTED:
         raise rejected(last)
     raise InvalidRequestError(
         "CAP-NOT-AUDITED",
         f"run {run} does not wait to be published: its last step was {last.step}",
-        "replay again; with --hold it stops after the audit",
+        "replay again with --hold, which stops after the audit",
         run=run,
     )
 
 
 def rejected(row: Row) -> CheckFailedError:
-    """The error of a run that a person has rejected."""
+    """The error of a rejected run."""
     reason = row.detail.get("reason")
-    said = f": {reason}" if reason else ""
+    suffix = f": {reason}" if reason else ""
     return CheckFailedError(
         "CAP-REJECTED",
-        f"run {row.run} was rejected by {row.detail.get('by')} at {row.detail.get('at')}{said}",
-        f"the target is as it was; what it staged is at {row.detail.get('staging')}",
+        f"run {row.run} was rejected by {row.detail.get('by')} at {row.detail.get('at')}{suffix}",
+        f"the target is unchanged; the staged output is at {row.detail.get('staging')}",
         run=row.run,
         by=row.detail.get("by"),
         reason=reason,
@@ -90,15 +90,15 @@ def rejected(row: Row) -> CheckFailedError:
 
 
 def reject(lake: Lake, run: str, decision: Decision) -> Row:
-    """Mark a run that waits as rejected: it holds its range no more, and what it staged stays.
+    """Reject a run that waits: its lock is released, and its staged output stays.
 
-    A run that was rejected already stays so, by whom it was.
+    Rejecting a run again changes nothing; the first decision counts.
 
     Returns:
-        The row that says so.
+        The row of the rejection.
 
     Raises:
-        InvalidRequestError: `CAP-RUN` for an unknown run, `CAP-NOT-AUDITED` for one that does not
+        InvalidRequestError: `CAP-RUN` for an unknown run, `CAP-NOT-AUDITED` for a run that does not
             wait.
     """
     history = runs.read_history(lake, run)
@@ -116,32 +116,32 @@ def reject(lake: Lake, run: str, decision: Decision) -> Row:
     )
     for claim in claims.active(lake, row.target):
         if claim.run == run:
-            # Of somebody who was about to publish it, and was cut off.
+            # The claim of a publish that was cut off.
             claims.release(lake, run, claim.attempt)
     emit("replay.rejected", run=run)
     return runs.read_history(lake, run).last
 
 
 def require_unmoved(job: Job, history: History) -> None:
-    """Check that nobody has published into the range since the run was audited.
+    """Check that no other run has published into the range since the audit.
 
-    While a run waits its claim may have run out, or been unlocked; then what was shown to who has
-    approved it is no longer what publishing would do.
+    While a run waits, its claim may expire or be unlocked. Then publishing could do something else
+    than the person who approved it was shown.
 
     Args:
-        job: The run, at an attempt that publishes what was audited.
-        history: What it has done.
+        job: The run, at the attempt that publishes the audited rows.
+        history: The run's history.
 
     Raises:
-        InvalidRequestError: `CAP-LATER`, naming the run that was published.
+        InvalidRequestError: `CAP-LATER`, naming the run that has published.
     """
     intent = history.intent(job.source)
-    before = -1 if intent is None else int(str(intent.detail["target_version"]))
+    before = -1 if intent is None else intent.target_version
     for other in runs_published_since(job.lake, job.plan.scope, before, job.run.name):
         raise InvalidRequestError(
             "CAP-LATER",
-            f"run {other} wrote over part of the range of {job.run.name}, after that was audited",
-            "replay again: what it would change is another matter now",
+            f"run {other} wrote over part of the range of {job.run.name} after its audit",
+            "replay again: it would now change other rows than those that were reviewed",
             run=job.run.name,
             later=other,
         )

@@ -1,15 +1,15 @@
-"""One attempt of a run: it claims, shuts others out, plays, stages, audits and publishes.
+"""One attempt of a run: it locks its range, fences others, stages, audits and publishes.
 
-Every write is a named point (`capstan.instrumentation`), and a kill between any two of them leaves
-work that the same command finishes: the target's own transactions say what was published, never the
+Every write is a named point (`capstan.instrumentation`). After a kill between any two of them, the
+same command finishes the work: the target's own transactions tell what was published, not the
 ledger.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from capstan import error_translation
 from capstan.errors import FencedError
@@ -17,9 +17,10 @@ from capstan.instrumentation import emit
 from capstan.replay.execution import recovery
 from capstan.replay.execution.fencing import fence_stale_attempts
 from capstan.replay.execution.job import Job
-from capstan.replay.execution.side_outputs import keep_aside
-from capstan.replay.output import certificate, target_table
-from capstan.replay.output.audit_findings import note_findings
+from capstan.replay.execution.side_outputs import record_side_outputs
+from capstan.replay.output import target_table
+from capstan.replay.output.audit_findings import record_findings
+from capstan.replay.output.certificate import draft_certificate
 from capstan.replay.output.coarse_times import require_own_times
 from capstan.replay.output.conflicting_rows import require_no_clash
 from capstan.replay.output.diff import difference
@@ -35,12 +36,14 @@ from capstan.replay.output.rows import (
     require_columns,
 )
 from capstan.replay.output.state_resume import keep_state, snapshot_of_run
+from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.cursor_checks import require_cursor
 from capstan.spark.session import interpreting
 from capstan.storage.data_files import count_rows, read_all
 from capstan.storage.delta import Commit
 from capstan.storage.lake import delete_folder
 from capstan.storage.ledger import claims, runs
+from capstan.storage.ledger.certificate import PUBLIC_KEYS, Certificate
 from capstan.storage.ledger.runs import Step
 from capstan.storage.tape import index
 from capstan.storage.tape.index import ContentSummary
@@ -51,26 +54,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What a replay came to.
+    """The result of a replay.
 
     Attributes:
-        certificate: The certificate; of a run that is held back, as far as it is known.
-        stood: Whether nothing had to be done, because an earlier run stands.
+        certificate: The certificate, as far as it is known when the run waits; None when a followed
+            replay has nothing to do and has never published.
+        unchanged: Whether an earlier run had published the same, and nothing was done.
     """
 
-    certificate: Mapping[str, object]
-    stood: bool = False
+    certificate: Certificate | None
+    unchanged: bool = False
 
     def to_json(self) -> dict[str, object]:
-        """The certificate with all the keys that others rely on, null where not known."""
-        return {**dict.fromkeys(certificate.KEYS), **self.certificate, "stood": self.stood}
+        """The object that `--json` prints: public keys first, null when unknown."""
+        known = {} if self.certificate is None else self.certificate.to_json()
+        return {**dict.fromkeys(PUBLIC_KEYS), **known, "stood": self.unchanged}
 
 
 def carry_out(job: Job) -> ReplayResult:
-    """Carry out a run that has not published: claim, play, stage, audit, publish.
+    """Carry out a run that has not published: lock, compute, stage, audit, publish.
 
     Raises:
-        CapstanError: What `capstan.replay.run.replay` tells of.
+        CapstanError: The errors of `capstan.replay.run.replay`.
     """
     require_own_rows(job.spark, job.plan)
     require_no_clash(job.lake, job.plan, [job.run.name])
@@ -83,92 +88,90 @@ def carry_out(job: Job) -> ReplayResult:
     try:
         return _attempt(job)
     except (FencedError, KeyboardInterrupt):
-        # Not written down as its end: a later attempt may be at work, or wait; and of one that is
-        # interrupted Spark may be about to commit something, so whoever comes next shuts it out.
+        # Not recorded as its end: a later attempt may be at work or waiting. After an interrupt,
+        # Spark may still commit something, so the next attempt fences this one.
         claims.release_if_active(job.lake, job.run.name, job.attempt)
         raise
     except Exception as error:
-        # Said before it is over, so that the claim does not outlive the attempt.
-        told = failed_transform(job.plan, error)
-        job.write(
-            Step.FAILED, error_translation.to_capstan_error(told or error, runs.AGAIN).to_json()
-        )
-        if told is not None:
-            raise told from error
+        # Recorded before the process ends, so that the claim does not outlive the attempt.
+        failure = failed_transform(job.plan, error)
+        coded = error_translation.to_capstan_error(failure or error, runs.AGAIN)
+        job.write(Step.FAILED, coded.to_json())
+        if failure is not None:
+            raise failure from error
         raise
 
 
 def _attempt(job: Job) -> ReplayResult:
     plan = job.plan
-    # Again: from the claim on, nothing of the stream is retired, nor published by others.
+    # Checked again: under the claim, no records are retired, and no others publish.
     plan.require_records()
     require_no_clash(job.lake, plan, [job.run.name])
     expected = expected_rows(job.spark, plan)
     target_table.require_checks(plan, expected)
     require_columns_kept(job.spark, plan, expected.schema)
-    # Before the fence, which needs a table: an earlier attempt may not have got so far.
+    # Fencing needs a table, and an earlier attempt may have ended before it created one.
     target_table.create_or_check(job.spark, plan, expected.schema)
     emit("replay.target", run=job.run.name)
-    done = take_turn(job)
-    if done is not None:
-        return ReplayResult(done)
+    published = take_turn(job)
+    if published is not None:
+        return ReplayResult(published)
     if plan.request.follow is not None:
-        # One that was taken over is told so, rather than how far its successor has got.
-        job.hold()
+        # First, so that a fenced attempt reports that, and not the progress of its successor.
+        job.ensure_lock()
         require_cursor(plan, runs.read_last_published(job.lake, job.run.identity))
-    played = index.content_summary(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
+    content = index.content_summary(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
     with (
-        interpreting(job.spark, played.records),
+        interpreting(job.spark, content.records),
         playing(job.spark, plan, expected) as output,
     ):
-        return _written(job, output, played)
+        return _write_output(job, output, content)
 
 
-def take_turn(job: Job) -> dict[str, object] | None:
-    """Shut out who has claimed before an attempt, which has just claimed.
+def take_turn(job: Job) -> Certificate | None:
+    """Fence all earlier claims on the range of an attempt, which has just claimed it.
 
     Returns:
-        The certificate, if an earlier attempt of the run has published: nothing is left to do.
+        The certificate, if an earlier attempt of the run has published, so that nothing is left to
+        do.
 
     Raises:
-        FencedError: `CAP-FENCED` when a later attempt has begun already, or another run of this
-            name.
+        FencedError: `CAP-FENCED` when a later attempt has begun, or another run of this name.
     """
-    path, done = job.plan.target, None
+    path, published = job.plan.target, None
     if job.attempt > 1:
-        # Whoever has claimed before it may have been of another identity, and just have begun.
+        # The earlier claims may be of another identity, whose run has just begun.
         runs.require_unique_name(job.lake, job.run)
         target_table.fence(job.spark, path, job.run, job.attempt, job.run.name)
         emit("replay.fence", run=job.run.name, attempt=job.attempt)
         history = runs.read_histories(job.lake, run=job.run.name).get(job.run.name)
-        since = history.first_intent if history is not None else None
-        if since is not None:
-            version = int(str(since.detail["target_version"]))
-            published = target_table.find_publish(path, job.run.name, version)
-            if published is not None:
-                done = recovery.complete(job, published[0].version, published[1])
-    if done is None:
+        first = history.first_intent if history is not None else None
+        if first is not None:
+            found = target_table.find_publish(path, job.run.name, first.target_version)
+            if found is not None:
+                published = recovery.complete(job, *found)
+    if published is None:
         fence_stale_attempts(job)
     else:
-        # Another attempt may have said so before this one could end itself by it.
+        # Another attempt may have recorded the publish, which would have ended this claim.
         claims.release_if_active(job.lake, job.run.name, job.attempt)
-    return done
+    return published
 
 
-def _written(job: Job, output: Output, played: ContentSummary) -> ReplayResult:
-    """What becomes of what was played: written down, staged, audited, published."""
-    plan = job.plan
-    counted = output.counted
+def _write_output(job: Job, output: Output, content: ContentSummary) -> ReplayResult:
+    """Write the intent, then stage, audit and publish the output."""
+    plan, computation = job.plan, job.plan.computation
+    counters = output.counted
     snapshot = None
-    if plan.piped is not None and output.state is not None:
-        snapshot = snapshot_of_run(job.name, plan.piped, plan.peers, output.state)
-        counted = {**(counted or {}), "state": snapshot.to_json()}
-    draft = certificate.draft(plan, played, counted)
-    job.hold()
-    job.write(Step.INTENT, job.intent(draft, output.rows.columns))
-    emit("replay.intent", run=job.run.name, records=played.records)
-    if plan.piped is not None and output.played is not None:
-        keep_aside(job, plan.piped, output.played)
+    if isinstance(computation, PipelineComputation) and output.state is not None:
+        snapshot = snapshot_of_run(job.name, computation, plan.peers, output.state)
+        counters = {**(counters or {}), "state": snapshot.to_json()}
+    draft = draft_certificate(plan, content, counters)
+    job.ensure_lock()
+    job.write(Step.INTENT, job.intent(draft, output.rows.columns).to_json())
+    emit("replay.intent", run=job.run.name, records=content.records)
+    if isinstance(computation, PipelineComputation) and output.played is not None:
+        record_side_outputs(job, computation, output.played)
     if snapshot is not None and output.state is not None:
         keep_state(job.spark, job.lake, snapshot, output.state)
     if plan.request.direct:
@@ -177,32 +180,38 @@ def _written(job: Job, output: Output, played: ContentSummary) -> ReplayResult:
     staging = job.lake.staging(job.name)
     staged, audit = _stage(job, output.rows, staging)
     if plan.request.held:
-        return _hold(job, staged, {"audit": audit, "staging": staging}, draft)
+        return _hold(job, staged, staging, audit, draft)
     return ReplayResult(publish_staged(job, staged, staging, audit, draft))
 
 
 def _hold(
-    job: Job, staged: DataFrame, waiting: dict[str, object], draft: Mapping[str, object]
+    job: Job, staged: DataFrame, staging: str, audit: dict[str, object], draft: Certificate
 ) -> ReplayResult:
-    """Leave a run as audited; who is to approve it is told what it would change."""
-    plan = job.plan
-    if plan.request.approve:
-        found = difference(job.spark, plan, staged)
-        waiting = {**waiting, "diff": found.to_json(plan.tape.time_type)}
-    job.write(Step.AUDITED, waiting)
+    """Leave a run as audited; for an approval, record what publishing would change."""
+    detail: dict[str, Any] = {"audit": audit, "staging": staging}
+    if job.plan.request.approve:
+        changes = difference(job.spark, job.plan, staged)
+        detail["diff"] = changes.to_json(job.plan.tape.time_type)
+    job.write(Step.AUDITED, detail)
     emit("replay.audited", run=job.run.name)
-    told = {"attempt": job.attempt, "generation": job.run.generation}
-    return ReplayResult({"run": job.run.name, **draft, **told, **waiting})
+    certificate = replace(
+        draft,
+        run=job.run.name,
+        attempt=job.attempt,
+        generation=job.run.generation,
+        **detail,
+    )
+    return ReplayResult(certificate)
 
 
 def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str, object]]:
     delete_folder(staging)
-    # It is read as a whole, twice, and then deleted: nothing is looked up in it.
+    # It is read as a whole, twice, and then deleted: statistics would not help.
     plain = {"delta.dataSkippingNumIndexedCols": "0"}
     writer = rows.write.format("delta").mode("overwrite").options(**plain)
     worker = job.plan.layout.worker
     if worker in target_table.partitions(job.plan.target):
-        # Or each of the tasks that publish would write a file for each worker.
+        # Otherwise each task of the publish would write a file per worker.
         writer = writer.partitionBy(worker)
     writer.save(staging)
     emit("replay.staging", run=job.run.name)
@@ -211,7 +220,7 @@ def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str
     require_own_keys(job.plan, staged)
     audit = target_table.audit(job.spark, job.plan, staged)
     emit("replay.audit", run=job.run.name, passed=audit.passed, cells=audit.cells)
-    note_findings(job.lake, job.plan, audit, run=job.run.name, attempt=job.attempt)
+    record_findings(job.lake, job.plan, audit, run=job.run.name, attempt=job.attempt)
     audit.require_passed(f"run {job.run.name}, staged at {staging}")
     return staged, audit.to_json(job.plan.tape.time_type)
 
@@ -221,36 +230,33 @@ def publish_staged(
     staged: DataFrame,
     staging: str,
     audit: Mapping[str, object],
-    draft: Mapping[str, object],
-) -> dict[str, object]:
-    """Publish what was staged and audited, under the claim that the attempt holds.
+    draft: Certificate,
+) -> Certificate:
+    """Publish staged and audited rows, under the claim that the attempt holds.
 
     Args:
         job: The run, at the attempt that publishes.
         staged: The rows.
-        staging: Where they are; it is deleted.
-        audit: What the audit came to, for the certificate.
-        draft: The certificate as far as it is known.
-
-    Returns:
-        The certificate.
+        staging: The folder of the rows, which is deleted afterwards.
+        audit: The result of the audit, for the certificate.
+        draft: The certificate, as far as it is known.
 
     Raises:
         FencedError: `CAP-FENCED` when the claim is gone.
-        RangeLockedError: `CAP-CONFLICT` when other writers won again and again.
+        RangeLockedError: `CAP-CONFLICT` when other writers kept winning.
     """
     commit = _commit(job, staged, {"audit": audit})
     target_table.require_all_rows(job.plan, commit, count_rows(staging))
-    done = job.record(draft, commit.version, audit)
+    published = job.record_publish(draft, commit.version, audit)
     delete_folder(staging)
-    return done
+    return published
 
 
 def _commit(job: Job, rows: DataFrame, note: Mapping[str, object]) -> Commit:
-    """Publish the rows under the claim that the attempt holds."""
+    """Publish the rows, under the claim that the attempt holds."""
     if job.source != job.attempt:
         note = {**note, "played": job.source}
-    job.hold()
+    job.ensure_lock()
     emit("replay.holds", run=job.run.name)
     commit = target_table.publish(job.plan, job.run, job.attempt, rows, note)
     emit("replay.publish", run=job.run.name, version=commit.version)

@@ -1,9 +1,8 @@
-"""Whose turn it is at a target: who is shut out of it, and who has changed it since.
+"""Fencing: excludes stale attempts from a target, and finds later changes to it.
 
-A claim keeps others away, but stops no process: one whose claim was unlocked or has run out may
-still be about to commit. Delta stops it, by the transaction identity of its run. So whoever has
-claimed shuts such attempts out first, and asks what was published only then: what the target has by
-now is all that it will ever get from them.
+A claim locks a range but stops no process. A process whose claim was unlocked or has expired may
+still be about to commit. Delta stops it, by the transaction identity of its run. So a new attempt
+fences stale ones first, and only then looks at what was published: they can add nothing after that.
 """
 
 from __future__ import annotations
@@ -25,14 +24,15 @@ if TYPE_CHECKING:
 
 
 def fence_stale_attempts(job: Job, scope: Scope | None = None) -> None:
-    """Shut out the attempts whose claims on the job's rows are dead, and that have not ended.
+    """Fence attempts that have not ended, but whose claims on the job's range are dead.
 
-    Nothing is committed where there is none. One of a run that the ledger of runs does not know has
-    not written its intent: when it does, it finds that its claim is dead.
+    Without any, nothing is committed. A run that is not in the runs ledger has not written its
+    intent; before it does, it finds that its claim is dead.
 
     Args:
         job: The job, at the attempt that has claimed.
-        scope: What it has claimed; by default what its plan may change.
+        scope: The part of the target that it has claimed; by default the part that its plan may
+            change.
     """
     path = job.plan.target
     newest: dict[str, int] = {}
@@ -51,35 +51,40 @@ def fence_stale_attempts(job: Job, scope: Scope | None = None) -> None:
 
 
 def runs_published_since(lake: Lake, scope: Scope, version: int, run: str) -> list[str]:
-    """Runs that have published over part of a scope after a version, and stand.
+    """Runs that have published over part of a scope after a version, and were not rolled back.
 
-    By coverage, and by the target itself: who was cut off may have written no coverage yet.
+    They are read from the coverage ledger and from the target's log: a run that was cut off may
+    have written no coverage yet.
 
     Args:
         lake: The lake.
         scope: The target, workers and times.
-        version: Of the target.
-        run: Who asks: it is not counted, while later runs of its identity are, whatever they play.
+        version: A version of the target.
+        run: The run to leave out. Later runs of its identity count, whatever they cover.
     """
     path = scope.target
-    standing = {each.run: each for each in coverage.current(lake, path)}
-    later = {name: each.scope for name, each in standing.items() if each.target_version > version}
-    published, undone = _told(path, version)
-    unsaid = {other: at for other, at in published.items() if other not in standing}
-    claimed = claims.scopes(lake, path) if unsaid.keys() - {run} else {}
-    for other, attempt in unsaid.items():
-        if (other, attempt) in claimed:
-            later[other] = claimed[other, attempt]
-    found = [
+    standing = {covered.run: covered for covered in coverage.current(lake, path)}
+    later = {
+        name: covered.scope
+        for name, covered in standing.items()
+        if covered.target_version > version
+    }
+    published, undone = _logged_since(path, version)
+    uncovered = {name: attempt for name, attempt in published.items() if name not in standing}
+    claimed = claims.scopes(lake, path) if uncovered.keys() - {run} else {}
+    for name, attempt in uncovered.items():
+        if (name, attempt) in claimed:
+            later[name] = claimed[name, attempt]
+    over = [
         name
-        for name, each in later.items()
-        if each.overlaps(scope) or have_same_identity(name, run)
+        for name, other in later.items()
+        if other.overlaps(scope) or have_same_identity(name, run)
     ]
-    return [name for name in found if name != run and name not in undone]
+    return [name for name in over if name != run and name not in undone]
 
 
-def _told(path: str, version: int) -> tuple[dict[str, int], Collection[str]]:
-    """By a target's own log: which runs have published, by which attempt; which were taken back."""
+def _logged_since(path: str, version: int) -> tuple[dict[str, int], Collection[str]]:
+    """From a target's log: the attempt by run that has published, and runs rolled back."""
     published: dict[str, int] = {}
     undone: set[str] = set()
     for commit in delta.commits_since(path, version):

@@ -1,4 +1,4 @@
-"""A run at work: its plan, its identity, the attempt, and the ledger rows it leaves."""
+"""A run in progress: its plan, its identity, its attempt, and the ledger rows that it writes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 from capstan.core.config import ProjectConfig
 from capstan.errors import InvalidRequestError
 from capstan.instrumentation import emit
-from capstan.replay.output import certificate
 from capstan.replay.output.snapshot_gc import clear_old
+from capstan.replay.planning.computation import PipelineComputation
+from capstan.replay.planning.intent import Intent, Placement
 from capstan.replay.planning.plan import Plan, make_plan, with_region
 from capstan.replay.planning.request import Request
 from capstan.storage import delta
 from capstan.storage.lake import Lake, children, delete_folder
 from capstan.storage.ledger import claims, coverage, runs
+from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.coverage import PUBLISHED, Covered
-from capstan.storage.ledger.region_json import parse_region, region_text
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import History, Row, Step
 from capstan.storage.tape import index
@@ -31,16 +32,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every step of a run needs.
+    """The state that every step of a run needs.
 
     Attributes:
         spark: The session.
         lake: The lake.
-        plan: What is played into what.
+        plan: The plan.
         run: The run's identity and generation.
-        started: When it began, on the monotonic clock, in seconds.
+        started: Its start on the monotonic clock, in seconds.
         attempt: The attempt's number; 0 before it has claimed anything.
-        played: The attempt whose output is published, where another one has claimed for it.
+        played: The attempt whose output is published, when another one claims for it.
     """
 
     spark: SparkSession
@@ -53,7 +54,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Of the run's attempt: what it stages, and the state that it keeps, are known by it."""
+        """The name of the run's attempt, for its staged output and its state."""
         return f"{self.run.name}-{self.source}"
 
     @property
@@ -62,24 +63,24 @@ class Job:
         return self.attempt if self.played is None else self.played
 
     def at(self, attempt: int, played: int | None = None) -> Job:
-        """The same run at an attempt, which publishes what another one has played if that is so."""
+        """The same run at an attempt, which may publish the output of another one."""
         return replace(self, attempt=attempt, played=played)
 
     def claimed(self, scope: Scope | None = None) -> Job:
-        """The same run at its next attempt, which holds its workers and times.
+        """The same run at its next attempt, which locks its workers and times.
 
         Args:
-            scope: What it claims; by default what its plan may change.
+            scope: The part of the target to lock; by default the part that its plan may change.
 
         Raises:
-            RangeLockedError: `CAP-HELD` when another run holds part of them.
+            RangeLockedError: `CAP-HELD` when another run holds an overlapping lock.
         """
         wanted, stream = scope or self.plan.scope, self.plan.tape.name
         attempt = claims.claim(self.lake, self.run, stream, wanted)
         return self.at(attempt, self.played)
 
-    def hold(self) -> None:
-        """Check that the attempt's claim stands; to be asked right before the target is changed.
+    def ensure_lock(self) -> None:
+        """Check that the attempt still holds its lock; call this right before changing the target.
 
         Raises:
             FencedError: `CAP-FENCED` when it does not.
@@ -98,31 +99,31 @@ class Job:
             detail=detail,
         )
 
-    def end(self, step: Step, detail: Mapping[str, object]) -> None:
-        """Append the row that ends the run, and with it the newest claim, whoever has made it."""
+    def finish(self, step: Step, detail: Mapping[str, object]) -> None:
+        """Append the row that ends the run, and with it the newest claim of any attempt."""
         newest = claims.last_attempt(self.lake, self.run.name)
         replace(self, attempt=max(self.attempt, newest)).write(step, detail)
 
-    def intent(self, draft: Mapping[str, object], columns: Sequence[str]) -> dict[str, object]:
-        """What is written down before the target is touched: enough to finish without this run.
+    def intent(self, draft: Certificate, columns: Sequence[str]) -> Intent:
+        """The intent of the attempt.
 
         Args:
             draft: The certificate, as far as it is known.
-            columns: Those of the rows that are put out.
+            columns: The columns of the rows that are written.
         """
-        version = delta.version_of(self.plan.target)
-        return {
-            "request": self.plan.request.to_json(),
-            "cut": self.plan.cut.commit,
-            "region": region_text(self.plan.region),
-            "reached": [list(time) for time in self.plan.reached.elements],
-            "code": self.plan.code,
-            "placed": {"worker": self.plan.layout.worker, "time": self.plan.layout.time},
-            "keys": list(self.plan.keys),
-            "columns": list(columns),
-            "target_version": -1 if version is None else version,
-            "certificate": dict(draft),
-        }
+        plan, version = self.plan, delta.version_of(self.plan.target)
+        return Intent(
+            request=plan.request,
+            cut=plan.cut.commit,
+            region=plan.region,
+            reached=plan.reached,
+            code=plan.computation.code,
+            placed=Placement(plan.layout.worker, plan.layout.time),
+            keys=plan.keys,
+            columns=tuple(columns),
+            target_version=-1 if version is None else version,
+            certificate=draft,
+        )
 
     def covered(self, version: int) -> Covered:
         """The run's entry in the coverage ledger."""
@@ -132,43 +133,56 @@ class Job:
             self.run.generation,
             plan.tape.name,
             plan.scope,
-            plan.name,
-            plan.code,
+            plan.computation.name,
+            plan.computation.code,
             plan.cut.commit,
             version,
         )
 
-    def record(self, draft: Mapping[str, object], version: int, audit: object) -> dict[str, object]:
-        """Write coverage and certificate of a publish that stands in the target."""
+    def record_coverage(self, version: int) -> None:
+        """Write the run's entry in the coverage ledger, unless it is there."""
+        recorded = {covered.run for covered in coverage.current(self.lake, self.plan.target)}
+        if self.run.name not in recorded:
+            covered = self.covered(version)
+            coverage.write_covered(self.lake, covered, self.plan.time_type, PUBLISHED)
+
+    def record_publish(
+        self, draft: Certificate, version: int, audit: Mapping[str, object]
+    ) -> Certificate:
+        """Write coverage and certificate of a commit that is in the target.
+
+        Args:
+            draft: The certificate, as far as it is known.
+            version: The version of the target.
+            audit: The result of the audit.
+        """
         history = runs.read_histories(self.lake, run=self.run.name).get(self.run.name)
         if history is not None and history.certificate is not None:
-            return dict(history.certificate)  # Another attempt has found the publish, and said so.
-        covered, time_type = self.covered(version), self.plan.time_type
-        known = {each.run for each in coverage.current(self.lake, self.plan.target)}
-        if self.run.name not in known:
-            coverage.write_covered(self.lake, covered, time_type, PUBLISHED)
+            return history.certificate  # Another attempt has already recorded the publish.
+        self.record_coverage(version)
         emit("replay.coverage", run=self.run.name)
         self._clear_staging()
-        done = certificate.finished(
+        certificate = replace(
             draft,
+            published=True,
             run=self.run.name,
             attempt=self.source,
             generation=self.run.generation,
             target_version=version,
             audit=audit,
             approval=None if history is None else history.approval(self.source),
-            seconds=clock.monotonic() - self.started,
+            seconds=round(clock.monotonic() - self.started, 3),
         )
-        self.end(Step.DONE, done)
+        self.finish(Step.DONE, certificate.to_json())
         emit("replay.certificate", run=self.run.name)
-        if self.plan.piped is not None and self.plan.request.follow is not None:
-            # Only now this run's own snapshot counts.
-            pipeline = self.plan.piped.pipeline.name
-            clear_old(self.spark, self.lake, pipeline, self.run.identity)
-        return done
+        computation = self.plan.computation
+        if isinstance(computation, PipelineComputation) and self.plan.request.follow is not None:
+            # The run's own snapshot counts only from now on.
+            clear_old(self.spark, self.lake, computation.pipeline.name, self.run.identity)
+        return certificate
 
     def _clear_staging(self) -> None:
-        """Delete what any attempt has staged."""
+        """Delete the staged output of all attempts."""
         for name in children(self.lake.staging("")):
             if name.rpartition("-")[0] == self.run.name:
                 delete_folder(self.lake.staging(name))
@@ -182,68 +196,54 @@ def restore(
     *,
     undo: bool = False,
 ) -> Job:
-    """The job of a run as its last intent pinned it.
+    """The job of a run, as its last intent pinned it.
 
     Args:
         spark: The session.
         lake: The lake.
-        declarations: What is declared.
+        declarations: The declarations.
         history: The run's history.
-        undo: Whether it is only to be taken back, for which it does not matter what it computed,
-            but where its rows are: as the run has written that down.
+        undo: Whether the run is only to be rolled back. Then its code does not matter, only the
+            columns that it recorded for its rows.
 
     Raises:
-        InvalidRequestError: `CAP-NO-INTENT` when the run never got so far; `CAP-CODE` when its
-            transform or pipeline has changed since.
+        InvalidRequestError: `CAP-NO-INTENT` when the run ended before it wrote one; `CAP-CODE` when
+            its transform or pipeline has changed since.
     """
-    intent = require_intent(history)
-    request = Request.from_json(_object(intent, "request"))
+    row = require_intent(history)
+    intent = Intent.from_json(row.detail)
+    request = intent.request
     if request.replay not in declarations.replays:
-        # What was published outlives its declaration.
+        # The published rows outlive the declaration.
         request = replace(request, replay=None)
-    tape = open_tape(lake, request.stream)
-    cut = index.find_cut(tape, int(str(intent.detail["cut"])))
-    undo = undo and "placed" in intent.detail
-    asked = _copied(request, intent) if undo else request
-    plan = make_plan(lake, declarations, asked, cut=cut)
-    plan = with_region(plan, parse_region(str(intent.detail["region"])))
+    undo = undo and intent.placed is not None
+    # The transform may have changed since, or be gone. A pipeline stays: it determines which of
+    # the stream's times its rows have.
+    resolved = replace(request, transform=None, keys=intent.keys) if undo else request
+    cut = index.find_cut(open_tape(lake, request.stream), intent.cut)
+    plan = with_region(make_plan(lake, declarations, resolved, cut=cut), intent.region)
     if undo:
-        plan = _placed(plan, request, intent)
-    elif plan.code != intent.detail["code"]:
-        title = plan.computation.title if plan.computation else "a copy"
+        plan = _as_recorded(plan, request, intent)
+    elif plan.computation.code != intent.code:
         raise InvalidRequestError(
             "CAP-CODE",
-            f"{title} is not what it was when run {intent.run} used it",
+            f"{plan.computation.title} is not what it was when run {row.run} used it",
             "replay again with the present code, or put the old code back",
-            run=intent.run,
+            run=row.run,
         )
-    run = RunId.named(intent.run, intent.identity, intent.generation, plan.target)
-    return Job(spark, lake, plan, run, clock.monotonic(), intent.attempt)
+    run = RunId.named(row.run, row.identity, row.generation, plan.target)
+    return Job(spark, lake, plan, run, clock.monotonic(), row.attempt)
 
 
-def _copied(request: Request, intent: Row) -> Request:
-    """The request without its transform, which may have been mended since, or be no more.
-
-    A pipeline stays: it says which of the stream's times its rows have.
-    """
-    return replace(request, transform=None, keys=_keys_of(intent))
-
-
-def _keys_of(intent: Row) -> tuple[str, ...]:
-    keys = intent.detail["keys"]
-    assert isinstance(keys, list)
-    return tuple(map(str, keys))
-
-
-def _placed(plan: Plan, request: Request, intent: Row) -> Plan:
-    """The plan with worker, time and keys in the columns where a run had them, and its code."""
-    columns = _object(intent, "placed")
-    worker, time = (None if columns[n] is None else str(columns[n]) for n in ("worker", "time"))
+def _as_recorded(plan: Plan, request: Request, intent: Intent) -> Plan:
+    """The plan with the columns, the keys and the code that a run recorded."""
+    assert intent.placed is not None
+    name = request.transform or plan.computation.name
     return replace(
         plan,
-        request=replace(request, keys=_keys_of(intent)),
-        layout=replace(plan.layout, worker=worker, time=time),
-        code=str(intent.detail["code"]),
+        request=replace(request, keys=intent.keys),
+        layout=replace(plan.layout, worker=intent.placed.worker, time=intent.placed.time),
+        computation=replace(plan.computation, name=name, code=intent.code),
     )
 
 
@@ -262,14 +262,3 @@ def require_intent(history: History) -> Row:
             run=history.last.run,
         )
     return intent
-
-
-def draft_of(intent: Row) -> dict[str, object]:
-    """The certificate's draft that an intent holds."""
-    return _object(intent, "certificate")
-
-
-def _object(row: Row, key: str) -> dict[str, object]:
-    value = row.detail[key]
-    assert isinstance(value, dict)
-    return value

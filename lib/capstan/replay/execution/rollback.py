@@ -1,7 +1,7 @@
-"""Taking a run back: the inverse replacement of its own rows, never a restore of the table.
+"""Rollback of a run: the inverse replacement of its own rows, never a restore of the table.
 
-It changes the target as a publish does: under a claim of its own, by an attempt of the run, with
-which it can be shut out.
+It changes the target as a publish does: under a claim of its own, and as an attempt of the run,
+which can be fenced.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 8
 
-# Conditions and exceptions of Spark and Delta, for a file and for a version.
-_NO_LONGER_KEPT = (
+# Conditions and exceptions of Spark and Delta for a missing file or version.
+_VERSION_GONE = (
     "FAILED_READ_FILE.FILE_NOT_EXIST",
     "FileNotFoundException",
     "DELTA_FILE_NOT_FOUND",
@@ -41,24 +41,24 @@ _NO_LONGER_KEPT = (
 
 
 def roll_back(job: Job, history: History) -> int:
-    """Take back what a run published.
+    """Roll back a published run.
 
     Args:
         job: The run, restored.
         history: Its history.
 
     Returns:
-        The version of the target that has the rows of before.
+        The version of the target that has the previous rows.
 
     Raises:
         InvalidRequestError: `CAP-NOT-PUBLISHED`; `CAP-LATER` when a later run wrote over part of
-            it; `CAP-GONE` when the rows of before, or the table, are no longer there.
+            it; `CAP-GONE` when the previous rows, or the table, are no longer there.
         RangeLockedError: `CAP-HELD` when another run holds part of the range.
     """
-    if history.certificate is None:
+    if history.done is None:
         raise InvalidRequestError(
             "CAP-NOT-PUBLISHED",
-            f"run {job.run.name} has published nothing that stands",
+            f"run {job.run.name} has published nothing that could be rolled back",
             "see `capstan runs`",
             run=job.run.name,
         )
@@ -66,18 +66,18 @@ def roll_back(job: Job, history: History) -> int:
         raise InvalidRequestError(
             "CAP-GONE",
             f"the table that run {job.run.name} has published into is no longer at "
-            f"{job.plan.target}, so there is nothing to take back",
-            "replay what is to be there; what went with the table is not taken for published",
+            f"{job.plan.target}, so there is nothing to roll back",
+            "replay the range; rows that were lost with the table do not count as published",
             run=job.run.name,
             target=job.plan.target,
         )
-    version = int(str(history.certificate["target_version"]))
+    version = history.done.target_version
     _require_last(job, version)
     return take_back(job, version)
 
 
 def take_back(job: Job, version: int) -> int:
-    """Put the rows of before version `version` back, and say so in the ledgers.
+    """Restore the rows that version `version` replaced, and record that in the ledgers.
 
     Raises:
         InvalidRequestError: `CAP-LATER`, `CAP-GONE`.
@@ -85,33 +85,33 @@ def take_back(job: Job, version: int) -> int:
         FencedError: `CAP-FENCED` when another attempt has taken over.
     """
     path = job.plan.target
-    landed = target_table.find_rollback(path, job.run.name, version)
-    restored = _carry_out(job, version) if landed is None else landed.version
-    standing = {each.run for each in coverage.current(job.lake, path)}
+    earlier = target_table.find_rollback(path, job.run.name, version)
+    restored = _carry_out(job, version) if earlier is None else earlier.version
+    standing = {covered.run for covered in coverage.current(job.lake, path)}
     if job.run.name in standing:
         coverage.write_covered(job.lake, job.covered(version), job.plan.time_type, ROLLED_BACK)
     emit("rollback.coverage", run=job.run.name)
-    job.end(Step.ROLLED_BACK, {"target_version": restored, "undone_version": version})
+    job.finish(Step.ROLLED_BACK, {"target_version": restored, "undone_version": version})
     emit("rollback.ledger", run=job.run.name)
     return restored
 
 
 def _carry_out(job: Job, version: int) -> int:
-    """Claim like an attempt that publishes, look again, and put the rows back."""
-    # The rows of a merge lie where their keys lie, whatever range was played.
-    scope = job.plan.whole if job.plan.request.mode is Mode.MERGE else job.plan.scope
+    """Claim like an attempt that publishes, check again, and restore the rows."""
+    # A merge may have changed any row that has one of its keys, whatever the range.
+    scope = job.plan.whole_target if job.plan.request.mode is Mode.MERGE else job.plan.scope
     job = job.claimed(scope)
     emit("rollback.claim", run=job.run.name, attempt=job.attempt)
     try:
         fence_stale_attempts(job, scope)
-        # Asked now that nobody else can change these rows any more.
-        landed = target_table.find_rollback(job.plan.target, job.run.name, version)
-        if landed is not None:
-            return landed.version
+        # Checked again, as from now on no other run can change these rows.
+        earlier = target_table.find_rollback(job.plan.target, job.run.name, version)
+        if earlier is not None:
+            return earlier.version
         _require_last(job, version)
-        job.hold()
+        job.ensure_lock()
         emit("rollback.holds", run=job.run.name)
-        with _needing(job, version - 1):
+        with _requiring_version(job, version - 1):
             commit = _invert(job, version)
     except BaseException:
         claims.release(job.lake, job.run.name, job.attempt)
@@ -123,11 +123,11 @@ def _carry_out(job: Job, version: int) -> int:
 
 
 def _require_last(job: Job, version: int) -> None:
-    """Check that no later run wrote over part of what this one did, or goes on from it."""
+    """Check that no later run wrote over part of this one's range, or resumed from it."""
     for run in runs_published_since(job.lake, job.plan.scope, version, job.run.name):
         raise InvalidRequestError(
             "CAP-LATER",
-            f"run {run} wrote over part of what {job.run.name} published, or goes on from it",
+            f"run {run} wrote over part of what {job.run.name} published, or resumed from it",
             f"roll back {run} first",
             run=job.run.name,
             later=run,
@@ -141,49 +141,49 @@ def _invert(job: Job, version: int) -> Commit | None:
     after = delta.load(job.spark, plan.target, version)
     now = delta.load(job.spark, plan.target)
     if plan.request.mode is Mode.MERGE:
-        own = except_all(after, before)
-        _given(job, own)
-        _require_as_merged(job, version, own, now)
-        rows = before_image(own, with_columns(before, after.schema), plan.keys)
+        merged = except_all(after, before)
+        _insertable(job, merged)
+        _require_as_merged(job, version, merged, now)
+        rows = before_image(merged, with_columns(before, after.schema), plan.keys)
         return delta.merge(rows, plan.target, plan.keys, txn=txn, note=note, delete_when="_gone")
     where = target_table.predicate(plan, after.schema)
     rows = before.where(where)
     if plan.request.mode is Mode.APPEND:
-        # Others may have appended to the same range since: only the run's own rows go.
+        # Others may have appended to the same range since; only the run's own rows go.
         rows = except_all(now.where(where), except_all(after.where(where), rows))
-    return delta.replace(_given(job, rows), plan.target, where, txn=txn, note=note)
+    return delta.replace(_insertable(job, rows), plan.target, where, txn=txn, note=note)
 
 
-def _given(job: Job, rows: DataFrame) -> DataFrame:
-    """Rows that are put back, without the columns that Delta numbers itself.
+def _insertable(job: Job, rows: DataFrame) -> DataFrame:
+    """Rows to restore, without the identity columns that Delta numbers itself.
 
     Raises:
-        InvalidRequestError: `CAP-IDENTITY` when there are rows: they would have other numbers.
+        InvalidRequestError: `CAP-IDENTITY` when there are rows, as they would get other numbers.
     """
     numbered = delta.identity_columns(job.plan.target)
     if not numbered or rows.isEmpty():
         return rows.drop(*numbered)
     raise InvalidRequestError(
         "CAP-IDENTITY",
-        f"run {job.run.name} cannot be taken back: rows would be put back, and the values of "
-        f"{', '.join(numbered)} Delta gives itself",
-        "replay the range as it should be instead; or bring the table back with Delta's RESTORE",
+        f"run {job.run.name} cannot be rolled back: Delta would give restored rows other values "
+        f"in the identity columns {', '.join(numbered)}",
+        "replay the range as it should be instead, or restore the table with Delta's RESTORE",
         run=job.run.name,
         columns=numbered,
     )
 
 
-def _require_as_merged(job: Job, version: int, own: DataFrame, now: DataFrame) -> None:
-    """Check that every row is as the run has merged it, and no other has its key.
+def _require_as_merged(job: Job, version: int, merged: DataFrame, now: DataFrame) -> None:
+    """Check that every row is as the run has merged it, and that its key is unique.
 
-    Keys know no range: what others have published since may be anywhere.
+    Keys are not bound to a range, so any run that has published since may have changed them.
 
     Raises:
         InvalidRequestError: `CAP-LATER`, naming the runs that have published since.
     """
     if (
-        except_all(own, now).isEmpty()
-        and except_all(rows_with_keys(now, own, job.plan.keys), own).isEmpty()
+        except_all(merged, now).isEmpty()
+        and except_all(rows_with_keys(now, merged, job.plan.keys), merged).isEmpty()
     ):
         return
     path = job.plan.target
@@ -192,8 +192,8 @@ def _require_as_merged(job: Job, version: int, own: DataFrame, now: DataFrame) -
     raise InvalidRequestError(
         "CAP-LATER",
         f"rows that {job.run.name} has merged into {job.plan.request.into} were changed since, or "
-        "others of their keys were added",
-        f"roll back first what of {', '.join(named)} has done so"
+        "rows with the same keys were added",
+        f"first roll back the runs that did so, among {', '.join(named)}"
         if later
         else "replay the range as it should be instead",
         run=job.run.name,
@@ -202,12 +202,12 @@ def _require_as_merged(job: Job, version: int, own: DataFrame, now: DataFrame) -
 
 
 @contextmanager
-def _needing(job: Job, version: int) -> Iterator[None]:
-    """Tell of a version that is no longer kept; whatever else breaks in here is told as it is.
+def _requiring_version(job: Job, version: int) -> Iterator[None]:
+    """Translate errors about a version that is no longer kept; others pass unchanged.
 
     Raises:
-        InvalidRequestError: `CAP-GONE` when files of the version, or its entry of the log, are not
-            there.
+        InvalidRequestError: `CAP-GONE` when files of the version, or its entry in the log, are
+            gone.
     """
     try:
         yield
@@ -223,10 +223,10 @@ def _needing(job: Job, version: int) -> Iterator[None]:
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether an error says that a version of a table, or a file of it, is not there any more."""
+    """Whether an error means that a version of a table, or one of its files, is gone."""
     causes: list[str] = []
-    each: BaseException | None = error
-    while each is not None:
-        causes.append(f"{type(each).__name__}: {each}")
-        each = each.__cause__
-    return any(words in cause for cause in causes for words in _NO_LONGER_KEPT)
+    cause: BaseException | None = error
+    while cause is not None:
+        causes.append(f"{type(cause).__name__}: {cause}")
+        cause = cause.__cause__
+    return any(words in text for text in causes for words in _VERSION_GONE)

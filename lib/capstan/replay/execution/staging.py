@@ -1,7 +1,7 @@
-"""What replays have staged and not published: what of it is kept, and what can be cleared away.
+"""Staged output that was not published: what is kept, and what can be deleted.
 
-A publish clears away what its run has staged. What is left is of runs that wait for somebody, that
-were rejected or have failed, and stays to be looked at, or of runs that were killed.
+A publish deletes the staged output of its run. The rest belongs to runs that wait, were rejected or
+have failed, and stays for inspection, or to runs that were killed.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from capstan.storage.ledger import claims
 from capstan.storage.ledger.runs import History, Row, Step, read_histories
 
 KEEP = timedelta(days=30)
-"""How long what nobody can publish any more is kept by default, from its attempt's last step."""
+"""The default retention of output that can no longer be published, from its last step."""
 
 
 class Why(StrEnum):
-    """Whose a staged output is."""
+    """The state of the attempt that staged an output."""
 
     WAITS = "waits"
-    """Of a run that may still be published: it is never cleared away."""
+    """The run may still be published; its output is never deleted."""
     WORKS = "works"
-    """Of an attempt that holds its range, or has begun less than a claim's time ago."""
+    """The attempt holds its range, or wrote its last step less than a lease ago."""
     REJECTED = "rejected"
-    """Of a run that a person has rejected."""
+    """A person has rejected the run."""
     FAILED = "failed"
-    """Of an attempt that has failed."""
+    """The attempt has failed."""
     LEFT = "left"
-    """Of an attempt that was killed, or that another one has taken over."""
+    """The attempt was killed, or another one has taken over."""
     UNKNOWN = "unknown"
-    """Of no attempt that the ledger knows: it is never cleared away."""
+    """The ledger does not know the attempt; its output is never deleted."""
 
 
 _ENDED = frozenset({Why.REJECTED, Why.FAILED, Why.LEFT})
@@ -42,14 +42,14 @@ _ENDED = frozenset({Why.REJECTED, Why.FAILED, Why.LEFT})
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What one attempt has staged.
+    """The staged output of one attempt.
 
     Attributes:
-        name: Its folder's name: the run, and the attempt.
+        name: The folder's name: run and attempt.
         run: The run.
-        why: What has become of the attempt.
-        at: When its last step was written down; None for one that the ledger does not know.
-        bytes: How large it is.
+        why: The state of the attempt.
+        at: The time of its last step; None for an attempt that the ledger does not know.
+        bytes: The size.
     """
 
     name: str
@@ -59,12 +59,12 @@ class Staged:
     bytes: int
 
     def is_over(self, now: datetime, keep: timedelta) -> bool:
-        """Whether nobody can publish it, and nobody has to keep it, at `now`."""
+        """Whether it can no longer be published at `now`, and its retention has ended."""
         return self.why in _ENDED and self.at is not None and now - self.at >= keep
 
 
 def list_staged(lake: Lake, now: datetime) -> list[Staged]:
-    """What is staged in a lake, by name; no JVM is needed."""
+    """The staged outputs of a lake by name, without a JVM."""
     folder = lake.staging("")
     names = children(folder)
     runs = tuple({name.rpartition("-")[0] for name in names})
@@ -73,9 +73,9 @@ def list_staged(lake: Lake, now: datetime) -> list[Staged]:
     return [_staged(lake, name, histories, holders, now) for name in names]
 
 
-def clear_staged(lake: Lake, found: Iterable[Staged], now: datetime, keep: timedelta) -> list[str]:
-    """Clear away what is over of `found`; the names of that. The same again finds it gone."""
-    over = [each.name for each in found if each.is_over(now, keep)]
+def clear_staged(lake: Lake, staged: Iterable[Staged], now: datetime, keep: timedelta) -> list[str]:
+    """Delete those outputs that are over; their names. A second call finds them gone."""
+    over = [output.name for output in staged if output.is_over(now, keep)]
     for name in over:
         delete_folder(lake.staging(name))
     return over

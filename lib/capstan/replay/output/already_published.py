@@ -1,4 +1,4 @@
-"""What of a replay stands in its target already: all of it, or rows that nobody can tell of."""
+"""Detection of output that is already published, or that was appended to a table since replaced."""
 
 from __future__ import annotations
 
@@ -12,39 +12,40 @@ from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.runs import History
 from capstan.storage.tape import index
 
-LOOK = "the table was put in its place since: look whether its rows are there; if not, --adopt"
-"""What helps where a table is another one than that which a run has written to."""
+LOOK = "the table was replaced since: check whether the rows are there; if not, use --adopt"
+"""The hint when a table is no longer the one that a run has written to."""
 
 
 def find_equivalent_run(lake: Lake, declarations: ProjectConfig, plan: Plan) -> History | None:
-    """The run of the same request at an earlier cut, if it is this very replay all the same.
+    """The run of the same request at an earlier cut, if both are the same replay.
 
-    Its range was complete then, so nothing can have come to it since; that nothing has is told from
-    the index: the same messages, records and fingerprint, worker by worker. A followed replay goes
-    by its cursor, and has no such run.
+    When the range was complete then, no record can have been added since. The index confirms it:
+    the same messages, records and fingerprint, worker by worker. A followed replay uses its cursor
+    instead.
 
     Args:
         lake: The lake.
-        declarations: Those that `plan` was made with.
+        declarations: The declarations of `plan`.
         plan: The replay.
     """
     if plan.request.follow is not None or not plan.completes(plan.box):
         return None
-    for each in reversed(coverage.current(lake, plan.target)):
-        earlier = _earlier(lake, declarations, plan, each)
+    for covered in reversed(coverage.current(lake, plan.target)):
+        earlier = _earlier(lake, declarations, plan, covered)
         if earlier is None:
             continue
         last = runs.read_last(lake, earlier.identity)
-        if last is not None and last.published and last.last.run == each.run:
+        if last is not None and last.published and last.last.run == covered.run:
             return last if _reads_the_same(plan, earlier) else None
     return None
 
 
 def _earlier(lake: Lake, declarations: ProjectConfig, plan: Plan, covered: Covered) -> Plan | None:
-    """The plan's request as it was at the cut of a run; None where that cannot be the same."""
-    there = (covered.stream, covered.transform, covered.code, covered.scope.workers)
-    own = (plan.tape.name, plan.name, plan.code, plan.scope.workers)
-    if there != own or covered.cut >= plan.cut.commit:
+    """The plan of the same request at the cut of a run; None when it cannot be the same replay."""
+    recorded = (covered.stream, covered.transform, covered.code, covered.scope.workers)
+    computation = plan.computation
+    planned = (plan.tape.name, computation.name, computation.code, plan.scope.workers)
+    if recorded != planned or covered.cut >= plan.cut.commit:
         return None
     if covered.scope.region.simplified().box != plan.scope.region.simplified().box:
         return None
@@ -52,32 +53,32 @@ def _earlier(lake: Lake, declarations: ProjectConfig, plan: Plan, covered: Cover
     try:
         earlier = make_plan(lake, declarations, plan.request, cut=cut)
     except InvalidRequestError:
-        return None  # Of its workers some were not there yet.
+        return None  # Some of its workers did not exist yet.
     same = earlier.workers == plan.workers and earlier.completes(earlier.box)
     return earlier if same else None
 
 
 def _reads_the_same(plan: Plan, earlier: Plan) -> bool:
     then, now = (
-        index.content_summary(each.tape, each.cut, tuple(each.workers), each.reads)
-        for each in (earlier, plan)
+        index.content_summary(at.tape, at.cut, tuple(at.workers), at.reads)
+        for at in (earlier, plan)
     )
     return then == now
 
 
 def appended(history: History) -> bool:
-    """Whether a run has put rows beside those that were there, and changed none."""
+    """Whether a run has appended rows, and changed none."""
     return history.mode == Mode.APPEND
 
 
 def require_same_table(lake: Lake, plan: Plan, before: History | None) -> None:
-    """Check that rows which a run is said to have appended are in the table that it wrote to.
+    """Check that the target still is the table to which an earlier run has appended.
 
-    Of another one in its place nobody can tell whether it has them, and they would come twice.
+    Another table in its place may or may not have these rows, which could then appear twice.
 
     Args:
         lake: The lake.
-        plan: The replay, which does not stand.
+        plan: The replay, which is not published.
         before: The run of the same request, if there is one.
 
     Raises:
@@ -86,11 +87,12 @@ def require_same_table(lake: Lake, plan: Plan, before: History | None) -> None:
     if before is None or plan.request.mode is not Mode.APPEND or plan.request.adopt:
         return
     run = before.run_id
-    stands = any(each.run == run.name for each in coverage.current(lake, plan.target))
-    if stands and not target_table.has_published(plan.target, run):
+    standing = coverage.current(lake, plan.target)
+    covers = any(covered.run == run.name for covered in standing)
+    if covers and not target_table.has_published(plan.target, run):
         raise InvalidRequestError(
             "CAP-GONE",
-            f"run {run.name} has appended to another table than the one at {plan.target}",
+            f"run {run.name} has appended to another table than the present one at {plan.target}",
             LOOK,
             run=run.name,
             target=plan.target,

@@ -1,4 +1,4 @@
-"""From an audit that found something to rows of the findings ledger."""
+"""Findings of a failed audit, as rows of the findings ledger."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from capstan.audit.result import CHECK, TAPE, render
 from capstan.instrumentation import emit
 from capstan.replay.planning.plan import Plan
 from capstan.storage.lake import Lake
+from capstan.storage.ledger import findings
 from capstan.storage.ledger.findings import AuditSubject, write_findings
-from capstan.storage.ledger.findings import Finding as Noted
 from capstan.storage.ledger.tables import as_text
 
 if TYPE_CHECKING:
     from capstan.core.times import TimeType
 
 
-def note_findings(
+def record_findings(
     lake: Lake,
     plan: Plan,
     audit: Audit,
@@ -27,19 +27,19 @@ def note_findings(
     attempt: int = 0,
     target_version: int | None = None,
 ) -> None:
-    """Write down what an audit found; one that has passed leaves nothing.
+    """Record the findings of an audit; a passed audit leaves no rows.
 
     Args:
         lake: The lake.
-        plan: What was audited: its stream, cut and target.
+        plan: The plan, with the audited stream, cut and target.
         audit: The audit.
-        run: The run whose rows they are; empty for a table that stands for itself.
-        attempt: Its attempt.
-        target_version: The audited version; None for what is staged, or for the newest.
+        run: The run whose rows were audited; empty for a standalone audit.
+        attempt: The attempt of the run.
+        target_version: The audited version; None for staged output, or for the newest.
     """
     if audit.passed:
         return
-    about = AuditSubject(
+    subject = AuditSubject(
         run,
         attempt,
         plan.tape.name,
@@ -48,13 +48,13 @@ def note_findings(
         target_version,
         audit.kind,
     )
-    found = list(noted(audit, plan.tape.time_type))
-    write_findings(lake, about, found)
-    emit("audit.findings", run=run, findings=len(found))
+    rows = list(finding_rows(audit, plan.tape.time_type))
+    write_findings(lake, subject, rows)
+    emit("audit.findings", run=run, findings=len(rows))
 
 
-def noted(audit: Audit, time_type: TimeType) -> Iterator[Noted]:
-    """The findings of an audit, each with the total of its kind; none of a kind is passed over."""
+def finding_rows(audit: Audit, time_type: TimeType) -> Iterator[findings.Finding]:
+    """The findings of an audit with the total of their kind; every kind has at least one row."""
     shown: set[tuple[str, str]] = set()
     totals = {(kind, ""): count for kind, count in audit.totals.items()}
     totals |= {(CHECK, check.name): check.failing for check in audit.checks}
@@ -66,7 +66,7 @@ def noted(audit: Audit, time_type: TimeType) -> Iterator[Noted]:
             if all(value is None for value in finding.time)
             else render(time_type, finding.time)
         )
-        yield Noted(
+        yield findings.Finding(
             key[0],
             totals.get(key, 0),
             finding.worker,
@@ -77,7 +77,7 @@ def noted(audit: Audit, time_type: TimeType) -> Iterator[Noted]:
         )
     for (kind, check), count in totals.items():
         if count and (kind, check) not in shown:
-            yield Noted(kind, count, check=check)
+            yield findings.Finding(kind, count, check=check)
 
 
 def _key(finding: Finding) -> tuple[str, str]:

@@ -1,8 +1,8 @@
-"""Rows that a replay must not put into its target: a second time, or over newer ones."""
+"""Conflicts of a replay with published rows: duplicates of an append, a merge over newer rows."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from capstan.core.config import Mode
@@ -11,6 +11,7 @@ from capstan.errors import InvalidRequestError
 from capstan.replay.output import target_table
 from capstan.replay.output.already_published import LOOK
 from capstan.replay.output.worker_lists import may_have
+from capstan.replay.planning.computation import CopyComputation
 from capstan.replay.planning.plan import Plan
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage, runs
@@ -20,18 +21,18 @@ from capstan.storage.ledger.runs import History
 
 
 @dataclass(frozen=True, slots=True)
-class _There:
-    """What a run of the same output has in a target.
+class _Published:
+    """A run of the same output, with rows in the target.
 
     Attributes:
-        covered: As the ledger of coverage has it.
-        history: What it has done; None where the ledger of runs does not have it.
-        known: Whether the table is the one that it has published into.
+        covered: Its entry in the coverage ledger.
+        history: Its history; None when the runs ledger does not have it.
+        same_table: Whether the target still is the table into which it has published.
     """
 
     covered: Covered
     history: History | None
-    known: bool
+    same_table: bool
 
     @property
     def run(self) -> str:
@@ -39,91 +40,89 @@ class _There:
 
     @property
     def region(self) -> Region | None:
-        """What it has played."""
+        """The times that it has written; None when unknown."""
         return None if self.history is None else self.history.region
 
     def has_workers_of(self, plan: Plan) -> bool:
-        """Whether it may have played workers that a plan plays; where only its labels tell that."""
-        intent = None if self.history is None else self.history.effective_intent
-        certificate = None if intent is None else intent.detail.get("certificate")
-        said = certificate.get("workers") if isinstance(certificate, Mapping) else None
+        """Whether it may have replayed a worker of a plan; without a scope, its labels decide."""
         if self.covered.scope.workers is not None:
             return bool(set(self.covered.scope.workers) & set(plan.workers))
-        return may_have(said, plan.workers)
+        intent = None if self.history is None else self.history.effective_intent
+        return may_have(None if intent is None else intent.certificate.workers, plan.workers)
 
 
 def require_no_clash(lake: Lake, plan: Plan, besides: Collection[str] = ()) -> None:
-    """Check that a replay doubles no row of its target, and merges none over a newer one.
+    """Check that a replay duplicates no row of its target, and merges none over a newer one.
 
-    Rows of other streams, transforms and pipelines are others. A followed replay goes on after the
-    times that its own runs have played.
+    Only rows of the same stream and computation count. A followed replay continues after the times
+    of its earlier runs.
 
     Args:
         lake: The lake.
         plan: The replay.
-        besides: Runs that are the replay's own.
+        besides: The runs of the replay itself.
 
     Raises:
-        InvalidRequestError: `CAP-APPEND`, naming the run that has put rows of the range there;
+        InvalidRequestError: `CAP-APPEND`, naming the run that has written rows of the range;
             `CAP-ORDER`, naming the run that has merged rows of later times.
     """
     if plan.request.mode is Mode.APPEND:
-        _require_not_doubled(plan, _there(lake, plan, besides))
+        _require_not_doubled(plan, _published(lake, plan, besides))
     elif plan.request.mode is Mode.MERGE:
-        _require_newest(plan, _there(lake, plan, besides))
+        _require_newest(plan, _published(lake, plan, besides))
 
 
-def _there(lake: Lake, plan: Plan, besides: Collection[str]) -> Iterator[_There]:
-    """What runs of the same output have put there, other than its own."""
+def _published(lake: Lake, plan: Plan, besides: Collection[str]) -> Iterator[_Published]:
+    """Other runs of the same output with rows in the target."""
     standing = [
-        each
-        for each in coverage.current(lake, plan.target)
-        if each.output == plan.output and each.run not in besides
+        covered
+        for covered in coverage.current(lake, plan.target)
+        if covered.output == plan.output and covered.run not in besides
     ]
     histories = runs.read_histories(lake, target=plan.target) if standing else {}
-    for each in standing:
-        history = histories.get(each.run)
+    for covered in standing:
+        history = histories.get(covered.run)
         if history is None:
-            yield _There(each, None, known=True)
+            yield _Published(covered, None, same_table=True)
             continue
         if plan.request.follow and history.run_id.identity == plan.identity:
             continue
-        known = target_table.has_published(plan.target, history.run_id)
-        if known or not plan.request.adopt:
-            yield _There(each, history, known=known)
+        same_table = target_table.has_published(plan.target, history.run_id)
+        if same_table or not plan.request.adopt:
+            yield _Published(covered, history, same_table=same_table)
 
 
-def _require_not_doubled(plan: Plan, there: Iterable[_There]) -> None:
-    for each in there:
-        if each.covered.scope.overlaps(plan.scope) and _meets(plan, each):
+def _require_not_doubled(plan: Plan, published: Iterable[_Published]) -> None:
+    for other in published:
+        if other.covered.scope.overlaps(plan.scope) and _meets(plan, other):
             raise InvalidRequestError(
                 "CAP-APPEND",
-                f"run {each.run} has put rows of that range into {plan.request.into} already, and "
-                "mode append would put them there twice",
-                f"choose mode replace; or roll it back first: `capstan rollback {each.run}`"
-                if each.known
+                f"run {other.run} has already written rows of this range to {plan.request.into}, "
+                "and mode append would duplicate them",
+                f"choose mode replace; or roll it back first: `capstan rollback {other.run}`"
+                if other.same_table
                 else LOOK,
-                run=each.run,
+                run=other.run,
             )
 
 
-def _require_newest(plan: Plan, there: Iterable[_There]) -> None:
-    for each in there:
-        region = each.region
-        if region is None or each.history is None or each.history.mode != Mode.MERGE:
+def _require_newest(plan: Plan, published: Iterable[_Published]) -> None:
+    for other in published:
+        region = other.region
+        if region is None or other.history is None or other.history.mode != Mode.MERGE:
             continue
-        if _shares_keys(plan, each) and _goes_beyond(region, plan.region):
+        if _shares_keys(plan, other) and _goes_beyond(region, plan.region):
             until = render_bounds(plan.time_type, region)["until"]
             raise InvalidRequestError(
                 "CAP-ORDER",
-                f"run {each.run} has merged rows of times after this range into "
-                f"{plan.request.into}, up to {until or 'the frontier'}: where both have a row of "
-                "one key, the older one would win",
-                f"roll it back first, `capstan rollback {each.run}`, and replay both ranges, the "
+                f"run {other.run} has merged rows of times after this range into "
+                f"{plan.request.into}, up to {until or 'the frontier'}; for keys in both, the "
+                "older row would win",
+                f"roll it back first, `capstan rollback {other.run}`, and replay both ranges, the "
                 "older one first"
-                if each.known
+                if other.same_table
                 else LOOK,
-                run=each.run,
+                run=other.run,
             )
 
 
@@ -131,31 +130,33 @@ def _goes_beyond(region: Region, other: Region) -> bool:
     """Whether a region has times after the end of another one, in any coordinate."""
     one, two = region.simplified(), other.simplified()
     ends = zip(one.box.until, two.box.until, strict=True)
-    if any(end is not None and (theirs is None or theirs > end) for theirs, end in ends):
+    if any(end is not None and (until is None or until > end) for until, end in ends):
         return True
     if two.below is None or one.below is None:
         return one.below is not two.below and one.below is None
     return any(not one.below.less_equal(time) for time in two.below.elements)
 
 
-def _shares_keys(plan: Plan, there: _There) -> bool:
-    """Whether a row of a plan can have the key of one that a run has merged.
+def _shares_keys(plan: Plan, other: _Published) -> bool:
+    """Whether a row of a plan can have the key of a row that a run has merged.
 
-    A key that tells the worker keeps those of different workers apart. That of a worker by hash
-    does not: a stream that was rescaled has given it to another one.
+    A key with the column of the worker separates the workers. A worker by hash does not, since a
+    rescaled stream may assign the key to another worker.
     """
-    column = plan.tape.worker_column if plan.computation is None else plan.layout.worker
-    return column not in plan.keys or there.has_workers_of(plan)
+    copies = isinstance(plan.computation, CopyComputation)
+    column = plan.tape.worker_column if copies else plan.layout.worker
+    return column not in plan.keys or other.has_workers_of(plan)
 
 
-def _meets(plan: Plan, there: _There) -> bool:
-    """Whether what a run has played is part of what a plan plays.
+def _meets(plan: Plan, other: _Published) -> bool:
+    """Whether a run may have written rows that a plan writes.
 
-    Its scope tells that where the target keeps worker and time; else what it set out to do does.
+    When the target keeps worker and time, the scopes decide; else the intent of the run does.
     """
-    region = there.region
+    region = other.region
     if region is None:
         return True
-    if plan.layout.time is None and plan.tells(region) and not may_overlap(region, plan.region):
+    timeless = plan.layout.time is None and plan.same_coordinates(region)
+    if timeless and not may_overlap(region, plan.region):
         return False
-    return there.has_workers_of(plan)
+    return other.has_workers_of(plan)

@@ -1,8 +1,7 @@
-"""What publishing would change: rows added, removed and changed, told without writing anything.
+"""The changes that publishing would make: rows added, removed and changed. Nothing is written.
 
-As audits do, cells are compared first, and rows only where cells differ. What a copy would put
-into a cell is known from the tape's index, so that cells which stay as they are cost no look at the
-records.
+As in audits, cells are compared first, and rows only when cells differ. For a copy, the expected
+cells come from the tape's index, so that records of unchanged cells are not read.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from capstan.replay.output.foreign_rows import foreign_rows
 from capstan.replay.output.order_dependence import close_of, require_comparable
 from capstan.replay.output.row_restore import rows_with_keys
 from capstan.replay.output.rows import playing
+from capstan.replay.planning.computation import CopyComputation
 from capstan.replay.planning.plan import Plan
 from capstan.storage import delta
 from capstan.storage.lake import is_table
@@ -41,19 +41,19 @@ _KINDS = {"missing": "added", "extra": "removed", "changed": "changed"}
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a replay would change in its target as that is now.
+    """The changes of a replay to the present rows of its target.
 
     Attributes:
-        added: Rows that it would add.
-        removed: Rows that it would take away.
-        changed: Rows that it would put others in the place of: of a cell, or where keys are
-            declared of a key in a cell.
-        cells: Cells (worker, time) with rows before or after.
-        differing: How many of them would change; of `append` and `merge`, those of what is played.
+        added: The number of rows added.
+        removed: The number of rows removed.
+        changed: The number of rows replaced by others: in a cell, or with declared keys by key in a
+            cell.
+        cells: The number of cells (worker, time) with rows before or after.
+        differing: The number of cells that change; for `append` and `merge`, of the replayed ones.
         new_columns: Columns that the target does not have yet; they are not compared.
-        foreign: Rows that it would replace, or merge over, and that no replay of its output has put
-            there: they are lost only with --adopt.
-        findings: Some of these rows: what there would be as `expected`, what is there as `actual`.
+        foreign: The number of rows of other outputs that it would replace or merge over; that needs
+            --adopt.
+        findings: A sample of the rows: new as `expected`, present as `actual`.
     """
 
     added: int
@@ -77,13 +77,13 @@ class Difference:
             "foreign": self.foreign,
             "sample": [
                 {
-                    "kind": _KINDS[each.kind],
-                    "worker": each.worker,
-                    "time": render(time_type, each.time),
-                    "before": each.actual,
-                    "after": each.expected,
+                    "kind": _KINDS[row.kind],
+                    "worker": row.worker,
+                    "time": render(time_type, row.time),
+                    "before": row.actual,
+                    "after": row.expected,
                 }
-                for each in self.findings
+                for row in self.findings
             ],
         }
 
@@ -91,13 +91,13 @@ class Difference:
 def difference(
     spark: SparkSession, plan: Plan, staged: DataFrame | None = None, *, limit: int = SAMPLE
 ) -> Difference:
-    """Compare what a replay would put into its target with what is there now.
+    """Compare the output of a replay with the present rows of its target.
 
     Args:
         spark: The session.
         plan: The replay.
-        staged: Its rows, where they are staged already; else they are played for the comparison.
-        limit: How many rows to show.
+        staged: The staged rows; without them, the output is computed for the comparison.
+        limit: The number of rows to show.
 
     Raises:
         InvalidRequestError: `CAP-AUDIT-COLUMNS`, `CAP-TARGET-COLUMNS`, `CAP-TRANSFORM` or
@@ -120,7 +120,7 @@ def _compared(
     cells_, differing, rows = sides.compare(limit)
     added, removed, changed = (rows.totals[kind] for kind in _KINDS)
     if plan.request.mode is Mode.MERGE:
-        # A merge takes nothing away: a second row of a key that is there is updated with it.
+        # A merge removes no row: it updates every row of a key.
         removed, changed = 0, changed + removed
     new = tuple(name for name in wanted.columns if name not in present.columns)
     foreign = foreign_rows(spark, plan, wanted)
@@ -128,7 +128,7 @@ def _compared(
 
 
 def _present(spark: SparkSession, plan: Plan, wanted: DataFrame) -> DataFrame:
-    """The rows of the target that the replay would touch."""
+    """The rows of the target that the replay may change."""
     if not is_table(plan.target):
         return wanted.limit(0)
     rows = delta.load(spark, plan.target)
@@ -141,7 +141,7 @@ def _present(spark: SparkSession, plan: Plan, wanted: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """Rows as they would be, and as they are."""
+    """The rows after the replay and the present rows."""
 
     spark: SparkSession
     plan: Plan
@@ -150,15 +150,17 @@ class _Sides:
     from_index: bool
 
     def compare(self, limit: int) -> tuple[int, int, RowDifferences]:
-        """Cells, how many of them differ, and the rows that do."""
+        """The number of cells, of differing cells, and the differing rows."""
         shape = self._shape()
         common = [name for name in shape.columns if name in self.present.columns]
         fields = common_fields(common, self.wanted.schema, self.present.schema)
         keys = [field for field in fields if field.name in self.plan.keys]
-        there = stored_fields(fields, self.present.schema)
+        stored = stored_fields(fields, self.present.schema)
         wanted = Side(self._view(self.wanted, shape), fields, keys)
         present = Side(
-            self._view(self.present, shape), there, [f for f in there if f.name in self.plan.keys]
+            self._view(self.present, shape),
+            stored,
+            [field for field in stored if field.name in self.plan.keys],
         )
         joined = cells.gather(
             {
@@ -184,7 +186,7 @@ class _Sides:
         payload = stored_payload(plan.tape).names
         if (
             self.from_index
-            and plan.computation is None
+            and isinstance(plan.computation, CopyComputation)
             and list(common) == payload
             and shape.worker
         ):
@@ -194,16 +196,16 @@ class _Sides:
         return cells.view_cells(wanted.view, {"h": wanted.fields})
 
     def _shape(self) -> Shape:
-        """Where both sides have worker and time; `merge` knows its rows by keys alone."""
+        """The columns of worker and time on both sides; `merge` identifies rows by keys alone."""
         plan = self.plan
         if plan.request.mode is Mode.MERGE:
             return Shape(None, (), tuple(self.wanted.columns))
-        if plan.computation is None:
-            return target_table.copy_shape(self.spark, plan, self.wanted.columns)
+        if isinstance(plan.computation, CopyComputation):
+            return target_table.copy_shape(plan, self.wanted.columns)
         return target_table.output_shape(plan, self.wanted.schema, self.wanted.columns)
 
     def _view(self, frame: DataFrame, shape: Shape) -> View:
         plan = self.plan
-        if plan.computation is None:
+        if isinstance(plan.computation, CopyComputation):
             frame = plan.layout.tagged(frame, plan.tape.time_type)
         return table_view(frame, shape, plan.tape.time_type, plan.workers)

@@ -1,4 +1,4 @@
-"""What the bounds of a target's file tell of its rows: of which workers and times they are."""
+"""Workers and times of the rows of a target's file, from its bounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MILLISECOND = 1_000
 
 
 def workers_of(plan: Plan, bounds: Bounds) -> frozenset[int] | None:
-    """The worker that all rows of a file are of; None where that is not known."""
+    """The one worker of all rows of a file; None when unknown."""
     name = plan.layout.worker
     value = bounds.get(f"partition.{name}")
     if value is None and bounds.get(f"min.{name}") == bounds.get(f"max.{name}"):
@@ -26,21 +26,23 @@ def workers_of(plan: Plan, bounds: Bounds) -> frozenset[int] | None:
 
 
 def region_of(plan: Plan, bounds: Bounds) -> Region:
-    """The times that the rows of a file lie in."""
-    found = [_bounds(plan, bounds, axis) for axis in range(len(plan.time_type.coordinates))]
-    since, until = zip(*found, strict=True)
+    """The region that contains the times of a file's rows."""
+    bounds_by_axis = [
+        _bounds(plan, bounds, axis) for axis in range(len(plan.time_type.coordinates))
+    ]
+    since, until = zip(*bounds_by_axis, strict=True)
     return Region(Box(tuple(since), tuple(until)))
 
 
 def _bounds(plan: Plan, bounds: Bounds, axis: int) -> tuple[int | None, int | None]:
-    """The first value of a coordinate in a file, and the first one after its last."""
+    """The first value of a coordinate in a file, and the first value after its last."""
     coordinate, name = plan.time_type.coordinates[axis], plan.layout.time
-    own = f"{name}.{coordinate.name}"
-    place = own if f"min.{own}" in bounds else name
-    low, high = bounds.get(f"min.{place}"), bounds.get(f"max.{place}")
+    field = f"{name}.{coordinate.name}"
+    column = field if f"min.{field}" in bounds else name
+    low, high = bounds.get(f"min.{column}"), bounds.get(f"max.{column}")
     first, last = _integer(low, coordinate.kind), _integer(high, coordinate.kind)
     if isinstance(high, datetime) and last is not None:
-        last += _MILLISECOND  # The bounds of timestamps are cut to milliseconds.
+        last += _MILLISECOND  # Delta truncates bounds of timestamps to milliseconds.
     elif isinstance(high, date) and last is not None and coordinate.kind is Kind.TIMESTAMP:
         last += _DAY - 1
     every = plan.layout.every
@@ -49,5 +51,5 @@ def _bounds(plan: Plan, bounds: Bounds, axis: int) -> tuple[int | None, int | No
 
 def _integer(bound: object, kind: Kind) -> int | None:
     days = isinstance(bound, date) and not isinstance(bound, datetime)
-    found = bound_integer(bound)
-    return found * _DAY if days and found is not None and kind is Kind.TIMESTAMP else found
+    value = bound_integer(bound)
+    return value * _DAY if days and value is not None and kind is Kind.TIMESTAMP else value

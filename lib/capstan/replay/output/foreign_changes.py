@@ -1,7 +1,7 @@
-"""What others than runs have done to a target since: from its log, without reading a row.
+"""Changes to a target by others than runs, found in its log without reading a row.
 
-The bounds of the files that a commit has put there and taken away tell which workers and times it
-has touched, and maybe more.
+The bounds of the files that a commit added and removed contain the workers and times that it has
+changed, and possibly more.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from capstan.storage.ledger.foreign_commits import touched_since
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A commit of somebody else to a target, as far as it has touched its rows.
+    """A foreign commit to a target that may have changed its rows.
 
     Attributes:
-        version: The version of the target that it made.
-        operation: What it was, as Delta calls it: `DELETE`, `UPDATE`, `RESTORE`, `WRITE`, ...
-        at: When it was made.
-        workers: Whose rows it may have touched; None for those of anybody.
-        region: At which times.
+        version: The version of the target.
+        operation: Delta's name of the operation: `DELETE`, `UPDATE`, `RESTORE`, `WRITE`, ...
+        at: The time of the commit.
+        workers: The workers whose rows it may have changed; None for any.
+        region: The times that it may have changed.
     """
 
     version: int
@@ -41,40 +41,39 @@ class Change:
 
 
 def changes_of_others(plan: Plan, since: int) -> Iterator[Change]:
-    """What others have done to the rows of a plan's target, in the order of its versions.
+    """Foreign changes to the rows of a plan's target, in the order of its versions.
 
-    Entries that the log has lost are told as far as maintenance has noted them before.
+    Commits that the log has lost are included as far as maintenance has recorded them before.
 
     Args:
-        plan: Whose target it is, and how that keeps worker and time.
-        since: The version after which it is told.
+        plan: The plan, with the target and its layout.
+        since: The version after which commits count.
     """
     for commit in touched_since(plan.lake, plan.target, since):
-        told = commit.version, commit.operation, commit.at
-        found = [(workers_of(plan, bounds), region_of(plan, bounds)) for bounds in commit.files]
-        for workers, region in dict.fromkeys(found):
-            yield Change(*told, workers, region)
+        files = [(workers_of(plan, bounds), region_of(plan, bounds)) for bounds in commit.files]
+        for workers, region in dict.fromkeys(files):
+            yield Change(commit.version, commit.operation, commit.at, workers, region)
 
 
 def changes_since(plan: Plan, covered: Sequence[Covered], since: int = 0) -> tuple[Change, ...]:
-    """What others have done since to rows that runs have covered, and no run has put right since.
+    """Foreign changes to rows that runs have covered, and that no run has replaced since.
 
     Args:
-        plan: Whose target it is.
-        covered: What stands there.
-        since: Of changes up to this version of the target nothing is told.
+        plan: The plan, with the target.
+        covered: The runs that are published in the target.
+        since: The version of the target after which changes count.
     """
     if not covered:
         return ()
-    first = min(each.target_version for each in covered)
-    found = changes_of_others(plan, max(first, since))
-    return tuple(each for each in found if _last_of(each, plan, covered))
+    first = min(entry.target_version for entry in covered)
+    changes = changes_of_others(plan, max(first, since))
+    return tuple(change for change in changes if _is_newest(change, plan, covered))
 
 
-def _last_of(change: Change, plan: Plan, covered: Sequence[Covered]) -> bool:
-    """Whether a change is the last word on some of what was covered, as far as bounds tell."""
+def _is_newest(change: Change, plan: Plan, covered: Sequence[Covered]) -> bool:
+    """Whether a change is newer than all runs that cover its rows, as far as bounds show."""
     touched = Scope(
         plan.target, None if change.workers is None else tuple(change.workers), change.region
     )
-    met = [each.target_version for each in covered if each.scope.overlaps(touched)]
+    met = [entry.target_version for entry in covered if entry.scope.overlaps(touched)]
     return bool(met) and max(met) < change.version

@@ -1,7 +1,7 @@
-"""Rows of a target that are not the replay's own: counted, and replaced only if it adopts them.
+"""Foreign rows of a target: counted, and replaced only with `--adopt`.
 
-Rows belong to an output: what a transform, a sink of a pipeline, or a copy makes of a stream.
-`coverage` tells which output last covered which workers and times of the target.
+Rows belong to an output: a stream, and a copy, a transform or a sink of a pipeline. The coverage
+ledger names the output that last covered given workers and times of the target.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def require_own_rows(spark: SparkSession, plan: Plan) -> None:
-    """Check that a replay replaces or merges no foreign row before it plays, where that is known.
+    """Check that a replay replaces no foreign row, as far as that is known before it computes.
 
     A merge into a target that keeps times is checked by `require_own_keys`, once it has rows.
 
@@ -58,8 +58,8 @@ def require_own_keys(plan: Plan, rows: DataFrame) -> None:
     """Check that a merge matches no foreign row by its key.
 
     Args:
-        plan: The replay; of other modes than `merge` nothing is checked.
-        rows: What it will merge, staged.
+        plan: The replay; other modes than `merge` are not checked.
+        rows: The staged rows to merge.
 
     Raises:
         InvalidRequestError: `CAP-ADOPT`, with the number of foreign rows and the runs of other
@@ -73,42 +73,45 @@ def require_own_keys(plan: Plan, rows: DataFrame) -> None:
 
 
 def foreign_rows(spark: SparkSession, plan: Plan, rows: DataFrame | None = None) -> int:
-    """How many rows a replay would replace or merge over that its own output has not put there.
+    """The number of rows of other outputs that a replay would replace or merge over.
 
     Args:
         spark: The session.
-        plan: The replay; one of mode `append` replaces none.
-        rows: What it will merge. Without them, and in a target without times, where old and new
-            rows cannot be told apart by their place, all foreign rows count.
+        plan: The replay; mode `append` replaces no rows.
+        rows: The rows to merge. Without them, or in a target without times, all foreign rows count,
+            as their range is unknown.
     """
     if plan.request.mode is Mode.APPEND or not is_table(plan.target) or is_empty(plan.target):
         return 0
     merges = plan.request.mode is Mode.MERGE
-    within = plan.whole if merges else plan.scope
-    there = delta.load(spark, plan.target)
-    require_placed(plan, there.schema)
+    within = plan.whole_target if merges else plan.scope
+    present = delta.load(spark, plan.target)
+    require_placed(plan, present.schema)
     covered = coverage.current(plan.lake, plan.target)
     if _are_all_own(plan, covered, within):
         return 0
-    known = owned_rows_sql(plan, there.schema, covered, _labels(plan, covered), within)
-    foreign = there.where(f"NOT coalesce({known}, false)")
+    owned = owned_rows_sql(plan, present.schema, covered, _labels(plan, covered), within)
+    foreign = present.where(f"NOT coalesce({owned}, false)")
     if not merges:
-        foreign = foreign.where(predicate(plan, there.schema))
+        foreign = foreign.where(predicate(plan, present.schema))
     elif rows is not None and plan.layout.time is not None:
         foreign = rows_with_keys(foreign, rows, plan.keys)
     return foreign.count()
 
 
 def _are_all_own(plan: Plan, covered: Sequence[Covered], within: Scope) -> bool:
-    """Whether the bounds of the target's files tell that all rows within a scope are its own."""
-    if any(each.output != plan.output or not plan.tells(each.scope.region) for each in covered):
+    """Whether the bounds of the target's files show that this output owns all rows of a scope."""
+    if any(
+        entry.output != plan.output or not plan.same_coordinates(entry.scope.region)
+        for entry in covered
+    ):
         return False
-    own = merge_scopes(each.scope for each in covered)
+    strips = merge_scopes(entry.scope for entry in covered)
     for bounds in pa.table(delta.open_table(plan.target).get_add_actions(flatten=True)).to_pylist():
         workers = workers_of(plan, bounds)
         numbers = None if workers is None else tuple(workers)
         file = Scope(plan.target, numbers, region_of(plan, bounds))
-        if file.overlaps(within) and not any(_holds(strip, file) for strip in own):
+        if file.overlaps(within) and not any(_holds(strip, file) for strip in strips):
             return False
     return True
 
@@ -125,30 +128,31 @@ def _is_plain(region: Region) -> bool:
     return region.above is None and (region.below is None or not region.below.elements)
 
 
-def _foreign(plan: Plan, count: int, what: str) -> InvalidRequestError:
+def _foreign(plan: Plan, count: int, rows: str) -> InvalidRequestError:
     return InvalidRequestError(
         "CAP-ADOPT",
-        f"target {plan.request.into} {what} that no replay of this output put there{_others(plan)}",
-        "look at them, then replace them with --adopt",
+        f"target {plan.request.into} {rows} that no replay of this output has written"
+        f"{_others(plan)}",
+        "inspect them, then replace them with --adopt",
         target=plan.target,
         rows=count,
     )
 
 
 def _labels(plan: Plan, covered: Iterable[Covered]) -> dict[str, Mapping[int, str]]:
-    """What the workers of the other streams stand for that have rows in the target."""
-    found: dict[str, Mapping[int, str]] = {}
-    for stream in {each.stream for each in covered} - {plan.tape.name}:
+    """The worker labels of the other streams with rows in the target."""
+    labels: dict[str, Mapping[int, str]] = {}
+    for stream in {entry.stream for entry in covered} - {plan.tape.name}:
         with suppress(InvalidRequestError):
             tape = open_tape(plan.lake, stream)
-            found[stream] = index.worker_labels(tape, newest_cut(tape))
-    return found
+            labels[stream] = index.worker_labels(tape, newest_cut(tape))
+    return labels
 
 
 def _others(plan: Plan) -> str:
-    """The runs of other outputs that have covered some of the range, as part of a sentence."""
-    within = plan.whole if plan.request.mode is Mode.MERGE else plan.scope
+    """A clause that names runs of other outputs in the range; empty when there are none."""
+    within = plan.whole_target if plan.request.mode is Mode.MERGE else plan.scope
     covered = coverage.current(plan.lake, plan.target)
-    met = (x for x in covered if x.output != plan.output and x.scope.overlaps(within))
-    named = dict.fromkeys(f"{each.run} of stream {each.stream}" for each in met)
-    return f"; runs of others there: {', '.join(list(named)[:3])}" if named else ""
+    others = (c for c in covered if c.output != plan.output and c.scope.overlaps(within))
+    names = dict.fromkeys(f"{other.run} of stream {other.stream}" for other in others)
+    return f"; runs of other outputs: {', '.join(list(names)[:3])}" if names else ""

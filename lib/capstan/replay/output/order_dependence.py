@@ -1,7 +1,7 @@
-"""Transforms whose output depends on the order of rows: told from Spark's plan, with no job.
+"""Transforms whose output depends on the order of rows, found in Spark's plan without a job.
 
-Files that are compacted, another layout and another number of cores give Spark the same rows in
-another order. So what depends on it would fail a later audit though nothing has changed.
+Compacted files, another layout and another number of cores give Spark the same rows in another
+order. Output that depends on it would fail a later audit although nothing has changed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from capstan.audit import FloatTolerance
 from capstan.core.config.order import Cause, Expression, Grade, Node, examine
 from capstan.errors import InvalidRequestError
 from capstan.replay.output.rows import played_rows
+from capstan.replay.planning.computation import TransformComputation
 from capstan.replay.planning.plan import Plan
 
 if TYPE_CHECKING:
@@ -27,11 +28,12 @@ _LONGEST = 120
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """What of a transform's output depends on the order of the records.
+    """The parts of a transform's output that depend on the order of the records.
 
     Attributes:
-        close: Columns that do in the last digits, and are compared within its tolerance.
-        refused: What cannot be compared: by column, or by an empty name which rows there are.
+        close: Columns whose last digits depend on it; they are compared within a tolerance.
+        refused: The cause by column that cannot be compared; the empty name stands for the set of
+            rows itself.
     """
 
     close: FloatTolerance
@@ -42,21 +44,21 @@ def require_comparable(spark: SparkSession, plan: Plan) -> None:
     """Check that an audit can compare the output of a transform; no job runs.
 
     Raises:
-        InvalidRequestError: `CAP-ORDERED`, naming the column, the expression and what to write in
-            its place; what `played_rows` raises.
+        InvalidRequestError: `CAP-ORDERED`, naming the column, the expression and its replacement;
+            the errors of `played_rows`.
     """
-    if plan.transform is None:
+    if not isinstance(plan.computation, TransformComputation):
         return
     refused = ordered(plan, played_rows(spark, plan)).refused
     for column, cause in refused.items():
-        what = f"column {column}" if column else "which rows it gives"
+        part = f"column {column}" if column else "the set of rows"
         raise InvalidRequestError(
             "CAP-ORDERED",
-            f"transform {plan.transform.name}: {what} depends on the order of rows: "
-            f"{cause.expression} {cause.why}; maintenance, or another number of cores, would have "
-            "it fail its audit",
+            f"{plan.computation.title}: {part} depends on the order of rows: "
+            f"{cause.expression} {cause.why}; it would fail its audit after maintenance, or on "
+            "another number of cores",
             cause.remedy,
-            transform=plan.transform.name,
+            transform=plan.computation.name,
             columns=[name for name in refused if name],
             expression=cause.expression,
         )
@@ -64,33 +66,34 @@ def require_comparable(spark: SparkSession, plan: Plan) -> None:
 
 def close_of(spark: SparkSession, plan: Plan) -> FloatTolerance:
     """The columns of a replay's output that are compared within its transform's tolerance."""
-    return (
-        FloatTolerance()
-        if plan.transform is None
-        else ordered(plan, played_rows(spark, plan)).close
-    )
+    if not isinstance(plan.computation, TransformComputation):
+        return FloatTolerance()
+    return ordered(plan, played_rows(spark, plan)).close
 
 
 def ordered(plan: Plan, rows: DataFrame) -> Ordered:
-    """What of a replay's output depends on the order of the records; of a pipeline's nothing does.
+    """The parts of a replay's output that depend on the order of the records.
+
+    Copies and pipelines do not depend on it.
 
     Args:
         plan: The replay.
-        rows: The output; nothing of it is computed.
+        rows: The output; it is not computed.
     """
-    if plan.transform is None:
+    if not isinstance(plan.computation, TransformComputation):
         return Ordered(FloatTolerance(), {})
-    found, tolerance = examine(plan_of(rows)), plan.transform.tolerance
-    told_apart = {plan.transform.time, plan.transform.worker, *plan.keys}
+    transform = plan.computation.transform
+    causes, tolerance = examine(plan_of(rows)), transform.tolerance
+    identifying = {transform.time, transform.worker, *plan.keys}
     close: list[str] = []
-    refused = {"": found.rows[0]} if found.rows else {}
-    for name, cause in found.columns.items():
+    refused = {"": causes.rows[0]} if causes.rows else {}
+    for name, cause in causes.columns.items():
         if cause.grade is not Grade.CLOSE:
             refused[name] = cause
-        elif name in told_apart:
-            refused[name] = cause.used("rows are told apart by it")
+        elif name in identifying:
+            refused[name] = cause.used("it identifies rows")
         elif rows.schema[name].dataType.simpleString() != "double":
-            refused[name] = cause.used("it is compared only as a DOUBLE column of its own")
+            refused[name] = cause.used("a tolerance applies only to a DOUBLE column of its own")
         elif not tolerance:
             refused[name] = cause.used("the declared tolerance is 0")
         else:
@@ -99,7 +102,7 @@ def ordered(plan: Plan, rows: DataFrame) -> Ordered:
 
 
 def plan_of(rows: DataFrame) -> Node:
-    """The analysed plan of a frame, as values."""
+    """The analysed plan of a frame, as Python values."""
     jvm = rows.sparkSession._jvm
     assert jvm is not None
     rules = jvm.org.apache.spark.sql.catalyst.optimizer
@@ -108,7 +111,7 @@ def plan_of(rows: DataFrame) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads trees of the JVM; functions that stand for others are read as these."""
+    """Reader of the JVM's trees; functions that stand for others are replaced by these."""
 
     replace: Any
 
@@ -150,7 +153,7 @@ class _Reader:
 
 
 def _shared(kind: str, plan: Any) -> int | None:
-    """The number of the common table expression that a step defines or reads."""
+    """The id of the common table expression that a node defines or reads."""
     if kind == "CTERelationDef":
         return int(plan.id())
     return int(plan.cteId()) if kind == "CTERelationRef" else None

@@ -1,7 +1,7 @@
-"""The rows of a target that runs have put there, as one condition whatever their number.
+"""A SQL condition for the rows that runs have written, of a size independent of their number.
 
-A condition for each of thousands of runs would cost rows times runs, and nest deeper than Spark
-can follow. So what runs cover together is told by its stretches, each found by halving.
+A condition per run would cost rows times runs for thousands of runs, and nest too deeply for Spark.
+So the union of the covered regions is cut into contiguous strips, found by bisection.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from capstan.storage.ledger.region_union import RegionStrip, merge_scopes
 from capstan.storage.tape.region_sql import any_of
 
 _COMPILED = 50
-"""The most conditions that Spark shall compile."""
-_TURNS = 20
-"""The most turns of two outputs in one table that are told apart."""
+"""The most conditions that are left to Spark's code generation."""
+_ALTERNATIONS = 20
+"""The most alternations of two outputs in one table that are distinguished."""
 
 Labels = Mapping[str, Mapping[int, str]]
-"""What the workers of streams stand for, by number."""
+"""Worker labels by number, by stream."""
 
 
 def owned_rows_sql(
@@ -36,86 +36,89 @@ def owned_rows_sql(
     labels: Labels | None = None,
     within: Scope | None = None,
 ) -> str:
-    """The condition that a row is one that this output has put there; null where it has no time.
+    """The condition that this output has written a row; null for a row without a time.
 
-    An output is what a transform, a sink of a pipeline, or nothing, makes of a stream's records.
-    What another one has covered since is not known any more.
+    An output is a stream, and a copy, a transform or a sink of a pipeline. Rows that another output
+    has covered since no longer count.
 
     Args:
-        plan: Whose rows are asked for.
+        plan: The plan, with the output.
         schema: The target's columns.
-        covered: What stands in the target, in the order it was published.
-        labels: What the workers of other streams stand for, where that is known.
-        within: What is covered beside it is left out; the plan's own workers and times by default.
+        covered: The published runs in the target, in the order they were published.
+        labels: The worker labels of other streams, as far as they are known.
+        within: The scope to look at; by default that of the plan.
     """
     parts = _in_turn(plan, _placed(plan, schema, covered, labels or {}, within or plan.scope))
     terms = _Terms(plan, schema)
-    known, regions = "false", 0
-    for own, strips_ in parts:
-        told = any_of([terms.of(strip) for strip in strips_])
-        regions += sum(len(strip.regions) for strip in strips_)
-        if own:
-            known = told if known == "false" else f"({known} OR {told})"
-        elif known != "false":
-            known = f"({known} AND NOT coalesce({told}, false))"
+    owned, regions = "false", 0
+    for is_own, strips in parts:
+        term = any_of([terms.of(strip) for strip in strips])
+        regions += sum(len(strip.regions) for strip in strips)
+        if is_own:
+            owned = term if owned == "false" else f"({owned} OR {term})"
+        elif owned != "false":
+            owned = f"({owned} AND NOT coalesce({term}, false))"
     if regions <= _COMPILED:
-        return known
-    # Spark makes no Java of what is in a function of arrays, but evaluates it as it stands: the
-    # Java of a thousand conditions takes minutes to compile.
-    return f"exists(array(true), one -> {known})"
+        return owned
+    # Spark interprets a lambda over an array instead of generating Java for it. The Java of a
+    # thousand conditions would take minutes to compile.
+    return f"exists(array(true), one -> {owned})"
 
 
 def _placed(
     plan: Plan, schema: StructType, covered: Iterable[Covered], labels: Labels, within: Scope
 ) -> Iterator[tuple[bool, Scope]]:
-    """What is covered within a scope, and whether by its own output, in the order given."""
+    """Covered scopes within a scope, in order, each with whether its output is the plan's."""
     everything = Region(Box.everything(plan.time_type))
     column = plan.layout.worker
     by_label = column is not None and isinstance(schema[column].dataType, StringType)
-    for each in covered:
-        own, scope = each.output == plan.output, each.scope
-        if not plan.tells(scope.region):
-            if own:
+    for entry in covered:
+        is_own, scope = entry.output == plan.output, entry.scope
+        if not plan.same_coordinates(scope.region):
+            if is_own:
                 continue
             scope = replace(scope, region=everything)
-        if not own and by_label:
-            scope = replace(scope, workers=_numbers(plan, scope, labels.get(each.stream)))
+        if not is_own and by_label:
+            scope = replace(scope, workers=_numbers(plan, scope, labels.get(entry.stream)))
         if scope.overlaps(within):
-            yield own, scope
+            yield is_own, scope
 
 
-def _numbers(plan: Plan, scope: Scope, theirs: Mapping[int, str] | None) -> tuple[int, ...] | None:
-    """The plan's numbers of the workers that have the labels of another stream's."""
-    if scope.workers is None or theirs is None:
+def _numbers(plan: Plan, scope: Scope, labels: Mapping[int, str] | None) -> tuple[int, ...] | None:
+    """The plan's numbers of the workers that share a label with a scope of another stream."""
+    if scope.workers is None or labels is None:
         return None
-    wanted = {theirs.get(worker) for worker in scope.workers}
+    wanted = {labels.get(worker) for worker in scope.workers}
     return tuple(worker for worker, label in plan.layout.labels.items() if label in wanted)
 
 
 def _in_turn(
     plan: Plan, placed: Iterable[tuple[bool, Scope]]
 ) -> list[tuple[bool, list[RegionStrip]]]:
-    """What its own output and what others have covered, in turn, as far as they meet."""
-    listed = list(placed)
-    mine = [
+    """Strips covered by the plan's output and by others, alternating, as far as they overlap."""
+    scopes = list(placed)
+    owned = [
         Scope(plan.target, None if strip.workers is None else tuple(strip.workers), region)
-        for strip in merge_scopes(scope for own, scope in listed if own)
+        for strip in merge_scopes(scope for is_own, scope in scopes if is_own)
         for region in strip.regions
     ]
     met = [
-        (own, scope) for own, scope in listed if own or any(scope.overlaps(each) for each in mine)
+        (is_own, scope)
+        for is_own, scope in scopes
+        if is_own or any(scope.overlaps(other) for other in owned)
     ]
     turns = [
-        (own, [scope for _, scope in group])
-        for own, group in groupby(met, key=lambda each: each[0])
+        (is_own, [scope for _, scope in group])
+        for is_own, group in groupby(met, key=lambda turn: turn[0])
     ]
-    if len(turns) > _TURNS:
-        # Each turn is a level of the condition: rather none is known of what others have covered.
+    if len(turns) > _ALTERNATIONS:
+        # Each turn nests the condition deeper. Without the order, no row that others have covered
+        # counts as owned.
         turns = [
-            (True, [scope for own, scope in met if own]),
-            (False, [scope for own, scope in met if not own]),
+            (True, [scope for is_own, scope in met if is_own]),
+            (False, [scope for is_own, scope in met if not is_own]),
         ]
-    return [(own, merge_scopes(scopes)) for own, scopes in turns]
+    return [(is_own, merge_scopes(group)) for is_own, group in turns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +129,18 @@ class _Terms:
     schema: StructType
 
     def of(self, strip: RegionStrip) -> str:
-        """That a row lies in a strip."""
+        """The condition that a row lies in a strip."""
         times = self._among(strip.regions)
         if strip.workers is None:
             return times
         plan = self.plan
-        whose = replace(plan.layout, time=None).predicate(
+        workers = replace(plan.layout, time=None).predicate(
             self.schema, plan.time_type, strip.workers, strip.regions[0]
         )
-        return f"({whose} AND {times})"
+        return f"({workers} AND {times})"
 
     def _among(self, regions: Sequence[Region]) -> str:
-        """That a time lies in one of these regions, which are in order: asked half by half."""
+        """The condition that a time lies in one of these ordered regions, found by bisection."""
         if len(regions) == 1:
             return f"({self._inside(regions[0])})"
         half = len(regions) // 2

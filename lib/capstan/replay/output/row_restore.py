@@ -1,4 +1,4 @@
-"""The rows that a rollback puts back: what a run has added is told from the versions about it."""
+"""The rows that a rollback restores, from the versions before and after a run."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _COUNT, _NUMBER = "_capstan_count", "_capstan_number"
 
 
 def except_all(rows: DataFrame, others: DataFrame) -> DataFrame:
-    """Rows without as many of each as `others` has: EXCEPT ALL, for columns of any type.
+    """The multiset difference of rows: EXCEPT ALL, for columns of any type.
 
-    Rows are told apart by their content hashes, as Spark takes no maps in set operations.
+    Rows are compared by their content hashes, as Spark's set operations do not support maps.
 
     Args:
         rows: Rows of a table.
-        others: Rows of the same table, perhaps from before it got its last columns.
+        others: Rows of the same table, perhaps of an earlier schema.
 
     Returns:
         The columns of `rows`, in no order.
@@ -42,7 +42,7 @@ def except_all(rows: DataFrame, others: DataFrame) -> DataFrame:
 
 
 def with_columns(rows: DataFrame, schema: StructType) -> DataFrame:
-    """The rows with the columns of a schema, in its order; null where they have none of it."""
+    """The rows with the columns of a schema, in its order; missing columns are null."""
     return rows.select(
         *(
             F.col(quoted(field.name))
@@ -53,15 +53,15 @@ def with_columns(rows: DataFrame, schema: StructType) -> DataFrame:
     )
 
 
-def rows_with_keys(rows: DataFrame, own: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """The rows that have a key which a row of `own` has, columns and all."""
-    named, same = _keys_of(own, keys)
+def rows_with_keys(rows: DataFrame, others: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+    """The rows that share a key with a row of `others`."""
+    named, same = _keys_of(others, keys)
     return rows.join(named, same, "left_semi")
 
 
-def before_image(own: DataFrame, before: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """Per key of `own` its row of before, or `_gone` where there was none."""
-    named, same = _keys_of(own, keys)
+def before_image(changed: DataFrame, before: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+    """The previous row of each changed key; `_gone` marks keys that had none."""
+    named, same = _keys_of(changed, keys)
     marked = before.withColumn("_gone", F.lit(False))
     rest = [F.col(quoted(name)) for name in before.columns if name not in keys]
     return named.join(marked, same, "left").select(
@@ -71,11 +71,11 @@ def before_image(own: DataFrame, before: DataFrame, keys: tuple[str, ...]) -> Da
     )
 
 
-def _keys_of(own: DataFrame, keys: tuple[str, ...]) -> tuple[DataFrame, list[Column]]:
-    """The keys of rows, each once, as `_key0` and so on; and what equals them in another frame."""
-    changed = own.select(*map(quoted, keys)).distinct()
-    # By name alone: both sides may be the same table, and Spark could not tell their columns apart.
-    named = changed.select(*(F.col(quoted(k)).alias(f"_key{i}") for i, k in enumerate(keys)))
+def _keys_of(rows: DataFrame, keys: tuple[str, ...]) -> tuple[DataFrame, list[Column]]:
+    """The distinct keys of rows as `_key0` and so on, and the conditions to join them by."""
+    distinct = rows.select(*map(quoted, keys)).distinct()
+    # Renamed, since both sides may be the same table, whose columns would be ambiguous.
+    named = distinct.select(*(F.col(quoted(k)).alias(f"_key{i}") for i, k in enumerate(keys)))
     same = [F.col(f"_key{i}").eqNullSafe(F.col(quoted(k))) for i, k in enumerate(keys)]
     return named, same
 

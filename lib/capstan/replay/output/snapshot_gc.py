@@ -1,4 +1,4 @@
-"""Snapshots that no run of a followed pipeline goes on from any more, and their deletion."""
+"""Deletion of snapshots from which no run of a followed pipeline will resume."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 KEEP: Final = 3
-"""How many snapshots of a followed replay are kept: its newest runs can be taken back."""
+"""The number of snapshots kept per followed replay, so that its newest runs can be rolled back."""
 
 _SLACK: Final = 3
-"""How many more there may be before some are deleted: that costs two commits."""
+"""The surplus before snapshots are deleted, which costs two commits."""
 
 
 def clear_old(
     spark: SparkSession, lake: Lake, pipeline: str, identity: str, *, slack: int | None = None
 ) -> list[str]:
-    """Delete snapshots of a followed replay that no run goes on from any more.
+    """Delete snapshots of a followed replay from which no run will resume.
 
-    Its newest ones are kept, those of attempts that are at work or may have published, and any that
-    is not known to belong to it.
+    Its newest snapshots are kept, those of attempts that are active or may have published, and any
+    that are not known to belong to it.
 
     Args:
         spark: The session.
         lake: The lake.
-        pipeline: Whose state it is.
-        identity: The followed replay.
-        slack: How many there may be that are over; a few by default.
+        pipeline: The pipeline.
+        identity: The identity of the followed replay.
+        slack: The number of obsolete snapshots to tolerate; by default a few.
 
     Returns:
-        The names of those that were deleted.
+        The names of the deleted snapshots.
     """
     slack = _SLACK if slack is None else slack
     parts = parts_of(lake, pipeline)
@@ -54,39 +54,42 @@ def clear_old(
         return []
     named = read_rows(lake, "runs", ("run",), identity=identity)
     stems = {stem_of(str(row["run"])) for row in named}
-    there = [name for name in parts if stem_of(name.partition("@")[0].rpartition("-")[0]) in stems]
-    if len(there) <= slack:
+    candidates = [
+        name for name in parts if stem_of(name.partition("@")[0].rpartition("-")[0]) in stems
+    ]
+    if len(candidates) <= slack:
         return []
-    # In this order: whoever has claimed before its rows were seen is at work, or has published.
+    # Claims are read after the rows: an attempt that wrote rows is still active, or has published.
     busy = {f"{claim.run}-{claim.attempt}" for claim in claims.active(lake)}
     taken = list_taken(lake, pipeline, identity=identity)
-    kept = {each.name for each in [each for each in taken if each.history.published][-KEEP:]}
+    published = [snapshot for snapshot in taken if snapshot.history.published]
+    kept = {snapshot.name for snapshot in published[-KEEP:]}
     kept |= busy | _undecided(lake, identity)
-    over = sorted(name for name in there if name.partition("@")[0] not in kept)
-    if not over or len(over) <= slack:
+    obsolete = sorted(name for name in candidates if name.partition("@")[0] not in kept)
+    if not obsolete or len(obsolete) <= slack:
         return []
-    counted = {each.name for each in taken if not each.cleared}
-    told = [Became(name, Event.CLEARED) for name in over if name in counted]
-    # Said before it is done: a run must not take what is half deleted for what was lost.
-    if told:
-        write_became(lake, pipeline, told)
-    delete_parts(spark, lake, pipeline, over)
-    emit("replay.cleared", snapshots=len(over))
-    return over
+    counted = {snapshot.name for snapshot in taken if not snapshot.cleared}
+    cleared = [Became(name, Event.CLEARED) for name in obsolete if name in counted]
+    # Recorded first, so that no run mistakes a half-deleted snapshot for a damaged one.
+    if cleared:
+        write_became(lake, pipeline, cleared)
+    delete_parts(spark, lake, pipeline, obsolete)
+    emit("replay.cleared", snapshots=len(obsolete))
+    return obsolete
 
 
 def _undecided(lake: Lake, identity: str) -> set[str]:
-    """Attempts that have published, or still may, though the ledger does not say so.
+    """Attempts that have published, or still may, without a row in the ledger.
 
-    Whoever was killed after its commit is at work no longer once its claim is given up or expires.
-    Who goes on with the run finds the commit, and the run counts, with the snapshot it had taken.
+    An attempt that was killed after its commit is no longer active once its claim ends. The next
+    attempt finds the commit; then the run counts, and so does the snapshot that it took.
     """
-    found = set()
+    undecided = set()
     for name, history in runs.read_histories(lake, identity=identity).items():
         intents = [row for row in history.rows if row.step is Step.INTENT]
-        if not intents or history.certificate is not None:
+        if not intents or history.done is not None:
             continue
-        # It had shut out the attempts before it, and found that none of them had published.
+        # It had fenced the attempts before it, and found that none of them had published.
         last = max(intents, key=lambda row: row.attempt)
         run = RunId.named(name, identity, last.generation, last.target)
         ended = any(row.attempt == last.attempt and row.step in TERMINAL for row in history.rows)
@@ -94,5 +97,5 @@ def _undecided(lake: Lake, identity: str) -> set[str]:
             target_table.latest_txn_version(last.target, run) >= run.change(last.attempt).version
         )
         if landed or not ended:
-            found.add(f"{name}-{last.attempt}")
-    return found
+            undecided.add(f"{name}-{last.attempt}")
+    return undecided

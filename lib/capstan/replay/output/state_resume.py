@@ -1,9 +1,9 @@
-"""The state that a followed pipeline goes on from: read, rescaled, kept for the next run."""
+"""State of followed pipelines: read for a run, rescaled, and kept for the next run."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -38,50 +38,52 @@ if TYPE_CHECKING:
 
 @contextmanager
 def carried(
-    spark: SparkSession, lake: Lake, piped: PipelineComputation, peers: int, *, keeps: bool
+    spark: SparkSession, lake: Lake, computation: PipelineComputation, peers: int, *, keeps: bool
 ) -> Iterator[CarriedState]:
-    """What a run goes on from, on as many replay workers as it has.
+    """The state from which a run resumes, rescaled to its replay workers.
 
     Args:
         spark: The session.
         lake: The lake.
-        piped: The pipeline as it is played.
-        peers: The replay workers.
-        keeps: Whether the run hands its state on.
+        computation: The pipeline, with the snapshot.
+        peers: The number of replay workers.
+        keeps: Whether the run keeps its own state.
 
     Raises:
-        StateError: Not all of it is there, or it cannot be dealt to so many workers.
+        StateError: The state is incomplete, or cannot be rescaled to this number of workers.
     """
-    snapshot = piped.resumed
+    snapshot = computation.resumed
     rows = None if snapshot is None else read_parts(spark, lake, snapshot)
     if snapshot is None or rows is None or snapshot.peers == peers:
         yield CarriedState(rows, keeps)
         return
-    plan = piped.pipeline.plan([piped.sink.node])
-    dealt = rescale(rows, plan, snapshot.peers, peers)
+    plan = computation.pipeline.plan([computation.sink.node])
+    rescaled = rescale(rows, plan, snapshot.peers, peers)
     try:
-        yield CarriedState(dealt, keeps)
+        yield CarriedState(rescaled, keeps)
     finally:
-        dealt.unpersist()
+        rescaled.unpersist()
 
 
-def snapshot_of_run(name: str, piped: PipelineComputation, peers: int, rows: DataFrame) -> Snapshot:
-    """What is known of the state that a run hands on.
+def snapshot_of_run(
+    name: str, computation: PipelineComputation, peers: int, rows: DataFrame
+) -> Snapshot:
+    """The snapshot of the state that a run keeps.
 
     Args:
         name: The snapshot's name.
-        piped: The pipeline as it was played.
-        peers: The replay workers.
-        rows: The state.
+        computation: The pipeline.
+        peers: The number of replay workers.
+        rows: The rows of the state.
     """
     return _described(
         rows,
         name,
-        piped.pipeline.name,
+        computation.pipeline.name,
         peers,
-        frontier=piped.frontier,
-        last=piped.reach.last,
-        signatures=piped.pipeline.signatures(piped.sink.node),
+        frontier=computation.frontier,
+        last=computation.reach.last,
+        signatures=computation.pipeline.signatures(computation.sink.node),
     )
 
 
@@ -101,23 +103,23 @@ def _described(
         F.sum("rows").alias("rows"),
         F.coalesce(F.sum(F.length("data")), F.lit(0)).alias("bytes"),
     )
-    found = counted.collect()
-    total = {kind: sum(row["rows"] for row in found if row["kind"] == kind) for kind in KeptKind}
+    counts = counted.collect()
+    total = {kind: sum(row["rows"] for row in counts if row["kind"] == kind) for kind in KeptKind}
     held: dict[str, dict[str, int]] = {}
-    for row in found:
+    for row in counts:
         if row["kind"] == KeptKind.HEAD:
-            mine = held.setdefault(str(row["worker"]), {})
-            mine |= json.loads(row["head"])["keys"]
+            keys = held.setdefault(str(row["worker"]), {})
+            keys |= json.loads(row["head"])["keys"]
     return Snapshot(
         name,
         pipeline,
         peers,
         frontier,
         last,
-        parts=sum(row["parts"] for row in found),
+        parts=sum(row["parts"] for row in counts),
         rows=total[KeptKind.CHUNK],
         waiting=total[KeptKind.AHEAD],
-        bytes=sum(row["bytes"] for row in found),
+        bytes=sum(row["bytes"] for row in counts),
         held=held,
         before=before,
         signatures=signatures,
@@ -125,7 +127,7 @@ def _described(
 
 
 def keep_state(spark: SparkSession, lake: Lake, snapshot: Snapshot, rows: DataFrame) -> None:
-    """Write the state that a run hands on; it counts once the run has published."""
+    """Write the state that a run keeps; it counts once the run has published."""
     if snapshot.parts:
         write_parts(spark, lake, snapshot, rows)
     emit("replay.state", snapshot=snapshot.name, rows=snapshot.rows)
@@ -138,35 +140,35 @@ def rescale_state(
     taken: Taken,
     peers: int,
 ) -> Snapshot:
-    """Deal the newest snapshot of a followed pipeline to other replay workers, for its next run.
+    """Rescale the newest snapshot of a followed pipeline to other replay workers, for its next run.
 
-    The rows are written first, then the row of the ledger that lets them count.
+    The rows are written first, then the ledger row that makes them count.
 
     Raises:
-        InvalidRequestError: `CAP-STATE` when there is nothing to go on from.
-        StateError: Not all of it is there, or it cannot be dealt.
-        StateChanged: The pipeline is another one than that which kept it.
+        InvalidRequestError: `CAP-STATE` when there is no snapshot to resume from.
+        StateError: The state is incomplete, or cannot be rescaled.
+        StateChanged: The pipeline has changed since it kept the state.
     """
     now = taken.on(None)
     if not taken.standing or not now.parts:
         raise InvalidRequestError(
             "CAP-STATE",
-            f"no run goes on from snapshot {taken.name}",
-            "see `capstan state` for those that there are",
+            f"no run resumes from snapshot {taken.name}",
+            "list the snapshots with `capstan state`",
             snapshot=taken.name,
         )
     if peers in (now.peers, taken.snapshot.peers) or peers in taken.rescaled:
-        return _chosen(spark, lake, taken, peers)
+        return _choose(lake, taken, peers)
     rows = read_parts(spark, lake, now)
     assert rows is not None
-    pipeline, sink = _played(declarations, taken)
+    pipeline, sink = _pipeline_of(declarations, taken)
     plan = pipeline.plan([sink])
     if now.signatures is not None:
         require_unchanged(now.signatures, pipeline.signatures(sink), whole=True)
-    dealt = rescale(rows, plan, now.peers, peers)
+    rescaled = rescale(rows, plan, now.peers, peers)
     try:
         made = _described(
-            dealt,
+            rescaled,
             f"{taken.name}@{peers}",
             now.pipeline,
             peers,
@@ -176,29 +178,30 @@ def rescale_state(
             before=now.peers,
         )
         if made.name in parts_of(lake, now.pipeline):
-            # Of an attempt that was killed before they counted.
+            # Left by an attempt that was killed before the rows counted.
             delete_parts(spark, lake, now.pipeline, [made.name])
-        write_parts(spark, lake, made, dealt)
+        write_parts(spark, lake, made, rescaled)
         emit("state.parts", snapshot=made.name)
     finally:
-        dealt.unpersist()
+        rescaled.unpersist()
     write_became(lake, now.pipeline, [Became(taken.name, Event.RESCALED, made)])
     emit("state.rescaled", snapshot=made.name, peers=peers)
     return made
 
 
-def _chosen(spark: SparkSession, lake: Lake, taken: Taken, peers: int) -> Snapshot:
-    """A snapshot that is there on so many workers already, as the one to go on from."""
-    found = taken.on(peers)
+def _choose(lake: Lake, taken: Taken, peers: int) -> Snapshot:
+    """An existing snapshot for this number of workers, made the one to resume from."""
+    snapshot = taken.on(peers)
     if taken.newest != peers:
-        became = Became(taken.name, Event.RESCALED, found)
-        write_became(lake, found.pipeline, [became])
-    return found
+        became = Became(taken.name, Event.RESCALED, snapshot)
+        write_became(lake, snapshot.pipeline, [became])
+    return snapshot
 
 
-def _played(declarations: ProjectConfig, taken: Taken) -> tuple[Pipeline, str]:
-    certificate = taken.history.certificate or {}
-    said = certificate["pipeline"]
-    assert isinstance(said, Mapping)
-    pipeline = pipelines(references=declarations.pipelines).get(str(said["name"]))
-    return pipeline, str(said["sink"])
+def _pipeline_of(declarations: ProjectConfig, taken: Taken) -> tuple[Pipeline, str]:
+    """The pipeline and the sink whose run took a snapshot."""
+    certificate = taken.history.certificate
+    assert certificate is not None
+    assert certificate.pipeline is not None
+    pipeline = pipelines(references=declarations.pipelines).get(certificate.pipeline["name"])
+    return pipeline, str(certificate.pipeline["sink"])

@@ -1,4 +1,4 @@
-"""The target of a replay: made, fenced, published to, and asked what was published."""
+"""The target of a replay: creation, fencing, publishing, audits, and lookup of commits."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from capstan.core.config import Mode
 from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
 from capstan.replay.output.order_dependence import ordered
 from capstan.replay.output.rows import playing
+from capstan.replay.planning.computation import CopyComputation
 from capstan.replay.planning.plan import Plan
 from capstan.storage import delta
 from capstan.storage.data_files import is_empty
@@ -38,39 +39,40 @@ if TYPE_CHECKING:
 
 
 MOST_PARTITIONS = 256
-"""The most workers that a new target is partitioned by."""
+"""The most workers by which a new target is partitioned."""
 
 
 def create_or_check(spark: SparkSession, plan: Plan, schema: StructType) -> None:
-    """Make the target if it is not there; check that the rows fit one that is.
+    """Create the target if it does not exist; else check that the rows fit it.
 
-    Copies are partitioned by worker while the stream has few: Delta lets replacements of disjoint
-    workers land together only where they touch different partitions. Of many workers each would
-    have a folder and a file of its own, and of two such replacements the later one is repeated.
+    Copies are partitioned by worker while the stream has few workers: Delta commits concurrent
+    replacements of disjoint workers only when they touch different partitions. With many workers,
+    each would have a folder and a file of its own; then the later of two replacements is repeated.
 
     Raises:
         InvalidRequestError: `CAP-TARGET-SCHEMA`, naming the column that has another type or is
-            missing; `CAP-NAME` for a folder that has files and is no table.
+            missing; `CAP-NAME` for a folder with files that is no table.
     """
     if not is_table(plan.target):
         _require_free(plan)
-        _tell_gone(spark, plan)
+        _record_gone(plan)
         few = len(plan.layout.labels) <= MOST_PARTITIONS
         by_worker = (plan.layout.worker,) if plan.layout.worker and few else ()
         create_table(
             spark, plan.target, schema, properties=delta.KEEP_VERSIONS, partitions=by_worker
         )
         return
-    there = schema_of(spark, plan.target)
-    kinds = {field.name.lower(): field.dataType.simpleString() for field in there}
-    # Spark reads them as texts; but those of the replay would be another text there.
+    present = schema_of(spark, plan.target)
+    kinds = {field.name.lower(): field.dataType.simpleString() for field in present}
+    # Spark reads padded columns as strings, but the replay's strings would be padded too.
     kinds |= {name.lower(): kind for name, kind in delta.char_columns(plan.target).items()}
     for field in schema.fields:
         kind = field.dataType.simpleString()
         if kinds.get(field.name.lower(), kind) != kind:
-            was = kinds[field.name.lower()]
-            raise _misfit(plan, field.name, f"is {was} there, and {kind} in the replay")
-    require_placed(plan, there)
+            present_kind = kinds[field.name.lower()]
+            problem = f"is {present_kind} in the table, and {kind} in the replay"
+            raise _misfit(plan, field.name, problem)
+    require_placed(plan, present)
 
 
 def partitions(path: str) -> list[str]:
@@ -79,35 +81,35 @@ def partitions(path: str) -> list[str]:
 
 
 def _require_free(plan: Plan) -> None:
-    """Check that a table that is to be made lies in a folder of its own."""
-    found = [name for name in children(plan.target) if name[:1] not in "._"]
-    if found:
+    """Check that the folder of a new table is empty."""
+    files = [name for name in children(plan.target) if name[:1] not in "._"]
+    if files:
         raise InvalidRequestError(
             "CAP-NAME",
             f"{plan.request.into!r} cannot be a target: it is a folder with other files, such as "
-            f"{found[0]}, and no Delta table",
-            "give another path; or make a table of these files first (CONVERT TO DELTA)",
+            f"{files[0]}, and no Delta table",
+            "give another path; or turn these files into a table first (CONVERT TO DELTA)",
             target=plan.target,
         )
 
 
-def _tell_gone(spark: SparkSession, plan: Plan) -> None:
-    """Write down what went with a table that was there: in one that is made anew it is not."""
-    told = coverage.current_by_ledger(plan.lake, plan.target)
-    # Looked at after the ledger was read: another run may just have made it, and published.
-    if told and not is_table(plan.target):
-        coverage.write_gone(plan.lake, plan.target, {each.run for each in told})
+def _record_gone(plan: Plan) -> None:
+    """Record the runs whose rows were lost with an earlier table at the same path."""
+    covered = coverage.current_by_ledger(plan.lake, plan.target)
+    # Checked after reading the ledger: another run may just have created the table and published.
+    if covered and not is_table(plan.target):
+        coverage.write_gone(plan.lake, plan.target, {entry.run for entry in covered})
 
 
-def require_placed(plan: Plan, there: StructType) -> None:
-    """Check that a table has the columns that say of which worker and time a row is.
+def require_placed(plan: Plan, schema: StructType) -> None:
+    """Check that a table has the columns of worker and time.
 
     Raises:
-        InvalidRequestError: `CAP-TARGET-SCHEMA`, naming the column that it lacks.
+        InvalidRequestError: `CAP-TARGET-SCHEMA`, naming the missing column.
     """
     for name in (plan.layout.worker, plan.layout.time):
-        if name is not None and name not in there.names:
-            raise _misfit(plan, name, "is not there: rows could not be told apart")
+        if name is not None and name not in schema.names:
+            raise _misfit(plan, name, "is missing, so its rows have no worker or time")
 
 
 def schema_of(spark: SparkSession, path: str) -> StructType:
@@ -115,10 +117,10 @@ def schema_of(spark: SparkSession, path: str) -> StructType:
     return delta.load(spark, path).schema
 
 
-def _misfit(plan: Plan, column: str, what: str) -> InvalidRequestError:
+def _misfit(plan: Plan, column: str, problem: str) -> InvalidRequestError:
     return InvalidRequestError(
         "CAP-TARGET-SCHEMA",
-        f"target {plan.request.into}: column {column} {what}",
+        f"target {plan.request.into}: column {column} {problem}",
         "replay into another table, or declare the target's columns in streams.yaml",
         target=plan.target,
         column=column,
@@ -126,22 +128,23 @@ def _misfit(plan: Plan, column: str, what: str) -> InvalidRequestError:
 
 
 def predicate(plan: Plan, schema: StructType) -> str:
-    """The condition of the rows that the replay may change."""
+    """The condition that the replay may change a row."""
     scope = plan.scope
     return plan.layout.predicate(schema, plan.time_type, scope.workers, scope.region)
 
 
 def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
-    """Audit rows of the plan's workers and times, from staging or from the target itself.
+    """Audit rows of the plan's workers and times, from staging or from the target.
 
     Raises:
-        InvalidRequestError: `CAP-RETIRED` when records that it has to compute again were deleted.
+        InvalidRequestError: `CAP-RETIRED` when records needed to compute the rows again were
+            deleted.
     """
     tape, workers, region = plan.tape, plan.workers, plan.reads
     retired = missing_boxes(tape, plan.cut, tuple(workers), region, retired_boxes(plan.lake, tape))
-    if plan.computation is None:
+    if isinstance(plan.computation, CopyComputation):
         tagged = plan.layout.tagged(rows, tape.time_type)
-        shape = copy_shape(spark, plan, rows.columns)
+        shape = copy_shape(plan, rows.columns)
         return audit_copy(
             spark,
             tape,
@@ -154,11 +157,11 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
             retired=retired,
         )
     if retired:
-        hint = "what was published stands, but its rows cannot be computed again"
+        hint = "the published rows stay, but they cannot be computed again"
         raise retired_error(tape, retired[0], "the audit", hint)
     with playing(spark, plan, again=True) as output:
         depends = ordered(plan, output.rows)
-        found = audit_computed(
+        result = audit_computed(
             spark,
             tape,
             plan.cut,
@@ -168,37 +171,36 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
             output_shape(plan, rows.schema, output.rows.columns),
             output.rows,
             plan.keys,
-            kind="transform" if plan.piped is None else "pipeline",
+            kind=plan.computation.kind,
             checks=plan.checks,
             tolerance=depends.close,
         )
-    return replace(found, near=replace(found.near, unsure=tuple(depends.refused)))
+    return replace(result, near=replace(result.near, unsure=tuple(depends.refused)))
 
 
 def output_shape(plan: Plan, schema: StructType, columns: Sequence[str]) -> Shape:
-    """Where the output of a transform or pipeline has worker, time and data.
+    """The columns of worker, time and data in the output of a transform or pipeline.
 
     Args:
         plan: The replay.
-        schema: The columns that there are.
-        columns: Those that take part.
+        schema: The columns of the output.
+        columns: The columns to compare.
     """
     layout = plan.layout
-    found = shape_of(
+    shape = shape_of(
         schema, plan.time_type, worker=layout.worker, time=layout.time, columns=columns
     )
-    kept = dict(zip(plan.axes, found.times, strict=True)) if found.times else {}
+    kept = dict(zip(plan.axes, shape.times, strict=True)) if shape.times else {}
     count = len(plan.tape.time_type.coordinates)
-    return replace(found, times=tuple(map(kept.get, range(count))) if kept else ())
+    return replace(shape, times=tuple(map(kept.get, range(count))) if kept else ())
 
 
-def copy_shape(spark: SparkSession, plan: Plan, columns: Collection[str]) -> Shape:
-    """Where a copy has worker, time and data, once it is tagged with `_worker` and `_time`.
+def copy_shape(plan: Plan, columns: Collection[str]) -> Shape:
+    """The columns of worker, time and data in a copy that is tagged with `_worker` and `_time`.
 
     Args:
-        spark: The session.
         plan: The replay, which is a copy.
-        columns: The columns that there are.
+        columns: The columns of the rows.
     """
     times = tuple(f"`_time`.{quoted(name)}" for name in plan.tape.time_type.names)
     payload = stored_payload(plan.tape).names
@@ -207,21 +209,21 @@ def copy_shape(spark: SparkSession, plan: Plan, columns: Collection[str]) -> Sha
 
 
 def require_checks(plan: Plan, rows: DataFrame) -> None:
-    """Check that the declared checks fit the rows that a replay will put out; no job runs.
+    """Check that the declared checks fit the rows of a replay; no job runs.
 
     Raises:
         InvalidRequestError: `CAP-CHECK-COLUMN`, naming the check.
     """
     if plan.checks:
-        copied = plan.computation is None
-        prepare(plan.checks, plan.layout.tagged(rows, plan.tape.time_type) if copied else rows)
+        copies = isinstance(plan.computation, CopyComputation)
+        prepare(plan.checks, plan.layout.tagged(rows, plan.tape.time_type) if copies else rows)
 
 
 def require_inside(plan: Plan, rows: DataFrame) -> None:
-    """Check that what a transform or pipeline adds or merges is of the workers and times played.
+    """Check that appended or merged rows lie within the workers and times of the replay.
 
-    What replaces them is checked by Delta as it is written. A run could not be taken back, nor
-    audited, by the range that it says it has written, if it had written beside it.
+    Delta checks replacements as they are written. Rows outside the recorded range could neither be
+    rolled back nor audited.
 
     Raises:
         CheckFailedError: `CAP-OUTSIDE`.
@@ -231,7 +233,7 @@ def require_inside(plan: Plan, rows: DataFrame) -> None:
 
 
 def _require_inside(plan: Plan, rows: DataFrame) -> None:
-    if plan.computation is None:
+    if isinstance(plan.computation, CopyComputation):
         return
     where = predicate(plan, rows.schema)
     if not rows.where(~F.coalesce(F.expr(where), F.lit(False))).isEmpty():
@@ -239,54 +241,54 @@ def _require_inside(plan: Plan, rows: DataFrame) -> None:
 
 
 def audit_target(spark: SparkSession, plan: Plan, version: int | None = None) -> Audit:
-    """Audit the target's own rows of the plan's workers and times, now or at a version."""
+    """Audit the target's rows of the plan's workers and times, now or at a version."""
     rows = delta.load(spark, plan.target, version)
     return audit(spark, plan, rows.where(predicate(plan, rows.schema)))
 
 
 def fence(spark: SparkSession, path: str, run: RunId, attempt: int, by: str) -> None:
-    """Shut out all attempts of a run before this one, by a commit of no rows.
+    """Exclude earlier attempts of a run from the target, by a commit without rows.
 
     Args:
         spark: The session.
         path: The target.
         run: The run.
         attempt: The first attempt that may still change the target.
-        by: The run that shuts them out: the same one, or another that has claimed after it.
+        by: The run that fences them: the same run, or one that has claimed the range since.
 
     Raises:
-        FencedError: `CAP-FENCED` when a later attempt has begun already.
+        FencedError: `CAP-FENCED` when a later attempt has begun.
     """
     txn = run.fence(attempt)
     note = {"run": by, "fence": run.name, "attempt": attempt}
     empty = spark.createDataFrame([], schema_of(spark, path))
     while delta.append(empty, path, txn=txn, note=note) is None:
-        stands = latest_txn_version(path, run)
-        if stands == txn.version:
-            return  # Another run has shut them out already.
-        if stands > txn.version:
+        newest = latest_txn_version(path, run)
+        if newest == txn.version:
+            return  # Another run has already fenced them.
+        if newest > txn.version:
             raise fenced(run, attempt)
-        # One of them has changed the target in just this moment.
+        # One of them has just changed the target.
 
 
 def latest_txn_version(path: str, run: RunId) -> int:
-    """The newest transaction of a run that its target has, `2k` or `2k + 1`; -1 where none is."""
-    found = delta.open_table(path).transaction_version(run.app) if is_table(path) else None
-    return -1 if found is None else found
+    """The newest transaction of a run in its target, `2k` or `2k + 1`; -1 when there is none."""
+    version = delta.open_table(path).transaction_version(run.app) if is_table(path) else None
+    return -1 if version is None else version
 
 
 def has_published(path: str, run: RunId) -> bool:
-    """Whether a table is there, and is the one that a run has published into: none made since."""
+    """Whether the table at a path is the one into which a run has published, not a later one."""
     return latest_txn_version(path, run) >= 0
 
 
 def fenced(run: RunId, attempt: int) -> FencedError:
-    """The error of an attempt that a later one has taken over from."""
+    """The error of a fenced attempt."""
     return FencedError(
         "CAP-FENCED",
-        f"run {run.name}: attempt {attempt} was shut out of the target by a later one, or by "
-        "another run that has claimed after it",
-        f"see `capstan runs` for what became of {run.name}",
+        f"run {run.name}: attempt {attempt} was fenced by a later attempt, or by another run that "
+        "has claimed the range since",
+        f"see the state of {run.name} with `capstan runs`",
         run=run.name,
         attempt=attempt,
     )
@@ -298,19 +300,19 @@ def find_publish(target: str, run: str, since: int) -> tuple[Commit, Mapping[str
 
 
 def find_rollback(target: str, run: str, since: int) -> Commit | None:
-    """The commit newer than version `since` by which a run was taken back."""
-    found = _find(target, run, since, "rollback")
-    return found[0] if found is not None else None
+    """The commit newer than version `since` by which a run was rolled back."""
+    rollback = _find(target, run, since, "rollback")
+    return rollback[0] if rollback is not None else None
 
 
 def _find(
-    target: str, run: str, since: int, what: str
+    target: str, run: str, since: int, kind: str
 ) -> tuple[Commit, Mapping[str, object]] | None:
     if not is_table(target):
         return None
     for commit in delta.commits_since(target, since):
         note = delta.note_of(commit)
-        if note.get("run") == run and note.get(what):
+        if note.get("run") == run and note.get(kind):
             metrics = commit.get("operationMetrics")
             version = int(str(commit["version"]))
             return Commit(version, metrics if isinstance(metrics, dict) else {}), note
@@ -320,11 +322,11 @@ def _find(
 def publish(
     plan: Plan, run: RunId, attempt: int, rows: DataFrame, note: Mapping[str, object]
 ) -> Commit:
-    """Put the rows into the target, in one commit; the caller's claim holds.
+    """Write the rows to the target in one commit, under the caller's claim.
 
     Raises:
         FencedError: `CAP-FENCED` when a later attempt has begun.
-        RangeLockedError: `CAP-CONFLICT` when other writers won again and again.
+        RangeLockedError: `CAP-CONFLICT` when other writers kept winning.
     """
     txn = run.change(attempt)
     note = {**note, "run": run.name, "attempt": attempt, "publish": True}
@@ -333,7 +335,7 @@ def publish(
     elif plan.request.mode is Mode.MERGE:
         commit = delta.merge(rows, plan.target, plan.keys, txn=txn, note=note)
     elif is_empty(plan.target):
-        # Delta would look for rows to replace all the same. What others add meanwhile is theirs.
+        # Cheaper, as Delta would search for rows to replace. Rows added meanwhile are foreign.
         _require_inside(plan, rows)
         commit = delta.append(rows, plan.target, txn=txn, note=note, merge_schema=True)
     else:
@@ -345,7 +347,7 @@ def publish(
 
 
 def require_all_rows(plan: Plan, commit: Commit, staged: int) -> None:
-    """Check from the commit's own metrics that it wrote as many rows as were audited.
+    """Check by the commit's metrics that it wrote the number of audited rows.
 
     Raises:
         SystemFailureError: `CAP-PUBLISH` when it did not.
@@ -358,5 +360,5 @@ def require_all_rows(plan: Plan, commit: Commit, staged: int) -> None:
         raise SystemFailureError(
             "CAP-PUBLISH",
             f"{plan.request.into}: {staged} rows were audited and {written} were published",
-            "take it back with `capstan rollback`, and report this",
+            "roll it back with `capstan rollback`, and report this error",
         )

@@ -1,4 +1,4 @@
-"""Workers as certificates list them: by their labels while they are few, else by their numbers."""
+"""The list of workers in a certificate: labels while they are few, else ranges of numbers."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ MOST_LISTED = 100
 
 
 def listed(workers: Mapping[int, str]) -> list[str] | dict[str, object]:
-    """Workers for a certificate, which stays small whatever their number.
+    """Workers as a certificate lists them, in little space whatever their number.
 
     Args:
-        workers: Their labels by number.
+        workers: Labels by number.
 
     Returns:
-        The labels, in the order given; of more than `MOST_LISTED` their `count`, and `numbers`, a
-        list of the first and the last number of each stretch. The tape has the labels of these.
+        The labels, in the order given. For more than `MOST_LISTED` workers: their `count`, and
+        `numbers`, the first and the last number of each contiguous range.
     """
     if len(workers) <= MOST_LISTED:
         return list(workers.values())
     return {"count": len(workers), "numbers": list(map(list, stretches(sorted(workers))))}
 
 
-def may_have(said: object, workers: Mapping[int, str]) -> bool:
-    """Whether one of `workers` may be among those that a certificate lists.
+def may_have(listing: object, workers: Mapping[int, str]) -> bool:
+    """Whether a certificate may list one of `workers`.
 
     Args:
-        said: What `listed` has given; any older certificate has the labels.
+        listing: The result of `listed`; older certificates have labels.
         workers: Labels by number, of the same stream.
     """
-    if isinstance(said, list):
-        return bool(set(said) & set(workers.values()))
-    if not isinstance(said, Mapping):
+    if isinstance(listing, list):
+        return bool(set(listing) & set(workers.values()))
+    if not isinstance(listing, Mapping):
         return True
-    stretches = (range(first, last + 1) for first, last in said["numbers"])
+    stretches = (range(first, last + 1) for first, last in listing["numbers"])
     return any(number in workers for stretch in stretches for number in stretch)

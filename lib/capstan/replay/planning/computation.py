@@ -1,13 +1,13 @@
-"""What computes the rows of a replay, and what of the records' place they keep."""
+"""The computation of a replay: a copy, a transform, or a sink of a pipeline."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import ClassVar, Self
 
-from capstan.core.config import ProjectConfig, Transform, transforms
-from capstan.core.times import Antichain, Box, Kind, TimeType
+from capstan.core.config import ProjectConfig, Target, Transform, transforms
+from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.pipeline import Pipeline, Reach, Sink, pipelines, reach_of
@@ -18,47 +18,130 @@ from capstan.replay.planning.request import Request
 from capstan.replay.planning.snapshot_ledger import Snapshot
 from capstan.storage.tape.grains import grain_text, require_multiples
 
-# A century: longer ones are meant to have no end.
+# A century: longer durations stand for "without end".
 _FOR_EVER = 100 * 365 * 86_400_000_000
-# What operators call lengths of time.
-_LENGTHS = ("size", "slide", "offset", "gap", "within", "window", "lower", "upper", "every")
+# Parameters of operators that are durations.
+_DURATIONS = ("size", "slide", "offset", "gap", "within", "window", "lower", "upper", "every")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Computation:
-    """A transform, or a sink of a pipeline, as far as plans and ledgers need to know it.
+    """The facts of a computation that plans and ledgers need.
 
     Attributes:
-        title: What people call it: `transform by_day`, `pipeline late_carriers at days`.
-        name: What the ledgers call it: `by_day`, `late_carriers.days`.
-        code: The hash of its code and settings.
-        time: The column of its output that stands for the time; None where it keeps none.
-        worker: The column of the captured worker; None where rows of several workers meet.
-        grain: Ranges must be multiples of this many units of the coordinate; 1 leaves them free.
-        keys: Columns that identify a row within a time.
+        title: The name in messages: `transform by_day`, `pipeline late_carriers at days`.
+        name: The name in the ledgers: `by_day`, `late_carriers.days`; empty for a copy.
+        code: The hash of its code and settings; empty for a copy.
+        time: The output column that stands for the time; None when it keeps none.
+        worker: The column of the captured worker; None when rows mix several workers.
+        grain: Ranges must be multiples of this many units of the coordinate; 1 allows any range.
+        keys: The columns that identify a row within a time.
     """
+
+    kind: ClassVar[str]
 
     title: str
     name: str
     code: str
     time: str | None
     worker: str | None
-    grain: int
-    keys: tuple[str, ...]
+    grain: int = 1
+    keys: tuple[str, ...] = ()
+
+    def time_type(self, tape: TimeType) -> TimeType:
+        """The times of the rows that it writes; `tape` are those of the stream."""
+        return tape
+
+    def project(self, box: Box) -> Box:
+        """A range of the stream's times, in the coordinates of the rows that it writes."""
+        return box
+
+    def reads(self, region: Region) -> Region:
+        """The times of the records that it reads to write the rows of a region."""
+        return region
+
+    def at(self, _region: Region) -> Computation:
+        """The same computation, for the rows of a region."""
+        return self
+
+    def is_complete(self, box: Box, frontier: Antichain) -> bool:
+        """Whether no further record under a frontier can change the rows of a range."""
+        return box.is_complete(frontier)
+
+    def coordinate(self, tape: TimeType) -> int:
+        """The position of the coordinate that is the event time."""
+        return len(tape.coordinates) - 1
+
+    def written_until(self, tape: TimeType, frontier: Antichain) -> Antichain:
+        """The end of the rows that can be written: whole grains under a frontier."""
+        last = len(tape.coordinates) - 1
+        if self.grain == 1 or tape.coordinates[last].kind is not Kind.TIMESTAMP:
+            return frontier
+        return Antichain.of(
+            (*time[:last], time[last] - time[last] % self.grain) for time in frontier.elements
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineComputation:
-    """A pipeline as a replay plays it into one target.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyComputation(Computation):
+    """A copy of the records.
+
+    When a run is rolled back, this also stands for its transform, which may have changed since:
+    `name` and `code` are then those that the run recorded.
+    """
+
+    kind: ClassVar[str] = "copy"
+
+    @classmethod
+    def into(cls, declared: Target | None) -> Self:
+        """A copy into a target, whose declaration may name the columns of worker and time."""
+        worker, time = (
+            ("_worker", "_time") if declared is None else (declared.worker, declared.time)
+        )
+        return cls(title="a copy", name="", code="", time=time, worker=worker)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformComputation(Computation):
+    """A registered transform.
+
+    Attributes:
+        transform: The transform.
+    """
+
+    kind: ClassVar[str] = "transform"
+
+    transform: Transform
+
+    @classmethod
+    def of(cls, transform: Transform) -> Self:
+        """The computation of a transform."""
+        return cls(
+            title=f"transform {transform.name}",
+            name=transform.name,
+            code=transform.code_hash,
+            time=transform.time,
+            worker=transform.worker,
+            grain=1 if transform.grain is None else units(transform.grain),
+            keys=transform.keys,
+            transform=transform,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineComputation(Computation):
+    """A sink of a pipeline, over a range.
 
     Attributes:
         pipeline: The pipeline.
         sink: The sink whose rows the target gets.
-        reach: What is read, and the times of the rows that are kept.
-        box: The range that was asked for, in all coordinates of the stream's time.
-        frontier: Of the chosen workers together, at the cut.
-        resumed: The snapshot of an earlier run that it goes on from, if there is one.
+        reach: The times that are read, and the times of the rows that are kept.
+        box: The requested range, in all coordinates of the stream's time.
+        frontier: The common frontier of the chosen workers at the cut.
+        resumed: The snapshot of an earlier run to resume from; None for none.
     """
+
+    kind: ClassVar[str] = "pipeline"
 
     pipeline: Pipeline
     sink: Sink
@@ -70,95 +153,128 @@ class PipelineComputation:
     @classmethod
     def over(
         cls,
-        named: tuple[Pipeline, Sink],
+        pipeline: Pipeline,
+        sink: Sink,
         time_type: TimeType,
         box: Box,
         frontier: Antichain,
-        resumed: Snapshot | None = None,
-    ) -> PipelineComputation:
+    ) -> Self:
         """A sink of a pipeline over a range.
 
         Args:
-            named: The pipeline and the sink.
+            pipeline: The pipeline.
+            sink: The sink.
             time_type: The coordinates of the stream's time.
             box: The range.
-            frontier: Of the chosen workers together.
-            resumed: The snapshot that it goes on from.
+            frontier: The common frontier of the chosen workers.
         """
-        return cls(*named, reach_of(named[0], time_type, box, frontier), box, frontier, resumed)
+        suffix = f" at {sink.node}" if len(pipeline.sinks) > 1 else ""
+        return cls(
+            title=f"pipeline {pipeline.name}{suffix}",
+            name=f"{pipeline.name}.{sink.node}",
+            code=pipeline.code_hash,
+            time=sink.time,
+            worker=sink.worker,
+            grain=1 if sink.grain is None else units(sink.grain),
+            keys=sink.keys,
+            pipeline=pipeline,
+            sink=sink,
+            reach=reach_of(pipeline, time_type, box, frontier),
+            box=box,
+            frontier=frontier,
+        )
 
-    def require_unchanged(self) -> None:
-        """Check that the state that it goes on from is that of the same operators.
+    def resuming(self, snapshot: Snapshot | None) -> Self:
+        """The same computation, resumed from a snapshot.
 
         Raises:
-            StateChanged: `CAP-DAG-STATE-CHANGED`, naming one that is not the same.
+            StateChanged: `CAP-DAG-STATE-CHANGED`, naming an operator that is no longer the one
+                that wrote the state.
         """
-        kept = None if self.resumed is None else self.resumed.signatures
-        if kept is not None:
-            require_unchanged(kept, self.pipeline.signatures(self.sink.node), whole=True)
+        if snapshot is not None and snapshot.signatures is not None:
+            signatures = self.pipeline.signatures(self.sink.node)
+            require_unchanged(snapshot.signatures, signatures, whole=True)
+        return replace(self, resumed=snapshot)
 
     def require_coarse(self, step: int) -> None:
-        """Check that its operators tell no times apart that the stream's records do not.
+        """Check that no operator distinguishes times within a step of the stream.
 
-        A record has the time of the step that it falls into, so that within a step windows are
-        empty or full by chance, sessions never end, and rows are joined that lie apart. A length
-        of 1 is no length of time: it puts together what has the same time.
+        A record has the time of its step. Within a step, windows are empty or full by chance,
+        sessions never end, and joins match rows that lie apart. A duration of 1 is no duration: it
+        groups rows of the same time.
 
         Args:
-            step: The stream's, in microseconds; 1 where times are as they come.
+            step: The stream's step in microseconds; 1 when times are not truncated.
 
         Raises:
-            InvalidRequestError: `CAP-GRAIN`, naming the operator and its length.
+            InvalidRequestError: `CAP-GRAIN`, naming the operator and its duration.
         """
-        if step == 1 or self.time_type.coordinates[0].kind is not Kind.TIMESTAMP:
+        kind = self.reach.time_type.coordinates[self.reach.coordinate].kind
+        if step == 1 or kind is not Kind.TIMESTAMP:
             return
         for node in self.pipeline.plan([self.sink.node]).dag.nodes:
-            for name in _LENGTHS:
-                length = getattr(node.operator, name, None)
-                if not isinstance(length, int | timedelta):
+            for name in _DURATIONS:
+                duration = getattr(node.operator, name, None)
+                if not isinstance(duration, int | timedelta):
                     continue
-                span = abs(units(length))
+                span = abs(units(duration))
                 if 1 < span <= _FOR_EVER and span % step:
-                    told = grain_text(Kind.TIMESTAMP, step)
+                    multiple = grain_text(Kind.TIMESTAMP, step)
                     raise InvalidRequestError(
                         "CAP-GRAIN",
                         f"pipeline {self.pipeline.name}: {name} of {node.name} is "
                         f"{grain_text(Kind.TIMESTAMP, span)}, and the stream's times "
-                        f"are whole multiples of {told}",
-                        f"choose a multiple of {told}; or capture the stream with a finer `every`",
+                        f"are whole multiples of {multiple}",
+                        f"choose a multiple of {multiple}, or capture the stream with a finer "
+                        "`every`",
                         pipeline=self.pipeline.name,
                         node=node.name,
                     )
 
-    @property
-    def time_type(self) -> TimeType:
-        """The one coordinate that its rows have of the stream's time."""
-        return TimeType((self.reach.time_type.coordinates[self.reach.coordinate],))
+    def time_type(self, tape: TimeType) -> TimeType:
+        """The one coordinate of the stream's time that its rows have."""
+        return TimeType((tape.coordinates[self.reach.coordinate],))
 
-    @property
-    def asked(self) -> Box:
-        """The range that was asked for, in that coordinate alone."""
+    def project(self, box: Box) -> Box:
+        """A range in that coordinate alone."""
         at = self.reach.coordinate
-        return Box((self.box.since[at],), (self.box.until[at],))
+        return Box((box.since[at],), (box.until[at],))
 
     @property
-    def reads(self) -> Region:
-        """The times whose records it reads."""
+    def input_region(self) -> Region:
+        """The times of the records that it reads, including those around the rows that it keeps."""
         above = None if self.resumed is None else self.resumed.frontier
         return Region(self.reach.reads, below=self.frontier, above=above)
 
-    def complete(self, frontier: Antichain) -> bool:
-        """Whether nothing can change its rows in the range any more, under a frontier."""
-        return reach_of(self.pipeline, self.reach.time_type, self.box, frontier).complete
+    def reads(self, _region: Region) -> Region:
+        """The times of the records that it reads; they include the region's own range."""
+        return self.input_region
 
-    def at(self, region: Region) -> PipelineComputation:
-        """The same, of which the rows at these times are kept: those of its one coordinate."""
+    def is_complete(self, box: Box, frontier: Antichain) -> bool:
+        """Whether no further record under a frontier can change the rows of a range."""
+        return reach_of(self.pipeline, self.reach.time_type, box, frontier).complete
+
+    def coordinate(self, tape: TimeType) -> int:
+        """The position of the coordinate that its operators take as the time."""
+        return coordinate_of(self.pipeline, tape)
+
+    def written_until(self, tape: TimeType, _frontier: Antichain) -> Antichain:
+        """The end of the rows that can be written: whole grains that are complete."""
+        end = self.reach.until
+        if end is None:
+            return Antichain()
+        least = self.time_type(tape).minimum[0]
+        return Antichain.of([Time((max(least, end - end % self.grain),))])
+
+    def at(self, region: Region) -> Self:
+        """The same computation, keeping only the rows of a region of its one coordinate."""
         kept, at = region.simplified().box, self.reach.coordinate
 
-        def bound(one: tuple[int | None, ...], own: int | None) -> tuple[int | None, ...]:
-            return (*one[:at], own, *one[at + 1 :])
+        def with_bound(bounds: tuple[int | None, ...], bound: int | None) -> tuple[int | None, ...]:
+            return (*bounds[:at], bound, *bounds[at + 1 :])
 
-        box = Box(bound(self.box.since, kept.since[0]), bound(self.box.until, kept.until[0]))
+        since, until = kept.since[0], kept.until[0]
+        box = Box(with_bound(self.box.since, since), with_bound(self.box.until, until))
         reach = reach_of(self.pipeline, self.reach.time_type, box, self.frontier)
         if self.resumed is not None:
             reach = resuming(reach, self.resumed.last)
@@ -166,33 +282,46 @@ class PipelineComputation:
 
 
 def computation_of(
-    declarations: ProjectConfig, request: Request
-) -> tuple[Transform | None, tuple[Pipeline, Sink] | None, Computation | None]:
-    """The transform or the pipeline that a request names, found and checked; no JVM is needed.
+    declarations: ProjectConfig,
+    request: Request,
+    time_type: TimeType,
+    box: Box,
+    frontier: Antichain,
+    declared: Target | None,
+) -> Computation:
+    """Resolve and check the computation of a request, without a JVM.
+
+    Args:
+        declarations: The registered transforms and pipelines.
+        request: The request.
+        time_type: The times of the stream.
+        box: The requested range.
+        frontier: The common frontier of the chosen workers.
+        declared: The declaration of the target, if there is one.
 
     Raises:
-        InvalidRequestError: `CAP-TRANSFORM` or `CAP-PIPELINE` when there is none of that name, or
-            it cannot be used; `CAP-DAG-...` when its graph cannot be meant.
+        InvalidRequestError: `CAP-TRANSFORM` or `CAP-PIPELINE` for an unknown name, or one that
+            cannot be used; `CAP-DAG-...` for an invalid graph.
     """
     if request.transform is not None:
         declarations.require_sound("transforms", request.transform)
-        found = transforms(declarations.transforms).get(request.transform)
-        return found, None, _of_transform(found)
+        transform = transforms(declarations.transforms).get(request.transform)
+        return TransformComputation.of(transform)
     if request.pipeline is None:
-        return None, None, None
+        return CopyComputation.into(declared)
     declarations.require_sound("pipelines", request.pipeline)
     pipeline = pipelines(references=declarations.pipelines).get(request.pipeline)
     sink = find_sink(pipeline, request.sink)
     _require_one_stream(pipeline, sink)
-    return None, (pipeline, sink), _of_sink(pipeline, sink)
+    return PipelineComputation.over(pipeline, sink, time_type, box, frontier)
 
 
 def find_sink(pipeline: Pipeline, node: str | None) -> Sink:
-    """The sink that a request names; the only one where it names none.
+    """The requested sink, or the only one when none is named.
 
     Raises:
-        InvalidRequestError: `CAP-PIPELINE` when there is no such sink, or there are several to
-            choose from.
+        InvalidRequestError: `CAP-PIPELINE` for an unknown sink, or when there are several to choose
+            from.
     """
     if node is not None:
         return pipeline.sink(node)
@@ -200,23 +329,15 @@ def find_sink(pipeline: Pipeline, node: str | None) -> Sink:
         return pipeline.sinks[0]
     raise InvalidRequestError(
         "CAP-PIPELINE",
-        f"pipeline {pipeline.name} has the sinks "
-        + ", ".join(sink.node for sink in pipeline.sinks)
-        + ", and none is chosen",
-        "choose one with --sink: what goes into one table is a run of its own",
+        f"pipeline {pipeline.name} has several sinks, and none is chosen: "
+        + ", ".join(sink.node for sink in pipeline.sinks),
+        "choose one with --sink; each target table needs a run of its own",
         pipeline=pipeline.name,
     )
 
 
-def time_of(piped: tuple[Pipeline, Sink] | None, time_type: TimeType) -> int:
-    """The position of the coordinate in which ranges of output are told: the event time."""
-    if piped is None:
-        return len(time_type.coordinates) - 1
-    return coordinate_of(piped[0], time_type)
-
-
 def check_workers(computation: Computation, *, everyone: bool) -> None:
-    """Check that all workers are chosen where rows of several of them meet.
+    """Check that all workers are chosen when the output mixes them.
 
     Raises:
         InvalidRequestError: `CAP-WORKERS`.
@@ -224,58 +345,30 @@ def check_workers(computation: Computation, *, everyone: bool) -> None:
     if computation.worker is None and not everyone:
         raise InvalidRequestError(
             "CAP-WORKERS",
-            f"{computation.title} mixes workers: its output does not say whose a row is",
+            f"{computation.title} mixes workers: its output has no column of the worker",
             "replay all workers, or have it keep the worker and declare the column",
         )
 
 
-def check_grain(computation: Computation, time_type: TimeType, at: int, box: Box) -> None:
+def check_grain(computation: Computation, time_type: TimeType, box: Box) -> None:
     """Check that a range consists of whole grains.
 
     Raises:
-        InvalidRequestError: `CAP-GRAIN`, with the nearest bounds that do.
+        InvalidRequestError: `CAP-GRAIN`, with the nearest bounds that fit.
     """
+    at = computation.coordinate(time_type)
     bounds = (box.since[at], box.until[at])
-    what = f"{computation.title} works"
-    require_multiples(what, time_type.coordinates[at], bounds, computation.grain)
-
-
-def _of_transform(found: Transform) -> Computation:
-    grain = 1 if found.grain is None else units(found.grain)
-    return Computation(
-        f"transform {found.name}",
-        found.name,
-        found.code_hash,
-        found.time,
-        found.worker,
-        grain,
-        found.keys,
-    )
-
-
-def _of_sink(pipeline: Pipeline, sink: Sink) -> Computation:
-    several = len(pipeline.sinks) > 1
-    return Computation(
-        f"pipeline {pipeline.name}" + (f" at {sink.node}" if several else ""),
-        f"{pipeline.name}.{sink.node}",
-        pipeline.code_hash,
-        sink.time,
-        sink.worker,
-        1 if sink.grain is None else units(sink.grain),
-        sink.keys,
-    )
+    subject = f"{computation.title} works"
+    require_multiples(subject, time_type.coordinates[at], bounds, computation.grain)
 
 
 def _require_one_stream(pipeline: Pipeline, sink: Sink) -> None:
-    """Check that what a sink depends on reads one stream; its tables may be any number."""
+    """Check that a sink depends on exactly one stream; it may read any number of tables."""
     dag = pipeline.plan([sink.node]).dag
     tables = {table.source for table in pipeline.tables}
-    streams = [dag.nodes[number].name for number in dag.sources]
-    _require_one(pipeline, [name for name in streams if name not in tables])
-
-
-def _require_one(pipeline: Pipeline, streams: Collection[str]) -> None:
+    sources = [dag.nodes[number].name for number in dag.sources]
+    streams = [name for name in sources if name not in tables]
     if len(streams) != 1:
         raise pipeline.refusal(
-            f"reads {', '.join(sorted(streams)) or 'tables alone'}, and a replay plays one stream"
+            f"reads {', '.join(sorted(streams)) or 'tables alone'}; a replay reads one stream"
         )

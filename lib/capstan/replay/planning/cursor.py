@@ -1,11 +1,12 @@
-"""Followed replays: the cursor is a frontier, and each run plays what became complete since."""
+"""Cursors of followed replays: frontiers from which each run continues."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from capstan.core.times import Antichain, Time
+from capstan.core.times import Antichain
 from capstan.errors import InvalidRequestError
+from capstan.replay.planning.intent import Intent
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.snapshot_catalog import find_snapshot
 from capstan.replay.planning.snapshot_ledger import Snapshot
@@ -21,11 +22,11 @@ def follow_identity(request: Request, target: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a followed replay stands.
+    """The position of a followed replay.
 
     Attributes:
-        reached: What it has played: the frontier of its last run that stands.
-        resumed: The snapshot that it goes on from, if it is one of a pipeline that has any.
+        reached: The frontier of its last published run.
+        resumed: The snapshot to resume from; None for none.
     """
 
     reached: Antichain
@@ -33,16 +34,16 @@ class Cursor:
 
 
 def find_cursor(lake: Lake, request: Request, last: History | None) -> Cursor | None:
-    """Where a followed replay stands; None where no run of it does.
+    """The position of a followed replay; None when no run of it is published.
 
     Args:
         lake: The lake.
-        request: What is asked now.
-        last: Its last run that stands.
+        request: The present request.
+        last: Its last published run.
 
     Raises:
-        InvalidRequestError: `CAP-FOLLOW` when it was followed with other workers, transform or
-            start.
+        InvalidRequestError: `CAP-FOLLOW` when it was followed with other workers, computation,
+            start, mode or keys before.
     """
     if last is None:
         return None
@@ -50,30 +51,26 @@ def find_cursor(lake: Lake, request: Request, last: History | None) -> Cursor | 
 
 
 def cursor(request: Request, last: History) -> Antichain:
-    """What a followed replay had played after its last run that stands.
+    """The frontier that the last published run of a followed replay reached.
 
     Raises:
-        InvalidRequestError: `CAP-FOLLOW` when it was followed with other workers, transform or
-            start.
+        InvalidRequestError: `CAP-FOLLOW` when it was followed with other workers, computation,
+            start, mode or keys before.
     """
-    intent = last.effective_intent
-    assert intent is not None
-    was = intent.detail["request"]
-    assert isinstance(was, dict)
-    now = request.to_json()
+    row = last.effective_intent
+    assert row is not None
+    intent = Intent.from_json(row.detail)
     for field in ("workers", "transform", "pipeline", "sink", "since", "mode", "keys"):
-        # Intents that were written before there were pipelines lack these.
-        if _plain(was.get(field)) != _plain(now[field]):
+        before, now = getattr(intent.request, field), getattr(request, field)
+        if before != now:
             raise InvalidRequestError(
                 "CAP-FOLLOW",
-                f"{request.follow} was followed with {field} {was.get(field)}, not {now[field]}",
+                f"{request.follow} was followed with {field} {_shown(before)}, not {_shown(now)}",
                 "follow it as before, or under another name",
                 follow=request.follow,
             )
-    times = intent.detail["reached"]
-    assert isinstance(times, list)
-    return Antichain.of(Time(time) for time in times)
+    return intent.reached
 
 
-def _plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
+def _shown(value: object) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else str(value)

@@ -1,4 +1,4 @@
-"""Whether a followed replay still stands where it was planned from, and what is new since."""
+"""Checks of a followed replay: its cursor has not moved, and there is something new."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from capstan.storage.ledger.runs import History
 
 
 def require_cursor(plan: Plan, last: History | None) -> None:
-    """Check, once it has claimed, that a followed replay still stands where it was planned from.
+    """Check, under the claim, that the cursor is still the one of the plan.
 
     Args:
-        plan: What was planned.
-        last: Its last run that stands now.
+        plan: The plan.
+        last: The last published run of the followed replay.
 
     Raises:
-        RangeLockedError: `CAP-CONFLICT` when its last run was taken back, or another one published,
-            meanwhile.
+        RangeLockedError: `CAP-CONFLICT` when that run was rolled back, or another one has
+            published, since the planning.
     """
     if (None if last is None else cursor(plan.request, last)) != plan.cursor:
         raise RangeLockedError(
             "CAP-CONFLICT",
-            f"{plan.request.follow} has moved while this run of it was planned",
+            f"{plan.request.follow} has moved while this run was planned",
             "run the same command again",
             follow=plan.request.follow,
         )

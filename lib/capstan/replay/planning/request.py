@@ -1,4 +1,4 @@
-"""What a replay is asked to do."""
+"""The request of a replay."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from capstan.errors import InvalidRequestError
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A replay as a person, a form or a schedule asks for it.
+    """A replay as a person, a form or a schedule requests it.
 
     Attributes:
-        stream: The stream to play.
+        stream: The stream to replay.
         into: The target: a table of the lake, a declared target, or a Delta path.
         workers: Labels or numbers; None for all.
-        since: First time played, as the command line writes it; None from the start.
-        until: First time no longer played; None for all complete times.
-        known_at: The last epoch played, of a stream whose times have one: what was known then.
+        since: The first time, as the command line writes it; None from the start.
+        until: The first time that is no longer replayed; None for all complete times.
+        known_at: The last epoch, for a stream with epochs: the records that were known then.
         as_of: The cut; None for the newest.
-        peers: Replay workers; None for one per chosen worker.
-        transform: A registered transform; None plays records as they are.
-        pipeline: A registered pipeline, where there is no transform.
-        sink: The sink of the pipeline whose rows are played; None where it has but one.
+        peers: The number of replay workers; None for one per chosen worker.
+        transform: A registered transform; None for a copy of the records.
+        pipeline: A registered pipeline, instead of a transform.
+        sink: The sink of the pipeline; None for its only one.
         mode: How the target is changed.
-        keys: Columns that `merge` matches rows by; those of the transform or sink when empty.
-        follow: A cursor's name: play only what became complete since its last run.
-        partial: Play what is complete of a range that is not.
-        direct: Write to the target at once, audit it there, take it back if the audit fails.
-        adopt: Replace rows of the range that no replay has put there.
-        hold: Stop after the audit; `capstan publish` goes on.
-        approve: Stop after the audit, saying what publishing would change; a person decides.
-        replay: The declared replay that this is a run of, whose checks it has to meet.
+        keys: Columns by which `merge` matches rows; empty for those of the transform or sink.
+        follow: The name of a followed replay, which covers what became complete since its last run.
+        partial: Replay the complete part of an incomplete range.
+        direct: Write to the target directly, audit there, and roll back if the audit fails.
+        adopt: Replace rows of the range that no replay has written.
+        hold: Stop after the audit, until `capstan publish`.
+        approve: Stop after the audit and show what publishing would change, for a person to decide.
+        replay: The declared replay whose run this is, and whose checks apply.
     """
 
     stream: str
@@ -73,7 +73,7 @@ class Request:
             self._check_follow()
         if self.workers is not None and not self.workers:
             raise InvalidRequestError(
-                "CAP-WORKERS", "no workers are chosen", "name some, or leave it out"
+                "CAP-WORKERS", "no workers are chosen", "name some, or leave the option out"
             )
         if self.peers is not None:
             check_parallelism(self.peers, "replay workers")
@@ -92,7 +92,7 @@ class Request:
             check_name("pipeline", self.pipeline)
         problem = None
         if self.pipeline is not None and self.transform is not None:
-            problem = "a replay has a transform or a pipeline, and not both"
+            problem = "a replay has either a transform or a pipeline"
         elif self.sink is not None and self.pipeline is None:
             problem = "--sink goes with --pipeline"
         if problem is not None:
@@ -103,18 +103,18 @@ class Request:
         if any(bound is not None for bound in bounds) or self.partial:
             raise InvalidRequestError(
                 "CAP-FOLLOW",
-                "a followed replay plays whatever became complete: it takes no --until, "
-                "--known-at, --as-of or --partial",
+                "--follow does not go with --until, --known-at, --as-of or --partial: a followed "
+                "replay covers whatever became complete",
                 "leave them out, or replay without --follow",
             )
 
     def to_json(self) -> dict[str, object]:
-        """The request as JSON, for the ledger."""
+        """The object that the ledger stores."""
         return {**asdict(self), "mode": str(self.mode)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> Request:
-        """The request of `to_json`."""
+        """The request that `to_json` wrote."""
         fields = dict(value)
         workers, keys = fields.pop("workers"), fields.pop("keys")
         mode = Mode(str(fields.pop("mode")))

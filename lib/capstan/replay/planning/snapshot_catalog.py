@@ -1,4 +1,4 @@
-"""Which snapshots there are of followed pipelines, and which one a run goes on from. No JVM."""
+"""Catalog of the snapshots of followed pipelines, read without a JVM."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from capstan.storage.ledger.runs import History
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A snapshot that counts, or has counted: its run has published.
+    """A snapshot whose run has published.
 
     Attributes:
-        snapshot: What the run's certificate says of it.
+        snapshot: The snapshot, as the run's certificate has it.
         history: The run.
-        rescaled: What it was rescaled to, by replay workers.
-        newest: The replay workers that it is of now: of its newest rescaling, else its own.
+        rescaled: Rescaled snapshots by their number of replay workers.
+        newest: The number of replay workers of the newest rescaling, else its own.
         cleared: Whether its rows were deleted.
     """
 
@@ -36,34 +36,34 @@ class Taken:
 
     @property
     def order(self) -> tuple[str, int]:
-        """The target, and which of the replays into it that follow each other."""
+        """The target and the generation of the run, to sort by."""
         return self.history.last.target, self.history.last.generation
 
     @property
     def standing(self) -> bool:
-        """Whether a run could go on from it: it is there, and its run was not taken back."""
+        """Whether a run can resume from it: it is not deleted, and its run is published."""
         return self.history.published and not self.cleared
 
     def on(self, peers: int | None) -> Snapshot:
-        """The snapshot on so many replay workers if it is there so, else as it is now."""
-        every = {self.snapshot.peers: self.snapshot, **self.rescaled}
-        return every.get(peers or self.newest, every[self.newest])
+        """The snapshot for this number of replay workers if it exists, else the newest one."""
+        by_peers = {self.snapshot.peers: self.snapshot, **self.rescaled}
+        return by_peers.get(peers or self.newest, by_peers[self.newest])
 
 
 def snapshot_of(history: History) -> Snapshot | None:
-    """The snapshot that a run's certificate tells of."""
-    pipeline = (history.certificate or {}).get("pipeline")
-    state = pipeline.get("state") if isinstance(pipeline, Mapping) else None
-    return Snapshot.from_json(state) if isinstance(state, Mapping) else None
+    """The snapshot in a run's certificate; None for none."""
+    certificate = history.certificate
+    state = None if certificate is None else (certificate.pipeline or {}).get("state")
+    return None if state is None else Snapshot.from_json(state)
 
 
 def find_snapshot(lake: Lake, last: History, peers: int | None) -> Snapshot | None:
-    """The snapshot that the next run goes on from; None where there is none, or it was cleared.
+    """The snapshot from which the next run resumes; None for none, or when it was deleted.
 
     Args:
         lake: The lake.
-        last: The last run that stands.
-        peers: The replay workers that are wanted; one of as many is chosen if there is one.
+        last: The last published run.
+        peers: The preferred number of replay workers; None for any.
     """
     snapshot = snapshot_of(last)
     if snapshot is None:
@@ -73,29 +73,29 @@ def find_snapshot(lake: Lake, last: History, peers: int | None) -> Snapshot | No
 
 
 def list_taken(lake: Lake, pipeline: str, **equal: object) -> list[Taken]:
-    """The snapshots of a pipeline's runs that have published, the newest of each target last.
+    """The snapshots of a pipeline's published runs, the newest of each target last.
 
     Args:
         lake: The lake.
         pipeline: The pipeline's name.
-        equal: Only of runs with these values in the ledger's columns.
+        equal: Values of the ledger's columns to filter runs by.
     """
     became = read_became(lake, pipeline)
-    found = []
+    snapshots = []
     for history in runs.read_histories(lake, **equal).values():
         snapshot = snapshot_of(history)
         if snapshot is not None and snapshot.pipeline == pipeline:
-            found.append(_taken(snapshot, history, became))
-    return sorted(found, key=lambda each: each.order)
+            snapshots.append(_taken(snapshot, history, became))
+    return sorted(snapshots, key=lambda taken: taken.order)
 
 
 def _taken(snapshot: Snapshot, history: History, became: Iterable[Became]) -> Taken:
-    mine = [row for row in became if row.snapshot == snapshot.name]
-    rescaled = [row.rescaled for row in mine if row.event is Event.RESCALED and row.rescaled]
+    events = [row for row in became if row.snapshot == snapshot.name]
+    rescaled = [row.rescaled for row in events if row.event is Event.RESCALED and row.rescaled]
     return Taken(
         snapshot,
         history,
-        {each.peers: each for each in rescaled},
+        {other.peers: other for other in rescaled},
         rescaled[-1].peers if rescaled else snapshot.peers,
-        any(row.event is Event.CLEARED for row in mine),
+        any(row.event is Event.CLEARED for row in events),
     )

@@ -1,8 +1,8 @@
-"""Snapshots of the state of followed pipelines: a table per pipeline, and a ledger of what became.
+"""Snapshots of the state of followed pipelines: a table per pipeline, and a ledger of events.
 
-The rows of a snapshot are written before the target is, under a name of the attempt. It counts
-once the run has published by that attempt: the run's last row is the one that commits it, and
-taking the run back takes it back. What a snapshot should have is in the run's certificate.
+The rows of a snapshot are written before the target, under the name of the attempt. The snapshot
+counts once the run has published by that attempt: the run's last row commits it, and rolling back
+the run discards it. The run's certificate holds the expected contents of a snapshot.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Event(StrEnum):
-    """What became of a snapshot after it was taken."""
+    """An event of a snapshot after it was taken."""
 
     RESCALED = "rescaled"
     CLEARED = "cleared"
@@ -37,23 +37,23 @@ class Event(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is known of a snapshot but for its rows.
+    """The description of a snapshot, without its rows.
 
     Attributes:
-        name: Of the attempt that took it: `hours-3f2a9c1b-4-1`; of a rescaled one that and its
+        name: The name of the attempt that took it: `hours-3f2a9c1b-4-1`; of a rescaled one with its
             replay workers: `hours-3f2a9c1b-4-1@5`.
-        pipeline: Whose state it is.
-        peers: How many replay workers it is of.
-        frontier: The captured workers' together: all before it has been read.
-        last: The watermark that stands for it.
-        parts: How many rows it has in the table of the pipeline's state.
-        rows: How many rows the operators' states have.
-        waiting: How many rows of the sink have come out, and wait for their time to be written.
-        bytes: How large the states are.
-        held: How many keys there are state for, by replay worker and operator.
-        before: The replay workers of the snapshot that it was rescaled from; None for one taken.
-        signatures: What the states depend on, setting by setting, by operator; no others may go on
-            from them. None of one that was taken before there were any.
+        pipeline: The pipeline.
+        peers: The number of replay workers.
+        frontier: The common frontier of the captured workers; all times before it have been read.
+        last: The watermark that corresponds to the frontier.
+        parts: The number of its rows in the table of the pipeline's state.
+        rows: The number of rows of the operators' states.
+        waiting: The number of output rows of the sink that wait for their time to be written.
+        bytes: The size of the states.
+        held: The number of keys with state, by replay worker and operator.
+        before: The number of replay workers before the rescaling; None for one that was taken.
+        signatures: The settings that the states depend on, by operator; only the same operators
+            may resume from them. None in snapshots that are older than signatures.
     """
 
     name: str
@@ -71,14 +71,14 @@ class Snapshot:
 
     @property
     def keys(self) -> dict[str, int]:
-        """How many keys there are state for, by operator: each is with one worker."""
-        found = Counter[str]()
-        for mine in self.held.values():
-            found.update(mine)
-        return dict(found)
+        """The number of keys with state by operator; each key is held by one worker."""
+        total = Counter[str]()
+        for keys in self.held.values():
+            total.update(keys)
+        return dict(total)
 
     def to_json(self) -> dict[str, object]:
-        """All of it in one object."""
+        """The object that certificates and the ledger store."""
         return {
             "snapshot": self.name,
             "pipeline": self.pipeline,
@@ -93,12 +93,12 @@ class Snapshot:
             "held": {worker: dict(keys) for worker, keys in self.held.items()},
             "before": self.before,
             "signatures": self.signatures
-            and {name: dict(each) for name, each in self.signatures.items()},
+            and {name: dict(settings) for name, settings in self.signatures.items()},
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> Self:
-        """The snapshot of `to_json`; other fields are left alone."""
+        """The snapshot that `to_json` wrote; unknown keys are ignored."""
         given = dict(value)
         times = given["frontier"]
         assert isinstance(times, list)
@@ -124,8 +124,8 @@ class Became:
 
     Attributes:
         snapshot: The snapshot's name.
-        event: What became of it.
-        rescaled: What it was rescaled to.
+        event: The event.
+        rescaled: The rescaled snapshot; None for other events.
     """
 
     snapshot: str
@@ -139,30 +139,30 @@ def write_parts(spark: SparkSession, lake: Lake, snapshot: Snapshot, rows: DataF
     Args:
         spark: The session.
         lake: The lake.
-        snapshot: What they are of.
-        rows: As `capstan.pipeline.spark.state_rows.COLUMNS` has them.
+        snapshot: The snapshot.
+        rows: Rows with the columns `capstan.pipeline.spark.state_rows.COLUMNS`.
     """
     path = lake.state(snapshot.pipeline)
     named = rows.select(F.lit(snapshot.name).alias("snapshot"), *rows.columns)
-    # Not append-only: what is no longer needed is deleted.
+    # Not append-only: obsolete snapshots are deleted.
     properties = {name: text for name, text in PROPERTIES.items() if name != "delta.appendOnly"}
     create_table(spark, path, named.schema, properties=properties, partitions=("snapshot",))
     delta.append(named, path, note={"snapshot": snapshot.name})
 
 
 def read_parts(spark: SparkSession, lake: Lake, snapshot: Snapshot) -> DataFrame | None:
-    """The rows of a snapshot; None where it has none.
+    """The rows of a snapshot; None when it has none.
 
     Raises:
-        NotWhole: There are not as many as were written.
+        NotWhole: Some of the written rows are missing.
     """
     if not snapshot.parts:
         return None
     path = lake.state(snapshot.pipeline)
-    found = parts_of(lake, snapshot.pipeline).get(snapshot.name, 0)
-    if found != snapshot.parts:
+    present = parts_of(lake, snapshot.pipeline).get(snapshot.name, 0)
+    if present != snapshot.parts:
         raise NotWhole.create(
-            f"snapshot {snapshot.name} has {found} of {snapshot.parts} rows in {path}",
+            f"snapshot {snapshot.name} has {present} of {snapshot.parts} rows in {path}",
             reason="rows are missing",
             snapshot=snapshot.name,
         )
@@ -171,20 +171,20 @@ def read_parts(spark: SparkSession, lake: Lake, snapshot: Snapshot) -> DataFrame
 
 
 def parts_of(lake: Lake, pipeline: str) -> dict[str, int]:
-    """How many rows each snapshot has in the table of a pipeline's state, from its log alone."""
+    """The number of rows by snapshot in the table of a pipeline's state, from its log alone."""
     path = lake.state(pipeline)
     if not is_table(path):
         return {}
     files = delta.open_table(path).get_add_actions(flatten=True)
-    found: dict[str, int] = {}
+    parts: dict[str, int] = {}
     names, counts = files["partition.snapshot"].to_pylist(), delta.stat(files, "num_records")
     for name, rows in zip(names, counts, strict=True):
-        found[name] = found.get(name, 0) + rows
-    return found
+        parts[name] = parts.get(name, 0) + rows
+    return parts
 
 
 def delete_parts(spark: SparkSession, lake: Lake, pipeline: str, names: list[str]) -> None:
-    """Delete the rows of snapshots: whole files, as each has its own."""
+    """Delete the rows of snapshots; whole files, as snapshots are partitions."""
     from delta.tables import DeltaTable
 
     path = lake.state(pipeline)
@@ -194,8 +194,8 @@ def delete_parts(spark: SparkSession, lake: Lake, pipeline: str, names: list[str
 
 
 def write_became(lake: Lake, pipeline: str, rows: list[Became]) -> None:
-    """Append to the ledger what became of snapshots, in one commit."""
-    told = [
+    """Append events of snapshots to the ledger, in one commit."""
+    values = [
         {
             "pipeline": pipeline,
             "snapshot": row.snapshot,
@@ -205,14 +205,14 @@ def write_became(lake: Lake, pipeline: str, rows: list[Became]) -> None:
         }
         for row in rows
     ]
-    append_rows(lake, "snapshots", told)
+    append_rows(lake, "snapshots", values)
 
 
 def read_became(lake: Lake, pipeline: str) -> list[Became]:
-    """What became of a pipeline's snapshots, in the order in which it was written."""
-    found = []
+    """The events of a pipeline's snapshots, in the order in which they were written."""
+    events = []
     for row in read_rows(lake, "snapshots", pipeline=pipeline):
         detail = row["detail"]
         rescaled = None if detail is None else Snapshot.from_json(json.loads(str(detail)))
-        found.append(Became(str(row["snapshot"]), Event(str(row["event"])), rescaled))
-    return found
+        events.append(Became(str(row["snapshot"]), Event(str(row["event"])), rescaled))
+    return events

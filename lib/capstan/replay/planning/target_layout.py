@@ -1,4 +1,4 @@
-"""How a target keeps worker and time: its own columns, and the conditions over them."""
+"""The columns of a target that hold worker and time, and conditions over them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _DAY = 86_400_000_000
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a target keeps what the tape calls worker and time.
+    """The columns of worker and time in a target.
 
     Attributes:
-        worker: The column of the worker, its number or its label; None where it is not kept.
-        time: The column of the time: a struct of coordinates, or the one coordinate itself; None
-            where it is not kept.
-        labels: What the workers stand for, by number.
-        every: To what event times were truncated, in microseconds; 1 where they were not.
+        worker: The column of the worker's number or label; None when it is not kept.
+        time: The column of the time: a struct of coordinates, or a single coordinate; None when it
+            is not kept.
+        labels: Worker labels by number.
+        every: The step to which event times are truncated, in microseconds; 1 for none.
     """
 
     worker: str | None
@@ -47,7 +47,7 @@ class Layout:
         workers: Collection[int] | None,
         region: Region,
     ) -> str:
-        """The condition over the target's columns that a row is of these workers and times.
+        """The condition over the target's columns that a row belongs to these workers and times.
 
         Args:
             schema: The target's columns.
@@ -75,20 +75,20 @@ class Layout:
         name = self.time or ""
         kind = schema[name].dataType
         if isinstance(kind, StructType):
-            columns = [f"{quoted(name)}.{quoted(each)}" for each in time_type.names]
+            columns = [f"{quoted(name)}.{quoted(axis)}" for axis in time_type.names]
             return region_sql(time_type, region, columns)
-        own = single(time_type, f"column {name}")
-        if own.kind is not Kind.TIMESTAMP:
+        axis = single(time_type, f"column {name}")
+        if axis.kind is not Kind.TIMESTAMP:
             return region_sql(time_type, region, [quoted(name)])
         if isinstance(kind, DateType):
             # In the column's own type, so that files can be skipped; the bounds are whole days.
-            days = TimeType((Coordinate.of(own.name, Kind.DATE),))
+            days = TimeType((Coordinate.of(axis.name, Kind.DATE),))
             return region_sql(days, _in_units(region, _DAY, 1), [quoted(name)])
-        # Finer than the stream's times: of a bound within a step, that whole step is before it.
+        # The column may be finer than the stream: a step that contains a bound lies before it.
         return region_sql(time_type, _in_units(region, self.every, self.every), [quoted(name)])
 
     def tagged(self, frame: DataFrame, time_type: TimeType) -> DataFrame:
-        """The frame with `_worker INT` and `_time STRUCT` as the tape has them, null if unknown."""
+        """The frame with `_worker INT` and `_time STRUCT` as on tape, null if unknown."""
         tagged = frame
         if self.worker is not None:
             tagged = self._numbered(frame, self.worker)
@@ -109,41 +109,41 @@ class Layout:
         kind = frame.schema[self.time or ""].dataType
         if isinstance(kind, StructType):
             return column
-        own = single(time_type, f"column {self.time}")
-        if own.kind is Kind.TIMESTAMP:
+        axis = single(time_type, f"column {self.time}")
+        if axis.kind is Kind.TIMESTAMP:
             moment = F.unix_micros(column.cast(TimestampType()))
             column = F.timestamp_micros(moment - F.pmod(moment, F.lit(self.every)))
-        return F.struct(column.alias(own.name))
+        return F.struct(column.alias(axis.name))
 
 
-def single(time_type: TimeType, what: str) -> Coordinate:
+def single(time_type: TimeType, holder: str) -> Coordinate:
     """The one coordinate of a totally ordered time.
 
     Raises:
-        InvalidRequestError: `CAP-COORDINATES` when there are several: `what` cannot hold them.
+        InvalidRequestError: `CAP-COORDINATES` when there are several; `holder` names the column.
     """
     if len(time_type.coordinates) != 1:
         raise InvalidRequestError(
             "CAP-COORDINATES",
-            f"{what} cannot stand for times of {len(time_type.coordinates)} coordinates",
-            "keep `_time` as it is",
+            f"{holder} cannot hold times of {len(time_type.coordinates)} coordinates",
+            "keep the column `_time` unchanged",
         )
     return time_type.coordinates[0]
 
 
 def text_literal(text: str) -> str:
-    """A text as a SQL literal, whatever is in it."""
+    """A text as a SQL literal, with everything escaped."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _in_units(region: Region, unit: int, size: int) -> Region:
-    """A region of one coordinate, with bounds in whole units that are `size` each.
+    """A region of one coordinate with bounds rounded up to whole units, each counted as `size`.
 
-    Upwards: a first instant within a unit leaves that unit out.
+    A range that begins within a unit excludes that unit.
     """
     box = region.simplified().box
 
-    def counted(bound: int | None) -> int | None:
+    def rounded(bound: int | None) -> int | None:
         return None if bound is None else -(-bound // unit) * size
 
-    return Region(Box((counted(box.since[0]),), (counted(box.until[0]),)))
+    return Region(Box((rounded(box.since[0]),), (rounded(box.until[0]),)))

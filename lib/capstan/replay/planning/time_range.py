@@ -1,4 +1,4 @@
-"""The range of times that a request asks for, in the times of its stream's tape."""
+"""The requested range of a replay, in the times of its stream's tape."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from capstan.storage.tape.grains import require_whole_steps
 from capstan.storage.tape.tape import Tape
 
 
-def asked_box(tape: Tape, request: Request) -> Box:
-    """The times that a request asks for: its bounds, and what was known at an epoch.
+def requested_box(tape: Tape, request: Request) -> Box:
+    """The times of a request: its bounds, restricted to those known at an epoch.
 
     Raises:
         InvalidRequestError: `CAP-TIME`; `CAP-GRAIN` for a bound within a step of the stream's
-            times; `CAP-RANGE` where nothing is left; `CAP-KNOWN-AT` where times have no epoch.
+            times; `CAP-RANGE` for an empty range; `CAP-KNOWN-AT` when times have no epoch.
     """
     bounds = [Box.bound_of_text(tape.time_type, text) for text in (request.since, request.until)]
     require_whole_steps(tape, *bounds)
@@ -25,18 +25,18 @@ def asked_box(tape: Tape, request: Request) -> Box:
         raise InvalidRequestError(
             "CAP-RANGE",
             f"the range from {request.since} to {request.until} is empty or reversed",
-            "a range goes from its first time to the first one after it",
+            "give its first time, and the first time after it",
         )
     return box
 
 
 def _known(tape: Tape, epoch: int) -> Box:
-    """The times of what was known at an epoch."""
+    """The times up to an epoch."""
     if "epoch" not in tape.time_type.names:
         raise InvalidRequestError(
             "CAP-KNOWN-AT",
             f"times of stream {tape.name} have no epoch: {', '.join(tape.time_type.names)}",
-            "leave out --known-at; --as-of names a commit of any tape",
+            "leave out --known-at, or name a commit of the tape with --as-of",
             stream=tape.name,
         )
     past = tape.time_type.coordinates[tape.time_type.index("epoch")].parse(epoch) + 1

@@ -12,6 +12,7 @@ from capstan.core.times.region import Region
 from capstan.error_translation import root_message, translate
 from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
 from capstan.storage.lake import Lake
+from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.region_json import parse_region
 from capstan.storage.ledger.run_identity import DIGITS, RunId, short_name, stem_of
 from capstan.storage.ledger.tables import append_rows, as_text, read_rows
@@ -58,6 +59,17 @@ class Row:
     detail: Mapping[str, object]
 
     @property
+    def target_version(self) -> int:
+        """The version of the target: before an intent, after a publish or a rollback."""
+        return int(str(self.detail["target_version"]))
+
+    @property
+    def certificate(self) -> Certificate:
+        """The certificate of an intent, as far as it was known."""
+        draft = self.detail.get("certificate")
+        return Certificate.from_json(draft if isinstance(draft, Mapping) else {})
+
+    @property
     def error(self) -> Mapping[str, object]:
         """The coded error that the attempt ended with; empty for other steps."""
         if self.step is not Step.FAILED:
@@ -94,15 +106,20 @@ class History:
         return max(row.attempt for row in self.rows)
 
     @property
-    def certificate(self) -> Mapping[str, object] | None:
+    def certificate(self) -> Certificate | None:
         """The certificate, when the run has published."""
-        done = [row for row in self.rows if row.step is Step.DONE]
-        return done[-1].detail if done else None
+        done = self.done
+        return None if done is None else Certificate.from_json(done.detail)
+
+    @property
+    def done(self) -> Row | None:
+        """The row of the publish, if there is one."""
+        return next((row for row in reversed(self.rows) if row.step is Step.DONE), None)
 
     @property
     def published(self) -> bool:
-        """Whether it has published and was not taken back."""
-        return self.certificate is not None and not self.rolled_back
+        """Whether it has published and was not rolled back."""
+        return self.done is not None and not self.rolled_back
 
     @property
     def rolled_back(self) -> bool:
@@ -133,7 +150,7 @@ class History:
             `rolled back`. One that has stopped was killed or interrupted; it may have published,
             and the same replay again finds out, and goes on.
         """
-        if self.certificate is not None:
+        if self.done is not None:
             return "rolled back" if self.rolled_back else "published"
         if self.last.step is Step.INTENT:
             return "begun" if holds else "stopped"
@@ -155,8 +172,8 @@ class History:
 
         An attempt that was taken over may write its own after the one that took over has published.
         """
-        if self.certificate is not None:
-            return self.intent(int(str(self.certificate["attempt"])))
+        if self.done is not None:
+            return self.intent(int(str(self.done.detail["attempt"])))
         return next((row for row in reversed(self.rows) if row.step is Step.INTENT), None)
 
     @property

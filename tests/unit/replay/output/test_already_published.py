@@ -73,7 +73,7 @@ class Told:
 
     def published(self, run: str, plan: Plan) -> None:
         """The run of a plan, which has published."""
-        books = replace(self.books, transform=plan.name, code=plan.code)
+        books = replace(self.books, transform=plan.computation.name, code=plan.computation.code)
         mode, kept = str(plan.request.mode), plan.scope.region
         told = {"mode": mode, "kept": kept, "identity": plan.identity, "cut": plan.cut.commit}
         books.published(run, plan.scope.workers, plan.region, **told)  # type: ignore[arg-type]
@@ -104,7 +104,7 @@ def test_a_complete_range_stands_whatever_is_captured_after_it(told: Told, mode:
     more(told)
     assert told.plan(**asked).identity != told.plan(**asked, as_of=0).identity
     assert told.stood(**asked) == "first"
-    assert preview(told.lake, DECLARED, told.request(**asked)).stands == "first"
+    assert preview(told.lake, DECLARED, told.request(**asked)).equivalent == "first"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_another_replay_is_not_stood_for(told: Told, other: dict[str, object]) -
 
 def test_other_code_does_not_stand_for_todays(told: Told) -> None:
     plan = told.plan(transform="sum")
-    told.published("first", replace(plan, code="f00"))
+    told.published("first", replace(plan, computation=replace(plan.computation, code="f00")))
     more(told)
     assert told.stood(transform="sum") is None
     told.published("second", plan)
@@ -200,7 +200,7 @@ def test_no_row_is_appended_twice(told: Told, replay: str | None) -> None:
     assert refused(told, ["first"], replay=replay) is None
     assert refused(told, replay=replay, transform="sum") is None
     with pytest.raises(
-        InvalidRequestError, match=r"^CAP-APPEND: run first has put rows of that range "
+        InvalidRequestError, match=r"^CAP-APPEND: run first has already written rows of this range "
     ):
         preview(told.lake, DECLARED, told.request(mode=Mode.APPEND, replay=replay))
 

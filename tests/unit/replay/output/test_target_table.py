@@ -26,7 +26,7 @@ from capstan.storage.delta import Commit
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.runs import read_history, read_last_published
-from tests.support.jvmless_lake import Books, lay_tape
+from tests.support.jvmless_lake import Books, intent_json, lay_tape
 from tests.support.sample_streams import NAME, declared, little_stream
 
 if TYPE_CHECKING:
@@ -163,8 +163,7 @@ def test_who_follows_goes_on_only_from_where_it_was_planned(lake: Lake) -> None:
     plan = plan_of(lake, **asked)
     books = Books(lake, NAME, lake.table("t"))
     require_cursor(plan, read_last_published(lake, identity))
-    request = plan.request.to_json()
-    intent = {"request": request, "reached": [[3 * HOUR_US]], "certificate": {}}
+    intent = intent_json(plan.request, [[3 * HOUR_US]])
     books.stepped("t-1", "intent", intent, identity=identity)
     books.stepped("t-1", "done", {"attempt": 1, "target_version": 1}, identity=identity)
     with pytest.raises(RangeLockedError, match="nightly has moved") as caught:
@@ -195,8 +194,6 @@ def test_one_column_cannot_stand_for_times_of_two_coordinates() -> None:
     schema = StructType([StructField("day", IntegerType())])
     one, two = TimeType.of(n=Kind.BIGINT), TimeType.of(epoch=Kind.BIGINT, n=Kind.BIGINT)
     assert layout.predicate(schema, one, None, Region(Box((3,), (None,)))) == "`day` >= 3L"
-    with pytest.raises(
-        InvalidRequestError, match="column day cannot stand for times of 2"
-    ) as caught:
+    with pytest.raises(InvalidRequestError, match="column day cannot hold times of 2") as caught:
         layout.predicate(schema, two, None, Region(Box.everything(two)))
     assert caught.value.code == "CAP-COORDINATES"

@@ -17,9 +17,9 @@ from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.demo import pipelines
 from capstan.errors import IncompleteError, InvalidRequestError
-from capstan.replay.output.certificate import piped_json
-from capstan.replay.overlap import standing_in
-from capstan.replay.planning.computation import computation_of
+from capstan.replay.output.certificate import pipeline_json
+from capstan.replay.overlap import published_overlap
+from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.cursor import Cursor, find_cursor
 from capstan.replay.planning.cursor_checks import nothing_new
 from capstan.replay.planning.plan import Plan, make_plan, with_region
@@ -29,7 +29,7 @@ from capstan.storage import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage
 from tests.support import two_sink_pipeline
-from tests.support.jvmless_lake import Books, lay_tape
+from tests.support.jvmless_lake import Books, intent_json, lay_tape
 from tests.support.pipeline_samples import REFERENCES
 from tests.support.sample_streams import NAME, declared, little_stream
 
@@ -59,6 +59,11 @@ class Place:
 
     def request(self, pipeline: str, sink: str | None, **asked: object) -> Request:
         return Request(NAME, "t", pipeline=pipeline, sink=sink, **asked)  # type: ignore[arg-type]
+
+
+def pipe(plan: Plan) -> PipelineComputation:
+    assert isinstance(plan.computation, PipelineComputation)
+    return plan.computation
 
 
 @pytest.fixture
@@ -105,10 +110,10 @@ def test_more_is_read_than_is_written(place: Place) -> None:
     assert plan.complete
     assert hours(plan.region) == (3, 6)
     assert hours(plan.reads) == (-5, 8)
-    assert plan.name == "places.hours"
+    assert plan.computation.name == "places.hours"
     assert (plan.layout.worker, plan.layout.time, plan.keys) == (None, "window_start", ("place",))
     assert plan.scope.workers is None
-    assert piped_json(plan.piped) == {  # type: ignore[arg-type]
+    assert pipeline_json(plan.computation) == {
         "name": "places",
         "sink": "hours",
         "reads": {"since": "1969-12-31T19:00:00.000000Z", "until": "1970-01-01T08:00:00.000000Z"},
@@ -132,12 +137,10 @@ def test_without_an_end_it_ends_before_the_frontier_or_with_the_stream(tmp_path:
     plan = Place(tmp_path / "open").plan()
     assert plan.complete
     assert hours(plan.region) == (None, 6)
-    assert plan.piped is not None
-    assert plan.piped.reach.last == 8 * HOUR_US
+    assert pipe(plan).reach.last == 8 * HOUR_US
     closed = Place(tmp_path / "closed", frontier=None).plan()
     assert hours(closed.region) == (None, None)
-    assert closed.piped is not None
-    assert closed.piped.reach.last > 10**18
+    assert pipe(closed).reach.last > 10**18
     assert closed.reached == Antichain()
 
 
@@ -154,7 +157,7 @@ def test_nothing_is_settled_at_the_start_of_a_stream(tmp_path: Path) -> None:
     request = Request(NAME, "t", pipeline="places", sink="hours")
     plan = make_plan(lake, declarations(tmp_path), request)
     assert plan.region.box.until == (plan.time_type.minimum[0],)
-    assert piped_json(plan.piped)  # type: ignore[arg-type]
+    assert pipeline_json(plan.computation)
 
 
 @pytest.fixture(scope="module")
@@ -175,9 +178,7 @@ def test_what_an_intent_pinned_is_read_again_as_it_was(
         )
         again = with_region(place.plan(sink=sink), plan.region)
         assert (again.reads, again.scope) == (plan.reads, plan.scope)
-        assert again.piped is not None
-        assert plan.piped is not None
-        assert again.piped.reach == plan.piped.reach
+        assert pipe(again).reach == pipe(plan).reach
 
 
 def _bound(number: int) -> str:
@@ -199,7 +200,12 @@ def test_ranges_are_whole_grains_of_the_sink(place: Place) -> None:
 @pytest.mark.parametrize(
     ("pipeline", "asked", "code", "said"),
     [
-        ("places", {"sink": None}, "CAP-PIPELINE", "has the sinks hours, pairs, starts"),
+        (
+            "places",
+            {"sink": None},
+            "CAP-PIPELINE",
+            "has several sinks, and none is chosen: hours, pairs, starts",
+        ),
         ("places", {"sink": "days"}, "CAP-PIPELINE", "has no sink 'days'"),
         ("plces", {}, "CAP-PIPELINE", "did you mean 'places'"),
         ("../x", {}, "CAP-NAME", "cannot name a pipeline"),
@@ -227,7 +233,11 @@ def test_a_sink_needs_a_pipeline() -> None:
         ([], "CAP-USAGE", "--all-sinks requires --pipeline"),
         (["--pipeline", "places", "--sink", "hours"], "CAP-USAGE", "--sink cannot be combined"),
         (["--pipeline", "places", "--into", "t"], "CAP-USAGE", "--into cannot be combined"),
-        (["--pipeline", "split", "--transform", "x"], "CAP-PIPELINE", "and not both"),
+        (
+            ["--pipeline", "split", "--transform", "x"],
+            "CAP-PIPELINE",
+            "either a transform or a pipeline",
+        ),
         (["--pipeline", "places"], "CAP-PIPELINE", "names no target for pairs, starts"),
         (["--pipeline", "split", "--workers", "a"], "CAP-WORKERS", "split"),
     ],
@@ -245,12 +255,12 @@ def test_what_cannot_go_into_all_tables_is_refused(
     assert said in error["message"]
 
 
-def test_a_pipeline_by_the_clock_is_refused_with_its_reason(tmp_path: Path) -> None:
-    found = declarations(tmp_path)
+def test_a_pipeline_by_the_clock_is_refused_with_its_reason(place: Place) -> None:
+    found = place.declarations
     clock = {"by_clock": "tests.bench.workloads.nexmark_queries:q12"}
     named = ProjectConfig(found.path, found.streams, {}, {}, {}, clock)
     with pytest.raises(InvalidRequestError, match="current_timestamp has no fixed value"):
-        computation_of(named, Request(NAME, "t", pipeline="by_clock"))
+        make_plan(place.lake, named, Request(NAME, "t", pipeline="by_clock"))
 
 
 def test_workers_can_be_chosen_where_the_sink_keeps_them(place: Place) -> None:
@@ -324,18 +334,18 @@ def test_a_followed_pipeline_goes_on_where_it_has_ended(tmp_path: Path) -> None:
 def test_a_followed_pipeline_goes_on_from_its_snapshot(tmp_path: Path) -> None:
     place = Place(tmp_path / "one")
     first = place.plan(follow="nightly", peers=2)
-    snapshot = Snapshot("r-1", "places", 2, first.frontier, first.piped.reach.last, 1, 1, 0, 9)
+    snapshot = Snapshot("r-1", "places", 2, first.frontier, pipe(first).reach.last, 1, 1, 0, 9)
     on = Place(tmp_path / "two", frontier=11)
     request = place.request("places", "hours", follow="nightly")
     cursor = Cursor(first.reached, snapshot)
     second = make_plan(on.lake, on.declarations, request, cursor=cursor)
     assert hours(second.region) == (6, 9)
     assert hours(second.reads.simplified()) == (8, 11)
-    assert hours(Region(second.piped.reach.reads)) == (8, 11)
+    assert hours(Region(pipe(second).reach.reads)) == (8, 11)
     assert second.peers == 2
     other = make_plan(on.lake, on.declarations, replace(request, peers=5), cursor=cursor)
     assert other.peers == 5
-    assert piped_json(second.piped)["resumed"] == "r-1"
+    assert pipeline_json(second.computation)["resumed"] == "r-1"
 
 
 def test_following_another_sink_under_the_same_name_is_refused(place: Place) -> None:
@@ -343,8 +353,7 @@ def test_following_another_sink_under_the_same_name_is_refused(place: Place) -> 
 
     request = place.request("places", "hours", follow="nightly")
     books = Books(place.lake, NAME, place.lake.table("t"))
-    said = {"request": request.to_json(), "reached": [[6 * HOUR_US]], "region": "{}"}
-    books.stepped("r", "intent", said)
+    books.stepped("r", "intent", intent_json(request, [[6 * HOUR_US]]))
     books.stepped("r", "done", {"attempt": 1, "target_version": 1})
     last = read_last_published(place.lake, "r")
     found = find_cursor(place.lake, request, last)
@@ -383,9 +392,9 @@ def test_what_a_bitemporal_stream_knew_then(tmp_path: Path) -> None:
     covered = coverage.current(lake, known.target)
     assert len(covered) == 1
     assert covered[0].scope.overlaps(known.scope)
-    assert standing_in(known, covered).missing == 3
-    assert standing_in(plan(known_at=2, since=hour(1), until=hour(4)), covered).missing == 2
-    assert standing_in(known, covered).by_run == {}
+    assert published_overlap(known, covered).missing == 3
+    assert published_overlap(plan(known_at=2, since=hour(1), until=hour(4)), covered).missing == 2
+    assert published_overlap(known, covered).by_run == {}
     again = with_region(plan(known_at=3), known.region)
     assert again.reads.box.until == (4, 6 * HOUR_US)
 
@@ -406,7 +415,7 @@ def test_gaps_are_cut_by_the_grain_and_complete_with_what_is_read(tmp_path: Path
     assert found.plan.request.pipeline == "places"
     assert found.plan.request.sink == "hours"
     books = Books(place.lake, NAME, place.lake.table("t"))
-    books.code, books.transform = found.plan.code, "places.hours"
+    books.code, books.transform = found.plan.computation.code, "places.hours"
     books.published("mine", None, Region(Box((0,), (2 * HOUR_US,))))
     books.transform = "places.pairs"
     books.published("other", None, Region(Box((2 * HOUR_US,), (3 * HOUR_US,))))

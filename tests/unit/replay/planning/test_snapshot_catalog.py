@@ -16,6 +16,7 @@ from capstan.pipeline.graph.errors import StateChanged
 from capstan.pipeline.graph.signature import Signatures
 from capstan.pipeline.registry import Pipelines
 from capstan.pipeline.state.errors import NotWhole
+from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.cursor import find_cursor
 from capstan.replay.planning.plan import make_plan
 from capstan.replay.planning.request import Request
@@ -23,7 +24,7 @@ from capstan.replay.planning.snapshot_catalog import find_snapshot, list_taken
 from capstan.replay.planning.snapshot_ledger import Snapshot, parts_of, read_parts
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.runs import read_last_published
-from tests.support.jvmless_lake import Books, lay_tape
+from tests.support.jvmless_lake import Books, intent_json, lay_tape
 from tests.support.pipeline_samples import REFERENCES
 from tests.support.sample_streams import NAME, declared, little_stream
 
@@ -53,8 +54,8 @@ class Followed:
         made = Snapshot(
             name, "places", peers, reached, last, 4, 9, 1, 800, held, signatures=signatures
         )
-        asked = Request(NAME, "t", pipeline="places", sink="pairs", follow="f").to_json()
-        intent = {"request": asked, "reached": [list(t) for t in reached.elements]}
+        asked = Request(NAME, "t", pipeline="places", sink="pairs", follow="f")
+        intent = intent_json(asked, reached.elements)
         said = {"name": "places", "sink": "pairs", "state": made.to_json()}
         done = {"attempt": 1, "target_version": self.runs, "pipeline": said}
         self.step(run, "intent", intent)
@@ -203,7 +204,7 @@ def test_which_of_several_tables_is_rescaled_has_to_be_said(followed: Followed, 
     assert "--into" in error["hint"]
     ended, error = state("places", "rescale", "4", "--into", "v", "--into", "w")
     assert (ended, error["message"]) == (
-        2, "pipeline places has no snapshot that a run could go on from"
+        2, "pipeline places has no snapshot that a run could continue from"
     )  # fmt: skip
     assert len(state("places", "--into", "t", "--into", "u")[1]["snapshots"]) == 2
     assert len(state("places", "--into", "u")[1]["snapshots"]) == 1
@@ -219,15 +220,16 @@ def test_a_changed_pipeline_is_refused_before_spark_starts(
     def resumed() -> str | None:
         cursor = find_cursor(followed.lake, request, read_last_published(followed.lake, "id"))
         plan = make_plan(followed.lake, declarations, request, cursor=cursor)
-        assert plan.piped is not None
-        return plan.piped.resumed and plan.piped.resumed.name
+        assert isinstance(plan.computation, PipelineComputation)
+        resumed = plan.computation.resumed
+        return resumed and resumed.name
 
     first = followed.publish(signatures=kept)
     assert resumed() == first.name
     changed = {name: dict(each) for name, each in kept.items()}
     changed["visits"]["gap"] = "7"
     followed.publish(signatures=changed)
-    with pytest.raises(StateChanged, match="visits is not as it was") as caught:
+    with pytest.raises(StateChanged, match="visits has changed since") as caught:
         resumed()
     assert caught.value.exit_code == 2
     assert caught.value.fields == {"node": "visits", "reason": "gap was 7, and is 7200000000"}
@@ -238,5 +240,5 @@ def test_a_changed_pipeline_is_refused_before_spark_starts(
     assert resumed() == third.name
     del changed["odd"]
     followed.publish(signatures=changed | {"visits": kept["visits"]})
-    with pytest.raises(StateChanged, match="odd is not as it was .* it is new"):
+    with pytest.raises(StateChanged, match="odd has changed since .* it is new"):
         resumed()

@@ -18,7 +18,7 @@ from capstan.core.config import ProjectConfig
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.replay.output.certificate import late_in
-from capstan.replay.overlap import _cells, standing_in
+from capstan.replay.overlap import _cells, published_overlap
 from capstan.replay.planning.plan import make_plan
 from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake
@@ -131,4 +131,4 @@ def test_only_messages_of_the_range_are_looked_at(tmp_path: Path, domain: str) -
         box = region.simplified().box
         assert len(_cells(plan)[0]) == 2 * sum(map(box.contains, times))
         played = sum(region.contains(Time(time)) for time in times)
-        assert standing_in(plan, []).missing == 2 * played
+        assert published_overlap(plan, []).missing == 2 * played

@@ -1,0 +1,88 @@
+"""The intent of an attempt: the row of the ledger that it writes before it touches the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from capstan.core.times import Antichain, Time
+from capstan.core.times.region import Region
+from capstan.replay.planning.request import Request
+from capstan.storage.ledger.certificate import Certificate
+from capstan.storage.ledger.region_json import parse_region, region_text
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The columns of the target that hold worker and time.
+
+    Attributes:
+        worker: The column of the worker; None when it is not kept.
+        time: The column of the time; None when it is not kept.
+    """
+
+    worker: str | None
+    time: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What a later attempt needs to finish, audit or roll back a run.
+
+    Attributes:
+        request: The request.
+        cut: The pinned commit of the tape.
+        region: The times of the rows that are written.
+        reached: The frontier that a followed replay continues from.
+        code: The hash of the computation's code; empty for a copy.
+        placed: The target's columns of worker and time; None in old ledgers.
+        keys: The columns by which `merge` and audits match rows.
+        columns: The columns of the rows that are written; None in old ledgers.
+        target_version: The version of the target before the run; -1 when there was no table.
+        certificate: The certificate, as far as it is known.
+    """
+
+    request: Request
+    cut: int
+    region: Region
+    reached: Antichain
+    code: str
+    placed: Placement | None
+    keys: tuple[str, ...]
+    columns: tuple[str, ...] | None
+    target_version: int
+    certificate: Certificate
+
+    def to_json(self) -> dict[str, object]:
+        """The object as the ledger stores it."""
+        placed = self.placed or Placement(None, None)
+        return {
+            "request": self.request.to_json(),
+            "cut": self.cut,
+            "region": region_text(self.region),
+            "reached": [list(time) for time in self.reached.elements],
+            "code": self.code,
+            "placed": {"worker": placed.worker, "time": placed.time},
+            "keys": list(self.keys),
+            "columns": list(self.columns or ()),
+            "target_version": self.target_version,
+            "certificate": self.certificate.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The intent that `to_json` wrote."""
+        placed, columns = value.get("placed"), value.get("columns")
+        return cls(
+            request=Request.from_json(value["request"]),
+            cut=int(value["cut"]),
+            region=parse_region(value["region"]),
+            reached=Antichain.of(Time(time) for time in value["reached"]),
+            code=value["code"],
+            placed=None if placed is None else Placement(placed["worker"], placed["time"]),
+            keys=tuple(value["keys"]),
+            columns=None if columns is None else tuple(columns),
+            target_version=int(value["target_version"]),
+            certificate=Certificate.from_json(value["certificate"]),
+        )

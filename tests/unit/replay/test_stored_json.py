@@ -1,0 +1,85 @@
+"""Certificates, intents and previews keep their JSON: golden values from before they were typed.
+
+`tests/formats/runs.json` holds the rows of the runs ledger, and the printed results, of copies,
+transforms, pipelines, followed, held, approved, rolled-back and many-worker runs. The previews and
+drafts of `tests/formats/plans.json` are of the lake that `planned` makes.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from capstan.replay.output.certificate import draft_certificate
+from capstan.replay.planning.intent import Intent
+from capstan.replay.preview import preview
+from capstan.replay.run import ReplayResult
+from capstan.storage.ledger.certificate import Certificate
+from capstan.storage.ledger.tables import as_text
+from capstan.storage.tape import index
+from tests.unit.replay.planning.test_computation import Place, hour
+
+FORMATS = Path(__file__).parents[2] / "formats"
+RUNS = json.loads((FORMATS / "runs.json").read_text(encoding="utf-8"))
+PLANS = json.loads((FORMATS / "plans.json").read_text(encoding="utf-8"))
+ASKED: dict[str, dict[str, object]] = {
+    "copy": {"pipeline": None, "sink": None},
+    "workers": {"pipeline": None, "sink": None, "workers": ("a", "c"), "peers": 2},
+    "partial": {"pipeline": None, "sink": None, "until": hour(9), "partial": True},
+    "transform": {"pipeline": None, "sink": None, "transform": "sum_by_day"},
+    "pipeline": {"pipeline": "places", "sink": "hours", "since": hour(3), "until": hour(6)},
+    "followed": {"pipeline": "places", "sink": "pairs", "follow": "nightly", "peers": 2},
+}
+
+
+def shown(place: Place, asked: dict[str, object]) -> dict[str, object]:
+    request = place.request(**asked)  # type: ignore[arg-type]
+    found = preview(place.lake, place.declarations, request)
+    plan = found.plan
+    played = index.content_summary(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
+    draft = draft_certificate(plan, played).to_json()
+    text = json.dumps({"preview": found.to_json(), "draft": draft})
+    return json.loads(text.replace(place.lake.root, "/ROOT"))  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    place = Place(tmp_path_factory.mktemp("planned"))
+    moment = pa.struct([("event", pa.timestamp("us", "UTC"))])
+    fields = [
+        ("reason", pa.string()), ("worker", pa.int32()), ("batch", pa.int64()), ("time", moment),
+    ]  # fmt: skip
+    paths = place.lake.stream("little")
+    for path in (paths.late, paths.records):
+        deltalake.DeltaTable.create(path, pa.schema(fields))
+    return place
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_plan_is_shown_as_before(place: Place, name: str) -> None:
+    found = shown(place, ASKED[name])
+    assert json.dumps(found) == json.dumps(PLANS[name])  # The order of keys, too.
+
+
+@pytest.mark.parametrize("run", RUNS["ledger"])
+def test_rows_of_the_ledger_are_written_as_they_were(run: str) -> None:
+    for row in RUNS["ledger"][run]:
+        if row["step"] == "intent":
+            again = Intent.from_json(json.loads(row["detail"])).to_json()
+        elif row["step"] == "done":
+            again = Certificate.from_json(json.loads(row["detail"])).to_json()
+        else:
+            continue
+        assert as_text(again) == row["detail"]
+
+
+@pytest.mark.parametrize("name", RUNS["printed"])
+def test_results_are_printed_as_they_were(name: str) -> None:
+    printed = RUNS["printed"][name]
+    known = printed["stream"] is not None
+    result = ReplayResult(Certificate.from_json(printed) if known else None, printed["stood"])
+    assert result.to_json() == printed
