@@ -1,0 +1,126 @@
+"""Contents of a lake and output of commands, in a form that compares across versions."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from datetime import date, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import deltalake
+
+if TYPE_CHECKING:
+    from capstan.pipeline.definition import Pipeline
+
+Json = dict[str, object]
+
+
+def tables(root: Path) -> dict[str, Json]:
+    """All tables below a folder, with their columns, properties, transactions, notes and rows.
+
+    Staging is left out: maintenance deletes it after some time.
+    """
+    found: dict[str, Json] = {}
+    for log in sorted(root.rglob("_delta_log")):
+        if log.parent.parent.name == "staging":
+            continue
+        table = deltalake.DeltaTable(log.parent)
+        content = table.to_pyarrow_table().to_pylist()
+        commits = [json.loads(line) for path in sorted(log.glob("*.json"))
+                   for line in path.read_text("utf-8").splitlines()]  # fmt: skip
+        notes = [c["commitInfo"].get("userMetadata") for c in commits if "commitInfo" in c]
+        found[str(log.parent.relative_to(root))] = {
+            "columns": json.loads(table.schema().to_json()),
+            "properties": table.metadata().configuration,
+            "partitions": table.metadata().partition_columns,
+            "transactions": [[c["txn"]["appId"], c["txn"]["version"]]
+                             for c in commits if "txn" in c],
+            "notes": [json.loads(note) if note else None for note in notes],
+            "rows": [as_json(row) for row in content],
+        }  # fmt: skip
+    return found
+
+
+def as_json(value: object) -> object:
+    """A value of a table as JSON; strings that hold JSON are parsed."""
+    if isinstance(value, Mapping):
+        return {str(name): as_json(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(inner) for inner in value]
+    if isinstance(value, bytes):
+        return hashlib.sha256(value).hexdigest()
+    if isinstance(value, date | timedelta):
+        return str(value)
+    if isinstance(value, str) and value[:1] in ("{", "["):
+        try:
+            return as_json(json.loads(value))
+        except ValueError:
+            return value
+    return value
+
+
+# Prose, durations, random tokens, sizes of files, and what the age of the lake decides.
+_LEFT_OUT = frozenset(
+    [
+        "message",
+        "hint",
+        "does",
+        "mermaid",
+        "seconds",
+        "token",
+        "bytes",
+        "partly_bytes",
+        "files_before",
+        "holds",
+        "staging",
+    ]
+)
+# Event times in the lake are in 2024; times of the clock are later.
+_DONE_AT = re.compile(r"20(2[5-9]|[3-9]\d)-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*")
+
+
+def comparable(value: object) -> object:
+    """A value without the parts that differ from run to run."""
+    if isinstance(value, dict):
+        return {
+            name: comparable(inner)
+            for name, inner in value.items()
+            if name not in _LEFT_OUT
+            # A user's name, and a number of files; else columns, and names of files.
+            and not (name == "by" and isinstance(inner, str))
+            and not (name == "files" and isinstance(inner, int))
+        }
+    if isinstance(value, list):
+        found = [comparable(inner) for inner in value]
+        if found and isinstance(found[0], dict):
+            found.sort(key=lambda row: json.dumps(row, sort_keys=True))
+        return found
+    return _DONE_AT.sub("then", value) if isinstance(value, str) else value
+
+
+def write_figures(path: Path, figures: Json) -> None:
+    """Write figures to a file; equal figures give equal bytes."""
+    text = json.dumps(comparable(figures), sort_keys=False)
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def read_figures(path: Path) -> dict[str, dict[str, Json]]:
+    """Read figures from a file."""
+    found: dict[str, dict[str, Json]] = json.loads(gzip.decompress(path.read_bytes()))
+    return found
+
+
+def identity_of(pipeline: Pipeline) -> Json:
+    """The stored identity of a pipeline: its code hash, and state signatures by sink."""
+    signatures = {sink.node: pipeline.signatures(sink.node) for sink in pipeline.sinks}
+    return {
+        "code_hash": pipeline.code_hash,
+        "signatures": {
+            sink: {node: dict(parts) for node, parts in found.items()}
+            for sink, found in signatures.items()
+        },
+    }
