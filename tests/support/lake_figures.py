@@ -63,43 +63,42 @@ def as_json(value: object) -> object:
     return value
 
 
-# Prose, durations, random tokens, sizes of files, and what the age of the lake decides.
-_LEFT_OUT = frozenset(
-    [
-        "message",
-        "hint",
-        "does",
-        "mermaid",
-        "seconds",
-        "token",
-        "bytes",
-        "partly_bytes",
-        "files_before",
-        "holds",
-        "staging",
-    ]
-)
+# Prose, durations, random tokens, sizes of files, and what depends on the age of the lake.
+_LEFT_OUT = {"message", "hint", "does", "mermaid", "seconds", "total_time_ns", "token"}
+_LEFT_OUT |= {"bytes", "partly_bytes", "files_before", "holds", "staging"}
 # Event times in the lake are in 2024; times of the clock are later.
 _DONE_AT = re.compile(r"20(2[5-9]|[3-9]\d)-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*")
 
 
 def comparable(value: object) -> object:
-    """A value without the parts that differ from run to run."""
+    """A value without the parts that differ from run to run; rows of tables are sorted."""
     if isinstance(value, dict):
-        return {
-            name: comparable(inner)
-            for name, inner in value.items()
-            if name not in _LEFT_OUT
-            # A user's name, and a number of files; else columns, and names of files.
-            and not (name == "by" and isinstance(inner, str))
-            and not (name == "files" and isinstance(inner, int))
-        }
-    if isinstance(value, list):
-        found = [comparable(inner) for inner in value]
-        if found and isinstance(found[0], dict):
-            found.sort(key=lambda row: json.dumps(row, sort_keys=True))
+        found = {name: comparable(inner) for name, inner in value.items() if _stays(name, inner)}
+        if isinstance(found.get("rows"), list):
+            found["rows"].sort(key=lambda row: json.dumps(row, sort_keys=True))
         return found
+    if isinstance(value, list):
+        return [comparable(inner) for inner in value]
     return _DONE_AT.sub("then", value) if isinstance(value, str) else value
+
+
+def _stays(name: str, value: object) -> bool:
+    # Elsewhere `by` has columns and `files` names; here they are a user and a number.
+    differs = (name == "by" and isinstance(value, str)) or (
+        name == "files" and isinstance(value, int)
+    )
+    return name not in _LEFT_OUT and not differs
+
+
+def same_log(kept: Json, now: Json) -> bool:
+    """Whether transactions and notes of a table agree, as far back as its log still goes."""
+    return all(
+        isinstance(old := kept[name], list)
+        and isinstance(new := now[name], list)
+        and bool(new) == bool(old)
+        and new == old[-len(new) :]
+        for name in ("transactions", "notes")
+    )
 
 
 def write_figures(path: Path, figures: Json) -> None:
