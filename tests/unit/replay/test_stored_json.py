@@ -42,6 +42,8 @@ def shown(place: Place, asked: dict[str, object]) -> dict[str, object]:
     plan = found.plan
     played = index.content_summary(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
     draft = draft_certificate(plan, played).to_json()
+    if draft["pipeline"] is not None:
+        draft["code"] = "hash"  # It follows the text of the module that declares the pipeline.
     text = json.dumps({"preview": found.to_json(), "draft": draft})
     return json.loads(text.replace(place.lake.root, "/ROOT"))  # type: ignore[no-any-return]
 
