@@ -1,7 +1,8 @@
 """Fill missing intervals of one or several declared replays, run by run, in one Spark session.
 
 Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
-Keys of the request: those of `capstan.backfill.planner.Backfill`, or backfills (a list of these).
+Keys of the request: those of `capstan.backfill.planner.BackfillRequest`, or backfills (a list of
+these).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from capstan.backfill.planner import Backfill
+from capstan.backfill.planner import BackfillRequest
 from capstan.backfill.run import backfill
 from capstan.capture.run import close
 from capstan.core.config import ProjectConfig, Replay
@@ -161,7 +161,7 @@ def _filled(bench: Bench, lake: Lake, hours: int, number: int, chunk: int | None
     target = f"filled_{number}_{chunk or 'all'}"
     declared = Replay(name=_NAME, stream=_NAME, target=target, since=since, until=until)
     known = ProjectConfig(bench.folder / "streams.yaml", {}, {}, {}, {_NAME: declared})
-    asked = Backfill(_NAME, every="1 hour", chunk=chunk)
+    asked = BackfillRequest(_NAME, every="1 hour", chunk=chunk)
     found = backfill(bench.spark, lake, known, asked)
     if found.error is not None:
         raise found.error

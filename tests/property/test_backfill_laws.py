@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from capstan.backfill.evidence import Evidence
 from capstan.backfill.interval import State
 from capstan.backfill.interval_grid import Even, Scheduled, cut
-from capstan.backfill.interval_state import IntervalClassifier, judged
-from capstan.backfill.planner import Backfill, BackfillMode, Order, propose
-from capstan.backfill.region_owner import Written, judge
+from capstan.backfill.interval_state import IntervalClassifier, classify_intervals
+from capstan.backfill.planner import BackfillMode, BackfillRequest, Order, plan_replays
+from capstan.backfill.region_owner import WrittenRegion, region_owner
 from capstan.backfill.survey import Survey
 from capstan.core.config import Replay
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
@@ -50,16 +50,20 @@ def grid(width: int) -> list[Time]:
     ]  # fmt: skip
 
 
-def writers(width: int) -> st.SearchStrategy[list[Written]]:
+def writers(width: int) -> st.SearchStrategy[list[WrittenRegion]]:
     each = st.builds(
-        Written, st.text("xyz", min_size=1, max_size=2), st.none(), regions(width), st.booleans()
+        WrittenRegion,
+        st.text("xyz", min_size=1, max_size=2),
+        st.none(),
+        regions(width),
+        st.booleans(),
     )
     return st.lists(each, max_size=4)  # fmt: skip
 
 
 @given(st.integers(1, 2).flatmap(lambda width: st.tuples(regions(width), writers(width))))
 def test_what_is_judged_cell_by_cell_holds_for_every_time(
-    given_: tuple[Region, list[Written]],
+    given_: tuple[Region, list[WrittenRegion]],
 ) -> None:
     region, written = given_
     width = len(region.box.since)
@@ -70,7 +74,7 @@ def test_what_is_judged_cell_by_cell_holds_for_every_time(
         if region.contains(time)
     }
 
-    found = judge(region, minimum, written)
+    found = region_owner(region, minimum, written)
 
     assert found.covered == all(index >= 0 for index in winners.values())
     assert found.touched == any(index >= 0 for index in winners.values())
@@ -124,7 +128,7 @@ def region_of(since: int | None, until: int | None) -> Region:
 spans = st.builds(region_of, bounds, bounds)
 works = st.lists(
     st.builds(
-        Written,
+        WrittenRegion,
         st.text("xyz", min_size=1, max_size=2),
         st.none() | st.frozensets(st.sampled_from([0, 1, 2]), min_size=1),
         spans,
@@ -134,7 +138,7 @@ works = st.lists(
 )
 frontier_times = st.integers(0, 9)
 asks = st.builds(
-    Backfill,
+    BackfillRequest,
     st.just("r"),
     what=st.sampled_from(BackfillMode),
     order=st.sampled_from(Order),
@@ -143,7 +147,7 @@ asks = st.builds(
 
 
 def survey_of(
-    written: list[Written], frontier: int, every: int, *, keeps_worker: bool = True
+    written: list[WrittenRegion], frontier: int, every: int, *, keeps_worker: bool = True
 ) -> Survey:
     """The survey of times 0 to 8 of three workers, without any lake."""
     paths = TapePaths("nowhere")
@@ -170,26 +174,26 @@ def survey_of(
     )
     minimum = Antichain.of([(0,)])
     judge_ = IntervalClassifier(plan, Evidence(tuple(written), ()), dict.fromkeys(LABELS, minimum))
-    found = judged(judge_, cut(Even(every), 0, 9))
+    found = classify_intervals(judge_, cut(Even(every), 0, 9))
     return Survey(Replay(name="r", stream="s", target="t"), plan, found)
 
 
-def run(request: Request, number: int, *, keeps_worker: bool = True) -> Written:
+def run(request: Request, number: int, *, keeps_worker: bool = True) -> WrittenRegion:
     """What a replay has written once it has published."""
     by_label = {label: worker for worker, label in LABELS.items()}
     workers = LABELS if request.workers is None else [by_label[x] for x in request.workers]
     region = region_of(int(str(request.since)), int(str(request.until)))
-    return Written(f"run-{number}", frozenset(workers) if keeps_worker else None, region)
+    return WrittenRegion(f"run-{number}", frozenset(workers) if keeps_worker else None, region)
 
 
-def last_writer(written: list[Written], worker: int, time: int) -> Written | None:
+def last_writer(written: list[WrittenRegion], worker: int, time: int) -> WrittenRegion | None:
     found = [w for w in written if w.holds(worker) and w.region.contains(Time((time,)))]
     return found[-1] if found else None
 
 
 @given(works, frontier_times, st.integers(1, 4))
 def test_the_state_of_an_interval_is_that_of_its_times(
-    written: list[Written], frontier: int, every: int
+    written: list[WrittenRegion], frontier: int, every: int
 ) -> None:
     found = survey_of(written, frontier, every)
 
@@ -216,12 +220,16 @@ def test_the_state_of_an_interval_is_that_of_its_times(
 
 @given(works, frontier_times, st.integers(1, 4), asks, st.booleans())
 def test_what_is_filled_is_covered_and_what_stands_is_not_touched(
-    written: list[Written], frontier: int, every: int, asked: Backfill, keeps_worker: bool
+    written: list[WrittenRegion],
+    frontier: int,
+    every: int,
+    asked: BackfillRequest,
+    keeps_worker: bool,
 ) -> None:
     if not keeps_worker:
         written = [replace(each, workers=None) for each in written]
     before = survey_of(written, frontier, every, keeps_worker=keeps_worker)
-    requests = propose(before, asked)
+    requests = plan_replays(before, asked)
     ran = [run(r, n, keeps_worker=keeps_worker) for n, r in enumerate(requests)]
 
     after = survey_of([*written, *ran], frontier, every, keeps_worker=keeps_worker)
@@ -236,28 +244,28 @@ def test_what_is_filled_is_covered_and_what_stands_is_not_touched(
         if asked.what is not BackfillMode.ALL and old.state not in wanted:
             assert old == new
     if asked.what is not BackfillMode.ALL:
-        assert propose(after, asked) == []
+        assert plan_replays(after, asked) == []
 
 
 @given(works, frontier_times, st.integers(1, 2), asks, st.integers(0, 9))
 def test_what_was_cut_off_goes_on_with_the_run_that_is_missing(
-    written: list[Written], frontier: int, every: int, asked: Backfill, done: int
+    written: list[WrittenRegion], frontier: int, every: int, asked: BackfillRequest, done: int
 ) -> None:
     assume(asked.what in (BackfillMode.GAPS, BackfillMode.STALE))
-    requests = propose(survey_of(written, frontier, every), asked)
+    requests = plan_replays(survey_of(written, frontier, every), asked)
     ran = [run(request, number) for number, request in enumerate(requests[:done])]
 
-    left = propose(survey_of([*written, *ran], frontier, every), asked)
+    left = plan_replays(survey_of([*written, *ran], frontier, every), asked)
 
     assert left == requests[done:]
 
 
 @given(works, frontier_times, st.integers(1, 4), asks)
 def test_runs_are_chunks_of_adjacent_intervals_in_order(
-    written: list[Written], frontier: int, every: int, asked: Backfill
+    written: list[WrittenRegion], frontier: int, every: int, asked: BackfillRequest
 ) -> None:
     before = survey_of(written, frontier, every)
-    requests = propose(before, asked)
+    requests = plan_replays(before, asked)
 
     starts = [int(str(request.since)) for request in requests]
     assert starts == sorted(starts, reverse=asked.order is Order.NEWEST)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from capstan import instrumentation
-from capstan.backfill.planner import Backfill, BackfillMode, Order
-from capstan.backfill.run import Backfilled, backfill
+from capstan.backfill.planner import BackfillMode, BackfillRequest, Order
+from capstan.backfill.run import BackfillResult, backfill
 from capstan.backfill.survey import intervals
 from capstan.capture.run import capture
 from capstan.cli import main
@@ -44,8 +44,8 @@ class Days:
     def __init__(self, spark: SparkSession, lake: Lake, declarations: ProjectConfig) -> None:
         self.spark, self.lake, self.declarations = spark, lake, declarations
 
-    def fill(self, name: str, **asked: object) -> Backfilled:
-        request = Backfill(name, **asked)  # type: ignore[arg-type]
+    def fill(self, name: str, **asked: object) -> BackfillResult:
+        request = BackfillRequest(name, **asked)  # type: ignore[arg-type]
         return backfill(self.spark, self.lake, self.declarations, request)
 
     def states(self, name: str) -> list[str]:
@@ -110,7 +110,7 @@ def test_chunks_are_one_run_over_all_and_twice_changes_nothing(days: Days) -> No
     assert days.states("chunks") == ["covered"] * 6
 
     before = days.version("chunks"), days.ledgers()
-    assert days.fill("chunks", chunk=2).proposed == ()
+    assert days.fill("chunks", chunk=2).replays == ()
     again = days.fill("chunks", what=BackfillMode.ALL, chunk=2).to_json()
     assert (again["done"], again["stood"]) == (0, 3)
     assert (days.version("chunks"), days.ledgers()) == before
@@ -129,7 +129,7 @@ def test_what_was_killed_goes_on_with_the_chunk_that_is_missing(days: Days, poin
 
     target = f"killed_{point.rpartition('.')[2]}"
     declarations = replace(days.declarations, replays={name: named(name, target=target)})
-    asked = Backfill(name, order=Order.NEWEST, chunk=3)
+    asked = BackfillRequest(name, order=Order.NEWEST, chunk=3)
     with instrumentation.subscribe(kill), pytest.raises(Killed):
         backfill(days.spark, days.lake, declarations, asked)
 
@@ -137,7 +137,7 @@ def test_what_was_killed_goes_on_with_the_chunk_that_is_missing(days: Days, poin
 
     assert found.error is None
     assert found.to_json()["runs"][0]["run"] == seen[0]  # type: ignore[index]
-    since = [str(each.since)[:10] for each in found.proposed]
+    since = [str(each.since)[:10] for each in found.replays]
     assert since == ["2024-05-04", "2024-05-01"]
     assert lake_contents.publishes(days.lake, target, str(seen[0])) == 1
     ids = [json.loads(row)["id"] for row in days.rows(target)]
@@ -159,7 +159,7 @@ def test_changed_code_makes_everything_stale_and_stale_mends_it(days: Days) -> N
     assert later.states("stale") == ["stale"] * 6
     version = later.version("stale")
 
-    assert later.fill("stale").proposed == ()
+    assert later.fill("stale").replays == ()
     found = later.fill("stale", what=BackfillMode.STALE, chunk=3)
 
     assert (found.error, found.to_json()["done"]) == (None, 2)
@@ -192,7 +192,10 @@ def test_one_that_fails_is_told_and_ends_it_unless_asked_to_keep_going(days: Day
         days.spark,
         place.lake,
         days.declarations,
-        [Backfill("guarded", chunk=1, keep_going=True), Backfill("guarded", adopt=True)],
+        [
+            BackfillRequest("guarded", chunk=1, keep_going=True),
+            BackfillRequest("guarded", adopt=True),
+        ],
     )
 
     assert answer.refusal is not None
@@ -209,7 +212,7 @@ def test_what_a_person_approves_is_not_published(days: Days) -> None:
     assert (run["published"], run["target_version"]) == (False, None)
     assert days.states("asked") == ["waiting"] * 6
     # Somebody has to decide: nothing is staged anew.
-    assert [days.fill("asked", what=what).proposed for what in BackfillMode] == [()] * 4
+    assert [days.fill("asked", what=what).replays for what in BackfillMode] == [()] * 4
 
 
 STREAMS = """

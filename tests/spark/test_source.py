@@ -382,7 +382,7 @@ class TestListing:
         stream = little_stream(table, source=Source(format="delta", path=str(table)))
         for option, code in (
             ({"startingTimestamp": "2999-01-01"}, "CAP-SOURCE: .* rejects its options"),
-            ({"startingVersion": "9"}, "CAP-SOURCE-LOST: .* no such version"),
+            ({"startingVersion": "9"}, "CAP-SOURCE-LOST: .* does not have this version"),
         ):
             with pytest.raises(InvalidRequestError, match=code):
                 capture(spark, lake, replace(stream, source=replace(stream.source, options=option)))

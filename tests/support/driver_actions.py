@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capstan.backfill.planner import Backfill
+from capstan.backfill.planner import BackfillRequest
 from capstan.backfill.run import backfill
 from capstan.capture.run import capture, close, put_back
 from capstan.core.config import ByKey, EventTime, ProjectConfig, Stream
@@ -134,7 +134,7 @@ def _replay(work: _Work) -> dict[str, object]:
 
 def _backfill(work: _Work) -> dict[str, object]:
     name = str(work.arguments.get("replay", small_stream.BACKFILLED.name))
-    request = Backfill(name, every=str(work.arguments.get("every", "2 hours")), chunk=1)
+    request = BackfillRequest(name, every=str(work.arguments.get("every", "2 hours")), chunk=1)
     result = backfill(work.spark, work.lake, work.declared, request)
     if result.error is not None:
         raise result.error

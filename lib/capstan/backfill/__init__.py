@@ -1,3 +1,3 @@
-"""Backfills: what a declared replay covers of its range, what is missing, and how it is filled."""
+"""Backfills: the coverage of a declared replay's range, its gaps, and the runs that fill them."""
 
 from __future__ import annotations

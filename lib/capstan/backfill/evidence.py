@@ -1,6 +1,6 @@
-"""What the ledgers and the tape's index say of a target: what was written, what failed, since when.
+"""Evidence on a target from the ledgers and the tape's index: regions written, failed, waiting.
 
-No JVM is needed: everything is read through Arrow.
+Everything is read through Arrow, without a JVM.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset
 
-from capstan.backfill.region_owner import Written
+from capstan.backfill.region_owner import WrittenRegion
 from capstan.core.config import Mode
 from capstan.core.times import Antichain, Box, ChangeBatch, TimeType
 from capstan.core.times.region import Region
@@ -33,14 +33,14 @@ from capstan.storage.tape import index
 
 
 @dataclass(frozen=True, slots=True)
-class Attempted:
-    """An attempt that tried to write into the target.
+class Attempt:
+    """An attempt to write into the target that is not published.
 
     Attributes:
         run: The run.
-        scope: What it claimed.
-        failed: Whether it said that it failed.
-        waits: Whether what it has staged waits to be published.
+        scope: The scope that it locked.
+        failed: Whether it recorded a failure.
+        waits: Whether its staged output waits for approval.
     """
 
     run: str
@@ -51,88 +51,89 @@ class Attempted:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of a target, as far as one replay goes.
+    """The state of a target with regard to one replay.
 
     Attributes:
-        written: What stands in it, and what others have changed since, in the order of versions.
-        attempted: What was tried and does not stand, the newest first.
+        written: Regions published in it, and later changes by others, in the order of versions.
+        attempts: Unpublished attempts, newest first.
         retired: Times of the stream whose records were deleted.
     """
 
-    written: tuple[Written, ...]
-    attempted: tuple[Attempted, ...]
+    written: tuple[WrittenRegion, ...]
+    attempts: tuple[Attempt, ...]
     retired: tuple[Box, ...] = ()
 
     def failed(self, scope: Scope) -> str | None:
-        """The run whose attempt was the last over part of `scope`, if it failed."""
-        last = next((each for each in self.attempted if each.scope.overlaps(scope)), None)
+        """The run of the last attempt that overlaps `scope`, if that attempt failed."""
+        last = next((attempt for attempt in self.attempts if attempt.scope.overlaps(scope)), None)
         return last.run if last is not None and last.failed else None
 
     def waiting(self, scopes: Iterable[Scope]) -> list[str]:
-        """The runs that wait to be published over parts of all these scopes; none if one lacks it.
+        """The runs awaiting approval that overlap these scopes, oldest first.
 
-        The oldest comes first.
+        Empty unless each scope overlaps one.
         """
-        found: list[str] = []
-        waits = [each for each in reversed(self.attempted) if each.waits]
+        waiting: list[str] = []
+        attempts = [attempt for attempt in reversed(self.attempts) if attempt.waits]
         for scope in scopes:
-            runs = [each.run for each in waits if each.scope.overlaps(scope)]
+            runs = [attempt.run for attempt in attempts if attempt.scope.overlaps(scope)]
             if not runs:
                 return []
-            found += runs
-        return list(dict.fromkeys(found))
+            waiting += runs
+        return list(dict.fromkeys(waiting))
 
 
 def gather(lake: Lake, plan: Plan) -> Evidence:
-    """Read what the ledgers know of a plan's target."""
+    """Read the evidence on a plan's target from the ledgers."""
     histories = read_histories(lake, target=plan.target)
-    standing = coverage.current(lake, plan.target)
-    written = [
-        (each.target_version, _written(plan, each, histories.get(each.run))) for each in standing
+    published = coverage.current(lake, plan.target)
+    versioned = [
+        (covered.target_version, _written(plan, covered, histories.get(covered.run)))
+        for covered in published
     ]
-    if standing:
-        written += _changed(plan, standing[0].target_version)
-        written.sort(key=lambda each: each[0])
-    stands = {each.run for each in standing}
+    if published:
+        versioned += _changes(plan, published[0].target_version)
+        versioned.sort(key=lambda pair: pair[0])
+    runs = {covered.run for covered in published}
     return Evidence(
-        tuple(each for _, each in written if each is not None),
-        tuple(_attempted(lake, plan, histories, stands)),
+        tuple(written for _, written in versioned if written is not None),
+        tuple(_attempts(lake, plan, histories, runs)),
         retired_boxes(lake, plan.tape),
     )
 
 
-def _written(plan: Plan, covered: Covered, history: History | None) -> Written | None:
+def _written(plan: Plan, covered: Covered, history: History | None) -> WrittenRegion | None:
     workers = None if covered.scope.workers is None else frozenset(covered.scope.workers)
     everything = Region(Box.everything(plan.time_type))
     same_shape = plan.same_coordinates(covered.scope.region)
     if covered.stream != plan.tape.name:
-        # Another stream's rows are in the way only where they have replaced this one's.
+        # Rows of another stream matter only if they have replaced rows of this one.
         if history is not None and history.mode not in (None, Mode.REPLACE):
             return None
         region = covered.scope.region if same_shape else everything
-        return Written(covered.run, workers, region, current=False)
-    # What a copy has told in more coordinates than a pipeline has may lie anywhere.
+        return WrittenRegion(covered.run, workers, region, current=False)
+    # A copy has more coordinates than a pipeline, so its rows may lie anywhere.
     region = covered.scope.region if same_shape else everything
     if plan.layout.time is None:
-        # The target does not keep the time, so its scope is all times; what was played is less.
+        # The target has no time column, so its scope is all times; the replayed region is smaller.
         region = (history and history.region) or region
-    return Written(covered.run, workers, region, current=not is_stale(plan, covered))
+    return WrittenRegion(covered.run, workers, region, current=not is_stale(plan, covered))
 
 
-def _changed(plan: Plan, since: int) -> Iterator[tuple[int, Written]]:
-    """What others have done to the target, each with its version of that."""
-    for each in changes_of_others(plan, since):
-        yield each.version, Written("", each.workers, each.region, changed=str(each))
+def _changes(plan: Plan, since: int) -> Iterator[tuple[int, WrittenRegion]]:
+    """Changes to the target by others, with their versions."""
+    for change in changes_of_others(plan, since):
+        yield change.version, WrittenRegion("", change.workers, change.region, changed=str(change))
 
 
-def _attempted(
-    lake: Lake, plan: Plan, histories: Mapping[str, History], standing: Collection[str]
-) -> Iterable[Attempted]:
-    """Attempts by their claims: one may fail before it has written anything else.
+def _attempts(
+    lake: Lake, plan: Plan, histories: Mapping[str, History], published_runs: Collection[str]
+) -> Iterable[Attempt]:
+    """Attempts by their locks, since an attempt may fail before it writes anything else.
 
-    What was claimed to take a run back was no attempt to write, and may be wider than the run was.
+    Locks taken for a rollback are excluded: they are no attempt to write and may be wider.
     """
-    said = {
+    steps = {
         (run, row.attempt): row.step for run, history in histories.items() for row in history.rows
     }
     published = {
@@ -142,45 +143,45 @@ def _attempted(
         if row.step is Step.DONE
     }
     last = {run: waiting(history) for run, history in histories.items()}
-    waits = {(run, each.attempt) for run, each in last.items() if each is not None}
+    waits = {(run, row.attempt) for run, row in last.items() if row is not None}
     rows = read_rows(lake, "claims", target=plan.target, stream=plan.tape.name, kind="claim")
     released = {(row["run"], row["attempt"]) for row in read_rows(lake, "claims", kind="release")}
     for row in reversed(rows):
         run, attempt = str(row["run"]), int(str(row["attempt"]))
-        step = said.get((run, attempt))
-        gave_way = step is None and (run, attempt) in released
-        takes_back = attempt > published.get(run, attempt)
-        if run in standing or gave_way or takes_back:
+        step = steps.get((run, attempt))
+        gave_up = step is None and (run, attempt) in released
+        is_rollback = attempt > published.get(run, attempt)
+        if run in published_runs or gave_up or is_rollback:
             continue
         workers = row["workers"]
-        chosen = tuple(workers) if isinstance(workers, list) else None
-        scope = Scope(plan.target, chosen, parse_region(str(row["region"])))
-        yield Attempted(run, scope, step is Step.FAILED, (run, attempt) in waits)
+        selected = tuple(workers) if isinstance(workers, list) else None
+        scope = Scope(plan.target, selected, parse_region(str(row["region"])))
+        yield Attempt(run, scope, step is Step.FAILED, (run, attempt) in waits)
 
 
-def extent(plan: Plan) -> tuple[int, int] | None:
-    """The least and the greatest last coordinate of the chosen workers' records, if there are any.
+def recorded_extent(plan: Plan) -> tuple[int, int] | None:
+    """The least and greatest last coordinate of the selected workers' records; None without any.
 
     Both are integers of the coordinate's kind.
     """
     coordinate = plan.tape.time_type.coordinates[-1]
-    own = TimeType((coordinate,))
-    found: list[int] = []
+    last_only = TimeType((coordinate,))
+    bounds: list[int] = []
     for batch in _events(plan, ["worker", "time"], dataset.field("kind") == "messages"):
         if batch.num_rows:
             values = pc.struct_field(batch.column("time"), [coordinate.name])
             ends = pc.min_max(values)
             pair = pa.array([ends["min"].as_py(), ends["max"].as_py()], values.type)
             struct = pa.StructArray.from_arrays([pair], [coordinate.name])
-            found += [time[0] for time in index.arrow_times(struct, own)]
-    return (min(found), max(found)) if found else None
+            bounds += [time[0] for time in index.arrow_times(struct, last_only)]
+    return (min(bounds), max(bounds)) if bounds else None
 
 
-def beginnings(plan: Plan) -> dict[int, Antichain]:
-    """By worker, from where on it can have records: its frontier after its first event.
+def worker_starts(plan: Plan) -> dict[int, Antichain]:
+    """The earliest times at which each worker can have records: its frontier after its first event.
 
-    A worker that was opened later than the others moves its capability to the stream's frontier
-    before anything else. At the times before there is nothing of it that could be covered.
+    A worker opened later first moves its capability to the stream's frontier. Earlier times have no
+    records of it to cover.
     """
     time_type = plan.tape.time_type
     held = {worker: ChangeBatch([(time_type.minimum, 1)]) for worker in plan.workers}
@@ -199,7 +200,7 @@ def beginnings(plan: Plan) -> dict[int, Antichain]:
 
 
 def _events(plan: Plan, columns: list[str], condition: pc.Expression) -> Iterable[pa.RecordBatch]:
-    """Events of the chosen workers at the plan's cut, in no order."""
+    """Events of the selected workers at the plan's cut, in no order."""
     table = rows_of(plan.tape.paths.events)
     workers = dataset.field("worker").isin(sorted(plan.workers))
     cut = dataset.field("commit") <= plan.cut.commit

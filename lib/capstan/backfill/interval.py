@@ -1,4 +1,4 @@
-"""An interval of a replay's range, and what can be said of it."""
+"""An interval of a replay's range, and its state."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """What can be said of an interval."""
+    """The state of an interval."""
 
     COVERED = "covered"
-    """A run that stands has written all of it, by today's code."""
+    """Published runs have written all of it, with the present code."""
     STALE = "stale"
-    """All of it was written, some of it by other code than would write it today."""
+    """All of it was written, some of it with other code than the present."""
     GAP = "gap"
-    """Complete, and not written, wholly or for some workers."""
+    """Complete, but not written, at least for some workers."""
     CHANGED = "changed"
-    """Written, and others have changed some of it in the target since."""
+    """Written, but others have changed some of it in the target since."""
     FAILED = "failed"
-    """A gap over which the last attempt has failed."""
+    """A gap whose last attempt has failed."""
     WAITING = "waiting"
-    """A gap, or stale, and what a run has staged for it waits for a person's decision."""
+    """A gap, or stale, whose staged output waits for approval."""
     RETIRED = "retired"
-    """A gap, or stale, and past mending: records of its times were deleted from the tape."""
+    """A gap, or stale, that cannot be filled: records of its times were deleted from the tape."""
     INCOMPLETE = "incomplete"
     """Its times can still receive records."""
 
@@ -33,16 +33,16 @@ class Interval:
     """A part of a replay's range, half-open in the last coordinate of its times.
 
     Attributes:
-        since: Its first time, as the stream's times are written.
+        since: Its first time, as text in the stream's format.
         until: The first time after it.
-        state: What can be said of it.
-        runs: The runs whose rows stand in it, in the order they were published; of a `failed` one
-            the run that has failed comes last, of a `waiting` one those that wait.
-        missing: Labels of the workers of which it is not, or not wholly, covered.
-        stale: Labels of the workers of which some was written by other code than today's.
-        partly: Those of the missing workers of which some of it is covered.
-        workers: Labels of the workers that can have records in it: not those opened later.
-        changes: The commits of others that have touched what was written, with version and time.
+        state: Its state.
+        runs: The runs whose rows it holds, in the order of publication; followed by the failed run
+            if the state is `failed`, or the waiting runs if it is `waiting`.
+        missing: Labels of the workers for which it is not fully covered.
+        stale: Labels of the workers for which some of it was written with other code.
+        partly: Labels of the missing workers for which some of it is covered.
+        workers: Labels of the workers that can have records in it, not those opened later.
+        changes: Commits by others that changed written rows, with version and time.
     """
 
     since: str
@@ -56,7 +56,7 @@ class Interval:
     changes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
-        """The interval as `--json` prints it."""
+        """The interval as a JSON object."""
         return {
             "since": self.since,
             "until": self.until,
@@ -70,12 +70,12 @@ class Interval:
 
 
 def stretches(intervals: Iterable[Interval]) -> list[list[Interval]]:
-    """Adjacent intervals that are in the same state for the same workers, put together."""
-    found: list[list[Interval]] = []
-    for each in intervals:
-        last = found[-1][-1] if found else None
-        if last is not None and (last.state, last.missing) == (each.state, each.missing):
-            found[-1].append(each)
+    """Group adjacent intervals with the same state and the same missing workers."""
+    groups: list[list[Interval]] = []
+    for interval in intervals:
+        last = groups[-1][-1] if groups else None
+        if last is not None and (last.state, last.missing) == (interval.state, interval.missing):
+            groups[-1].append(interval)
         else:
-            found.append([each])
-    return found
+            groups.append([interval])
+    return groups

@@ -1,4 +1,4 @@
-"""Where the intervals of a range begin: at multiples of a length, or at a schedule's moments."""
+"""The grid of a range's intervals: multiples of a length, or the times of a schedule."""
 
 from __future__ import annotations
 
@@ -14,60 +14,60 @@ from capstan.core.times import Kind
 from capstan.errors import InvalidRequestError
 
 Every = timedelta | int
-"""The length of an interval: a number where times are BIGINT, elsewhere a length of time."""
+"""The length of an interval: a number for BIGINT times, else a duration."""
 
-MOST = 100_000
-"""How many intervals a range may have: more than that nobody looks at."""
+MAX_INTERVALS = 100_000
+"""The most intervals of a range; more would be of no use to anybody."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _SECOND = 1_000_000
 _UNIT = {Kind.TIMESTAMP: _MICROSECOND, Kind.DATE: timedelta(days=1)}
 _DAY = timedelta(days=1)
-# What Airflow knows beside croniter's own names.
-_ALSO = {"@quarterly": "0 0 1 */3 *"}
+# Airflow's presets that croniter lacks.
+_PRESETS = {"@quarterly": "0 0 1 */3 *"}
 
 
 class Grid(Protocol):
-    """The moments at which intervals begin, without end in either direction."""
+    """The starts of intervals, unbounded in both directions."""
 
     def at_or_before(self, value: int) -> int:
-        """The last beginning that is not after `value`."""
+        """The last start not after `value`."""
 
     def after(self, value: int) -> int:
-        """The first beginning after `value`."""
+        """The first start after `value`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Even:
-    """Beginnings at every multiple of a length, counted from an anchor.
+    """Starts at every multiple of a length, counted from an anchor.
 
     Attributes:
-        every: The length, in the coordinate's own integers; more than zero.
-        anchor: Where an interval begins.
+        every: The length, in the coordinate's integers; positive.
+        anchor: The start of one interval.
     """
 
     every: int
     anchor: int = 0
 
     def at_or_before(self, value: int) -> int:
-        """The last beginning that is not after `value`."""
+        """The last start not after `value`."""
         return value - (value - self.anchor) % self.every
 
     def after(self, value: int) -> int:
-        """The first beginning after `value`."""
+        """The first start after `value`."""
         return self.at_or_before(value) + self.every
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """Beginnings at the moments of a schedule, in UTC; times are microseconds since 1970.
+    """Starts at the times of a schedule in UTC, in microseconds since 1970.
 
     Attributes:
-        schedule: `@daily`, or a cron of five fields.
+        schedule: A preset such as `@daily`, or a cron expression of five fields.
 
     Raises:
-        InvalidRequestError: `CAP-SCHEDULE` when it names no moment.
+        InvalidRequestError: `CAP-SCHEDULE` for a schedule without any time.
     """
 
     schedule: str
@@ -78,34 +78,35 @@ class Scheduled:
         except (CroniterError, OverflowError) as error:
             raise InvalidRequestError(
                 "CAP-SCHEDULE",
-                f"{self.schedule!r} cuts no range into intervals: {error}",
-                "say how long an interval is with --every",
+                f"{self.schedule!r} defines no intervals: {error}",
+                "set the length of intervals with --every",
                 schedule=self.schedule,
             ) from error
 
     def at_or_before(self, value: int) -> int:
-        """The last beginning that is not after `value`."""
+        """The last start not after `value`."""
         return _integer(self._moments(value // _SECOND + 1).get_prev(datetime))
 
     def after(self, value: int) -> int:
-        """The first beginning after `value`."""
+        """The first start after `value`."""
         return _integer(self._moments(value // _SECOND).get_next(datetime))
 
     def _moments(self, second: int) -> croniter:
-        return croniter(_ALSO.get(self.schedule, self.schedule), _EPOCH + timedelta(seconds=second))
+        expression = _PRESETS.get(self.schedule, self.schedule)
+        return croniter(expression, _EPOCH + timedelta(seconds=second))
 
 
 def parse_every(text: str, kind: Kind) -> Every:
-    """The length of an interval as a person writes it: `6 hours`, or `100` where times are BIGINT.
+    """Parse the length of an interval, such as `6 hours`, or `100` for BIGINT times.
 
     Raises:
-        InvalidRequestError: `CAP-EVERY` when it is none.
+        InvalidRequestError: `CAP-EVERY` for an invalid length.
     """
     try:
         return int(text) if kind is Kind.BIGINT else parse_duration(text)
     except ValueError as error:
-        said = f"{text[:80]!r} is not a whole number" if kind is Kind.BIGINT else str(error)
-        raise _not_a_length(said) from None
+        problem = f"{text[:80]!r} is not a whole number" if kind is Kind.BIGINT else str(error)
+        raise _length_error(problem) from None
 
 
 def grids(
@@ -114,30 +115,30 @@ def grids(
     *,
     schedule: str | None,
     grain: timedelta | None,
-    usual: timedelta | None,
+    default: timedelta | None,
     anchor: int,
 ) -> list[Grid]:
-    """Where the intervals of a replay may begin, the best choice first.
+    """The possible grids for a replay's intervals, in order of preference.
 
     Args:
-        kind: What the values of the coordinate are.
-        every: The length that was asked for. Without one the intervals are those of the
-            schedule, or as long as is usual, or days; of numbers one each.
+        kind: The kind of the coordinate.
+        every: The requested length. Without one, intervals follow the schedule, else the default
+            length, else days; for BIGINT times they have length 1.
         schedule: The replay's schedule.
-        grain: Of what length the stream, the transform or the sink needs whole multiples.
-        usual: How long an interval is where nothing else is said.
-        anchor: Where an interval begins.
+        grain: The duration whose multiples the stream, the transform or the sink requires.
+        default: The default length.
+        anchor: The start of one interval.
 
     Raises:
-        InvalidRequestError: `CAP-EVERY` for a length that is none of this kind, or no multiple of
-            the grain; `CAP-SCHEDULE` for a schedule that names no moment.
+        InvalidRequestError: `CAP-EVERY` for a length that does not fit the kind or is no multiple
+            of the grain; `CAP-SCHEDULE` for a schedule without any time.
     """
     if every is not None:
         return [Even(_length(kind, every, grain), anchor)]
     if kind is Kind.BIGINT:
         return [Even(1, anchor)]
     days = _DAY if grain is None or not _DAY % grain else grain
-    even = Even(_length(kind, usual or days, grain), anchor)
+    even = Even(_length(kind, default or days, grain), anchor)
     return [Scheduled(schedule), even] if schedule and kind is Kind.TIMESTAMP else [even]
 
 
@@ -145,54 +146,54 @@ def _length(kind: Kind, every: Every, grain: timedelta | None) -> int:
     unit = _UNIT.get(kind)
     if unit is None:
         if isinstance(every, timedelta) or every < 1:
-            raise _not_a_length(f"{every} is no number of times")
+            raise _length_error(f"{every} is not a positive number")
         return every
     if not isinstance(every, timedelta) or every < unit or every % unit:
-        raise _not_a_length(f"{every} is no length of times of kind {kind}")
+        raise _length_error(f"{every} is not a valid length for times of kind {kind}")
     if grain is not None and every % grain:
-        raise _not_a_length(
-            f"{format_duration(every)} is no multiple of the grain, {format_duration(grain)}"
+        raise _length_error(
+            f"{format_duration(every)} is not a multiple of the grain, {format_duration(grain)}"
         )
     return every // unit
 
 
-def _not_a_length(said: str) -> InvalidRequestError:
+def _length_error(problem: str) -> InvalidRequestError:
     return InvalidRequestError(
         "CAP-EVERY",
-        f"an interval cannot be that long: {said}",
-        "such as '1 day' or '6 hours'; 100 where times are numbers",
+        f"invalid interval length: {problem}",
+        "use a length such as '1 day' or '6 hours'; or 100 if times are numbers",
     )
 
 
 def cut(grid: Grid, since: int, until: int) -> list[tuple[int, int]]:
-    """The intervals of a range, in order: the first and the last may be cut short by its ends.
+    """The intervals of a range, in order; the ends of the range may shorten the first and last.
 
     Raises:
-        InvalidRequestError: `CAP-INTERVALS` when there are more than `MOST`.
+        InvalidRequestError: `CAP-INTERVALS` for more than `MAX_INTERVALS`.
     """
     ends = []
-    for end in _beginnings(grid, since, until):
+    for end in _starts(grid, since, until):
         ends.append(end)
-        if len(ends) > MOST:
+        if len(ends) > MAX_INTERVALS:
             raise InvalidRequestError(
                 "CAP-INTERVALS",
-                f"the range has more than {MOST:,} intervals",
-                "ask for less with --since and --until, or for longer ones with --every",
+                f"the range has more than {MAX_INTERVALS:,} intervals",
+                "narrow the range with --since and --until, or use longer intervals with --every",
             )
     return list(zip([since, *ends], [*ends, until], strict=True)) if since < until else []
 
 
-def _beginnings(grid: Grid, since: int, until: int) -> Iterator[int]:
-    """The beginnings inside a range, without its own."""
-    at = since
+def _starts(grid: Grid, since: int, until: int) -> Iterator[int]:
+    """The starts strictly inside a range."""
+    start = since
     while True:
         try:
-            at = grid.after(at)
-        except (CroniterError, OverflowError):  # Past the year 9999 there are none.
+            start = grid.after(start)
+        except (CroniterError, OverflowError):  # There are none after the year 9999.
             return
-        if at >= until:
+        if start >= until:
             return
-        yield at
+        yield start
 
 
 def _integer(moment: datetime) -> int:

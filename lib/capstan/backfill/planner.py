@@ -1,4 +1,4 @@
-"""What a backfill would run: the intervals that are wanted, in stretches, as replays."""
+"""The plan of a backfill: groups the selected intervals into replays."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from capstan.storage.tape.tape import open_tape
 
 
 class BackfillMode(StrEnum):
-    """Which intervals are replayed: only complete ones, and none that waits for a decision."""
+    """The intervals to replay; always complete, and never awaiting approval."""
 
     GAPS = "gaps"
-    """What is not covered, also where the last attempt has failed."""
+    """Intervals not covered, including those whose last attempt has failed."""
     STALE = "stale"
-    """What was written by other code than today's."""
+    """Intervals written with other code than the present."""
     FAILED = "failed"
-    """Gaps over which the last attempt has failed."""
+    """Gaps whose last attempt has failed."""
     ALL = "all"
-    """Everything."""
+    """All intervals."""
 
 
 class Order(StrEnum):
-    """Which of the runs comes first."""
+    """The order of the runs by time."""
 
     OLDEST = "oldest"
     NEWEST = "newest"
@@ -45,23 +45,22 @@ _STATES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Backfill:
-    """A backfill as a person, a form or a schedule asks for it.
+class BackfillRequest:
+    """A backfill as requested by a person, a form or a schedule.
 
     Attributes:
         replay: The declared replay.
-        since: First time to look at, as the command line writes it; None from the range's start.
-        until: First time after that; None to the range's end.
-        every: How long an interval is, as the command line writes it; None as `survey` has it.
-        what: Which intervals are replayed.
-        order: Which run comes first.
-        chunk: How many intervals a run has at most; None for one run over each stretch of
-            adjacent ones.
-        as_of: The cut; None for the newest. All runs of a backfill have the same.
-        adopt: Replace rows of the intervals that no replay has put there.
-        direct: Write to the target at once, and audit there.
-        dry_run: Only tell what would be run.
-        keep_going: Go on with the next run after one has failed.
+        since: The first time, as on the command line; None for the start of the range.
+        until: The first time after it; None for the end of the range.
+        every: The length of intervals, as on the command line; None for the default of `survey`.
+        what: The intervals to replay.
+        order: The order of the runs.
+        chunk: The most intervals per run; None for one run per stretch of adjacent intervals.
+        as_of: The cut of all runs; None for the newest.
+        adopt: Replace rows of the intervals that no replay has written.
+        direct: Write to the target directly and audit there.
+        dry_run: Only report the runs.
+        keep_going: Continue with the next run after a failure.
     """
 
     replay: str
@@ -83,132 +82,137 @@ class Backfill:
             raise InvalidRequestError(
                 "CAP-CHUNK",
                 f"a run cannot have {self.chunk} intervals",
-                "give 1 or more, or leave it out for one run over each stretch",
+                "use 1 or more, or omit it for one run per stretch of adjacent intervals",
             )
 
 
-def surveyed(lake: Lake, declarations: ProjectConfig, asked: Backfill) -> Survey:
-    """The survey of a backfill's range, without a JVM.
+def survey_range(lake: Lake, config: ProjectConfig, request: BackfillRequest) -> Survey:
+    """Survey the range of a backfill, without a JVM.
 
     Raises:
         InvalidRequestError: As `survey`.
     """
     every = None
-    if asked.every is not None:
-        tape = open_tape(lake, declarations.replay(asked.replay).stream)
-        every = parse_every(asked.every, tape.time_type.coordinates[-1].kind)
+    if request.every is not None:
+        tape = open_tape(lake, config.replay(request.replay).stream)
+        every = parse_every(request.every, tape.time_type.coordinates[-1].kind)
     return survey(
         lake,
-        declarations,
-        asked.replay,
+        config,
+        request.replay,
         every=every,
-        since=asked.since,
-        until=asked.until,
-        as_of=asked.as_of,
+        since=request.since,
+        until=request.until,
+        as_of=request.as_of,
     )
 
 
-def propose(found: Survey, asked: Backfill) -> list[Request]:
-    """The replays of a backfill, in the order in which they are to be run.
+def plan_replays(survey: Survey, request: BackfillRequest) -> list[Request]:
+    """The replays of a backfill, in the order in which to run them.
 
-    Adjacent intervals make a stretch; one that lacks other workers than its neighbour is a stretch
-    of its own, and only the workers that it lacks are played. Of a replay that a person has to
-    approve each run stops after its audit. A stretch is cut into chunks from
-    the end where the work begins: so what is left after a kill is cut in the same places, and its
-    first run is the one that was cut off.
+    Adjacent intervals that lack the same workers form a stretch, and only those workers are
+    replayed. If the replay requires approval, each run stops after its audit. A stretch is cut into
+    chunks from the end where work starts. So after a kill the rest is cut in the same places, and
+    its first run is the interrupted one.
 
     Raises:
-        InvalidRequestError: `CAP-APPEND` when rows would be appended that may stand there already;
+        InvalidRequestError: `CAP-APPEND` when rows would be appended that may already be there;
             `CAP-ORDER` when older rows would be merged over newer ones.
     """
-    chosen = [each for each in found.intervals if each.state in _STATES[asked.what]]
-    _check_append(found, asked, chosen)
-    requests = [
-        _request(found, asked, workers, chunk)
-        for workers, stretch in _stretches(found, asked, chosen)
-        for chunk in _chunks(stretch, asked)
+    selected = [i for i in survey.intervals if i.state in _STATES[request.what]]
+    _check_append(survey, request, selected)
+    replays = [
+        _replay_request(survey, request, workers, chunk)
+        for workers, stretch in _stretches(survey, request, selected)
+        for chunk in _chunks(stretch, request)
     ]
-    if asked.order is Order.OLDEST or len(requests) < 2:
-        return requests
-    if found.plan.request.mode is Mode.MERGE:
+    if request.order is Order.OLDEST or len(replays) < 2:
+        return replays
+    if survey.plan.request.mode is Mode.MERGE:
         raise InvalidRequestError(
             "CAP-ORDER",
-            f"replay {asked.replay} merges, and newest first an older row would win over a newer "
-            "one of its key",
+            f"replay {request.replay} merges: newest first, an older row would replace a newer one "
+            "with the same key",
             "backfill the oldest first",
-            replay=asked.replay,
+            replay=request.replay,
         )
-    return requests[::-1]
+    return replays[::-1]
 
 
-def _check_append(found: Survey, asked: Backfill, chosen: Sequence[Interval]) -> None:
-    if found.plan.request.mode is not Mode.APPEND:
+def _check_append(survey: Survey, request: BackfillRequest, selected: Sequence[Interval]) -> None:
+    if survey.plan.request.mode is not Mode.APPEND:
         return
-    standing = asked.what in (BackfillMode.STALE, BackfillMode.ALL)
-    for each in chosen:
-        if standing or each.partly:
+    rewrites = request.what in (BackfillMode.STALE, BackfillMode.ALL)
+    for interval in selected:
+        if rewrites or interval.partly:
             raise InvalidRequestError(
                 "CAP-APPEND",
-                f"replay {asked.replay} appends, and rows from {each.since} to before {each.until} "
-                f"stand already: {', '.join(each.runs) or 'see its runs'}",
+                f"replay {request.replay} appends, but rows from {interval.since} to before "
+                f"{interval.until} are already there: "
+                f"{', '.join(interval.runs) or 'see its runs'}",
                 "roll those runs back first, or declare mode replace",
-                replay=asked.replay,
-                since=each.since,
-                until=each.until,
+                replay=request.replay,
+                since=interval.since,
+                until=interval.until,
             )
 
 
 def _stretches(
-    found: Survey, asked: Backfill, chosen: Iterable[Interval]
+    survey: Survey, request: BackfillRequest, selected: Iterable[Interval]
 ) -> list[tuple[tuple[str, ...] | None, list[Interval]]]:
-    """Adjacent intervals of the same workers, each with the workers to play."""
+    """Adjacent intervals with the same workers to replay, together with these workers."""
     stretches: list[tuple[tuple[str, ...] | None, list[Interval]]] = []
-    for each in chosen:
-        workers = _workers(found, asked, each)
+    for interval in selected:
+        workers = _workers(survey, request, interval)
         if stretches:
             before, stretch = stretches[-1]
-            if before == workers and stretch[-1].until == each.since:
-                stretch.append(each)
+            if before == workers and stretch[-1].until == interval.since:
+                stretch.append(interval)
                 continue
-        stretches.append((workers, [each]))
+        stretches.append((workers, [interval]))
     return stretches
 
 
-def _workers(found: Survey, asked: Backfill, each: Interval) -> tuple[str, ...] | None:
-    """Whom to play: those who lack something, where the target can tell workers apart."""
-    labels = list(found.plan.workers.values())
-    lacking = each.stale if asked.what is BackfillMode.STALE else each.missing
-    apart = found.plan.layout.worker is not None and len(set(labels)) == len(labels)
-    if asked.what is BackfillMode.ALL or not apart or lacking == each.workers:
-        return found.declared.workers
+def _workers(
+    survey: Survey, request: BackfillRequest, interval: Interval
+) -> tuple[str, ...] | None:
+    """The workers to replay: the lacking ones if the target distinguishes workers, else all."""
+    labels = list(survey.plan.workers.values())
+    lacking = interval.stale if request.what is BackfillMode.STALE else interval.missing
+    distinct = survey.plan.layout.worker is not None and len(set(labels)) == len(labels)
+    if request.what is BackfillMode.ALL or not distinct or lacking == interval.workers:
+        return survey.declared.workers
     return lacking
 
 
-def _chunks(stretch: list[Interval], asked: Backfill) -> list[list[Interval]]:
+def _chunks(stretch: list[Interval], request: BackfillRequest) -> list[list[Interval]]:
     """A stretch cut into chunks, in the order of its times."""
-    size, whole = asked.chunk or len(stretch), len(stretch)
-    if asked.order is Order.OLDEST:
-        return [stretch[start : start + size] for start in range(0, whole, size)]
-    return [stretch[max(0, end - size) : end] for end in range(whole, 0, -size)][::-1]
+    size, length = request.chunk or len(stretch), len(stretch)
+    if request.order is Order.OLDEST:
+        return [stretch[start : start + size] for start in range(0, length, size)]
+    return [stretch[max(0, end - size) : end] for end in range(length, 0, -size)][::-1]
 
 
-def _request(
-    found: Survey, asked: Backfill, workers: tuple[str, ...] | None, chunk: Sequence[Interval]
+def _replay_request(
+    survey: Survey,
+    request: BackfillRequest,
+    workers: tuple[str, ...] | None,
+    chunk: Sequence[Interval],
 ) -> Request:
-    plan = found.plan
+    plan = survey.plan
     time_type = plan.tape.time_type
-    request = replace(
+    replay_request = replace(
         plan.request,
         workers=workers,
         as_of=plan.cut.commit,
-        adopt=asked.adopt,
-        direct=asked.direct,
-        approve=found.declared.approve,
+        adopt=request.adopt,
+        direct=request.direct,
+        approve=survey.declared.approve,
     )
-    if found.whole:
-        return request
+    if survey.whole:
+        return replay_request
     return replace(
-        request,
+        replay_request,
         since=bound_text(time_type, chunk[0].since),
         until=bound_text(time_type, chunk[-1].until),
     )

@@ -1,8 +1,8 @@
-"""Who wrote which part of a region: exact, also where times are partially ordered.
+"""Owners of the parts of a region, exact even for partially ordered times.
 
-A region is told by comparisons of single coordinates with the numbers in its bounds and frontiers.
-Between two such numbers no answer changes; so a region is judged cell by cell, at the least time of
-each cell.
+A region is defined by comparing single coordinates with the numbers in its bounds and frontiers.
+Between two such numbers the result is constant, so a region is evaluated cell by cell, at the least
+time of each cell.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from capstan.core.times.region import Region
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What a run has put into a target.
+class WrittenRegion:
+    """A region of a target written by a run, or changed by somebody else.
 
     Attributes:
         run: The run.
-        workers: Whose rows; None for the rows of all workers.
-        region: Of which times.
-        current: Whether by the code that would write it today.
-        changed: Of a commit of somebody else, its name: what stood there may not any more.
+        workers: The workers of the rows; None for all.
+        region: The times of the rows.
+        current: Whether the present code has written it.
+        changed: The name of a commit by somebody else, which may have changed earlier rows.
     """
 
     run: str
@@ -34,20 +34,20 @@ class Written:
     changed: str = ""
 
     def holds(self, worker: int) -> bool:
-        """Whether rows of this worker are among it."""
+        """Whether it can include rows of this worker."""
         return self.workers is None or worker in self.workers
 
 
 @dataclass(frozen=True, slots=True)
 class RegionOwner:
-    """What stands in a region.
+    """The owners of a region.
 
     Attributes:
         covered: Whether all of it was written, and nobody else has changed it since.
         touched: Whether some of it was written.
-        stale: Whether some of it was written last by other code than today's.
-        runs: The runs that wrote something of it last, in the order of what was given.
-        changes: What others have changed of it since, in that order.
+        stale: Whether other code than the present was last to write some of it.
+        runs: The runs that were last to write some of it, in input order.
+        changes: Later changes to it by others, in input order.
     """
 
     covered: bool
@@ -57,55 +57,55 @@ class RegionOwner:
     changes: tuple[str, ...] = ()
 
 
-def judge(region: Region, minimum: Time, written: Sequence[Written]) -> RegionOwner:
-    """Tell what of a region was written; where writers overlap, the later one counts.
+def region_owner(region: Region, minimum: Time, written: Sequence[WrittenRegion]) -> RegionOwner:
+    """Determine the owners of a region; where writers overlap, the later one counts.
 
     Args:
-        region: The times that are asked about.
-        minimum: The least time there is.
-        written: What was written, and what others have changed, in the order of their commits.
+        region: The times in question.
+        minimum: The least possible time.
+        written: WrittenRegion regions and changes by others, in the order of their commits.
     """
-    found: set[int] = set()
+    last_writers: set[int] = set()
     changed: set[int] = set()
     covered = True
     for corner in _corners(region, minimum, written):
         if not region.contains(corner):
             continue
-        last, since = _last(corner, written)
+        last, later_changes = _last_writer(corner, written)
         if last is None:
             covered = False
         else:
-            found.add(last)
-            changed |= since
-    winners = [written[i] for i in sorted(found)]
-    runs = tuple(dict.fromkeys(each.run for each in winners))
+            last_writers.add(last)
+            changed |= later_changes
+    owners = [written[i] for i in sorted(last_writers)]
+    runs = tuple(dict.fromkeys(owner.run for owner in owners))
     changes = tuple(dict.fromkeys(written[i].changed for i in sorted(changed)))
-    stale = any(not each.current for each in winners)
-    return RegionOwner(covered and not changed, bool(winners), stale, runs, changes)
+    stale = any(not owner.current for owner in owners)
+    return RegionOwner(covered and not changed, bool(owners), stale, runs, changes)
 
 
-def _last(time: Time, written: Sequence[Written]) -> tuple[int | None, set[int]]:
-    """Which run has written a time last, and what others have changed since; by their places."""
-    since: set[int] = set()
-    for place in range(len(written) - 1, -1, -1):
-        if not written[place].region.contains(time):
+def _last_writer(time: Time, written: Sequence[WrittenRegion]) -> tuple[int | None, set[int]]:
+    """The index of the last run to write a time, and the indexes of later changes by others."""
+    changes: set[int] = set()
+    for i in range(len(written) - 1, -1, -1):
+        if not written[i].region.contains(time):
             continue
-        if not written[place].changed:
-            return place, since
-        since.add(place)
-    return None, since
+        if not written[i].changed:
+            return i, changes
+        changes.add(i)
+    return None, changes
 
 
-def _corners(region: Region, minimum: Time, written: Sequence[Written]) -> Iterator[Time]:
-    """The least time of each cell in which every answer is the same."""
+def _corners(region: Region, minimum: Time, written: Sequence[WrittenRegion]) -> Iterator[Time]:
+    """The least time of each cell within which the result is constant."""
     axes = []
     for axis, least in enumerate(minimum):
         since, until = region.box.since[axis], region.box.until[axis]
         low = least if since is None else max(since, least)
         numbers = {
             number
-            for each in (region, *(one.region for one in written))
-            for number in _numbers(each, axis)
+            for compared in (region, *(item.region for item in written))
+            for number in _numbers(compared, axis)
             if number > low and (until is None or number < until)
         }
         axes.append([low, *sorted(numbers)])

@@ -1,4 +1,4 @@
-"""A backfill from request to result: its replays one after the other, in one Spark session."""
+"""Backfills: runs the replays of a request one after another, in one Spark session."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from capstan import error_translation
-from capstan.backfill.planner import Backfill, propose, surveyed
+from capstan.backfill.planner import BackfillRequest, plan_replays, survey_range
 from capstan.backfill.survey import Survey
 from capstan.core.config import ProjectConfig
 from capstan.errors import CapstanError
@@ -18,17 +18,17 @@ from capstan.storage.lake import Lake
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_OF_OUTCOME = ("run", "records", "target_version", "published", "stood")
+_RESULT_KEYS = ("run", "records", "target_version", "published", "stood")
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What became of one replay of a backfill.
+    """The outcome of one replay of a backfill.
 
     Attributes:
         request: The replay.
-        outcome: What it came to; None where it failed, or was not run.
-        error: Why it failed.
+        outcome: Its result; None if it failed or was not run.
+        error: The error if it failed.
     """
 
     request: Request
@@ -36,108 +36,106 @@ class RunResult:
     error: CapstanError | None = None
 
     def to_json(self) -> dict[str, object]:
-        """The replay as `--json` prints it: with its certificate, once it has run."""
+        """The replay as a JSON object, with its certificate once it has run."""
         value: dict[str, object] = {
             "since": self.request.since,
             "until": self.request.until,
             "workers": None if self.request.workers is None else list(self.request.workers),
-            **dict.fromkeys(_OF_OUTCOME),
+            **dict.fromkeys(_RESULT_KEYS),
             **({} if self.outcome is None else self.outcome.to_json()),
         }
         return value if self.error is None else {**value, **self.error.summary()}
 
 
 @dataclass(frozen=True, slots=True)
-class Backfilled:
-    """What a backfill came to, or before it has run, what it would do.
+class BackfillResult:
+    """The result of a backfill, or its plan before it has run.
 
     Attributes:
-        asked: What was asked.
-        survey: The intervals as they were before.
-        proposed: The replays that it takes, in their order.
-        ran: Those that were run; fewer when one has failed.
+        request: The request.
+        survey: The intervals before the backfill.
+        replays: The replays needed, in order.
+        results: The replays that were run; fewer if one has failed.
     """
 
-    asked: Backfill
+    request: BackfillRequest
     survey: Survey
-    proposed: tuple[Request, ...]
-    ran: tuple[RunResult, ...] = ()
+    replays: tuple[Request, ...]
+    results: tuple[RunResult, ...] = ()
 
     @property
     def error(self) -> CapstanError | None:
-        """Why the first of those that failed has failed; None when none did."""
-        return next((each.error for each in self.ran if each.error is not None), None)
+        """The error of the first failed replay; None if none failed."""
+        return next((run.error for run in self.results if run.error is not None), None)
 
     def to_json(self) -> dict[str, object]:
-        """The backfill as `--json` prints it; `counts` are of the intervals as they were before."""
-        told = [*self.ran, *map(RunResult, self.proposed[len(self.ran) :])]
-        outcomes = [each.outcome for each in self.ran if each.outcome is not None]
-        about = {key: value for key, value in self.survey.to_json().items() if key != "intervals"}
+        """The backfill as a JSON object; `counts` are those of the intervals before it."""
+        runs = [*self.results, *map(RunResult, self.replays[len(self.results) :])]
+        outcomes = [run.outcome for run in self.results if run.outcome is not None]
+        head = {key: value for key, value in self.survey.to_json().items() if key != "intervals"}
         return {
-            **about,
-            "what": str(self.asked.what),
-            "order": str(self.asked.order),
-            "chunk": self.asked.chunk,
-            "dry_run": self.asked.dry_run,
-            "runs": [each.to_json() for each in told],
+            **head,
+            "what": str(self.request.what),
+            "order": str(self.request.order),
+            "chunk": self.request.chunk,
+            "dry_run": self.request.dry_run,
+            "runs": [run.to_json() for run in runs],
             "done": sum(not outcome.unchanged for outcome in outcomes),
             "stood": sum(outcome.unchanged for outcome in outcomes),
-            "failed": sum(each.error is not None for each in self.ran),
-            "left": len(self.proposed) - len(self.ran),
+            "failed": sum(run.error is not None for run in self.results),
+            "left": len(self.replays) - len(self.results),
         }
 
 
-def prepare(lake: Lake, declarations: ProjectConfig, asked: Backfill) -> Backfilled:
-    """What a backfill would do, without a JVM and without changing anything.
+def prepare(lake: Lake, config: ProjectConfig, request: BackfillRequest) -> BackfillResult:
+    """Plan a backfill, without a JVM and without changing anything.
 
     Raises:
-        InvalidRequestError: As `survey` and `propose`.
+        InvalidRequestError: As `survey` and `plan_replays`.
     """
-    found = surveyed(lake, declarations, asked)
-    return Backfilled(asked, found, tuple(propose(found, asked)))
+    survey = survey_range(lake, config, request)
+    return BackfillResult(request, survey, tuple(plan_replays(survey, request)))
 
 
 def backfill(
-    spark: SparkSession, lake: Lake, declarations: ProjectConfig, asked: Backfill
-) -> Backfilled:
-    """Carry out a backfill; what stands already is not done again.
+    spark: SparkSession, lake: Lake, config: ProjectConfig, request: BackfillRequest
+) -> BackfillResult:
+    """Run a backfill; published replays are not repeated.
 
-    Each replay is a run of its own, so that what was killed goes on with the run that is missing.
-    One that fails ends the backfill, unless it is asked to keep going; its error is told, with the
-    runs that were done before.
+    Each replay is a run of its own, so a killed backfill resumes with the missing run. A failed
+    replay ends the backfill unless it is to keep going; the result has its error and the runs
+    before it.
 
     Raises:
-        InvalidRequestError: As `survey` and `propose`, before anything is changed.
+        InvalidRequestError: As `survey` and `plan_replays`, before anything is changed.
     """
-    return carry_out(spark, lake, declarations, prepare(lake, declarations, asked))
+    return run_prepared(spark, lake, config, prepare(lake, config, request))
 
 
-def carry_out(
-    spark: SparkSession, lake: Lake, declarations: ProjectConfig, prepared: Backfilled
-) -> Backfilled:
-    """Run what `prepare` has proposed; nothing of a dry run."""
-    asked, ran = prepared.asked, list[RunResult]()
-    for request in () if asked.dry_run else prepared.proposed:
-        ran.append(_run(spark, lake, declarations, request))
+def run_prepared(
+    spark: SparkSession, lake: Lake, config: ProjectConfig, prepared: BackfillResult
+) -> BackfillResult:
+    """Run the replays planned by `prepare`; a dry run does nothing."""
+    request, results = prepared.request, list[RunResult]()
+    for replay_request in () if request.dry_run else prepared.replays:
+        results.append(_run(spark, lake, config, replay_request))
         emit(
             "backfill.run",
-            replay=asked.replay,
-            number=len(ran),
-            of=len(prepared.proposed),
-            failed=ran[-1].error is not None,
+            replay=request.replay,
+            number=len(results),
+            of=len(prepared.replays),
+            failed=results[-1].error is not None,
         )
-        if ran[-1].error is not None and not asked.keep_going:
+        if results[-1].error is not None and not request.keep_going:
             break
-    return Backfilled(asked, prepared.survey, prepared.proposed, tuple(ran))
+    return BackfillResult(request, prepared.survey, prepared.replays, tuple(results))
 
 
-def _run(
-    spark: SparkSession, lake: Lake, declarations: ProjectConfig, request: Request
-) -> RunResult:
+def _run(spark: SparkSession, lake: Lake, config: ProjectConfig, request: Request) -> RunResult:
     try:
-        return RunResult(request, replay(spark, lake, declarations, request))
+        return RunResult(request, replay(spark, lake, config, request))
     except Exception as error:
-        # What is already done has to be told also when Spark itself gives up.
+        # Completed runs must be reported even if Spark itself fails.
         return RunResult(
-            request, error=error_translation.to_capstan_error(error, "give the same command again")
+            request, error=error_translation.to_capstan_error(error, "run the same command again")
         )

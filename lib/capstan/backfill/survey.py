@@ -1,6 +1,6 @@
-"""Coverage of a declared replay, interval by interval: what is covered, stale, missing, too early.
+"""Survey of a declared replay: the state of each interval of its range.
 
-Told from the ledgers and the tape's index alone, without a JVM.
+Uses only the ledgers and the tape's index, without a JVM.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from capstan.backfill.evidence import beginnings, extent, gather
+from capstan.backfill.evidence import gather, recorded_extent, worker_starts
 from capstan.backfill.interval import Interval, State
 from capstan.backfill.interval_grid import Every, Grid, cut, grids
-from capstan.backfill.interval_state import IntervalClassifier, judged, whole_target
+from capstan.backfill.interval_state import IntervalClassifier, classify_intervals, whole_target
 from capstan.core.config import Mode, ProjectConfig, Replay
 from capstan.core.times import Box, Coordinate, Kind, TimeType
 from capstan.errors import InvalidRequestError
@@ -32,8 +32,8 @@ class Survey:
 
     Attributes:
         declared: The replay.
-        plan: Its whole range, resolved at a pinned cut.
-        intervals: In the order of their times; they partition the range.
+        plan: The plan of its whole range at a pinned cut.
+        intervals: The intervals in the order of their times; they partition the range.
     """
 
     declared: Replay
@@ -42,16 +42,17 @@ class Survey:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many intervals are in which state; all states, in their order."""
-        return {str(state): sum(each.state is state for each in self.intervals) for state in State}
+        """The number of intervals in each state, for all states in order."""
+        states = [interval.state for interval in self.intervals]
+        return {str(state): states.count(state) for state in State}
 
     @property
     def whole(self) -> bool:
-        """Whether the target can only be replaced as a whole: then there is one interval."""
-        return _whole(self.plan)
+        """Whether the target can only be replaced as a whole, with a single interval."""
+        return _is_whole(self.plan)
 
     def to_json(self) -> dict[str, object]:
-        """The survey as `--json` prints it."""
+        """The survey as a JSON object."""
         plan = self.plan
         return {
             "replay": self.declared.name,
@@ -61,13 +62,13 @@ class Survey:
             "workers": list(plan.workers.values()),
             "frontier": [plan.tape.time_type.render(time) for time in plan.frontier.elements],
             "counts": self.counts,
-            "intervals": [each.to_json() for each in self.intervals],
+            "intervals": [interval.to_json() for interval in self.intervals],
         }
 
 
 def intervals(
     lake: Lake,
-    declarations: ProjectConfig,
+    config: ProjectConfig,
     replay: str,
     *,
     every: Every | None = None,
@@ -75,13 +76,12 @@ def intervals(
     until: str | None = None,
 ) -> list[Interval]:
     """The intervals of a declared replay, in the order of their times; see `survey`."""
-    found = survey(lake, declarations, replay, every=every, since=since, until=until)
-    return list(found.intervals)
+    return list(survey(lake, config, replay, every=every, since=since, until=until).intervals)
 
 
 def survey(
     lake: Lake,
-    declarations: ProjectConfig,
+    config: ProjectConfig,
     replay: str,
     *,
     every: Every | None = None,
@@ -89,30 +89,28 @@ def survey(
     until: str | None = None,
     as_of: int | None = None,
 ) -> Survey:
-    """Tell of each interval of a declared replay what state it is in, without a JVM.
+    """Determine the state of each interval of a declared replay, without a JVM.
 
-    The range is that of the declaration, within the bounds that are given. Without a first time it
-    begins with the interval of the first record; without an end it ends with the interval that the
-    frontier, or the last record, lies in. A target that keeps no time and is replaced as a whole
-    has one interval, up to the frontier.
+    The range is the declared one, limited to the given bounds. An open start means the interval of
+    the first record; an open end means the interval of the frontier or of the last record. A target
+    without a time column that is replaced as a whole has one interval, up to the frontier.
 
     Args:
         lake: The lake.
-        declarations: What is declared.
+        config: The project's configuration.
         replay: The replay's name.
-        every: How long an interval is: a number where times are BIGINT. By default the intervals
-            are those of the replay's schedule, or of the grain of its transform or sink, or days;
-            one each where times are BIGINT. They are counted from the declared first time, or from
-            1970.
-        since: First time that is asked about, as the command line writes it.
-        until: First time after that.
+        every: The length of intervals: a number for BIGINT times. By default, intervals follow the
+            replay's schedule, else the grain of its transform or sink, else days; they have length
+            1 for BIGINT times. They are counted from the declared first time, or from 1970.
+        since: The first time, as on the command line.
+        until: The first time after it.
         as_of: The cut; None for the newest.
 
     Raises:
-        InvalidRequestError: `CAP-REPLAY` for a replay that is not declared; `CAP-EVERY` for a
-            length that does not fit; `CAP-INTERVALS` when there are too many; and as `make_plan`.
+        InvalidRequestError: `CAP-REPLAY` for an undeclared replay; `CAP-EVERY` for an unsuitable
+            length; `CAP-INTERVALS` for too many intervals; and as `make_plan`.
     """
-    declared = declarations.replay(replay)
+    declared = config.replay(replay)
     tape = open_tape(lake, declared.stream)
     coordinate = tape.time_type.coordinates[-1]
     low = _tightest(max, _declared(coordinate, declared.since), _given(tape.time_type, since))
@@ -131,27 +129,28 @@ def survey(
         keys=declared.keys,
         replay=declared.name,
     )
-    plan = make_plan(lake, declarations, request)
+    plan = make_plan(lake, config, request)
     if plan.axes[-1] != len(tape.time_type.coordinates) - 1:
         raise InvalidRequestError(
             "CAP-INTERVALS",
-            f"intervals are cut in {coordinate.name}, and pipeline {request.pipeline} has another "
-            "coordinate for its time",
+            f"intervals are cut by {coordinate.name}, but pipeline {request.pipeline} uses another "
+            "coordinate as its time",
             "replay its ranges with `capstan replay`",
         )
-    judging = IntervalClassifier(plan, gather(lake, plan), beginnings(plan))
-    found = whole_target(judging) if _whole(plan) else judged(judging, _cut(plan, declared, every))
-    return Survey(declared, plan, found)
+    classifier = IntervalClassifier(plan, gather(lake, plan), worker_starts(plan))
+    if _is_whole(plan):
+        return Survey(declared, plan, whole_target(classifier))
+    return Survey(declared, plan, classify_intervals(classifier, _cut(plan, declared, every)))
 
 
 def bound_text(time_type: TimeType, value: int | str) -> str:
-    """A bound in the last coordinate alone, as a request has it."""
+    """A bound of the last coordinate alone, in the form of a request."""
     if len(time_type.coordinates) == 1:
         return str(value)
     return f"{time_type.names[-1]}={value}"
 
 
-def _whole(plan: Plan) -> bool:
+def _is_whole(plan: Plan) -> bool:
     return plan.layout.time is None and plan.request.mode is Mode.REPLACE
 
 
@@ -167,15 +166,15 @@ def _given(time_type: TimeType, text: str | None) -> int | None:
     if any(value is not None for value in outer):
         raise InvalidRequestError(
             "CAP-TIME",
-            f"intervals are cut in {time_type.names[-1]} alone, and {str(text)[:80]!r} bounds more",
-            f"give a bound of {time_type.names[-1]}",
+            f"intervals are cut by {time_type.names[-1]} alone, but {str(text)[:80]!r} bounds more",
+            f"use a bound of {time_type.names[-1]} only",
         )
     return last
 
 
 def _tightest(choose: Callable[[Iterable[int]], int], *bounds: int | None) -> int | None:
-    there = [bound for bound in bounds if bound is not None]
-    return choose(there) if there else None
+    given = [bound for bound in bounds if bound is not None]
+    return choose(given) if given else None
 
 
 def _cut(plan: Plan, declared: Replay, every: Every | None) -> list[tuple[int, int]]:
@@ -183,32 +182,32 @@ def _cut(plan: Plan, declared: Replay, every: Every | None) -> list[tuple[int, i
     coordinate = plan.tape.time_type.coordinates[-1]
     unit = plan.grain
     anchor = _declared(coordinate, declared.since) or 0
-    own = plan.computation.grain
+    output_grain = plan.computation.grain
     grain = None if unit == 1 else unit * _MICROSECOND
     if coordinate.kind is Kind.BIGINT:
         every, grain = every or unit, None
-    choice = grids(
+    candidates = grids(
         coordinate.kind,
         every,
         schedule=declared.schedule,
         grain=grain,
-        usual=None if own == 1 else grain,
+        default=None if output_grain == 1 else grain,
         anchor=anchor,
     )
-    for grid in choice:
-        found = _within(plan, grid)
-        # A schedule's moments may lie inside a grain, which can only be played whole.
-        if all(since % unit == 0 for since, _ in found[1:]):
+    for grid in candidates:
+        bounds = _cut_by(grid, plan)
+        # A schedule's times may lie inside a grain, which can only be replayed whole.
+        if all(since % unit == 0 for since, _ in bounds[1:]):
             break
-    return found
+    return bounds
 
 
-def _within(plan: Plan, grid: Grid) -> list[tuple[int, int]]:
+def _cut_by(grid: Grid, plan: Plan) -> list[tuple[int, int]]:
     low, high = plan.box.since[-1], plan.box.until[-1]
     if low is not None and high is not None:
         return cut(grid, low, high)
-    recorded = extent(plan)
-    # The last times that are told of: those of the last record, and those before the frontier.
+    recorded = recorded_extent(plan)
+    # The last times to cover: that of the last record, and those before the frontier.
     lasts = [] if recorded is None else [recorded[1]]
     if not plan.frontier.is_empty:
         lasts.append(min(time[-1] for time in plan.frontier) - 1)

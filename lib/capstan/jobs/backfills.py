@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from capstan.backfill.planner import Backfill
+from capstan.backfill.planner import BackfillRequest
 from capstan.backfill.run import backfill
 from capstan.core.config import ProjectConfig
 from capstan.errors import CapstanError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def fill(
-    spark: SparkSession, lake: Lake, declarations: ProjectConfig, request: Backfill
+    spark: SparkSession, lake: Lake, declarations: ProjectConfig, request: BackfillRequest
 ) -> JobResult:
     """Carry out one backfill; the result has a refusal if one of its runs failed."""
     result = backfill(spark, lake, declarations, request)
@@ -25,7 +25,10 @@ def fill(
 
 
 def fill_all(
-    spark: SparkSession, lake: Lake, declarations: ProjectConfig, requests: Sequence[Backfill]
+    spark: SparkSession,
+    lake: Lake,
+    declarations: ProjectConfig,
+    requests: Sequence[BackfillRequest],
 ) -> JobResult:
     """Carry out several backfills; each one is planned when its turn comes.
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from capstan.backfill.planner import Backfill
+from capstan.backfill.planner import BackfillRequest
 from capstan.backfill.run import prepare
 from capstan.core.config import format_duration, parse_duration
 from capstan.core.config.names import did_you_mean, one_of
@@ -162,11 +162,13 @@ def backfill(fields: JsonObject, place: Place) -> Work:
     several = fields.get("backfills")
     declarations = place.declarations(required=True)
     if not isinstance(several, list):
-        one = _read(Backfill, fields)
+        one = _read(BackfillRequest, fields)
         prepare(place.lake, declarations, one)
         return lambda spark: fill(spark, place.lake, declarations, one)
     # Each is planned when its turn comes: an invalid one does not stop the others.
-    requests = [_read(Backfill, entry if isinstance(entry, dict) else {}) for entry in several]
+    requests = [
+        _read(BackfillRequest, entry if isinstance(entry, dict) else {}) for entry in several
+    ]
     return lambda spark: fill_all(spark, place.lake, declarations, requests)
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from capstan import jobs
 from capstan.backfill import run as running
-from capstan.backfill.planner import Backfill
-from capstan.backfill.run import Backfilled, backfill
+from capstan.backfill.planner import BackfillRequest
+from capstan.backfill.run import BackfillResult, backfill
 from capstan.core.config import ProjectConfig, Replay
 from capstan.errors import RangeLockedError
 from capstan.instrumentation import subscribe
@@ -66,14 +66,14 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return waiting
 
 
-def fill(lake: Lake, **asked: object) -> Backfilled:
+def fill(lake: Lake, **asked: object) -> BackfillResult:
     replay = Replay(name="copy", stream="s", target="copy", since=START, until=END)
     declared = ProjectConfig(Path("x.yaml"), {}, {}, {}, {"copy": replay})
-    request = Backfill("copy", **{"chunk": 1, **asked})  # type: ignore[arg-type]
+    request = BackfillRequest("copy", **{"chunk": 1, **asked})  # type: ignore[arg-type]
     return backfill(None, lake, declared, request)  # type: ignore[arg-type]
 
 
-def summed(found: Backfilled) -> tuple[object, ...]:
+def summed(found: BackfillResult) -> tuple[object, ...]:
     value = found.to_json()
     return tuple(value[name] for name in ("done", "stood", "failed", "left"))
 
@@ -106,7 +106,7 @@ def test_asked_to_it_keeps_going_and_ends_with_the_first_error(
     found = fill(lake, keep_going=True)
     assert summed(found) == (2, 0, 2, 0)
     assert found.error is HELD
-    second = found.ran[1].error
+    second = found.results[1].error
     assert second is not None
     assert (str(second), second.exit_code) == ("CAP-BROKEN: RuntimeError: the disk", 5)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from capstan.backfill.interval_grid import Scheduled
-from capstan.backfill.planner import Backfill, BackfillMode, Order, propose
+from capstan.backfill.planner import BackfillMode, BackfillRequest, Order, plan_replays
 from capstan.backfill.run import prepare
 from capstan.backfill.survey import Every, Interval, State, Survey, intervals, survey
 from capstan.cli import main
@@ -92,9 +92,9 @@ class Place:
     def states(self, replay: str, **given: object) -> list[str]:
         return [str(each.state) for each in self.survey(replay, **given).intervals]
 
-    def propose(self, replay: str, **given: object) -> list[Request]:
-        asked = Backfill(replay, **given)  # type: ignore[arg-type]
-        return list(prepare(self.lake, declarations(), asked).proposed)
+    def plan_replays(self, replay: str, **given: object) -> list[Request]:
+        asked = BackfillRequest(replay, **given)  # type: ignore[arg-type]
+        return list(prepare(self.lake, declarations(), asked).replays)
 
 
 @pytest.fixture
@@ -212,8 +212,8 @@ def test_what_has_lost_its_records_can_not_be_filled(place: Place) -> None:
     write(place.lake.ledger("retired"), pa.table(rows))
     assert place.states("copy") == ["covered", "retired", "gap", "incomplete"]
     assert place.states("days") == ["retired", "retired", "gap", "incomplete"]
-    assert spans(place.propose("copy")) == [("05-03T00", "05-04T00")]
-    assert spans(place.propose("copy", what=BackfillMode.ALL)) == [
+    assert spans(place.plan_replays("copy")) == [("05-03T00", "05-04T00")]
+    assert spans(place.plan_replays("copy", what=BackfillMode.ALL)) == [
         ("05-01T00", "05-02T00"), ("05-03T00", "05-04T00"),
     ]  # fmt: skip
 
@@ -240,8 +240,8 @@ def test_a_gap_whose_last_attempt_has_failed_says_so(place: Place) -> None:
     found = place.survey("copy").intervals
     assert [each.state for each in found] == ["failed", "failed", "gap", "incomplete"]
     assert found[0].runs == ("bad",)
-    assert spans(place.propose("copy", what=BackfillMode.FAILED)) == [("05-01T00", "05-03T00")]
-    assert spans(place.propose("copy")) == [("05-01T00", "05-04T00")]
+    assert spans(place.plan_replays("copy", what=BackfillMode.FAILED)) == [("05-01T00", "05-03T00")]
+    assert spans(place.plan_replays("copy")) == [("05-01T00", "05-04T00")]
 
     books.published("good", [0, 1, 2], days(0, 1))
     books.claimed("running", [0], days(1, 2))
@@ -289,7 +289,7 @@ def test_what_waits_for_a_person_is_no_gap(place: Place) -> None:
     assert [str(each.state) for each in found] == ["waiting", "gap", "gap", "incomplete"]
     assert found[0].runs == ("asked",)
     for what in BackfillMode:
-        assert "05-01T00" not in dict(spans(place.propose("copy", what=what)))
+        assert "05-01T00" not in dict(spans(place.plan_replays("copy", what=what)))
 
     books.stepped("asked", "rejected", {**staged, "by": "ann"})
     assert place.states("copy")[0] == "gap"
@@ -359,7 +359,9 @@ def test_no_range_ends_within_a_step_of_the_stream(tmp_path: Path) -> None:
         plan_retire(place.lake, "s", inside)
     with pytest.raises(InvalidRequestError, match="CAP-GRAIN"):
         place.survey("copy", until=inside)
-    with pytest.raises(InvalidRequestError, match=r"CAP-EVERY.*no multiple of the grain, 1 hour"):
+    with pytest.raises(
+        InvalidRequestError, match=r"CAP-EVERY.*not a multiple of the grain, 1 hour"
+    ):
         place.survey("copy", every=timedelta(minutes=90))
     # Where nothing is said, intervals are days all the same; moments inside a step cut nothing.
     for replay in ("copy", "quarters"):
@@ -376,7 +378,7 @@ def test_numbers_are_cut_by_counts(tmp_path: Path) -> None:
         ("0", "4", "gap"), ("4", "8", "incomplete"), ("8", "10", "incomplete"),
     ]  # fmt: skip
     assert len(intervals(lake, declarations(), "batches")) == 10
-    with pytest.raises(InvalidRequestError, match="no number of times"):
+    with pytest.raises(InvalidRequestError, match="not a positive number"):
         intervals(lake, declarations(), "batches", every=timedelta(days=1))
 
 
@@ -401,7 +403,7 @@ def test_what_was_known_earlier_is_no_cover_for_what_is_known_now(tmp_path: Path
     played = Region(Box.everything(both), Antichain.of([(5, day(1))]))
     books.published("followed", [0], played)
     assert [i.state for i in intervals(lake, declared, "copy")][:2] == ["covered", "gap"]
-    [request] = propose(survey(lake, declared, "copy"), Backfill("copy"))
+    [request] = plan_replays(survey(lake, declared, "copy"), BackfillRequest("copy"))
     assert request.since == "event=2024-05-02T00:00:00.000000Z"
 
 
@@ -413,7 +415,7 @@ def test_a_target_without_times_is_covered_by_its_last_replacement_alone(place: 
     assert place.states("whole") == ["covered"]
     books.published("less", None, days(None, 3), kept=days(None, None))
     assert place.states("whole") == ["gap"]
-    [request] = place.propose("whole")
+    [request] = place.plan_replays("whole")
     assert (request.since, request.until, request.as_of) == (None, None, 0)
 
 
@@ -422,15 +424,15 @@ def test_appended_rows_are_not_put_in_twice(place: Place) -> None:
     always = days(None, None)
     books.published("first", None, days(None, 1), kept=always)
     assert place.states("added") == ["covered", "gap", "gap", "incomplete"]
-    assert spans(place.propose("added")) == [("05-02T00", "05-04T00")]
+    assert spans(place.plan_replays("added")) == [("05-02T00", "05-04T00")]
     for what in (BackfillMode.ALL, BackfillMode.STALE):
         if what is BackfillMode.STALE:
             replace(books, code="f00").published("old", None, days(1, 2), kept=always)
-        with pytest.raises(InvalidRequestError, match="stand already"):
-            place.propose("added", what=what)
+        with pytest.raises(InvalidRequestError, match="are already there"):
+            place.plan_replays("added", what=what)
     books.published("part", None, days(2, 2.5), kept=always)
     with pytest.raises(InvalidRequestError, match="part"):
-        place.propose("added")
+        place.plan_replays("added")
 
 
 def test_a_target_that_mixes_workers_is_filled_for_all_of_them(place: Place) -> None:
@@ -438,23 +440,23 @@ def test_a_target_that_mixes_workers_is_filled_for_all_of_them(place: Place) -> 
     place.books("anyone", "anyone", code).published("one", None, days(0, 1))
     found = place.survey("anyone").intervals
     assert [each.state for each in found] == ["covered", "gap", "gap", "incomplete"]
-    [request] = place.propose("anyone")
+    [request] = place.plan_replays("anyone")
     assert request.workers is None
     # Of a transform that did keep the worker, two workers' rows are there.
     place.books("anyone", "by_day", "f00").published("two", [0, 1], days(1, 2))
     assert place.survey("anyone").intervals[1].missing == ("c",)
-    assert {each.workers for each in place.propose("anyone")} == {None}
+    assert {each.workers for each in place.plan_replays("anyone")} == {None}
 
 
 def test_what_stands_between_two_gaps_parts_them(place: Place) -> None:
     place.books("copy").published("middle", [0, 1, 2], days(1, 2))
-    found = place.propose("copy")
+    found = place.plan_replays("copy")
     assert spans(found) == [("05-01T00", "05-02T00"), ("05-03T00", "05-04T00")]
 
 
 def test_only_workers_that_lack_something_are_played(place: Place) -> None:
     place.books("copy").published("two", [0, 1], days(0, 2))
-    found = place.propose("copy")
+    found = place.plan_replays("copy")
     assert [each.workers for each in found] == [("c",), None]
     assert spans(found) == [("05-02T00", "05-03T00"), ("05-03T00", "05-04T00")]
     assert {each.replay for each in found} == {"copy"}
@@ -473,33 +475,33 @@ def test_only_workers_that_lack_something_are_played(place: Place) -> None:
 def test_chunks_begin_where_the_work_does(
     place: Place, order: Order, chunk: int | None, expected: list[str]
 ) -> None:
-    found = place.propose("copy", order=order, chunk=chunk, what=BackfillMode.ALL)
+    found = place.plan_replays("copy", order=order, chunk=chunk, what=BackfillMode.ALL)
     assert [f"{each.since[8:10]}-{each.until[8:10]}" for each in found] == expected  # type: ignore[index]
 
 
 def test_what_is_merged_begins_with_the_oldest(place: Place) -> None:
-    assert len(place.propose("merged", chunk=1)) > 1
+    assert len(place.plan_replays("merged", chunk=1)) > 1
     with pytest.raises(InvalidRequestError, match="newest first") as caught:
-        place.propose("merged", chunk=1, order=Order.NEWEST)
+        place.plan_replays("merged", chunk=1, order=Order.NEWEST)
     assert caught.value.code == "CAP-ORDER"
-    assert len(place.propose("merged", order=Order.NEWEST)) == 1
+    assert len(place.plan_replays("merged", order=Order.NEWEST)) == 1
 
 
 def test_a_replay_that_has_to_be_approved_is_held(place: Place) -> None:
-    assert {each.approve for each in place.propose("asked")} == {True}
-    assert {each.approve for each in place.propose("copy")} == {False}
+    assert {each.approve for each in place.plan_replays("asked")} == {True}
+    assert {each.approve for each in place.plan_replays("copy")} == {False}
 
 
 @pytest.mark.parametrize("schedule", ["hourly", "0 6 * *", "0 0 30 2 *", ""])
 def test_a_schedule_that_names_no_moment_cuts_nothing(schedule: str) -> None:
-    with pytest.raises(InvalidRequestError, match="cuts no range into intervals") as caught:
+    with pytest.raises(InvalidRequestError, match="defines no intervals") as caught:
         Scheduled(schedule)
     assert caught.value.code == "CAP-SCHEDULE"
 
 
 def test_a_chunk_has_intervals() -> None:
     with pytest.raises(InvalidRequestError, match="0 intervals"):
-        Backfill("copy", chunk=0)
+        BackfillRequest("copy", chunk=0)
 
 
 STREAMS = """

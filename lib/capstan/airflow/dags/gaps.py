@@ -241,7 +241,7 @@ def _fills(survey: Survey, chunk: int | None) -> tuple[list[dict[str, object]], 
 
     The cut is pinned, so that a retry of the app is the next attempt of the same runs.
     """
-    from capstan.backfill.planner import Backfill, BackfillMode, propose
+    from capstan.backfill.planner import BackfillMode, BackfillRequest, plan_replays
     from capstan.errors import InvalidRequestError
 
     fills: list[dict[str, object]] = []
@@ -255,11 +255,12 @@ def _fills(survey: Survey, chunk: int | None) -> tuple[list[dict[str, object]], 
             "keep_going": True,
         }
         try:
-            proposed = propose(survey, Backfill(survey.declared.name, what=mode, chunk=chunk))
+            backfill = BackfillRequest(survey.declared.name, what=mode, chunk=chunk)
+            replays = plan_replays(survey, backfill)
         except InvalidRequestError as error:
             problems.append(f"{error.message} ({error.hint})")
         else:
-            fills += [request] if proposed else []
+            fills += [request] if replays else []
     return fills, problems
 
 

@@ -16,8 +16,8 @@ from capstan.cli.progress import Work
 from capstan.errors import CheckFailedError, InvalidRequestError
 
 if TYPE_CHECKING:
-    from capstan.backfill.planner import Backfill
-    from capstan.backfill.run import Backfilled
+    from capstan.backfill.planner import BackfillRequest
+    from capstan.backfill.run import BackfillResult
     from capstan.backfill.survey import Survey
 
 _FEW = 3
@@ -46,11 +46,11 @@ def gaps(
     Incomplete intervals, which can still receive records, are not gaps, and neither are intervals
     with a run that waits for approval. Intervals whose records were retired cannot be filled.
     """
-    from capstan.backfill.planner import Backfill, surveyed
+    from capstan.backfill.planner import BackfillRequest, survey_range
 
     shell = shell_of(context)
-    request = Backfill(replay, since=since, until=until, every=every, as_of=as_of)
-    survey = surveyed(shell.lake, shell.declarations(required=True), request)
+    request = BackfillRequest(replay, since=since, until=until, every=every, as_of=as_of)
+    survey = survey_range(shell.lake, shell.declarations(required=True), request)
     refusal = _refusal(survey, request)
     failure = {} if refusal is None else refusal.summary()
     shell.output.answer({**survey.to_json(), **failure}, _stretch_table(survey), _counted(survey))
@@ -103,16 +103,16 @@ def backfill(
 
     Repeat an interrupted backfill to continue it; published intervals are not replayed again.
     """
-    from capstan.backfill.run import carry_out, prepare
+    from capstan.backfill.run import prepare, run_prepared
 
     shell = shell_of(context)
     request = _request(context)
     declarations = shell.declarations(required=True)
     result = prepare(shell.lake, declarations, request)
-    if result.proposed and not dry_run:
-        work = Work(f"backfill {replay}", ("backfill.run",) * len(result.proposed))
+    if result.replays and not dry_run:
+        work = Work(f"backfill {replay}", ("backfill.run",) * len(result.replays))
         with shell.spark(work) as spark:
-            result = carry_out(spark, shell.lake, declarations, result)
+            result = run_prepared(spark, shell.lake, declarations, result)
     error = result.error
     failure = {} if error is None else error.summary()
     shell.output.answer({**result.to_json(), **failure}, *_run_tables(result))
@@ -123,13 +123,13 @@ def backfill(
     return error.exit_code
 
 
-def _request(context: typer.Context) -> Backfill:
+def _request(context: typer.Context) -> BackfillRequest:
     """The request of a command whose options have the names of the request's fields.
 
     Raises:
         InvalidRequestError: `CAP-USAGE` for options that cannot be combined.
     """
-    from capstan.backfill.planner import Backfill, BackfillMode, Order
+    from capstan.backfill.planner import BackfillMode, BackfillRequest, Order
 
     given = context.params
     flags = {
@@ -146,12 +146,12 @@ def _request(context: typer.Context) -> Backfill:
         problem = f"there is no order {given['order'][:80]!r}"
     if problem is not None:
         raise InvalidRequestError("CAP-USAGE", problem, "see `capstan backfill --help`")
-    fields = {name: given[name] for name in Backfill.__dataclass_fields__ if name in given}
+    fields = {name: given[name] for name in BackfillRequest.__dataclass_fields__ if name in given}
     mode = chosen[0] if chosen else BackfillMode.GAPS
-    return Backfill(**{**fields, "what": mode, "order": Order(given["order"])})
+    return BackfillRequest(**{**fields, "what": mode, "order": Order(given["order"])})
 
 
-def _refusal(survey: Survey, request: Backfill) -> CheckFailedError | None:
+def _refusal(survey: Survey, request: BackfillRequest) -> CheckFailedError | None:
     """The error of a replay with gaps or stale intervals; None without any."""
     counts = survey.counts
     missing, stale = counts["gap"] + counts["changed"] + counts["failed"], counts["stale"]
@@ -206,7 +206,7 @@ def _counted(survey: Survey) -> str:
     return f"{len(survey.intervals):,} intervals: {', '.join(counts) or 'nothing is on tape'}"
 
 
-def _run_tables(result: Backfilled) -> list[Table | str]:
+def _run_tables(result: BackfillResult) -> list[Table | str]:
     value = result.to_json()
     runs = value["runs"]
     assert isinstance(runs, list)
@@ -221,7 +221,7 @@ def _run_tables(result: Backfilled) -> list[Table | str]:
             run["records"],
             run["target_version"],
             run["run"],
-            _status(run, dry=result.asked.dry_run),
+            _status(run, dry=result.request.dry_run),
         )
         for run in runs
     ]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable
 
-from capstan.backfill.planner import Backfill, BackfillMode, propose
+from capstan.backfill.planner import BackfillMode, BackfillRequest, plan_replays
 from capstan.backfill.survey import State, survey
 from capstan.core.config import ProjectConfig, Replay, Transform
 from capstan.core.times import Box
@@ -161,9 +161,9 @@ def test_what_others_have_touched_is_told_and_filled(
     assert list(dict.fromkeys(map(str, target.since()))) == [named]
 
     found = survey(target.lake, DECLARED, "days")
-    requests = propose(found, Backfill("days"))
+    requests = plan_replays(found, BackfillRequest("days"))
     assert sum(state == "changed" for state, _ in states) >= len(requests) > 0
-    assert not propose(found, Backfill("days", what=BackfillMode.FAILED))
+    assert not plan_replays(found, BackfillRequest("days", what=BackfillMode.FAILED))
 
 
 @pytest.mark.parametrize(
