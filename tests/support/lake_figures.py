@@ -74,8 +74,9 @@ def comparable(value: object) -> object:
     """A value without the parts that differ from run to run; rows of tables are sorted."""
     if isinstance(value, dict):
         found = {name: comparable(inner) for name, inner in value.items() if _stays(name, inner)}
-        if isinstance(found.get("rows"), list):
-            found["rows"].sort(key=lambda row: json.dumps(row, sort_keys=True))
+        rows = found.get("rows")
+        if isinstance(rows, list):
+            rows.sort(key=lambda row: json.dumps(row, sort_keys=True))
         return found
     if isinstance(value, list):
         return [comparable(inner) for inner in value]
