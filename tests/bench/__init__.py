@@ -1,5 +1,5 @@
-"""The benchmark: what Capstan costs beside the plain Spark job that moves the same rows.
+"""Benchmarks: the cost of Capstan compared with plain Spark jobs on the same rows.
 
-Both sides of a comparison run in turn, in one session, on the same rows. CPU seconds come first:
-the wall time of a machine that others use as well says little.
+Both sides of a comparison run alternately, in one session, on the same rows. CPU seconds come
+first: on a busy machine, wall-clock time says little.
 """

@@ -1,4 +1,4 @@
-"""`make bench`: measures, prints the lines with their goals, and writes them as JSON."""
+"""`make bench`: measures, prints the results with their goals, and writes them as JSON."""
 
 from __future__ import annotations
 
@@ -60,21 +60,21 @@ _REPLAYS = frozenset({"direct", "staged", "verify"})
 
 
 def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path | None]:
-    """What was asked for: options, the file to write, and where to work (None: a temporary folder).
+    """Parse options, the file to write, and the working folder (None: a temporary one).
 
     Raises:
-        InvalidRequestError: `CAP-BENCH` for numbers that nothing can be measured by.
+        InvalidRequestError: `CAP-BENCH` for numbers with which nothing can be measured.
     """
     parser = argparse.ArgumentParser(prog="tests.bench", description=__doc__)
     parser.add_argument(
-        "--rows", default="1000000,3000000", help="the two sizes; 10000000,50000000 in full"
+        "--rows", default="1000000,3000000", help="the two sizes; 10000000,50000000 for a full run"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="how often each side is measured")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each side")
     parser.add_argument(
         "--longer",
         type=int,
         default=10,
-        help="how many times as long the longer tape is; 100 in full",
+        help="length of the longer tape as a multiple; 100 for a full run",
     )
     parser.add_argument(
         "--only", action="append", choices=NAMES, default=[], help="only this line; repeatable"
@@ -90,20 +90,20 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path | None]:
     if not 0 < small < large or given.rounds < 1 or given.longer < 2:
         raise InvalidRequestError(
             "CAP-BENCH",
-            f"nothing is told by --rows {given.rows}, --rounds {given.rounds} and "
+            f"cannot measure with --rows {given.rows}, --rounds {given.rounds} and "
             f"--longer {given.longer}",
-            "give two sizes, the smaller first, 1 round or more, and 2 times as long or more",
+            "give two sizes in ascending order, at least 1 round, and a factor of at least 2",
         )
     if given.workdir is not None and given.workdir.exists():
         raise InvalidRequestError(
-            "CAP-BENCH", f"{given.workdir} is there already", "name a folder that is not"
+            "CAP-BENCH", f"{given.workdir} already exists", "name a new folder"
         )
     options = Options(small, large, given.rounds, given.longer, frozenset(given.only))
     return options, given.output, given.workdir
 
 
 def measured(bench: Bench) -> Iterator[list[Line]]:
-    """The lines that are wanted, part by part."""
+    """The selected results, part by part."""
     wanted = bench.options.only or frozenset(NAMES)
     parts: list[tuple[frozenset[str], Callable[[], list[Line]]]] = [
         (frozenset({"capture"}), lambda: captures(bench)),
@@ -140,9 +140,9 @@ def run(options: Options, output: Path, folder: Path) -> None:
         lines: list[Line] = []
         for part in measured(bench):
             lines += part
-            # After each part, so that one that breaks does not take those before it along.
-            found = report.to_json(bench, lines, before, time.monotonic() - started)
-            report.write(output, json.dumps(found, indent=1))
+            # After each part, so that a failing part does not lose earlier results.
+            document = report.to_json(bench, lines, before, time.monotonic() - started)
+            report.write(output, json.dumps(document, indent=1))
     finally:
         spark.stop()
     answers = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 160)
@@ -150,14 +150,14 @@ def run(options: Options, output: Path, folder: Path) -> None:
         if table.row_count:
             answers.print(table)
     answers.print(
-        "Measures are slopes between the two sizes, in CPU seconds of this run's processes; "
-        f"whole runs are of the larger size. Everything is in {output}.",
+        "Results are slopes between the two sizes, in CPU seconds of this run's processes; "
+        f"whole runs are of the larger size. All data is in {output}.",
         soft_wrap=True,
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; the exit code of the process."""
+    """Run the benchmark; returns the exit code of the process."""
     try:
         options, output, kept = parse(sys.argv[1:] if arguments is None else arguments)
         folder = Path(tempfile.mkdtemp(prefix="capstan-bench-")) if kept is None else kept

@@ -1,4 +1,4 @@
-"""What Airflow adds to a replay: the same request to the app alone, and to the DAG, in turns."""
+"""Overhead of Airflow: the same replay by the app alone and by the DAG, alternately."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ OVER_GOAL, PARSE_GOAL = 6.0, 0.5
 _DAG, _STREAM = "capstan_replay", "flights"
 _DAYS = 4
 TASKS = ("plan", "replay", "certificate")
-"""Those of a run that asks nobody, in their order; others of the DAG are skipped."""
+"""Tasks of a run without approval, in their order; other tasks of the DAG are skipped."""
 
 
 def scheduled(bench: Bench) -> list[Line]:
-    """The lines `Airflow`, `a hop of Airflow` and `parsing a DAG file`, of real runs.
+    """The results `Airflow`, `a hop of Airflow` and `parsing a DAG file`, from real runs.
 
     Raises:
-        SystemFailureError: `CAP-BENCH` where an app or a run does not succeed.
+        SystemFailureError: `CAP-BENCH` if an app or a run does not succeed.
     """
     folder = bench.place("airflow")
     feed(folder / "lake" / "sources" / _STREAM, days=range(_DAYS))
@@ -48,13 +48,13 @@ def scheduled(bench: Bench) -> list[Line]:
 
 def _measured(bench: Bench, folder: Path, rest: Rest) -> list[Line]:
     bare, runs, hops = [], [], []
-    # The first of each rehearses: it makes what later ones find.
+    # The first round is a rehearsal: it creates what later rounds need.
     for number in range(bench.options.rounds + 1):
         bare.append(submitted(folder, "replay", _request(f"bare_{number}")).wall)
         seconds, tasks = _run(rest, _request(f"scheduled_{number}"))
         runs.append(seconds)
         hops += _hops(tasks) if number else []
-        bench.say(f"a replay: {bare[-1]:.1f} s by itself, {seconds:.1f} s in Airflow")
+        bench.say(f"a replay: {bare[-1]:.1f} s alone, {seconds:.1f} s in Airflow")
     over = tuple(run - alone for run, alone in zip(runs, bare, strict=True))[1:]
     detail = {"wall": {"bare": bare[1:], "airflow": runs[1:]}}
     parsed = _parsed(rest)
@@ -76,12 +76,12 @@ def _request(into: str) -> Fields:
 
 
 def _run(rest: Rest, request: Fields) -> tuple[float, list[Fields]]:
-    """Trigger a replay and wait for its end; seconds from one to the other, and its tasks."""
+    """Trigger a replay and wait for its end; returns the seconds, and its tasks."""
     began = time.time()
     run = rest.trigger(_DAG, request)
     state = rest.wait(_DAG, run)
     if state != "success":
-        hint = "--workdir keeps the logs of its tasks; look there"
+        hint = "--workdir keeps the logs of its tasks; check them"
         raise SystemFailureError("CAP-BENCH", f"the run {run} of {_DAG} is {state}", hint)
     ran = {str(task["task_id"]): task for task in rest.tasks(_DAG, run)}
     tasks = [ran[name] for name in TASKS]
@@ -97,7 +97,7 @@ def _hops(tasks: Sequence[Fields]) -> list[float]:
 
 
 def _parsed(rest: Rest) -> list[float]:
-    """Seconds that Airflow took to read each DAG file, the last time it did."""
+    """Seconds that Airflow took for its last parse of each DAG file."""
     dags = rest.call("GET", "/dags?limit=100")["dags"]
     assert isinstance(dags, list)
     files = {dag["fileloc"]: dag["last_parse_duration"] for dag in dags}

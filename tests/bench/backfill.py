@@ -1,8 +1,8 @@
-"""What a backfill in one app costs, beside one replay over all, and beside an app each.
+"""Cost of a backfill in one app, compared with one replay of everything, and with an app each.
 
-By default a backfill makes one run of intervals that adjoin, which is the same work as one replay
-over them. The goal is for a run of its own for each interval, in one app: what that costs above one
-run over all is the claim, the audit, the publish and the ledger rows of so many runs.
+By default a backfill makes one run of adjoining intervals, which is the same work as one replay
+over them. The goal applies to one run per interval, in one app: its cost above a single run is the
+lock, the audit, the publish and the ledger rows of each run.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tests.bench.submit import submitted
 from tests.bench.workloads import nexmark
 
 GOAL: Final = 1.1
-"""Of a run for each interval, beside one run over all."""
+"""Goal for one run per interval, as a ratio to one run over everything."""
 INTERVALS: Final = 30
-"""Of an hour each; fewer where so few bids do not last so long."""
+"""Number of intervals, one hour each; fewer if there are too few bids."""
 APPS: Final = 3
-"""How many apps of one interval are run, to tell what one for each would cost."""
+"""Number of apps with one interval that are run, from which the cost of all is extrapolated."""
 _NAME: Final = "hours"
 _DECLARED: Final = """
 streams:
@@ -48,7 +48,7 @@ _WHOLE, _STRETCH, _EACH = "one run over all", "one run a stretch", "a run each"
 
 
 def backfills(bench: Bench) -> list[Line]:
-    """The lines of a backfill with a run each, of one as it is by default, and of an app each."""
+    """The results of a backfill with a run per interval, of a default one, and of an app each."""
     folder = bench.place("backfills")
     lake = Lake.at(folder / "lake")
     hours = _captured(bench, lake)
@@ -58,7 +58,7 @@ def backfills(bench: Bench) -> list[Line]:
         _EACH: lambda number: _filled(bench, lake, hours, number, 1),
     }
     costs: dict[str, list[Cost]] = {name: [] for name in sides}
-    # The first round is a rehearsal; a run each costs too much to be measured more than once.
+    # The first round is a rehearsal; one run per interval is too expensive for several rounds.
     for number in range(bench.options.rounds + 1):
         rows = set()
         for name in sides if number == 1 else (_WHOLE, _STRETCH):
@@ -81,23 +81,23 @@ def backfills(bench: Bench) -> list[Line]:
 
 
 def _measured(bench: Bench, side: Callable[[int], int], number: int) -> tuple[Cost, int]:
-    """What a side costs in a round, and the rows it wrote."""
+    """The cost of a side in a round, and the number of rows written."""
     rows: list[int] = []
     bench.tidy()
     return bench.clock.measure(lambda: rows.append(side(number))), rows[0]
 
 
 def _captured(bench: Bench, lake: Lake) -> int:
-    """Capture a stream of so many hours; how many."""
+    """Capture a stream of several hours; returns their number."""
     rows = bench.options.small
     events = rows * nexmark.ROUND // nexmark.BIDS
     pace = max(1, events // (INTERVALS * 3600))
     hours = min(INTERVALS, events // (pace * 3600))
     if hours < 2:
         raise SystemFailureError(
-            "CAP-BENCH", f"{rows} bids do not last two hours", "give more rows"
+            "CAP-BENCH", f"{rows} bids do not cover two hours", "give more rows"
         )
-    bench.say(f"capturing {rows:,} bids of {hours} hours to be backfilled")
+    bench.say(f"capturing {rows:,} bids of {hours} hours for backfills")
     source = Path(lake.root) / "source"
     lay(nexmark.bids(bench.spark, rows, events_per_second=pace, partitions=FILES), source)
     bench.captured(lake, stream(_NAME, source, FILES), rows)
@@ -106,35 +106,35 @@ def _captured(bench: Bench, lake: Lake) -> int:
 
 
 def _apart(bench: Bench, folder: Path, hours: int) -> Line:
-    """One app that backfills all intervals, as it does by default, beside an app for each of them.
+    """One app that backfills all intervals, by default settings, and an app for each of them.
 
-    So many apps are not run: what is counted of each is the middle of `APPS`, at intervals that lie
-    apart. All are submitted as the DAGs do it, starts of their JVMs included.
+    Only `APPS` of the latter are run, at intervals that do not adjoin; their median is multiplied.
+    All apps are submitted as the DAGs do it, including the start of their JVMs.
     """
     since, until = _bounds(hours)
     declared = _declared(folder, since, until)
-    asked: dict[str, object] = {"replay": _NAME, "every": "1 hour"}
-    one = submitted(folder, "backfill", asked, declared)
-    each = []
+    request: dict[str, object] = {"replay": _NAME, "every": "1 hour"}
+    one = submitted(folder, "backfill", request, declared)
+    costs = []
     for number in range(APPS):
         begin = since + timedelta(hours=number * hours // APPS)
         part = {"since": begin.isoformat(), "until": (begin + timedelta(hours=1)).isoformat()}
-        request = {"stream": _NAME, "into": "alone", **part}
-        each.append(submitted(folder, "replay", request, declared))
-        bench.say(f"an app for one interval: {each[-1].cpu:.1f} CPU s, {each[-1].wall:.1f} s")
-    cpu, wall = (median(getattr(cost, name) for cost in each) * hours for name in ("cpu", "wall"))
+        single = {"stream": _NAME, "into": "alone", **part}
+        costs.append(submitted(folder, "replay", single, declared))
+        bench.say(f"an app for one interval: {costs[-1].cpu:.1f} CPU s, {costs[-1].wall:.1f} s")
+    cpu, wall = (median(getattr(cost, name) for cost in costs) * hours for name in ("cpu", "wall"))
     bench.say(f"one app for {hours}: {one.cpu:.1f} CPU s, {one.wall:.1f} s")
     detail: dict[str, object] = {
         "apps_measured": APPS,
         "wall_total": round(one.wall / wall, 4),
-        "costs": {"one app": [one.to_json()], "an app each": [cost.to_json() for cost in each]},
+        "costs": {"one app": [one.to_json()], "an app costs": [cost.to_json() for cost in costs]},
     }
-    against = f"an app for each of {hours}, told from {APPS}"
+    against = f"one app for each of {hours}, extrapolated from {APPS}"
     return Line("backfill, one app", against, one.cpu / cpu, None, detail=detail)
 
 
 def _declared(folder: Path, since: datetime, until: datetime) -> Path:
-    """The declarations of the apps; of the stream only its name is asked, as it is on tape."""
+    """The declarations of the apps; they use only the name of the stream, as it is on tape."""
     path = folder / "streams.yaml"
     bounds = {"since": since.isoformat(), "until": until.isoformat()}
     path.write_text(_DECLARED.format(name=_NAME, **bounds), encoding="utf-8")
@@ -147,7 +147,7 @@ def _bounds(hours: int) -> tuple[datetime, datetime]:
 
 
 def _replayed(bench: Bench, lake: Lake, hours: int, number: int) -> int:
-    """Replay all in one run; the rows it wrote."""
+    """Replay everything in one run; returns the number of rows written."""
     since, until = (bound.isoformat() for bound in _bounds(hours))
     declared = ProjectConfig(bench.folder / "streams.yaml", {}, {}, {}, {})
     request = Request(_NAME, f"whole_{number}", since=since, until=until)
@@ -156,17 +156,17 @@ def _replayed(bench: Bench, lake: Lake, hours: int, number: int) -> int:
 
 
 def _filled(bench: Bench, lake: Lake, hours: int, number: int, chunk: int | None) -> int:
-    """Backfill all intervals; the rows that wrote."""
+    """Backfill all intervals; returns the number of rows written."""
     since, until = _bounds(hours)
     target = f"filled_{number}_{chunk or 'all'}"
     declared = Replay(name=_NAME, stream=_NAME, target=target, since=since, until=until)
-    known = ProjectConfig(bench.folder / "streams.yaml", {}, {}, {}, {_NAME: declared})
-    asked = BackfillRequest(_NAME, every="1 hour", chunk=chunk)
-    found = backfill(bench.spark, lake, known, asked)
-    if found.error is not None:
-        raise found.error
-    if len(found.survey.intervals) != hours:
-        wrong = f"{len(found.survey.intervals)} intervals in {hours} hours"
+    declarations = ProjectConfig(bench.folder / "streams.yaml", {}, {}, {}, {_NAME: declared})
+    request = BackfillRequest(_NAME, every="1 hour", chunk=chunk)
+    result = backfill(bench.spark, lake, declarations, request)
+    if result.error is not None:
+        raise result.error
+    if len(result.survey.intervals) != hours:
+        wrong = f"{len(result.survey.intervals)} intervals in {hours} hours"
         raise SystemFailureError("CAP-BENCH", wrong, "report this")
     return _rows(lake, target)
 
@@ -178,13 +178,13 @@ def _rows(lake: Lake, target: str) -> int:
 def _line(
     name: str, hours: int, side: str, costs: dict[str, list[Cost]], goal: float | None
 ) -> Line:
-    middles = {each: median(cost.cpu for cost in found) for each, found in costs.items()}
-    walls = {each: median(cost.wall for cost in found) for each, found in costs.items()}
+    middles = {s: median(cost.cpu for cost in measured) for s, measured in costs.items()}
+    walls = {s: median(cost.wall for cost in measured) for s, measured in costs.items()}
     wall = ratio(walls[side], walls[_WHOLE])
     detail: dict[str, object] = {
         "intervals": hours,
         "wall_total": None if wall is None else round(wall, 4),
-        "costs": {each: [cost.to_json() for cost in costs[each]] for each in (side, _WHOLE)},
+        "costs": {s: [cost.to_json() for cost in costs[s]] for s in (side, _WHOLE)},
     }
     rounds = tuple(a.cpu / b.cpu for a, b in zip(costs[side], costs[_WHOLE], strict=False))
     value = ratio(middles[side], middles[_WHOLE])

@@ -1,4 +1,4 @@
-"""What capture costs beside a plain streaming sink, and how much of it is reading back."""
+"""Cost of a capture compared with a plain streaming sink, and the share of reading back."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ WHOLE_GOAL, LEFT_OUT_GOAL = 1.3, 1.15
 
 
 class Phases:
-    """A listener that adds up what lies between a micro-batch's late rows and its events.
+    """Listener that measures the time between the late rows of a micro-batch and its events.
 
-    That is the read-back of what was stored, and the commit of the index that comes of it.
+    This is the read-back of stored rows, and the commit of the index computed from them.
     """
 
     def __init__(self, read: Callable[[], Cost]) -> None:
@@ -36,7 +36,7 @@ class Phases:
         self.events: list[Cost] = []
 
     def __call__(self, point: str, facts: dict[str, object]) -> None:
-        """Take note of a point that is reached."""
+        """Handle a named point."""
         if point == "capture.late":
             self._since = self._read()
         elif point == "capture.events":
@@ -44,18 +44,18 @@ class Phases:
 
     @property
     def total(self) -> Cost:
-        """Of all micro-batches."""
+        """The cost over all micro-batches."""
         return sum(self.events, Cost())
 
 
 def captures(bench: Bench) -> list[Line]:
-    """The lines `capture`, `capture without read-back` and `capture, small batches`."""
+    """The results `capture`, `capture without read-back` and `capture, small batches`."""
     small, commit = _small(bench)
     read_back: dict[tuple[int, int], Cost] = {}
 
     def ours(rows: int, number: int) -> Cost:
         cost, phases = _captured(bench, *bench.batches(rows), rows)
-        # The commit of the index has to stay: small batches, with little to read, tell its cost.
+        # The commit of the index is not part of reading back; small batches measure its cost.
         commits = commit.times(len(phases.events))
         read_back[rows, number] = phases.total - commits
         return cost
@@ -80,7 +80,7 @@ def captures(bench: Bench) -> list[Line]:
 
 
 def _small(bench: Bench) -> tuple[Line, Cost]:
-    """Small micro-batches beside each other; and what the commit of the index costs in one."""
+    """Small micro-batches on both sides; and the cost of the index commit in one of them."""
     rows, ratios, commits = SMALL_ROWS * SMALL_BATCHES, [], []
     costs: dict[str, list[dict[str, float]]] = {CAPTURE: [], SINK: []}
     for number in range(bench.options.rounds + 1):
@@ -89,7 +89,7 @@ def _small(bench: Bench) -> tuple[Line, Cost]:
         bench.say(f"{SMALL_BATCHES} small batches: {ours.cpu:.1f} and {theirs.cpu:.1f} CPU s")
         if number:
             ratios.append(ours.cpu / theirs.cpu)
-            # Not the first: a stream's first micro-batch has more to plan.
+            # Not the first micro-batch of a stream: it has more to plan.
             commits += phases.events[1:]
             costs[CAPTURE].append(ours.times(1 / SMALL_BATCHES).to_json())
             costs[SINK].append(theirs.times(1 / SMALL_BATCHES).to_json())

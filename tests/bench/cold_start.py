@@ -1,4 +1,4 @@
-"""What a command costs from its start to its end, in a process of its own, on a lake of its own."""
+"""Cost of a command from start to end, in its own process, on its own lake."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ REPLAY, CAPTURE, COMPARE, VERIFY = (
 )
 COPY: Final = "plain copy of the day"
 GOALS: Final[Mapping[str, float]] = {REPLAY: 20.0, CAPTURE: 15.0, COMPARE: 12.0}
-"""Seconds on the clock."""
+"""Goals in wall-clock seconds."""
 
 _STREAM, _WORKER = "flights", "EWR"
 _DAY, _NEXT = "2013-04-10", "2013-04-11"
-# Counted from the first of January: arrivals of the day before it to the day after it.
+# Days since January 1: arrivals from the day before to the day after.
 _FED: Final = range(98, 101)
 ROWS: Final = 369
 """Departures of the day."""
@@ -74,13 +74,13 @@ _PLAIN: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A program that is measured.
+    """A measured program.
 
     Attributes:
-        name: As its line has it.
-        lake: The folder that it works on a copy of.
-        program: Its words, for the copy.
-        right: Whether what it said, and left in the copy, is what it should have.
+        name: Name of its result.
+        lake: Folder of which it gets a copy.
+        program: Its command line, for the copy.
+        right: Whether its output and its changes to the copy are correct.
     """
 
     name: str
@@ -90,46 +90,46 @@ class Job:
 
 
 def cold(bench: Bench) -> list[Line]:
-    """The lines `cold replay of a day` and so on.
+    """The results `cold replay of a day` and so on.
 
     Raises:
-        SystemFailureError: `CAP-BENCH` where a program does not succeed, or does something else.
+        SystemFailureError: `CAP-BENCH` if a program does not succeed, or its result is wrong.
     """
     jobs = _jobs(bench)
-    found: dict[str, list[Fresh]] = {job.name: [] for job in jobs}
+    costs: dict[str, list[Fresh]] = {job.name: [] for job in jobs}
     for number in range(bench.options.rounds):
-        # Each round begins with another one: the first finds the least of its files in memory.
+        # Each round starts with another program: the first has the fewest files in memory.
         turn = number % len(jobs)
         for job in [*jobs[turn:], *jobs[:turn]]:
             cost = _done(bench, job)
-            found[job.name].append(cost)
-            said = f"{cost.wall:.1f} s, {cost.cpu:.1f} CPU s, {cost.jvms} JVMs"
-            bench.say(f"round {number + 1}: {job.name}: {said}")
-    return lines(found)
+            costs[job.name].append(cost)
+            summary = f"{cost.wall:.1f} s, {cost.cpu:.1f} CPU s, {cost.jvms} JVMs"
+            bench.say(f"round {number + 1}: {job.name}: {summary}")
+    return lines(costs)
 
 
-def lines(found: Mapping[str, Sequence[Fresh]]) -> list[Line]:
-    """The lines of programs by their names: two of each, on the clock and in CPU seconds.
+def lines(costs: Mapping[str, Sequence[Fresh]]) -> list[Line]:
+    """The results of programs by name: two for each, in wall-clock and in CPU seconds.
 
-    The ratio of whole runs is the one to `COPY`, of the middle rounds.
+    The ratio of whole runs is the one to `COPY`, of the median rounds.
     """
-    told = [line for name in found for line in _of(found, name)]
-    jvms = float(max(cost.jvms for cost in found[VERIFY]))
-    return [*told, Line("JVMs of a cold verify", "", jvms, 0.0, "JVMs")]
+    results = [line for name in costs for line in _of(costs, name)]
+    jvms = float(max(cost.jvms for cost in costs[VERIFY]))
+    return [*results, Line("JVMs of a cold verify", "", jvms, 0.0, "JVMs")]
 
 
-def _of(found: Mapping[str, Sequence[Fresh]], name: str) -> list[Line]:
+def _of(costs: Mapping[str, Sequence[Fresh]], name: str) -> list[Line]:
     made = []
-    detail = {"processes": [cost.to_json() for cost in found[name]]}
+    detail = {"processes": [cost.to_json() for cost in costs[name]]}
     for about, unit, goal, figure in (
         ("", "s", GOALS.get(name), _wall),
         (", CPU", "CPU s", None, _cpu),
     ):
-        rounds = tuple(figure(cost) for cost in found[name])
+        rounds = tuple(figure(cost) for cost in costs[name])
         against, total = "", None
         if name != COPY:
             against = COPY
-            total = ratio(median(rounds), median(figure(cost) for cost in found[COPY]))
+            total = ratio(median(rounds), median(figure(cost) for cost in costs[COPY]))
         middle = median(rounds)
         made.append(Line(f"{name}{about}", against, middle, goal, unit, total, rounds, detail))
     return made
@@ -144,14 +144,14 @@ def _cpu(cost: Fresh) -> float:
 
 
 def _done(bench: Bench, job: Job) -> Fresh:
-    """Do a job on a new copy of its lake, and look at what it says."""
+    """Run a job on a new copy of its lake, and check its output."""
     folder = bench.place("cold")
     lake = folder / "lake"
     shutil.copytree(job.lake, lake)
     cost = fresh(job.program(lake), folder)
-    if not job.right(cost.said, lake):
-        said = f"{job.name} did something else, and said: {cost.said.strip()}"
-        raise SystemFailureError("CAP-BENCH", said, "its figures would say nothing; report this")
+    if not job.right(cost.output, lake):
+        message = f"{job.name} had a wrong result, and printed: {cost.output.strip()}"
+        raise SystemFailureError("CAP-BENCH", message, "its figures are meaningless; report this")
     drop(folder)
     return cost
 
@@ -165,42 +165,44 @@ def _jobs(bench: Bench) -> list[Job]:
     files = [str(file) for file in fed.files]
     bench.spark.read.parquet(*files).write.format("delta").save(str(plain / "departures"))
     eight, declared = _eight(bench, folder)
-    own = ["--workers", _WORKER, "--since", _DAY, "--until", _NEXT, "--into", "day"]
+    options = ["--workers", _WORKER, "--since", _DAY, "--until", _NEXT, "--into", "day"]
     script = folder / "copying.py"
     script.write_text(_COPYING, encoding="utf-8")
     one_file = parquet.read_metadata(fed.files[0]).num_rows
     return [
-        # Its rows are counted outside of it: a copy does not read back.
+        # The copy's rows are counted outside the program: a copy does not read back.
         Job(COPY, plain, lambda lake: _submit(script, lake), lambda _, lake: _copied(lake)),
         Job(
             REPLAY,
             flights,
-            lambda lake: _command(lake, DECLARED, "replay", _STREAM, *own),
-            lambda said, _: _told(said, "records", ROWS) and _told(said, "published", True),
+            lambda lake: _command(lake, DECLARED, "replay", _STREAM, *options),
+            lambda output, _: _has(output, "records", ROWS) and _has(output, "published", True),
         ),
         Job(
             CAPTURE,
             filed,
             lambda lake: _command(lake, DECLARED, "capture", _STREAM),
-            lambda said, _: _told(said, "fed", one_file),
+            lambda output, _: _has(output, "fed", one_file),
         ),
         Job(
             COMPARE,
             eight,
             lambda lake: _command(lake, declared, "verify", _EIGHT, "--source"),
-            lambda said, _: _told(said, "valid", True) and _told(said, ("source", "records"), 8),
+            lambda output, _: (
+                _has(output, "valid", True) and _has(output, ("source", "records"), 8)
+            ),
         ),
         Job(
             VERIFY,
             eight,
             lambda lake: _command(lake, declared, "verify", _EIGHT),
-            lambda said, _: _told(said, "valid", True),
+            lambda output, _: _has(output, "valid", True),
         ),
     ]
 
 
 def _eight(bench: Bench, folder: Path) -> tuple[Path, Path]:
-    """A lake with a stream of eight rows, whose source lies beside it; and its declarations."""
+    """A lake with a stream of eight rows, with its source beside it; and its declarations."""
     source, lake, declared = folder / "rows", folder / "eight", folder / "streams.yaml"
     source.mkdir()
     first = datetime(2013, 3, 1, tzinfo=UTC)
@@ -223,7 +225,7 @@ def _command(lake: Path, declared: Path, *words: str) -> list[str]:
 
 
 def _submit(script: Path, folder: Path) -> list[str]:
-    """The words of a `spark-submit` that copies the day, as the manual of Delta has it."""
+    """The command line of a `spark-submit` that copies the day, as in Delta's manual."""
     conf = [word for key, value in _PLAIN.items() for word in ("--conf", f"{key}={value}")]
     rows = f"origin = '{_WORKER}' AND sched_dep >= '{_DAY}' AND sched_dep < '{_NEXT}'"
     jars = ",".join(str(jar) for jar in delta_jars())
@@ -236,9 +238,9 @@ def _copied(folder: Path) -> bool:
     return bool(open_table(str(folder / "day")).to_pyarrow_table().num_rows == ROWS)
 
 
-def _told(said: str, key: str | tuple[str, ...], value: object) -> bool:
-    """Whether the answer of a command has a value under a key, or under one after the other."""
-    found = json.loads(said)
-    for each in (key,) if isinstance(key, str) else key:
-        found = found[each]
-    return bool(found == value)
+def _has(output: str, key: str | tuple[str, ...], value: object) -> bool:
+    """Whether the JSON output of a command has a value under a key, or under nested keys."""
+    answer = json.loads(output)
+    for name in (key,) if isinstance(key, str) else key:
+        answer = answer[name]
+    return bool(answer == value)

@@ -1,6 +1,6 @@
-"""Counters: what Spark planned and read, and which commits were made. They never vary with load.
+"""Counters: planned and executed reads of Spark, and commits. They do not depend on load.
 
-They come from Spark's own status store, so nothing has to be put into the work that is watched.
+They come from Spark's own status store, so the measured work needs no changes.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Scan:
     """A scan of files in an executed plan.
 
     Attributes:
-        path: The table, or the first of its files that were named.
-        files: Files that were read.
-        bytes: Their size, as closely as Spark tells it: three digits.
-        rows: Rows that came out.
-        columns: The columns that were read, as Spark writes a schema.
+        path: The table, or the first of its files.
+        files: Number of files read.
+        bytes: Their size, as precisely as Spark reports it: three digits.
+        rows: Number of rows returned.
+        columns: The columns read, in Spark's notation of a schema.
     """
 
     path: str
@@ -43,7 +43,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """A query that was executed: its jobs, the names of its operators, its scans of tables."""
+    """An executed query: its jobs, the names of its operators, its scans of tables."""
 
     number: int
     jobs: int
@@ -52,16 +52,16 @@ class Execution:
 
     @property
     def python(self) -> tuple[str, ...]:
-        """The operators that hand rows to Python."""
+        """The operators that pass rows to Python."""
         return tuple(name for name in self.operators if _PYTHON.search(name))
 
 
 class Watch:
-    """Counts what a session executes from now on; a context manager.
+    """Counts the executions of a session; a context manager.
 
     Attributes:
-        executions: What was executed inside the `with` block, once it has ended.
-        jobs: Spark jobs that ran inside it, those of Delta's own bookkeeping included.
+        executions: The executions inside the `with` block, once it has ended.
+        jobs: Number of Spark jobs inside it, including Delta's bookkeeping.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -71,7 +71,7 @@ class Watch:
         self.jobs = 0
 
     def __enter__(self) -> Self:
-        # The whole path and schema of a scan, where Spark shows 100 characters of them.
+        # Show the complete path and schema of scans, which Spark truncates to 100 characters.
         self._shown = self._spark.conf.get(self._plan_text, None)
         self._spark.conf.set(self._plan_text, "100000")
         self._last, self._jobs = self._newest(), self._next_job()
@@ -86,24 +86,28 @@ class Watch:
             self._spark.conf.set(self._plan_text, self._shown)
 
     def scans(self, path: str | Path) -> tuple[Scan, ...]:
-        """All scans of the table at `path`, or of files of it; one that read none among them."""
+        """All scans of the table at `path`, or of its files, including scans without files."""
         table = str(path).rstrip("/")
-        found = (scan for execution in self.executions for scan in execution.scans)
-        return tuple(scan for scan in found if _is_of(scan.path.removeprefix("file:"), table))
+        scans = (scan for execution in self.executions for scan in execution.scans)
+        return tuple(scan for scan in scans if _is_of(scan.path.removeprefix("file:"), table))
 
     def _next_job(self) -> int:
         return int(self._spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
 
     def _store(self) -> JavaObject:
-        # What was executed is told on a bus; it has to arrive first.
+        # Executions are reported on a bus; wait for their arrival.
         self._spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
         return self._spark._jsparkSession.sharedState().statusStore()
 
     def _newest(self) -> int:
         store = self._store()
         count = int(store.executionsCount())
-        found = store.executionsList(max(count - 1, 0), 1) if count else None
-        return int(found.apply(0).executionId()) if found is not None and found.size() else -1
+        executions = store.executionsList(max(count - 1, 0), 1) if count else None
+        return (
+            int(executions.apply(0).executionId())
+            if executions is not None and executions.size()
+            else -1
+        )
 
     def _executed(self) -> Iterator[Execution]:
         store = self._store()
@@ -140,9 +144,9 @@ def _scan(node: JavaObject, metrics: JavaObject) -> Scan | None:
     kinds = node.metrics()
     for index in range(kinds.size()):
         metric = kinds.apply(index)
-        found = metrics.get(metric.accumulatorId())
-        if found.isDefined():
-            values[str(metric.name())] = str(found.get())
+        value = metrics.get(metric.accumulatorId())
+        if value.isDefined():
+            values[str(metric.name())] = str(value.get())
     return Scan(
         location.group(1),
         count_in(values.get("number of files read", "")),
@@ -153,19 +157,19 @@ def _scan(node: JavaObject, metrics: JavaObject) -> Scan | None:
 
 
 def count_in(text: str) -> int:
-    """The number in a counting metric's text: `1,234`; 0 for none."""
+    """The number in the text of a counting metric: `1,234`; 0 for none."""
     digits = text.strip().replace(",", "")
     return int(digits) if digits.isdecimal() else 0
 
 
 def size_in(text: str) -> int:
-    """The bytes in a size metric's text: the total that stands first in its last line."""
-    found = _SIZE.search(text.splitlines()[-1]) if text else None
-    if found is None:
+    """The bytes in the text of a size metric: the total at the start of its last line."""
+    match = _SIZE.search(text.splitlines()[-1]) if text else None
+    if match is None:
         return 0
-    return round(float(found.group(1).replace(",", "")) * _UNITS[found.group(2)])
+    return round(float(match.group(1).replace(",", "")) * _UNITS[match.group(2)])
 
 
 def commits(root: str | Path) -> frozenset[Path]:
-    """The commits of all Delta tables under a local folder, as the files of their logs."""
+    """The commits of all Delta tables under a local folder, as log files."""
     return frozenset(Path(root).rglob("_delta_log/*.json"))

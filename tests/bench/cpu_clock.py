@@ -1,4 +1,4 @@
-"""CPU seconds of this run: of the driver's JVM, and of all its Python, told from `/proc`."""
+"""CPU seconds of this run, from `/proc`: of the driver's JVM, and of all its Python processes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What something cost, in seconds.
+    """A cost, in seconds.
 
     Attributes:
-        jvm: CPU of the driver's JVM, executors inside it included.
-        python: CPU of this process and of Spark's Python workers.
-        wall: Time on the clock.
+        jvm: CPU time of the driver's JVM, including its executors.
+        python: CPU time of this process and of Spark's Python workers.
+        wall: Wall-clock time.
     """
 
     jvm: float = 0.0
@@ -34,7 +34,7 @@ class Cost:
 
     @property
     def cpu(self) -> float:
-        """CPU of both."""
+        """CPU time of both."""
         return self.jvm + self.python
 
     def __add__(self, other: Cost) -> Cost:
@@ -44,11 +44,11 @@ class Cost:
         return Cost(self.jvm - other.jvm, self.python - other.python, self.wall - other.wall)
 
     def times(self, factor: float) -> Cost:
-        """The cost of so many of the same."""
+        """The cost multiplied by a factor."""
         return Cost(self.jvm * factor, self.python * factor, self.wall * factor)
 
     def to_json(self) -> dict[str, float]:
-        """The cost as reports write it, CPU first."""
+        """The cost as in reports, CPU time first."""
         return {
             "cpu": round(self.cpu, 3),
             "jvm": round(self.jvm, 3),
@@ -59,7 +59,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """What `/proc` says of a process; `cpu` is its own and that of its ended children."""
+    """A process in `/proc`; `cpu` includes that of its ended children."""
 
     parent: int
     cpu: float
@@ -68,10 +68,10 @@ class _Process:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Reads what this run has cost so far.
+    """Reads the cost of this run so far.
 
     Attributes:
-        jvm: The process id of the driver's JVM.
+        jvm: Process id of the driver's JVM.
     """
 
     jvm: int
@@ -82,72 +82,72 @@ class Clock:
         """The clock of a session.
 
         Raises:
-            InvalidRequestError: `CAP-BENCH` where there is no `/proc` to read.
+            InvalidRequestError: `CAP-BENCH` without `/proc`.
         """
         handle = spark.sparkContext._jvm.java.lang.ProcessHandle  # type: ignore[union-attr]
-        found = cls(int(handle.current().pid()))
-        if not (_PROC / str(found.jvm) / "stat").exists():
+        clock = cls(int(handle.current().pid()))
+        if not (_PROC / str(clock.jvm) / "stat").exists():
             raise InvalidRequestError(
                 "CAP-BENCH",
-                "CPU seconds cannot be read here: there is no /proc with this run's JVM",
+                "CPU seconds cannot be read here: /proc does not show this run's JVM",
                 "run the benchmark on Linux, with the driver's JVM on the same machine",
             )
-        return found
+        return clock
 
     def read(self) -> Cost:
-        """What the run has cost since its processes began; differences of two are what counts."""
+        """The cost since the processes started; only differences are meaningful."""
         processes = dict(_processes())
-        own = os.times()
+        times = os.times()
         workers = self._of_workers(processes)
-        return Cost(processes[self.jvm].cpu, own.user + own.system + workers, time.monotonic())
+        return Cost(processes[self.jvm].cpu, times.user + times.system + workers, time.monotonic())
 
     def _of_workers(self, processes: dict[int, _Process]) -> float:
-        """What Python workers have cost, those included that have ended since they were seen.
+        """CPU time of the Python workers, including those that have ended since they were seen.
 
-        Spark ends those that were idle for a minute, and their parent, which ignores that they
-        have, does not take over what they cost, as the JVM does of its own children.
+        Spark ends workers that were idle for a minute. Their parent ignores their end and does not
+        take over their CPU time, as the JVM does for its own children.
         """
-        mine = descendants(processes, self.jvm)
-        children = [pid for pid in mine if processes[pid].parent == self.jvm]
-        for pid in set(mine).difference(children):
+        pids = descendants(processes, self.jvm)
+        children = [pid for pid in pids if processes[pid].parent == self.jvm]
+        for pid in set(pids).difference(children):
             self._workers[pid, processes[pid].started] = processes[pid].cpu
         return sum(processes[pid].cpu for pid in children) + sum(self._workers.values())
 
     def measure(self, work: Callable[[], object]) -> Cost:
-        """What `work` costs."""
+        """The cost of `work`."""
         before = self.read()
         work()
         return self.read() - before
 
     def forget_peaks(self) -> None:
-        """Let the peak memory of the Python workers that are alive count from now on."""
+        """Reset the peak memory of the running Python workers."""
         for pid in descendants(dict(_processes()), self.jvm):
             with suppress(OSError):
                 (_PROC / str(pid) / "clear_refs").write_text("5", encoding="ascii")
 
     def peak(self) -> int:
-        """The peak resident memory of any Python worker that is alive, in bytes; 0 for none."""
+        """Peak resident memory of the running Python workers, in bytes; 0 for none."""
         return max(map(_peak, descendants(dict(_processes()), self.jvm)), default=0)
 
     def peak_of_jvm(self) -> int:
-        """The peak resident memory of the JVM since it began, in bytes."""
+        """Peak resident memory of the JVM since its start, in bytes."""
         return _peak(self.jvm)
 
 
 def descendants(processes: dict[int, _Process], root: int) -> list[int]:
-    """The processes that `root` has started, and those that these have."""
-    found: list[int] = []
+    """The child processes of `root` and their descendants."""
+    pids: list[int] = []
     waiting = [root]
     while waiting:
         parent = waiting.pop()
         children = [pid for pid, process in processes.items() if process.parent == parent]
-        found += children
+        pids += children
         waiting += children
-    return found
+    return pids
 
 
 def _peak(pid: int) -> int:
-    """The peak resident memory of a process, in bytes; 0 where it has ended."""
+    """Peak resident memory of a process, in bytes; 0 if it has ended."""
     try:
         status = (_PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -162,7 +162,7 @@ def _processes() -> Iterator[tuple[int, _Process]]:
         if not folder.name.isdecimal():
             continue
         with suppress(OSError):  # It has ended in the meantime.
-            # The name, in brackets, may hold anything; what follows it does not.
+            # The name, in parentheses, may contain anything; the rest may not.
             fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
             cpu = sum(int(field) for field in fields[11:15]) / tick
             yield int(folder.name), _Process(int(fields[1]), cpu, int(fields[19]))

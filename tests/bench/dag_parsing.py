@@ -1,4 +1,4 @@
-"""How long Airflow needs to parse the DAG files over a hundred declared streams."""
+"""Airflow's time to parse the DAG files with a hundred declared streams."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.bench.measures import Line
 from tests.support.many_streams import many_streams
 
 GOAL: Final = 2.0
-"""Processor seconds for all files together."""
+"""Goal for all files together, in CPU seconds."""
 
 STREAMS: Final = 100
 
-# As Airflow does it: each file in a process of its own, forked from one that has Airflow imported.
+# As in Airflow: each file in its own process, forked from one that has imported Airflow.
 PARSE: Final = """
 import os, runpy, sys, time
 import airflow.sdk, airflow.providers.apache.spark.operators.spark_submit
@@ -36,34 +36,34 @@ for file in sys.argv[1:]:
     print("parsed", spent, dags, *loaded, flush=True)
     os._exit(0)
 """
-"""A program that tells of each DAG file its processor seconds, its DAGs, and heavy packages."""
+"""Program that prints, for each DAG file, its CPU seconds, its DAGs, and heavy packages."""
 
 
 def parsing(bench: Bench) -> list[Line]:
-    """The line `parse`: processor seconds for all DAG files over 100 declared streams."""
+    """The result `parse`: CPU seconds for all DAG files with 100 declared streams."""
     folder = bench.place("parse")
     declared = folder / "streams.yaml"
     declared.parent.mkdir(parents=True, exist_ok=True)
     declared.write_text(many_streams(STREAMS), encoding="utf-8")
     rounds, dags = [], 0
     for _ in range(bench.options.rounds):
-        found = parse(declared, folder)
-        rounds.append(sum(seconds for seconds, _, _ in found.values()))
-        dags = sum(count for _, count, _ in found.values())
+        parsed = parse(declared, folder)
+        rounds.append(sum(seconds for seconds, _, _ in parsed.values()))
+        dags = sum(count for _, count, _ in parsed.values())
         bench.say(f"parsed {dags} DAGs: {rounds[-1]:.2f} s")
     detail = {"streams": STREAMS, "dags": dags}
     return [Line("parse", "", median(rounds), GOAL, "s", None, tuple(rounds), detail)]
 
 
 def parse(declared: Path, home: Path) -> dict[str, tuple[float, int, tuple[str, ...]]]:
-    """Parse the project's DAG files over a file of declarations.
+    """Parse the project's DAG files with a file of declarations.
 
     Args:
         declared: The declarations.
-        home: A folder for Airflow's own files.
+        home: Folder for Airflow's files.
 
     Returns:
-        By file the processor seconds, the number of DAGs, and heavy packages that were loaded.
+        By file, the CPU seconds, the number of DAGs, and the heavy packages loaded.
     """
     files = sorted((project_home() / "dags").glob("*.py"))
     given = {
@@ -78,8 +78,8 @@ def parse(declared: Path, home: Path) -> dict[str, tuple[float, int, tuple[str, 
         text=True,
         check=True,
     )
-    told = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("parsed ")]
+    rows = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("parsed ")]
     return {
         file.name: (float(words[0]), int(words[1]), tuple(words[2:]))
-        for file, words in zip(files, told, strict=True)
+        for file, words in zip(files, rows, strict=True)
     }

@@ -1,4 +1,4 @@
-"""What a run costs however little it plays: seconds, and commits."""
+"""Fixed cost of a run: seconds, and commits."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SECONDS_GOAL, COMMITS_GOAL = 4.0, 6.0
 
 
 def fixed(bench: Bench) -> list[Line]:
-    """The lines `fixed cost` and `commits of a run`: replays of one minute of one worker."""
-    # Its ledgers know the tape as sound: only what every run costs is left.
+    """The results `fixed cost` and `commits of a run`: replays of one minute of one worker."""
+    # Its ledgers record the tape as verified: only the cost of every run remains.
     lake = lake_with_ledgers(bench, "fixed")
     costs: list[Cost] = []
     made: list[int] = []
-    # The first one makes the table, the second one rehearses.
+    # The first replay creates the table, the second is a rehearsal.
     for number in range(bench.options.rounds + 2):
         cost, count = counted(bench, lake, a_minute(number))
         bench.say(f"one minute of one worker: {cost.wall:.1f} s, {count} commits")
@@ -42,7 +42,7 @@ def fixed(bench: Bench) -> list[Line]:
 
 
 def a_minute(number: int) -> Request:
-    """The replay of one minute of one worker of the small stream; another one for each number."""
+    """The replay of one minute of one worker of the small stream; `number` selects the minute."""
     minute, worker = divmod(number, WORKERS)
     start = datetime.fromtimestamp(nexmark.START_US // 1_000_000, UTC)
     since = start + timedelta(minutes=minute)
@@ -57,7 +57,7 @@ def a_minute(number: int) -> Request:
 
 
 def counted(bench: Bench, lake: Lake, request: Request) -> tuple[Cost, int]:
-    """What a replay costs, and its commits; staging is looked at before it is deleted."""
+    """The cost of a replay, and its commits; counts those of staging before its deletion."""
     root, declared = Path(lake.root), nothing_declared(bench.folder)
     before = commits(root)
     seen: set[Path] = set()

@@ -1,4 +1,4 @@
-"""What following costs: what is new is the same, one tape is many times as long as the other."""
+"""Cost of following: the same new rows, on two tapes of very different length."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
 NAME, GOAL = "followed", 1.1
 BATCHES = 4
-"""Micro-batches of the shorter tape before anything new comes."""
+"""Micro-batches of the shorter tape before new rows arrive."""
 
 PARTS = 100
-"""What is new is one of so many parts of the shorter tape."""
+"""New rows are one of this many parts of the shorter tape."""
 
 PACE = 1
-"""Events a second: a thousand bids are 18 minutes, so that times become complete with each part."""
+"""Events per second: a thousand bids are 18 minutes, so each part completes some times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A tape that grows, followed into a table.
+    """A growing tape, followed into a table.
 
     Attributes:
         bench: The bench.
         lake: Its lake.
-        times: How many times as long the tape is before anything new comes.
-        part: Rows that come anew each time.
+        times: Length of the tape before new rows arrive, as a multiple.
+        part: Number of new rows each time.
     """
 
     bench: Bench
@@ -51,16 +51,16 @@ class Followed:
     part: int
 
     def begin(self) -> None:
-        """Capture what is old, and play it."""
-        self.bench.say(f"capturing and playing {self._old:,} bids to be followed")
+        """Capture the old rows, and play them."""
+        self.bench.say(f"capturing and playing {self._old:,} bids before following")
         files = BATCHES * self.times
         self._lay(0, self._old, files)
-        # A file a micro-batch: the longer tape has more of both.
+        # One file per micro-batch: the longer tape has more of both.
         self._capture(self._old)
         self._follow()
 
     def grow(self, number: int) -> tuple[Cost, int]:
-        """Capture the next part, and follow it: what that cost, and files of records read."""
+        """Capture the next part, and follow it; returns the cost, and the number of files read."""
         known = self._old + number * self.part
         self._lay(known, self.part, 1)
         self._capture(self.part)
@@ -93,29 +93,31 @@ class Followed:
         outcome = replay(self.bench.spark, self.lake, nothing_declared(self.bench.folder), request)
         if outcome.unchanged:
             raise SystemFailureError(
-                "CAP-BENCH", "nothing was complete to be followed", "give more rows"
+                "CAP-BENCH", "no time became complete to follow", "give more rows"
             )
 
 
 def follow(bench: Bench) -> list[Line]:
-    """The lines `follow` and `files read by a follow`."""
+    """The results `follow` and `files read by a follow`."""
     part = max(1_000, bench.options.small // 500)
     times = (1, bench.options.longer)
-    tapes = {each: Followed(bench, Lake.at(bench.place("follow")), each, part) for each in times}
+    tapes = {
+        factor: Followed(bench, Lake.at(bench.place("follow")), factor, part) for factor in times
+    }
     for tape in tapes.values():
         tape.begin()
-    costs: dict[int, list[Cost]] = {each: [] for each in times}
-    files: dict[int, list[int]] = {each: [] for each in times}
+    costs: dict[int, list[Cost]] = {factor: [] for factor in times}
+    files: dict[int, list[int]] = {factor: [] for factor in times}
     for number in range(bench.options.rounds + 1):
-        for each, tape in tapes.items():
+        for factor, tape in tapes.items():
             cost, read = tape.grow(number)
             bench.say(
-                f"following {part:,} new on a tape x{each}: {cost.cpu:.1f} CPU s, {read} files"
+                f"following {part:,} new on a tape x{factor}: {cost.cpu:.1f} CPU s, {read} files"
             )
-            # In the first round the one that goes first would pay for what both have in common.
+            # In the first round, the first tape would pay for work that both have in common.
             if number:
-                costs[each].append(cost)
-                files[each].append(read)
+                costs[factor].append(cost)
+                files[factor].append(read)
     return _lines(times, part, costs, files)
 
 
@@ -124,16 +126,16 @@ def _lines(
 ) -> list[Line]:
     short, long = times
     pairs = zip(costs[long], costs[short], strict=True)
-    middle = ratio(*(median(cost.cpu for cost in costs[each]) for each in (long, short)))
-    wall = ratio(*(median(cost.wall for cost in costs[each]) for each in (long, short)))
+    middle = ratio(*(median(cost.cpu for cost in costs[factor]) for factor in (long, short)))
+    wall = ratio(*(median(cost.wall for cost in costs[factor]) for factor in (long, short)))
     detail: dict[str, object] = {
         "new_rows": part,
         "wall_total": None if wall is None else round(wall, 4),
-        "costs": {f"x{each}": [cost.to_json() for cost in costs[each]] for each in times},
+        "costs": {f"x{factor}": [cost.to_json() for cost in costs[factor]] for factor in times},
     }
     rounds = tuple(a.cpu / b.cpu for a, b in pairs)
     more = max(a - b for a, b in zip(files[long], files[short], strict=True))
-    read = {"files": {f"x{each}": files[each] for each in times}}
+    read = {"files": {f"x{factor}": files[factor] for factor in times}}
     against = f"a tape x{short}"
     return [
         Line(f"follow, tape x{long}", against, middle, GOAL, rounds=rounds, detail=detail),
@@ -142,7 +144,7 @@ def _lines(
 
 
 def _moment(row: int) -> Column:
-    """The event time of the bid that is the `row`-th, counted from 0."""
+    """The event time of the `row`-th bid, counted from 0."""
     turn, place = divmod(row, nexmark.BIDS)
     event = turn * nexmark.ROUND + nexmark.PEOPLE + nexmark.AUCTIONS + place
     return F.timestamp_micros(F.lit(nexmark.START_US + event * 1_000_000 // PACE))

@@ -1,9 +1,9 @@
-"""A program in a process of its own: what it costs from its start, with all that it leaves behind.
+"""A program in its own process: its cost from its start, including its child processes.
 
     python -m tests.bench.fresh_process FIGURES PROGRAM [ARGUMENT ...]
 
-runs a program and writes what it has cost into the file FIGURES. A driver may end before its JVM
-does, and then nobody is charged with that: so the process between takes in who has lost a parent.
+This runs a program and writes its cost into the file FIGURES. A driver may end before its JVM, and
+then the JVM would be charged to nobody: so the process in between adopts orphans.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from typing import Final
 
 from capstan.errors import SystemFailureError
 
-# Linux: children whose parent has ended become those of this process.
+# Linux: orphaned descendants become children of this process.
 _SET_CHILD_SUBREAPER: Final = 36
 _PATIENCE: Final = 900.0
-# A JVM says on standard error that it takes this up, whoever starts it.
+# A JVM prints on standard error that it uses this, whoever started it.
 _MARK: Final = {"JAVA_TOOL_OPTIONS": "-Dcapstan.bench=fresh"}
 _TAKEN_UP: Final = "Picked up JAVA_TOOL_OPTIONS"
 
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """What a program has cost, and said.
+    """The cost and the output of a program.
 
     Attributes:
-        wall: Seconds from its start to its end, on the clock.
-        cpu: CPU seconds of it, and of all that it has started.
-        jvms: How many JVMs it has started; a look at Java's version does not count.
-        said: Its standard output.
+        wall: Wall-clock seconds.
+        cpu: CPU seconds of the program and its child processes.
+        jvms: Number of JVMs started, without checks of Java's version.
+        output: Its standard output.
     """
 
     wall: float
     cpu: float
     jvms: int
-    said: str
+    output: str
 
     def to_json(self) -> dict[str, object]:
-        """The cost as reports write it."""
+        """The cost as in reports."""
         return {"cpu": round(self.cpu, 3), "wall": round(self.wall, 3), "jvms": self.jvms}
 
 
 def fresh(program: Sequence[str], folder: Path) -> Fresh:
-    """Run a program in a folder, and tell what it has cost.
+    """Run a program in a folder, and measure its cost.
 
     Raises:
-        SystemFailureError: `CAP-BENCH` where it does not succeed.
+        SystemFailureError: `CAP-BENCH` if it does not succeed.
     """
     figures = folder / f"figures-{uuid.uuid4().hex[:12]}.json"
     ended = subprocess.run(
@@ -73,14 +73,14 @@ def fresh(program: Sequence[str], folder: Path) -> Fresh:
     if ended.returncode:
         last = (ended.stderr.strip() or ended.stdout.strip()).rpartition("\n")[2]
         name = " ".join([Path(program[0]).name, *program[1:]])
-        said = f"{name} ended with {ended.returncode}: {last}"
-        raise SystemFailureError("CAP-BENCH", said, "give the same words by hand, and see its log")
-    found = json.loads(figures.read_text(encoding="utf-8"))
-    return Fresh(found["wall"], found["cpu"], ended.stderr.count(_TAKEN_UP), ended.stdout)
+        message = f"{name} ended with {ended.returncode}: {last}"
+        raise SystemFailureError("CAP-BENCH", message, "run it by hand, and see its log")
+    cost = json.loads(figures.read_text(encoding="utf-8"))
+    return Fresh(cost["wall"], cost["cpu"], ended.stderr.count(_TAKEN_UP), ended.stdout)
 
 
 def main(figures: Path, program: Sequence[str]) -> int:
-    """Run the program and wait for all that it has started; its exit code."""
+    """Run the program and wait for its child processes; returns its exit code."""
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     began = time.monotonic()
     code = subprocess.call(program)
@@ -89,8 +89,8 @@ def main(figures: Path, program: Sequence[str]) -> int:
         while True:
             os.wait()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    found = {"wall": wall, "cpu": used.ru_utime + used.ru_stime}
-    figures.write_text(json.dumps(found), encoding="utf-8")
+    cost = {"wall": wall, "cpu": used.ru_utime + used.ru_stime}
+    figures.write_text(json.dumps(cost), encoding="utf-8")
     return code
 
 

@@ -1,4 +1,4 @@
-"""Imports of timely's files beside Spark reading their bytes; exports beside a write as Parquet."""
+"""Imports of timely's files compared with Spark reading their bytes; exports with Parquet."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tests.bench.inputs import WORKERS, Bench
 from tests.bench.measures import Line, rate
 
 _BATCH: Final = 1_000
-"""Records of a messages event."""
+"""Number of records per messages event."""
 _STREAM: Final = "moved"
 
 
 def moving(bench: Bench) -> list[Line]:
-    """The lines `import` and `export`: records a second, and of the bare job beside them."""
+    """The results `import` and `export`: records per second, and the cost of the baseline."""
     folder = bench.place("recordings")
     form = Form.from_options(Format.TIMELY, time_type="u64", record_type="(u64, string)")
     records = bench.options.small // WORKERS // _BATCH * _BATCH
     for worker in range(WORKERS):
         _record(folder / f"worker-{worker}.bin", form, records)
-    bench.say(f"{records * WORKERS:,} records in {WORKERS} files of timely's")
+    bench.say(f"{records * WORKERS:,} records in {WORKERS} timely files")
     costs: dict[str, list[Cost]] = {"import": [], "read": [], "export": [], "write": []}
     for _ in range(bench.options.rounds + 1):
         for name, cost in _round(bench, folder, form).items():
@@ -39,7 +39,7 @@ def moving(bench: Bench) -> list[Line]:
             bench.say(f"{name}: {cost.cpu:.1f} CPU s")
     shutil.rmtree(folder)
     total = records * WORKERS
-    # The first round rehearses.
+    # The first round is a rehearsal.
     return [
         rate("import", "records/s", total, costs["import"][1:], costs["read"][1:]),
         rate("export", "records/s", total, costs["export"][1:], costs["write"][1:]),
@@ -47,7 +47,7 @@ def moving(bench: Bench) -> list[Line]:
 
 
 def _record(path: Path, form: Form, records: int) -> None:
-    """Write one recording: a thousand records at each time, then a move to the next."""
+    """Write one recording: a thousand records at each time, then an advance to the next."""
     types = form.types
     assert isinstance(types, EventTypes)
     with path.open("wb") as sink, EventWriter(sink, form.encoding(0)) as writer:

@@ -1,4 +1,4 @@
-"""What the benchmark works on: files of bids, the stream over them, their tapes."""
+"""Inputs of the benchmarks: files of bids, the stream over them, their tapes."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 STREAM, SMALL_STREAM = "bids", "small"
 WORKERS = 4
 FILES = 4
-"""Files of a micro-batch: enough for every core, as a source that is written to has them."""
+"""Files per micro-batch: enough for every core, as in a live source."""
 
 SMALL_ROWS, SMALL_BATCHES = 10_000, 6
-# A minute of event time has 11 000 bids, so that a batch of a million has cells by the hundred.
+# A minute of event time has 11,000 bids, so a batch of a million has some hundred cells.
 PACE = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was asked for.
+    """Options of the benchmark.
 
     Attributes:
         small: Rows of the smaller size, which is also that of a micro-batch.
         large: Rows of the larger size.
-        rounds: How often each side is measured.
-        longer: How many times as long the longer of the followed tapes is.
-        only: Names of lines; none for all.
+        rounds: Measurements of each side.
+        longer: Length of the longer followed tape, as a multiple.
+        only: Names of results; empty for all.
     """
 
     small: int = 1_000_000
@@ -61,14 +61,14 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What every line works with.
+    """Context of every benchmark.
 
     Attributes:
         spark: The session.
-        clock: What it costs.
-        folder: Where everything is written.
-        options: What was asked for.
-        say: Takes lines of progress.
+        clock: Its clock.
+        folder: Folder for everything written.
+        options: The options.
+        say: Prints lines of progress.
     """
 
     spark: SparkSession
@@ -78,7 +78,7 @@ class Bench:
     say: Callable[[str], None]
 
     def tell(self, sample: Sample) -> None:
-        """Say what a side has just cost."""
+        """Print the cost of a side."""
         which = f"round {sample.round}" if sample.round else "rehearsal"
         self.say(
             f"{which}: {sample.side}, {sample.rows:,} rows: {sample.cost.cpu:.1f} CPU s, "
@@ -86,7 +86,7 @@ class Bench:
         )
 
     def source(self, rows: int, files: int) -> Path:
-        """A folder of the first `rows` bids in so many Parquet files, in order; made once."""
+        """A folder with the first `rows` bids in Parquet files, in order; created once."""
         path = self.folder / "sources" / f"{rows}-{files}"
         if not path.exists():
             self.say(f"{rows:,} bids in {files} files")
@@ -95,23 +95,23 @@ class Bench:
         return path
 
     def batches(self, rows: int) -> tuple[Path, int]:
-        """A source of so many rows, and how many of its files are a micro-batch of `small`."""
+        """A source with `rows` rows, and the number of its files per micro-batch of `small`."""
         return self.source(rows, FILES * -(-rows // self.options.small)), FILES
 
     def small_batches(self) -> tuple[Path, int]:
-        """A source of few rows in a file, each file a micro-batch."""
+        """A source with few rows per file, each file a micro-batch."""
         return self.source(SMALL_ROWS * SMALL_BATCHES, SMALL_BATCHES), 1
 
     def place(self, name: str) -> Path:
-        """A new folder; never one that was there before, of which Delta may remember something."""
+        """A new folder; never one that existed before, of which Delta may have cached state."""
         path = self.folder / "lakes" / f"{name}-{uuid.uuid4().hex[:12]}"
         path.mkdir(parents=True)
         return path
 
     def tapes(self) -> Path:
-        """The `streams` folder of the tapes that replays play; they are captured once.
+        """The `streams` folder of the tapes for replays, which are captured once.
 
-        Streams: of each size one, `bids_<rows>`, and `small`; all are closed.
+        Streams: one per size, `bids_<rows>`, and `small`; all are closed.
         """
         home = self.folder / "lakes" / "tapes"
         if not home.exists():
@@ -127,14 +127,14 @@ class Bench:
         return home / "streams"
 
     def lake_of_tapes(self, name: str) -> Lake:
-        """A new lake with the tapes, and with no ledger, staging or table yet."""
+        """A new lake with the tapes, without any ledger, staging or table."""
         tapes = self.tapes()
         path = self.place(name)
         (path / "streams").symlink_to(tapes)
         return Lake.at(path)
 
     def captured(self, lake: Lake, declared: Stream, rows: int) -> None:
-        """Capture a source that has so many more rows, all of them in time.
+        """Capture a source that has `rows` more rows, none of them late.
 
         Raises:
             SystemFailureError: `CAP-BENCH` when another number of records is on tape.
@@ -143,21 +143,20 @@ class Bench:
         if (result.fed, result.records) != (rows, rows):
             raise SystemFailureError(
                 "CAP-BENCH",
-                f"{rows} bids were laid down, {result.fed} were fed and {result.records} are on "
-                "tape",
+                f"{rows} bids were written, {result.fed} were fed and {result.records} are on tape",
                 "the sides of the benchmark would not do the same work; report this",
             )
 
     def tidy(self) -> None:
-        """Let the JVM clean up, so that nobody pays for what the one before left behind."""
+        """Collect garbage in the JVM, so that no side pays for the previous one."""
         self.spark.sparkContext._jvm.java.lang.System.gc()  # type: ignore[union-attr]
 
 
 def lay(bids: DataFrame, path: Path) -> None:
-    """Add bids to a folder of Parquet files: one each partition, and in their order.
+    """Add bids to a folder of Parquet files: one per partition, in their order.
 
-    A stream takes files in the order of their times; of files that were written side by side
-    these say nothing.
+    A stream reads files in the order of their times; those of files written in parallel are
+    arbitrary, so they are set.
     """
     known = set(path.glob("*.parquet"))
     bids.write.mode("append").parquet(str(path))
@@ -168,7 +167,7 @@ def lay(bids: DataFrame, path: Path) -> None:
 
 
 def stream(name: str, path: Path, files: int, every: timedelta = timedelta(minutes=1)) -> Stream:
-    """A stream of bids: workers by auction, times by the minute, so many files a micro-batch."""
+    """A stream of bids: workers by auction, times by the minute, `files` files per micro-batch."""
     return Stream(
         name=name,
         source=Source("parquet", str(path), {"maxFilesPerTrigger": str(files)}),
@@ -178,12 +177,12 @@ def stream(name: str, path: Path, files: int, every: timedelta = timedelta(minut
 
 
 def nothing_declared(folder: Path) -> ProjectConfig:
-    """Declarations without anything: tapes and tables go by their names."""
+    """Empty declarations: tapes and tables are used by their names."""
     return ProjectConfig(folder / "streams.yaml", {}, {}, {}, {})
 
 
 def plain_copy(records: DataFrame, path: Path) -> None:
-    """What a replay has to beat: the same rows, columns and partitions, and nothing else."""
+    """Baseline of a replay: the same rows, columns and partitions, and nothing else."""
     rows = records.select(
         F.col("worker").alias("_worker"), F.col("time").alias("_time"), F.col("data.*")
     )
@@ -191,7 +190,7 @@ def plain_copy(records: DataFrame, path: Path) -> None:
 
 
 def plain_sink(bench: Bench, source: Path, files: int, path: Path) -> None:
-    """What a capture has to beat: the same micro-batches into a Delta table."""
+    """Baseline of a capture: the same micro-batches into a Delta table."""
     columns = bench.spark.read.parquet(str(source)).schema
     rows = bench.spark.readStream.schema(columns).option("maxFilesPerTrigger", files)
     query = (
@@ -205,6 +204,6 @@ def plain_sink(bench: Bench, source: Path, files: int, path: Path) -> None:
 
 
 def drop(*paths: Path) -> None:
-    """Delete folders, as soon as they are done with: the disk has to hold one of each only."""
+    """Delete folders when they are no longer needed: the disk has room for one of each only."""
     for path in paths:
         shutil.rmtree(path, ignore_errors=True)

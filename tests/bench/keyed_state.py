@@ -1,4 +1,4 @@
-"""What keyed state costs by row: sums and sessions by key, beside bytewax and Spark's own."""
+"""Cost of keyed state per row: sums and sessions by key, compared with bytewax and Spark."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from tests.bench.spark_stateful import by_spark
 _BATCH: Final = 10_000
 _TICK: Final = timedelta(milliseconds=1)
 Sums = Counter[tuple[str, int]]
-"""How often a key has a sum."""
+"""Rows per key."""
 
 _SCHEMA: Final = pa.schema([("key", pa.string()), ("number", pa.int64()), (TIME, pa.int64())])
 
 
 class _Sum(StatefulLogic[int, int, int]):
-    """Puts out the sum so far for each record."""
+    """Emits the running sum for each record."""
 
     def on_data(self, message: Data[int], state: int | None, output: Output[int]) -> int:
         total = (state or 0) + message.value
@@ -56,14 +56,14 @@ class _Sum(StatefulLogic[int, int, int]):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Rows, and what is asked of them.
+    """A workload.
 
-    A row comes every millisecond, and its key is drawn; a session ends where its key is silent for
-    half as long as there are keys, so that as many rows make one whatever their number.
+    A row comes every millisecond, with a random key. A session ends when its key is silent for half
+    as many milliseconds as there are keys, so the number of rows per session is constant.
 
     Attributes:
-        rows: How many.
-        keys: Of how many keys.
+        rows: Number of rows.
+        keys: Number of keys.
     """
 
     rows: int
@@ -71,7 +71,7 @@ class Work:
 
     @property
     def gap(self) -> int:
-        """After how many milliseconds of silence a session ends."""
+        """Milliseconds of silence that end a session."""
         return self.keys // 2
 
     def made(self) -> pa.Table:
@@ -86,15 +86,15 @@ _WHOLE: Final = Work(10_000_000, 100_000)
 _RECORDS: Final = Work(200_000, 100_000)
 _VISITS: Final = Work(100_000, 1_000)
 _MANY: Final = Work(20_000, 100_000)
-"""What bytewax gets as well: each row of windows costs it more the more rows and keys there are."""
+"""Rows for bytewax: each row of windows costs it more the more rows and keys there are."""
 
 
 def states(bench: Bench) -> list[Line]:
-    """What a row costs in keyed sums and sessions, beside others that get the same rows.
+    """Cost per row of keyed sums and sessions, compared with other systems on the same rows.
 
-    Beside bytewax where it is installed, of as many rows as the smaller size has, or a fifth of
-    them; and beside Spark's `transformWithState`. The batch forms are measured over many more rows
-    by themselves, too.
+    The comparison with bytewax, if installed, uses as many rows as the smaller size, or a fifth;
+    another is with Spark's `transformWithState`. The batch forms are also measured alone, over many
+    more rows.
     """
     theirs = find_spec("bytewax") is not None
     small = bench.options.small
@@ -118,12 +118,12 @@ def states(bench: Bench) -> list[Line]:
 
 
 def in_batches(_work: Work) -> OperatorSpec:
-    """Sums by key, put out at the end."""
+    """Sums by key, emitted at the end."""
     return KeyedAggregate((sum_of("number"),), ("key",))
 
 
 def by_record(_work: Work) -> OperatorSpec:
-    """Sums by key, put out with each record."""
+    """Sums by key, emitted with each record."""
     return KeyedLogic(_Sum(), ("key",), ("number",), pa.schema([("total", pa.int64())]))
 
 
@@ -142,24 +142,24 @@ def _beside_spark(bench: Bench) -> list[Line]:
 def _by_spark(
     bench: Bench, name: str, spec: Callable[[Work], OperatorSpec], work: Work, gap: int | None
 ) -> Line:
-    """CPU seconds of a row beside those of Spark's own operator, which gets the same rows.
+    """CPU seconds per row, compared with Spark's own operator on the same rows.
 
     Raises:
-        AssertionError: They do not come to the same.
+        AssertionError: The results differ.
     """
     against = "transformWithState"
-    bench.say(f"{name}: {work.rows:,} rows of {work.keys:,} keys, beside {against}")
+    bench.say(f"{name}: {work.rows:,} rows of {work.keys:,} keys, compared with {against}")
     rows = work.made()
     ours = _per_row(bench, partial(run, spec(work), rows), work.rows)
     others, table = by_spark(bench, rows, _files(bench, name, rows), gap)
     mine, theirs = sums_of(run(spec(work), rows)), _sums_in(table, "total")
     if gap is None:
-        # The order of a key's rows in a batch is not promised there: its last sum is the largest.
+        # Spark does not promise the order of a key's rows in a batch: its last sum is the largest.
         same = _largest(mine) == _largest(theirs) and mine.total() == theirs.total()
     else:
-        # Of a key one session may still be open there.
+        # In Spark, one session per key may still be open.
         same = theirs <= mine and mine.total() - theirs.total() <= work.keys
-    assert same, f"{name}: {against} comes to something else"
+    assert same, f"{name}: {against} has another result"
     ratios = [one / other for one, other in zip(ours, others, strict=True)]
     detail: dict[str, object] = {
         "rows": work.rows,
@@ -171,14 +171,14 @@ def _by_spark(
 
 
 def _largest(sums: Sums) -> dict[str, int]:
-    found: dict[str, int] = {}
+    largest: dict[str, int] = {}
     for key, total in sums:
-        found[key] = max(total, found.get(key, total))
-    return found
+        largest[key] = max(total, largest.get(key, total))
+    return largest
 
 
 def _files(bench: Bench, name: str, rows: pa.Table) -> Path:
-    """The rows in files, each of which is a batch to a stream."""
+    """The rows in files, each of which is one batch of a stream."""
     folder = bench.folder / name.replace(",", "").replace(" ", "-")
     folder.mkdir()
     for number in range(4):
@@ -197,10 +197,10 @@ def _line(
     *,
     theirs: bool,
 ) -> Line:
-    """CPU seconds of a row beside those of bytewax, which gets the same rows, and both rates.
+    """CPU seconds per row compared with bytewax on the same rows, and both rates.
 
     Raises:
-        AssertionError: They do not come to the same.
+        AssertionError: The results differ.
     """
     bench.say(f"{name}: {work.rows:,} rows of {work.keys:,} keys")
     rows = work.made()
@@ -211,7 +211,7 @@ def _line(
     pairs = pairs_of(rows)
     others = _per_row(bench, partial(run_bytewax, operator, pairs, work.gap), work.rows)
     same = sums_of(run(spec(work), rows)) == sums_of_bytewax(run_bytewax(operator, pairs, work.gap))
-    assert same, f"{name}: bytewax comes to something else"
+    assert same, f"{name}: bytewax has another result"
     ratios = [ratio(mine, other) for mine, other in zip(ours, others, strict=True)]
     detail |= {"bytewax rows": len(pairs), "bytewax rows/s": 1 / median(others)}
     return Line(
@@ -219,7 +219,7 @@ def _line(
         f"bytewax {operator}",
         ratio(median(ours), median(others)),
         goal,
-        rounds=tuple(each for each in ratios if each is not None),
+        rounds=tuple(value for value in ratios if value is not None),
         detail=detail,
     )
 
@@ -230,7 +230,7 @@ def _per_row(bench: Bench, work: Callable[[], object], rows: int) -> list[float]
 
 
 def pairs_of(rows: pa.Table) -> list[tuple[str, int]]:
-    """Rows as bytewax gets them: keys and numbers."""
+    """Rows in the form for bytewax: keys and numbers."""
     columns = [rows.column(name).to_pylist() for name in ("key", "number")]
     return list(zip(*columns, strict=True))
 
@@ -241,7 +241,7 @@ def _graph(spec: OperatorSpec) -> Dag:
 
 
 def run(spec: OperatorSpec, rows: pa.Table) -> list[Event]:
-    """What an operator puts out of rows that come in batches."""
+    """The output of an operator for rows in batches."""
     executor = DagExecutor.from_dag(_graph(spec))
     events = []
     for batch in rows.to_batches(max_chunksize=_BATCH):
@@ -273,37 +273,37 @@ def run_bytewax(operator: str, pairs: list[tuple[str, int]], gap: int) -> list[A
         sums = op.stateful_map("sum", stream, running)
     else:
         sums = _sessions(stream, gap)
-    found: list[Any] = []
-    op.output("out", sums, TestingSink(found))
+    results: list[Any] = []
+    op.output("out", sums, TestingSink(results))
     run_main(flow)
-    return found
+    return results
 
 
 def _sessions(stream: Any, gap: int) -> Any:
-    """The sums of bytewax's sessions; a pair's place stands for its time as well."""
+    """The sums of bytewax's sessions; the index of a pair is also its time."""
     import bytewax.operators as op
     from bytewax.operators.windowing import EventClock, SessionWindower, fold_window
 
     start = datetime(2024, 1, 1, tzinfo=UTC)
     counter = itertools.count()
     timed = op.map_value("timed", stream, lambda number: (next(counter), number))
-    # By default time goes on between rows as fast as the clock, and some are late.
+    # By default, time passes between rows like on the wall clock, and some rows are late.
     clock = EventClock(lambda pair: start + pair[0] * _TICK, timedelta(0), lambda: start)
-    found = fold_window(
+    windows = fold_window(
         "sum",
         timed,
         clock,
-        # Rows that are just as far apart as its gap are of one session there.
+        # Rows exactly one gap apart belong to the same session in bytewax.
         SessionWindower((gap - 1) * _TICK),
         lambda: 0,
         lambda total, pair: total + pair[1],
         lambda one, other: one + other,
     )
-    return found.down
+    return windows.down
 
 
 def sums_of(events: list[Event]) -> Sums:
-    """The keys and sums in what an operator has put out."""
+    """The keys and sums in an operator's output."""
     table = pa.Table.from_batches([event.batch for event in events])
     return _sums_in(table, next(n for n in table.column_names if n in ("total", "sum_number")))
 
@@ -312,6 +312,6 @@ def _sums_in(table: pa.Table, sums: str) -> Sums:
     return Counter(zip(*(table.column(n).to_pylist() for n in ("key", sums)), strict=True))
 
 
-def sums_of_bytewax(found: list[Any]) -> Sums:
-    """The same in what bytewax has put out: beside a sum, a session has its number."""
-    return Counter((key, each[1] if isinstance(each, tuple) else each) for key, each in found)
+def sums_of_bytewax(results: list[Any]) -> Sums:
+    """The same for bytewax's output: beside a sum, a session has its number."""
+    return Counter((key, value[1] if isinstance(value, tuple) else value) for key, value in results)

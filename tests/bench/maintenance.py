@@ -1,4 +1,4 @@
-"""What maintenance costs, how much it writes anew, and what replays of one worker read after it."""
+"""Cost of maintenance, the bytes it rewrites, and the reads of one-worker replays after it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ READ_GOAL, BUDGET = 1 / 12, 1.2
 
 
 def maintains(bench: Bench) -> list[Line]:
-    """The lines `replay of 1 worker of 16`, `maintenance` and `rewritten bytes`."""
+    """The results `replay of 1 worker of 16`, `maintenance` and `rewritten bytes`."""
     rows = bench.options.large
     home = _captured(bench, rows)
     unkept = _copied(bench, home)
@@ -33,23 +33,23 @@ def maintains(bench: Bench) -> list[Line]:
     costs: list[Cost] = []
     for number in range(bench.options.rounds + 1):
         lake = _copied(bench, home)
-        found: list[MaintenanceResult] = []
+        results: list[MaintenanceResult] = []
         bench.tidy()
         cost = bench.clock.measure(
-            lambda: found.append(maintain(bench.spark, lake, [NAME]))  # noqa: B023
+            lambda: results.append(maintain(bench.spark, lake, [NAME]))  # noqa: B023
         )
         bench.say(f"maintaining {rows:,} bids: {cost.cpu:.1f} CPU s, {cost.wall:.1f} s")
-        # The first pays for what the JVM compiles.
+        # The first round pays for the JVM's compilation.
         costs += [cost] if number else []
         if number < bench.options.rounds:
             drop(Path(lake.root))
     again = maintain(bench.spark, lake, [NAME]).to_json()["rewritten"]
     after = _read(bench, lake)
-    return _lines(rows, found[0], int(str(again)), costs, before, after)
+    return _lines(rows, results[0], int(str(again)), costs, before, after)
 
 
 def _captured(bench: Bench, rows: int) -> Lake:
-    """A closed tape of bids, of sixteen workers."""
+    """A closed tape of bids, with sixteen workers."""
     lake = Lake.at(bench.place("maintain"))
     bench.say(f"capturing {rows:,} bids of {WORKERS} workers")
     declared = replace(stream(NAME, *bench.batches(rows)), workers=ByKey(("auction",), WORKERS))
@@ -65,15 +65,15 @@ def _copied(bench: Bench, home: Lake) -> Lake:
 
 
 def _read(bench: Bench, lake: Lake) -> dict[str, int]:
-    """Bytes of records that a replay of all workers reads, and one of a single worker."""
-    found = {}
+    """Bytes of records read by a replay of all workers, and by one of a single worker."""
+    sizes = {}
     for name, workers in (("all", None), ("one", (CHOSEN,))):
         request = Request(NAME, name, workers=workers, direct=True)
         with Watch(bench.spark) as watch:
             replay(bench.spark, lake, nothing_declared(bench.folder), request)
         scans = watch.scans(lake.stream(NAME).records)
-        found[name] = sum(scan.bytes for scan in scans)
-    return found
+        sizes[name] = sum(scan.bytes for scan in scans)
+    return sizes
 
 
 def _lines(
@@ -96,7 +96,7 @@ def _lines(
         "files": records.files,
         "mean_file_bytes": records.bytes // max(1, records.files),
     }
-    each = tuple(cost.cpu / million for cost in costs)
+    rounds = tuple(cost.cpu / million for cost in costs)
     return [
         Line(
             f"replay of 1 worker of {WORKERS}: bytes read",
@@ -108,10 +108,10 @@ def _lines(
         Line(
             "maintenance of a million records",
             "",
-            median(each),
+            median(rounds),
             None,
             "CPU s",
-            rounds=each,
+            rounds=rounds,
             detail={"rows": rows, "costs": {"maintain": {str(rows): _middle(costs)}}},
         ),
         Line(
@@ -126,4 +126,4 @@ def _lines(
 
 def _middle(costs: list[Cost]) -> dict[str, object]:
     middle = sorted(costs, key=lambda cost: cost.cpu)[len(costs) // 2]
-    return {**middle.to_json(), "rounds": [each.to_json() for each in costs]}
+    return {**middle.to_json(), "rounds": [cost.to_json() for cost in costs]}

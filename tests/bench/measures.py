@@ -1,4 +1,4 @@
-"""The benchmark's lines: a measure, its goal, and the figures that it was told from."""
+"""Results of the benchmark: a measure, its goal, and the underlying figures."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tests.bench.cpu_clock import Cost
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One measure.
+    """One result.
 
     Attributes:
-        name: What was measured.
-        against: Beside what.
-        value: The measure; None where the figures do not give one.
-        goal: What it should be at most, or at least; None where nothing is asked.
-        unit: Of both; empty for a ratio.
-        total: The ratio of whole runs at the larger size, fixed costs included.
+        name: The benchmark.
+        against: The baseline.
+        value: The measure; None if the figures do not give one.
+        goal: Its upper, or lower, limit; None without a goal.
+        unit: Unit of both; empty for a ratio.
+        total: Ratio of whole runs at the larger size, including fixed costs.
         rounds: The measure of each round.
-        detail: What else was found, as JSON.
-        least: Whether the goal is what it should be at least.
+        detail: Further figures, as JSON.
+        least: Whether the goal is a lower limit.
     """
 
     name: str
@@ -37,13 +37,13 @@ class Line:
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal is met; None where it cannot be told."""
+        """Whether the goal is met; None if unknown."""
         if self.value is None or self.goal is None:
             return None
         return self.value >= self.goal if self.least else self.value <= self.goal
 
     def to_json(self) -> dict[str, object]:
-        """The line as the benchmark's file has it."""
+        """The result as in the benchmark's file."""
         return {
             "name": self.name,
             "against": self.against,
@@ -53,14 +53,14 @@ class Line:
             "least": self.least,
             "met": self.met,
             "total": _rounded(self.total),
-            "rounds": [_rounded(each) for each in self.rounds],
+            "rounds": [_rounded(value) for value in self.rounds],
             **self.detail,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a side cost in a round, over so many rows."""
+    """The cost of a side in a round, for a number of rows."""
 
     side: str
     rows: int
@@ -69,16 +69,16 @@ class Sample:
 
 
 Side = Callable[[int, int], Cost]
-"""Does its work over so many rows in that round, and says what it cost."""
+"""A side: does its work for a number of rows in a round, and returns the cost."""
 
 
 def interleave(
     sides: Mapping[str, Side], sizes: Sequence[int], rounds: int, tell: Callable[[Sample], None]
 ) -> list[Sample]:
-    """Measure all sides in turn, each size in each round; the first round is a rehearsal.
+    """Measure all sides alternately, each size in each round; the first round is a rehearsal.
 
-    In the rehearsal the JVM compiles what the sides have in common, for which the first one would
-    pay alone; it is over the smallest size, and is not among the samples.
+    In the rehearsal the JVM compiles code that the sides have in common, which otherwise only the
+    first side would pay for. It uses the smallest size, and is not among the samples.
     """
     samples = []
     for number in range(rounds + 1):
@@ -92,9 +92,9 @@ def interleave(
 
 
 def compared(samples: Sequence[Sample], ours: str, theirs: str, goal: float | None) -> Line:
-    """The line of two sides: the ratio of their slopes between the sizes, in CPU seconds.
+    """The result of two sides: the ratio of their slopes between the sizes, in CPU seconds.
 
-    A slope is what further rows cost; a run's fixed cost is a line of its own.
+    A slope is the cost of additional rows; the fixed cost of a run is a separate result.
     """
     sizes = sorted({sample.rows for sample in samples})
     small, large = sizes[0], sizes[-1]
@@ -128,7 +128,7 @@ def compared(samples: Sequence[Sample], ours: str, theirs: str, goal: float | No
 
 
 def ratio(ours: float, theirs: float) -> float | None:
-    """The one by the other; None where the other is nothing that one could be measured by."""
+    """`ours` divided by `theirs`; None if `theirs` is zero or negative."""
     return ours / theirs if theirs > 0 else None
 
 

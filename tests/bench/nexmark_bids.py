@@ -1,4 +1,4 @@
-"""Nexmark's q1, q5 and q7 over bids in memory: as pipelines, and by bytewax."""
+"""Nexmark's q1, q5 and q7 over bids in memory: as pipelines, and in bytewax."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _ANSWERS: Final = {
     5: ("auction", "num"),
     7: ("auction", "bidder", "price", "dateTime"),
 }
-"""The columns of a query's answers that both sides give."""
+"""The columns of a query's answers that both sides produce."""
 
 Bid = tuple[int, int, int, datetime]
-"""Auction, bidder, price and time: a record as bytewax gets it."""
+"""Auction, bidder, price and time: a record for bytewax."""
 
 
 def in_pipeline(number: int, table: pa.Table) -> pa.Table:
     """The answers of a query's pipeline.
 
     Args:
-        number: The query's.
+        number: Number of the query.
         table: Bids: `_time BIGINT`, `dateTime TIMESTAMP`, and the struct `bid`.
     """
     assert nexmark_queries.q1 is not None
@@ -46,13 +46,13 @@ def in_pipeline(number: int, table: pa.Table) -> pa.Table:
 
 
 def answers_of(number: int, found: pa.Table) -> Counter[tuple[Any, ...]]:
-    """The answers of a pipeline as bytewax gives them."""
+    """The answers of a pipeline in bytewax's form."""
     columns = [found.column(name).to_pylist() for name in _ANSWERS[number]]
     return Counter(zip(*columns, strict=True))
 
 
 def bids_of(table: pa.Table) -> list[Bid]:
-    """The bids of `in_pipeline` one by one."""
+    """The bids of `in_pipeline`, one by one."""
     bid = table.column("bid").combine_chunks()
     columns = [bid.field(name).to_pylist() for name in ("auction", "bidder", "price")]
     moments = [
@@ -63,7 +63,7 @@ def bids_of(table: pa.Table) -> list[Bid]:
 
 
 def in_bytewax(number: int, bids: Sequence[Bid]) -> list[tuple[Any, ...]]:
-    """The answers of bytewax: a record at a time, on one worker."""
+    """The answers of bytewax: one record at a time, on one worker."""
     import bytewax.operators as op
     from bytewax.dataflow import Dataflow
     from bytewax.testing import TestingSink, TestingSource, run_main
@@ -71,10 +71,10 @@ def in_bytewax(number: int, bids: Sequence[Bid]) -> list[tuple[Any, ...]]:
     flow = Dataflow(f"q{number}")
     stream = op.input("bids", flow, TestingSource(bids, batch_size=1_000))
     answers = {1: _q1, 5: _q5, 7: _q7}[number](stream)
-    found: list[tuple[Any, ...]] = []
-    op.output("out", answers, TestingSink(found))
+    results: list[tuple[Any, ...]] = []
+    op.output("out", answers, TestingSink(results))
     run_main(flow)
-    return found
+    return results
 
 
 def _q1(bids: Stream[Bid]) -> Stream[Any]:
@@ -91,7 +91,7 @@ def _q5(bids: Stream[Bid]) -> Stream[Any]:
         length=timedelta(seconds=10), offset=timedelta(seconds=2), align_to=_BEGIN
     )
     counts = win.count_window("counts", bids, _clock(), windows, lambda bid: str(bid[0]))
-    # By window: an auction, and how many bids it had there.
+    # By window: an auction, and its number of bids there.
     counted = op.map(
         "by window", counts.down, lambda each: (str(each[1][0]), (int(each[0]), each[1][1]))
     )
@@ -118,7 +118,7 @@ def _q7(bids: Stream[Bid]) -> Stream[Any]:
 
 
 def _highest(best: list[Any], each: Any, by: int) -> list[Any]:
-    """Those with the greatest value at a place so far."""
+    """The entries with the greatest value at an index so far."""
     if not best or each[by] > best[0][by]:
         return [each]
     return [*best, each] if each[by] == best[0][by] else best
@@ -127,5 +127,5 @@ def _highest(best: list[Any], each: Any, by: int) -> list[Any]:
 def _clock() -> Any:
     from bytewax.operators.windowing import EventClock
 
-    # By default time goes on between bids as fast as the clock, and some are late.
+    # By default, time passes between bids like on the wall clock, and some bids are late.
     return EventClock(lambda bid: bid[3], timedelta(), lambda: _BEGIN)

@@ -1,4 +1,4 @@
-"""How long the overview takes to load: ten long tapes, or a hundred short ones, each replayed."""
+"""Load time of the overview: ten long tapes, or a hundred short ones, each with replays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.jvmless_lake import Books
 from tests.support.recorded_tapes import START, Recorded
 
 GOAL: Final = 1.0
-"""Seconds."""
+"""Goal in seconds."""
 
 _DAYS: Final = 7
 _DAY_US: Final = 86_400_000_000
@@ -37,15 +37,15 @@ _RUNS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class _Lake:
-    """A lake to be shown.
+    """A lake to show.
 
     Attributes:
-        name: What its lines are called.
-        streams: How many tapes it has.
-        workers: Of each.
-        commits: Of each; so many files has its index.
-        pairs: Pairs of events of each worker in each commit.
-        replays: Of how many of its streams a replay is declared, of which three days were run.
+        name: Prefix of its results.
+        streams: Number of tapes.
+        workers: Workers of each tape.
+        commits: Commits of each tape, and files of its index.
+        pairs: Pairs of events per worker and commit.
+        replays: Number of streams with a declared replay, of which three days were run.
     """
 
     name: str
@@ -56,7 +56,7 @@ class _Lake:
     replays: int
 
     def lay(self, folder: Path) -> None:
-        """Write its tapes, and the ledgers of what was replayed from some of them."""
+        """Write its tapes, and the ledgers of the replays of some of them."""
         labels = [f"worker {n}" for n in range(self.workers)]
         lake, step = Lake.at(folder), timedelta(minutes=1)
         for number in range(self.streams):
@@ -72,7 +72,7 @@ class _Lake:
                 books.published(f"table_{number}-{number:08x}-{run + 1}", workers, Region(box))
 
     def declared(self) -> ProjectConfig:
-        """A replay by day of each of its first streams."""
+        """A daily replay of each of its first streams."""
         found = {
             f"replay_{number}": Replay(
                 name=f"replay_{number}",
@@ -95,11 +95,11 @@ _LAKES: Final = (
 
 
 def pages(bench: Bench) -> list[Line]:
-    """The lines `page, first` and `page, again`, and those of 100 streams.
+    """The results `page, first` and `page, again`, also for 100 streams.
 
-    Seconds until the overview is rendered, with the coverage of the declared replays and the runs:
-    `first` reads every tape and ledger, as after a start of the server; `again` finds that no table
-    has changed. What a login and a browser cost on top is not in them.
+    Seconds until the overview is rendered, with the coverage of the declared replays and the runs.
+    `first` reads every tape and ledger, as after a start of the server; `again` finds no table
+    changed. Login and browser are not included.
     """
     table_cache.enable()
     try:
@@ -114,7 +114,7 @@ def _measured(bench: Bench, shown: _Lake) -> list[Line]:
     shown.lay(folder / "lake")
     first, again, events = [], [], 0
     for number in range(bench.options.rounds + 1):
-        # What was read is kept by the lake's place: another name of it is a lake never seen.
+        # The cache is keyed by the lake's path: another path makes it a new lake.
         place = folder / f"lake-{number}"
         place.symlink_to(folder / "lake", target_is_directory=True)
         lake = Lake.at(place)
@@ -134,7 +134,7 @@ def _measured(bench: Bench, shown: _Lake) -> list[Line]:
         "replays": shown.replays,
         "runs": shown.replays * _RUNS,
     }
-    # The first round rehearses: it imports what the others have.
+    # The first round is a rehearsal: it imports modules for the others.
     return [
         Line(f"{shown.name}, {when}", "", median(of[1:]), GOAL, "s", None, tuple(of[1:]), detail)
         for when, of in (("first", first), ("again", again))
@@ -142,7 +142,7 @@ def _measured(bench: Bench, shown: _Lake) -> list[Line]:
 
 
 def overview(lake: Lake, declared: ProjectConfig) -> str:
-    """The overview of a lake, as the plugin renders it for one who may see all of it."""
+    """The overview of a lake, as the plugin renders it for a user who may see everything."""
     runs = list_runs(lake)
     return render(
         "overview.html",

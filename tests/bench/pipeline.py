@@ -1,4 +1,4 @@
-"""What pipelines cost: an executor by event and node, Arrow operators by row, Nexmark by event."""
+"""Cost of pipelines: the executor per event and node, Arrow operators per row, Nexmark queries."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tests.bench.workloads import nexmark_events
 
 _EVENTS: Final = 20_000
 _ROWS: Final = {1: 20_000, 1_000: 4_000_000, 10_000: 20_000_000}
-"""Rows a batch, and how many rows in all."""
+"""Rows per batch, and rows in all."""
 _JUDGED: Final = 10_000
 _ROWS_GOAL: Final = 10_000_000.0
-"""How many rows a second there should be at least, in batches of so many."""
+"""Goal in rows per second, by size of batches."""
 _QUERIES: Final = (1, 5, 7)
 _NEXMARK: Final = 200_000
 _PACE: Final = 1_000
@@ -33,12 +33,12 @@ _SCHEMA: Final = pa.schema([(TIME, pa.int64()), ("number", pa.int64())])
 
 
 def pipelines(bench: Bench) -> list[Line]:
-    """All lines of this module; those beside bytewax only where it is installed."""
+    """All results of this module; comparisons with bytewax only if it is installed."""
     return [*_executors(bench), *_rows(bench), *_nexmark(bench)]
 
 
 class _Pass(Operator):
-    """Puts out what comes."""
+    """Passes its input on."""
 
     def process(self, batch: pa.RecordBatch, context: Context) -> None:
         context.emit(batch)
@@ -48,7 +48,7 @@ class _Passing(Stateless):
     """See `_Pass`."""
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Those of its input."""
+        """The columns of its input."""
         return inputs[0]
 
     def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
@@ -89,7 +89,7 @@ def _graphs() -> dict[str, Dag]:
 
 
 def _executors(bench: Bench) -> list[Line]:
-    """Microseconds for an event of one row at a node, in graphs of several shapes."""
+    """Microseconds for a one-row event at a node, in graphs of several shapes."""
     event = Event(0, pa.RecordBatch.from_arrays([[0], [1]], schema=_SCHEMA))
     lines = []
     for name, dag in _graphs().items():
@@ -111,7 +111,7 @@ def _executors(bench: Bench) -> list[Line]:
 
 
 def _rows(bench: Bench) -> list[Line]:
-    """Rows in a second through a filter and a projection, at several sizes of batches."""
+    """Rows per second through a filter and a projection, for several sizes of batches."""
     doubled = Project({"number": lambda batch: pc.multiply(batch.column("number"), 2)})
     kept = Filter(lambda batch: pc.greater(batch.column("number"), 10))
     dag = (
@@ -143,12 +143,12 @@ def _rows(bench: Bench) -> list[Line]:
 
 
 def _nexmark(bench: Bench) -> list[Line]:
-    """Bids in a second and core through q1, q5 and q7; beside bytewax, if that is there.
+    """Bids per second and core through q1, q5 and q7; compared with bytewax, if installed.
 
-    Bids are all that these queries read of the events, and all that either gets.
+    These queries read only the bids among the events, so both sides get only bids.
 
     Raises:
-        AssertionError: They do not come to the same.
+        AssertionError: The results differ.
     """
     bench.say(f"{_NEXMARK:,} events of Nexmark")
     events = nexmark_events.events(bench.spark, _NEXMARK, events_per_second=_PACE)
@@ -157,7 +157,7 @@ def _nexmark(bench: Bench) -> list[Line]:
     table = table.add_column(0, TIME, times)
     bids = bids_of(table) if find_spec("bytewax") else []
     if not bids:
-        bench.say("bytewax is not installed, so nothing is measured beside it: `make setup` has it")
+        bench.say("bytewax is not installed, so nothing is compared with it: `make setup` has it")
     lines = []
     for number in _QUERIES:
         costs = _measured(bench, partial(in_pipeline, number, table))

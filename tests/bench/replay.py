@@ -1,4 +1,4 @@
-"""What replays and verification cost beside a bare copy of the same records."""
+"""Cost of replays and verification, compared with a bare copy of the same records."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GOALS = {DIRECT: 1.25, STAGED: 2.1, VERIFY: 0.01}
 
 
 def replays(bench: Bench, wanted: frozenset[str]) -> list[Line]:
-    """The lines `direct`, `staged` and `verify`, those of them that are wanted."""
+    """The selected ones of the results `direct`, `staged` and `verify`."""
     peaks: dict[tuple[int, int], int] = {}
     sides: dict[str, Side] = {
         name: side for name, side in _sides(bench, peaks).items() if name in wanted or name == COPY
@@ -75,7 +75,7 @@ def _sides(bench: Bench, peaks: dict[tuple[int, int], int]) -> dict[str, Side]:
 
 
 def _replayed(bench: Bench, rows: int, *, direct: bool) -> Cost:
-    """What a replay into a new table costs, with its verification and its audit."""
+    """The cost of a replay into a new table, with its verification and its audit."""
     declared = nothing_declared(bench.folder)
     lake = lake_with_ledgers(bench, "replay")
     request = Request(f"{STREAM}_{rows}", "table", direct=direct)
@@ -83,7 +83,7 @@ def _replayed(bench: Bench, rows: int, *, direct: bool) -> Cost:
 
 
 def lake_with_ledgers(bench: Bench, name: str) -> Lake:
-    """A new lake with the tapes, and with ledgers as a replay of all of `small` has begun them."""
+    """A new lake with the tapes, and with ledgers started by a replay of `small`."""
     begun = bench.folder / "ledger"
     if not begun.exists():
         first = bench.lake_of_tapes("first")

@@ -1,4 +1,4 @@
-"""The benchmark's answer: a table for people, and JSON with everything it was told from."""
+"""The benchmark's report: a table for people, and JSON with all figures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow")
 
 
 def machine() -> dict[str, object]:
-    """The machine, and how busy it is: average runnable processes over 1, 5 and 15 minutes."""
+    """The machine, and its load: average runnable processes over 1, 5 and 15 minutes."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cores": os.cpu_count(),
@@ -36,7 +36,7 @@ def machine() -> dict[str, object]:
 
 
 def versions(spark: SparkSession) -> dict[str, str]:
-    """What it ran on."""
+    """Versions of the software used."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     return {
@@ -48,24 +48,24 @@ def versions(spark: SparkSession) -> dict[str, str]:
 
 
 def sources(bench: Bench) -> list[dict[str, object]]:
-    """Rows, files and bytes of what was read."""
-    found = []
+    """Rows, files and bytes of the input."""
+    inputs = []
     for path in sorted((bench.folder / "sources").glob("*")):
         files = sorted(path.glob("*.parquet"))
-        found.append(
+        inputs.append(
             {
                 "rows": sum(parquet.read_metadata(file).num_rows for file in files),
                 "files": len(files),
                 "bytes": sum(file.stat().st_size for file in files),
             }
         )
-    return found
+    return inputs
 
 
 def to_json(
     bench: Bench, lines: Sequence[Line], before: dict[str, object], seconds: float
 ) -> dict[str, object]:
-    """Everything, as the benchmark's file has it; seconds of CPU come before those of the clock."""
+    """The content of the benchmark's file; CPU seconds come before wall-clock seconds."""
     options = bench.options
     return {
         "format": FORMAT,
@@ -82,7 +82,7 @@ def to_json(
 
 
 def table(lines: Sequence[Line]) -> Table:
-    """The lines for people: slopes with their goals, then whole runs at the larger size."""
+    """The results for people: slopes with their goals, then whole runs at the larger size."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("what", "against", "measure", "goal", "met", "whole run", "by round"):
         made.add_column(name, justify="left" if name in ("what", "against") else "right")
@@ -103,7 +103,7 @@ def table(lines: Sequence[Line]) -> Table:
 
 
 def costs(lines: Sequence[Line]) -> Table:
-    """CPU seconds and wall seconds of each side and size, the middle of all rounds."""
+    """CPU seconds and wall-clock seconds of each side and size, as medians of all rounds."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("side", "rows", "CPU s", "of them Python", "wall s"):
         made.add_column(name, justify="left" if name == "side" else "right")

@@ -1,8 +1,8 @@
-"""The same work on one core and on two, or over very many rows: how long it takes, and its memory.
+"""The same work on one core and on two, or over very many rows: duration and memory.
 
     python -m tests.bench.scaling --rows 100000000 --cores 2 --folder ./scale
 
-Each number of cores has a driver of its own, which with all that it starts is kept to those cores.
+Each number of cores has its own driver, which is pinned to those cores with its child processes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ WORK = ("capture", "verify", "direct", "staged")
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """The most memory that was resident, in bytes.
+    """Peak resident memory, in bytes.
 
     Attributes:
-        jvm: Of the driver's JVM, executors inside it included.
-        worker: Of the Python worker that had most.
+        jvm: Peak of the driver's JVM, including its executors.
+        worker: Highest peak of a Python worker.
     """
 
     jvm: int
@@ -47,12 +47,12 @@ class Peaks:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a driver's work has cost.
+    """Cost of a driver's work.
 
     Attributes:
-        cores: How many it had.
-        costs: By what was done, a name of `WORK`.
-        peaks: Its memory, all of its work considered.
+        cores: Number of cores.
+        costs: Costs by name, see `WORK`.
+        peaks: Its memory over all work.
     """
 
     cores: int
@@ -61,7 +61,7 @@ class Found:
 
 
 def scaling(bench: Bench) -> list[Line]:
-    """The lines `capture, 2 cores` and so on: how many times as fast as one core, on the clock."""
+    """The results `capture, 2 cores` and so on: speed-up over one core, in wall-clock time."""
     rows = bench.options.large
     for size in bench.options.sizes:
         bench.batches(size)
@@ -75,7 +75,7 @@ def scaling(bench: Bench) -> list[Line]:
 
 
 def lines(found: Mapping[int, Sequence[Found]]) -> list[Line]:
-    """A line for each of `WORK`, of drivers by the number of their cores: 1 and 2."""
+    """A result for each of `WORK`, from drivers by their number of cores: 1 and 2."""
     return [_line(name, found) for name in WORK]
 
 
@@ -94,7 +94,7 @@ def _line(name: str, found: Mapping[int, Sequence[Found]]) -> Line:
 
 
 def _driver(bench: Bench, cores: int) -> Found:
-    """Have a driver of its own do all of `WORK` on so many cores."""
+    """Run all of `WORK` in a driver with a number of cores."""
     folder, (small, large) = bench.place("scale"), bench.options.sizes
     (folder / "sources").symlink_to(bench.folder / "sources")
     words = [f"--rows={large}", f"--first={small}", f"--cores={cores}", f"--folder={folder}"]
@@ -106,8 +106,8 @@ def _driver(bench: Bench, cores: int) -> Found:
     )
     drop(folder)
     if ended.returncode:
-        said = f"a driver on {cores} cores ended with {ended.returncode}"
-        raise SystemFailureError("CAP-BENCH", said, "what it said stands above")
+        message = f"a driver on {cores} cores ended with {ended.returncode}"
+        raise SystemFailureError("CAP-BENCH", message, "see its output above")
     found = json.loads(ended.stdout.strip().rpartition("\n")[2])
     costs = {
         name: Cost(cost["jvm"], cost["python"], cost["wall"])
@@ -122,9 +122,9 @@ def _as_json(found: Found) -> dict[str, object]:
 
 
 def work(bench: Bench, cores: int) -> Found:
-    """Do all of `WORK` in this driver, and tell what it has cost; over the first rows unmeasured.
+    """Do all of `WORK` in this driver, and measure it; the first rows are not measured.
 
-    In that the JVM compiles what all of it has in common, which takes as long for few rows.
+    With those the JVM compiles code that all work has in common, which takes as long for few rows.
     """
     dict(_done(bench, bench.options.small))
     costs, worker = {}, 0
@@ -135,7 +135,7 @@ def work(bench: Bench, cores: int) -> Found:
 
 
 def _done(bench: Bench, rows: int) -> Iterator[tuple[str, Cost]]:
-    """Do one of `WORK` after the other over so many rows, and tell what each has cost."""
+    """Do each of `WORK` over a number of rows, and yield its cost."""
     spark, lake, name = bench.spark, Lake.at(bench.folder / "lake"), f"{STREAM}_{rows}"
     declared = stream(name, *bench.batches(rows))
 
@@ -144,8 +144,8 @@ def _done(bench: Bench, rows: int) -> Iterator[tuple[str, Cost]]:
         verify(spark, lake, tape, remember=False).require_valid(tape)
 
     def played(into: str) -> None:
-        asked = Request(name, into, direct=into == "direct")
-        replay(spark, lake, nothing_declared(bench.folder), asked)
+        request = Request(name, into, direct=into == "direct")
+        replay(spark, lake, nothing_declared(bench.folder), request)
 
     parts: dict[str, Callable[[], None]] = {
         "capture": lambda: bench.captured(lake, declared, rows),
@@ -158,32 +158,32 @@ def _done(bench: Bench, rows: int) -> Iterator[tuple[str, Cost]]:
         yield part, bench.clock.measure(parts[part])
         if part == "capture":
             close(spark, lake, name)
-        # The disk has to hold one of the tables only.
+        # The disk has room for only one of the tables.
         drop(Path(lake.table(part)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do the work in this driver; its last line of output is what was found, as JSON."""
+    """Do the work in this driver; the last line of its output is the result, as JSON."""
     parser = argparse.ArgumentParser(prog="scaling", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=100_000_000)
-    parser.add_argument("--first", type=int, default=1_000_000, help="rows that are not measured")
+    parser.add_argument("--first", type=int, default=1_000_000, help="rows before the measurement")
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=Path("scale"), help="a new folder")
-    asked = parser.parse_args(arguments)
-    # Before Spark starts: its JVM, and all that this starts, have no more cores than this process.
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: asked.cores])
-    spark = build_session("capstan-scaling", master=f"local[{asked.cores}]")
+    given = parser.parse_args(arguments)
+    # Before Spark starts: its JVM and all child processes get only the cores of this process.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: given.cores])
+    spark = build_session("capstan-scaling", master=f"local[{given.cores}]")
     try:
-        options = Options(asked.first, asked.rows)
+        options = Options(given.first, given.rows)
 
         def say(text: str) -> None:
             print(text, file=sys.stderr, flush=True)
 
-        bench = Bench(spark, Clock.of(spark), asked.folder.absolute(), options, say)
-        found = work(bench, asked.cores)
+        bench = Bench(spark, Clock.of(spark), given.folder.absolute(), options, say)
+        result = work(bench, given.cores)
     finally:
         spark.stop()
-    print(json.dumps(_as_json(found)))
+    print(json.dumps(_as_json(result)))
     return 0
 
 

@@ -1,12 +1,12 @@
-"""Soak: a stream of many micro-batches, and what it costs at the end beside what it cost at first.
+"""Soak test: a stream of many micro-batches, and its cost at the end compared with the start.
 
     python -m tests.bench.soak --batches 2000 --folder ./soak
 
-The batches come in ten stages. After each the tape is verified, followed into a table, kept up and
-listed. A stage is counted by what does not vary with the load of a machine: Spark jobs, files and
-bytes that were read, files that there are; what was more in the second half than in the first, or
-has no bound, is told, and ends the soak with 1. CPU seconds are told as well, and judged by nobody:
-in the end a tenth of a stage more, in turns, of this tape and of one that is a stage long.
+The batches come in ten stages. After each stage the tape is verified, followed into a table,
+maintained and listed. A stage is measured by counters that do not depend on load: Spark jobs, files
+and bytes read, files present. The soak exits with 1 and reports each counter that is larger in the
+second half than in the first, or over its limit. CPU seconds are reported but have no limit: at the
+end, a tenth of a stage is appended alternately to this tape and to one that is a stage long.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ ROUNDS = 3
 MOST_GROWTH = 1.3
 COUNTED = ("capture_jobs", "follow_jobs", "follow_files", "bytes")
 MOST = {"list_files": 64, "files": 256}
-"""Files that wait to be put together, and those of each size that were, however long a tape is."""
+"""Limits of files that wait for compaction, and of compacted files of each size."""
 _ROWS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a stage has cost.
+    """Cost of a stage.
 
     Attributes:
         batches: Micro-batches so far.
-        capture_jobs: Spark jobs a micro-batch.
-        follow_jobs, follow_files: Jobs of a followed replay, and files of records that it read.
-        list_files: Files that a listing without a JVM opens: of the index, and of its log.
-        files: Files of the tape's tables once they were kept up.
-        bytes: Their size, a micro-batch.
-        cpu: CPU seconds by what was done, a micro-batch for `capture`.
+        capture_jobs: Spark jobs per micro-batch.
+        follow_jobs, follow_files: Jobs of a followed replay, and files of records it read.
+        list_files: Files opened by a listing without a JVM: of the index, and of its log.
+        files: Files of the tape's tables after maintenance.
+        bytes: Their size per micro-batch.
+        cpu: CPU seconds by kind of work, per micro-batch for `capture`.
     """
 
     batches: int
@@ -73,41 +73,41 @@ class Stage:
 
 
 def grown(stages: Sequence[Stage]) -> list[str]:
-    """What costs more in the second half than in the first, or has too many files: a line each.
+    """Costs that are higher in the second half than in the first, or over their limit: a line each.
 
-    The middle of either half counts: each tenth commit of a table has Delta write a checkpoint, so
-    that a stage now and then takes some jobs more.
+    The medians of both halves count: at every tenth commit of a table Delta writes a checkpoint, so
+    a stage now and then takes a few more jobs.
     """
     half = len(stages) // 2
-    found = []
+    problems = []
     for name in COUNTED:
         before, after = (
             median(getattr(stage, name) for stage in part)
             for part in (stages[:half], stages[half:])
         )
         if after > MOST_GROWTH * before:
-            found.append(f"{name}: {before:.1f} -> {after:.1f}")
+            problems.append(f"{name}: {before:.1f} -> {after:.1f}")
     for name, most in MOST.items():
         count = max(getattr(stage, name) for stage in stages)
         if count > most:
-            found.append(f"{name}: {count}, of at most {most}")
-    return found
+            problems.append(f"{name}: {count}, of at most {most}")
+    return problems
 
 
 def in_turns(
     young: Callable[[], Stage], old: Callable[[], Stage], rounds: int = ROUNDS
 ) -> Mapping[str, tuple[float, float]]:
-    """CPU seconds by what was done: the middle of what a young tape took, and an old one, in turns.
+    """CPU seconds by kind of work: the medians of a young tape and of an old one, alternately.
 
     Args:
         young: Lets a short tape grow.
-        old: Lets a long one grow by as much.
-        rounds: How often each does.
+        old: Lets a long tape grow by as much.
+        rounds: Repetitions.
     """
-    found = [(young().cpu, old().cpu) for _ in range(rounds)]
+    costs = [(young().cpu, old().cpu) for _ in range(rounds)]
     return {
-        name: (median(one[name] for one, _ in found), median(other[name] for _, other in found))
-        for name in found[0][0]
+        name: (median(one[name] for one, _ in costs), median(other[name] for _, other in costs))
+        for name in costs[0][0]
     }
 
 
@@ -123,15 +123,15 @@ class Soak:
         self._clock = Clock.of(spark)
 
     def stages(self, say: Callable[[str], None] = print) -> list[Stage]:
-        """Let the stream grow to its end; what each stage has cost."""
-        found = []
+        """Let the stream grow to its end; returns the cost of each stage."""
+        stages = []
         for _ in range(STAGES):
-            found.append(self.grow(self.each))
-            say(json.dumps(asdict(found[-1])))
-        return found
+            stages.append(self.grow(self.each))
+            say(json.dumps(asdict(stages[-1])))
+        return stages
 
     def grow(self, batches: int) -> Stage:
-        """Let the stream grow by so many micro-batches; what they have cost."""
+        """Let the stream grow by a number of micro-batches; returns their cost."""
         for number in range(self._laid, self._laid + batches):
             part = rows(range(number * _ROWS, (number + 1) * _ROWS))
             lay(self._source, f"{number:06}", part, START + timedelta(seconds=number))
@@ -140,7 +140,7 @@ class Soak:
         capturing = self._watched("capture", lambda: self._capture(batches), cpu)
         cpu["capture"] = round(cpu["capture"] / batches, 3)
         tape = open_tape(self._lake, NAME)
-        # Of so few new events it runs no job: its processor time tells whether it grows.
+        # With so few new events it runs no job: CPU time shows whether it grows.
         self._watched("verify", lambda: self._verify(tape), cpu)
         following = self._watched("follow", self._follow, cpu)
         self._watched("maintain", lambda: maintain(self._spark, self._lake, [NAME]), cpu)
@@ -164,8 +164,8 @@ class Soak:
         assert verify(self._spark, self._lake, tape).valid
 
     def _follow(self) -> None:
-        asked = Request(NAME, "followed", follow="soak")
-        replay(self._spark, self._lake, declared(self._stream), asked)
+        request = Request(NAME, "followed", follow="soak")
+        replay(self._spark, self._lake, declared(self._stream), request)
 
     def _watched(self, name: str, work: Callable[[], object], cpu: dict[str, float]) -> Watch:
         before = self._clock.read()
@@ -189,44 +189,44 @@ def _files_of(path: str) -> list[int]:
 
 
 def _log_files(path: str) -> int:
-    """Files of a table's log that a reader opens: from the last checkpoint on."""
+    """Number of files of a table's log that a reader opens: from the last checkpoint on."""
     log = Path(path) / "_delta_log"
     checkpoints = sorted(log.glob("*.checkpoint*.parquet"))
     since = checkpoints[-1].name[:20] if checkpoints else ""
-    return len(checkpoints[-1:]) + sum(each.name[:20] > since for each in log.glob("*.json"))
+    return len(checkpoints[-1:]) + sum(file.name[:20] > since for file in log.glob("*.json"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a soak from a shell; the exit code."""
+    """Run a soak test from a shell; returns the exit code."""
     from capstan.spark.session import build_session
     from tests.support.small_spark import LASTING, MASTER
 
     parser = argparse.ArgumentParser(prog="soak", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--batches", type=int, default=2000)
     parser.add_argument("--folder", type=Path, default=Path("soak"))
-    asked = parser.parse_args(arguments)
-    if asked.folder.exists() and any(asked.folder.iterdir()):
-        parser.error(f"there is something in {asked.folder} already: delete it, or name another")
+    options = parser.parse_args(arguments)
+    if options.folder.exists() and any(options.folder.iterdir()):
+        parser.error(f"{options.folder} is not empty: delete it, or name another folder")
     spark = build_session("soak", master=MASTER, extra=LASTING)
     try:
-        folder = asked.folder.absolute()
-        old, young = (Soak(spark, place, asked.batches) for place in (folder, folder / "young"))
+        folder = options.folder.absolute()
+        old, young = (Soak(spark, place, options.batches) for place in (folder, folder / "young"))
         stages = old.stages()
         young.grow(young.each)
-        more_of_it = max(1, old.each // STAGES)
-        took = in_turns(lambda: young.grow(more_of_it), lambda: old.grow(more_of_it))
+        extra = max(1, old.each // STAGES)
+        took = in_turns(lambda: young.grow(extra), lambda: old.grow(extra))
     finally:
         spark.stop()
     first, last = stages[1], stages[-1]
     print("from the second stage to the last:")
     for name in (*COUNTED, *MOST):
         print(f"  {name:14} {getattr(first, name):8.1f} -> {getattr(last, name):8.1f}")
-    print(f"CPU seconds on a tape of {young.each:,} batches, and on one of {asked.batches:,}:")
+    print(f"CPU seconds on a tape of {young.each:,} batches, and on one of {options.batches:,}:")
     for name, (one, other) in took.items():
         print(f"  {name:14} {one:8.3f} -> {other:8.3f}")
     more = grown(stages)
     for line in more:
-        print(f"more than it should be: {line}")
+        print(f"over its limit: {line}")
     return 1 if more else 0
 
 

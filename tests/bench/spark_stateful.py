@@ -1,4 +1,4 @@
-"""Keyed sums and sessions by Spark's own operator, `transformWithState`, as streams over files."""
+"""Keyed sums and sessions by Spark's operator `transformWithState`, as streams over files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OUT = StructType([StructField("key", StringType()), *_TOTAL.fields])
 
 
 class _Sum(StatefulProcessor):
-    """Puts out the sum so far for each record."""
+    """Emits the running sum for each record."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._total = handle.getValueState("total", _TOTAL)
@@ -49,9 +49,9 @@ class _Sum(StatefulProcessor):
 
 
 class _Sessions(StatefulProcessor):
-    """Puts out the sum of each session: with the row that begins the next, or by a timer.
+    """Emits the sum of each session: with the first row of the next one, or by a timer.
 
-    Rows of a batch are in order of time here, and no batch has rows before those of another.
+    Rows of a batch are in order of time here, and batches are in order of time, too.
     """
 
     def __init__(self, gap: int) -> None:
@@ -96,24 +96,24 @@ class _Sessions(StatefulProcessor):
 def by_spark(
     bench: Bench, rows: pa.Table, folder: Path, gap: int | None
 ) -> tuple[list[float], pa.Table]:
-    """CPU seconds of a row, by round, and what came out: `key` and `total`.
+    """CPU seconds per row, by round, and the output: `key` and `total`.
 
-    What comes out is of a rehearsal; of sessions the last ones stay open, as streams have no end.
+    The output is that of the rehearsal; the last sessions stay open, as streams have no end.
 
     Args:
         bench: The benchmark.
         rows: `key STRING`, `number BIGINT` and `_time BIGINT` in milliseconds, ascending.
-        folder: The same in files.
-        gap: Of sessions, in milliseconds; None for sums by record.
+        folder: The same rows in files.
+        gap: Gap of sessions in milliseconds; None for sums by record.
     """
-    found = folder.with_name(f"{folder.name}-found")
-    _stream(bench, rows, folder, gap, found.with_name(f"{found.name}-checkpoint"), found)
+    output = folder.with_name(f"{folder.name}-output")
+    _stream(bench, rows, folder, gap, output.with_name(f"{output.name}-checkpoint"), output)
     costs = []
     for number in range(bench.options.rounds):
         checkpoint = folder.with_name(f"{folder.name}-{number}")
         cost = bench.clock.measure(partial(_stream, bench, rows, folder, gap, checkpoint))
         costs.append(cost.cpu / rows.num_rows)
-    return costs, pa.concat_tables(map(pq.read_table, sorted(found.glob("*.parquet"))))
+    return costs, pa.concat_tables(map(pq.read_table, sorted(output.glob("*.parquet"))))
 
 
 def _stream(

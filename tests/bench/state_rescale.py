@@ -1,4 +1,4 @@
-"""What snapshots cost by a million keys: taken, put back, stored in Delta, dealt anew."""
+"""Cost of snapshots of a million keys: taking, restoring, storing in Delta, rescaling."""
 
 from __future__ import annotations
 
@@ -51,51 +51,53 @@ _NAME: Final = "a_million_keys"
 _TIMES: Final = TimeType.of(event=Kind.BIGINT)
 _RECORDS: Final = "_worker INT, _time STRUCT<event: BIGINT>, key STRING, number BIGINT"
 _LAST: Final = _KEYS
-"""The watermark of a run that goes on: nothing has ended, so no sum comes out."""
+"""Watermark of a continued run: nothing has ended, so no sum is emitted."""
 
 
 def rescales(bench: Bench) -> list[Line]:
-    """CPU seconds of a million keys: in one process; from and into Delta; dealt on Spark."""
+    """CPU seconds for a million keys: in one process; from and into Delta; rescaled on Spark."""
     bench.say(f"{_KEYS:,} keys on {_BEFORE} replay workers")
     pipeline = _pipeline()
     plan = pipeline.plan()
     stage = plan.stages[-1]
     before = _resident()
-    known = _known(stage)
+    executors = _executors(stage)
     memory = (_resident() - before) / _KEYS
-    detail = {**_sizes(stage, known), "memory a key": round(memory, 1)}
-    rows = _rows(bench.spark, [row for w in known for row in rows_to_keep(stage, w, known[w], {})])
+    detail = {**_sizes(stage, executors), "memory a key": round(memory, 1)}
+    rows = _rows(
+        bench.spark, [row for w in executors for row in rows_to_keep(stage, w, executors[w], {})]
+    )
     rows = rows.persist()
     lake = Lake.at(bench.place("state"))
     snapshot = _snapshot("first", rows.count())
     write_parts(bench.spark, lake, snapshot, rows)
     try:
         costs = {
-            "snapshot": _each(bench, lambda: _taken(stage, known)),
-            "snapshot and restore": _each(bench, lambda: _restored(stage, known)),
-            "rescale on Spark": _each(bench, lambda: _dealt(rows, plan)),
+            "snapshot": _costs(bench, lambda: _take(stage, executors)),
+            "snapshot and restore": _costs(bench, lambda: _restore(stage, executors)),
+            "rescale on Spark": _costs(bench, lambda: _rescale(rows, plan)),
         }
     finally:
         rows.unpersist()
     lines = [_line(name, found, detail) for name, found in costs.items()]
-    known.clear()
+    executors.clear()
     return [*lines, *_from_delta(bench, lake, pipeline, snapshot, detail)]
 
 
 def _from_delta(
     bench: Bench, lake: Lake, pipeline: Pipeline, snapshot: Snapshot, detail: Mapping[str, object]
 ) -> list[Line]:
-    """What a followed run pays for its state: read and restored, and kept for the next one.
+    """Cost of the state of a followed run: reading and restoring, and storing it for the next run.
 
     Raises:
-        AssertionError: As many rows are not there again.
+        AssertionError: The number of rows differs afterwards.
     """
     bench.say(f"{_KEYS:,} keys from and into Delta")
     bench.clock.forget_peaks()
-    read = _each(bench, lambda: _gone_on(bench.spark, lake, pipeline, snapshot))
+    read = _costs(bench, lambda: _continue_run(bench.spark, lake, pipeline, snapshot))
     peak = round(bench.clock.peak() / 2**20)
     names = (f"kept-{number}" for number in range(bench.options.rounds))
-    kept = _each(bench, lambda: _gone_on(bench.spark, lake, pipeline, snapshot, next(names)))
+    kept = _costs(bench, lambda: _continue_run(bench.spark, lake, pipeline, snapshot, next(names)))
     assert set(parts_of(lake, _NAME).values()) == {snapshot.parts}
     return [
         _line("restore from Delta", read, {**detail, "peak MiB of a worker": peak}),
@@ -103,14 +105,14 @@ def _from_delta(
     ]
 
 
-def _gone_on(
+def _continue_run(
     spark: SparkSession,
     lake: Lake,
     pipeline: Pipeline,
     snapshot: Snapshot,
     keeps: str | None = None,
 ) -> None:
-    """Run a pipeline that goes on from a snapshot, of no records, and perhaps keep its state."""
+    """Run a pipeline that continues from a snapshot, without records, and optionally keep it."""
     records = spark.createDataFrame([], _RECORDS)
     reach = replace(everything(_TIMES), last=_LAST)
     carried = CarriedState(read_parts(spark, lake, snapshot), keeps=keeps is not None)
@@ -136,7 +138,7 @@ def _line(name: str, costs: list[Cost], detail: Mapping[str, object]) -> Line:
     )
 
 
-def _each(bench: Bench, work: Callable[[], None]) -> list[Cost]:
+def _costs(bench: Bench, work: Callable[[], None]) -> list[Cost]:
     return [bench.clock.measure(work) for _ in range(bench.options.rounds)]
 
 
@@ -147,39 +149,39 @@ def _graph() -> DagBuilder:
 
 
 def _pipeline() -> Pipeline:
-    mine = Pipelines()
-    mine.pipeline(name=_NAME, sinks=[Sink("out")], unbounded=True)(_graph)
-    return mine.get(_NAME)
+    pipelines = Pipelines()
+    pipelines.pipeline(name=_NAME, sinks=[Sink("out")], unbounded=True)(_graph)
+    return pipelines.get(_NAME)
 
 
-def _known(stage: Stage) -> dict[int, DagExecutor]:
+def _executors(stage: Stage) -> dict[int, DagExecutor]:
     """An executor for each worker, which has seen each of its keys once."""
     keys = pa.array([f"key-{number}" for number in range(_KEYS)])
     owners = PLACEMENT.owners(key_hashes([keys]), range(_BEFORE))
-    found = {}
+    executors = {}
     for worker in range(_BEFORE):
-        mine = keys.filter(pc.equal(owners, worker))
-        numbers = pa.array(np.arange(len(mine)), pa.int64())
-        batch = pa.record_batch([mine, numbers, numbers], schema=_SCHEMA)
-        executor = found[worker] = DagExecutor.from_dag(stage.dag, worker=worker)
+        own_keys = keys.filter(pc.equal(owners, worker))
+        numbers = pa.array(np.arange(len(own_keys)), pa.int64())
+        batch = pa.record_batch([own_keys, numbers, numbers], schema=_SCHEMA)
+        executor = executors[worker] = DagExecutor.from_dag(stage.dag, worker=worker)
         executor.process_event(stage.inputs[0].source, Event(0, batch))
         executor.take_all_sink_outputs()
-    return found
+    return executors
 
 
-def _taken(stage: Stage, known: Mapping[int, DagExecutor]) -> None:
-    for worker, executor in known.items():
+def _take(stage: Stage, executors: Mapping[int, DagExecutor]) -> None:
+    for worker, executor in executors.items():
         split(stage, worker, executor.checkpoint())
 
 
-def _restored(stage: Stage, known: Mapping[int, DagExecutor]) -> None:
-    for worker, executor in known.items():
+def _restore(stage: Stage, executors: Mapping[int, DagExecutor]) -> None:
+    for worker, executor in executors.items():
         head, chunks = split(stage, worker, executor.checkpoint())
         again = DagExecutor.from_dag(stage.dag, worker=worker)
         again.restore(assemble(stage, worker, _BEFORE, head, chunks))
 
 
-def _dealt(rows: DataFrame, plan: Plan) -> None:
+def _rescale(rows: DataFrame, plan: Plan) -> None:
     rescale(rows, plan, _BEFORE, _AFTER).unpersist()
 
 
@@ -189,15 +191,15 @@ def _rows(spark: SparkSession, kept: list[StateRow]) -> DataFrame:
 
 
 def _resident() -> int:
-    """Bytes of this process in memory."""
+    """Resident memory of this process, in bytes."""
     pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
     return int(pages) * os.sysconf("SC_PAGESIZE")
 
 
-def _sizes(stage: Stage, known: Mapping[int, DagExecutor]) -> dict[str, object]:
-    """How large a snapshot is."""
+def _sizes(stage: Stage, executors: Mapping[int, DagExecutor]) -> dict[str, object]:
+    """Size of a snapshot."""
     stored = 0
-    for worker, executor in known.items():
+    for worker, executor in executors.items():
         _, chunks = split(stage, worker, executor.checkpoint())
         stored += sum(len(chunk.data) for chunk in chunks)
     return {"keys": _KEYS, "bytes a key": round(stored / _KEYS, 1)}

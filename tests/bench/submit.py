@@ -1,4 +1,4 @@
-"""Apps submitted as the DAGs submit them, one after the other, and what each of them costs."""
+"""Apps submitted as the DAGs submit them, one after the other, and the cost of each."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _ROOT = Path(__file__).parents[2]
 _MASTER = "local[2]"
 
 DECLARED = _ROOT / "dags" / "streams.yaml"
-"""The project's own declarations."""
+"""The project's declarations."""
 
 
 def submitted(
     folder: Path, app: str, request: Mapping[str, object], streams: Path = DECLARED
 ) -> Cost:
-    """Run an app over the lake of a folder; what it costs, from its start to its end.
+    """Run an app on the lake of a folder; returns its cost, from start to end.
 
-    CPU seconds are those of `spark-submit` and all that it has started and waited for.
+    CPU seconds are those of `spark-submit` and all its child processes.
 
     Args:
-        folder: Where it works; its lake is in `lake`.
+        folder: Working folder; its lake is in `lake`.
         app: The app, by the name of its file.
-        request: What it is asked.
+        request: Its request.
         streams: The declarations.
 
     Raises:
-        SystemFailureError: `CAP-BENCH` where it does not succeed.
+        SystemFailureError: `CAP-BENCH` if it does not succeed.
     """
     given = submission(_MASTER, short=True)
     conf = [part for key, value in given.conf.items() for part in ("--conf", f"{key}={value}")]
@@ -53,9 +53,9 @@ def submitted(
     )
     if ended.returncode:
         last = ended.stdout.strip().rpartition("\n")[2]
-        said = f"the app {app} ended with {ended.returncode}: {last}"
+        message = f"the app {app} ended with {ended.returncode}: {last}"
         raise SystemFailureError(
-            "CAP-BENCH", said, "give the same request to the app by hand, and see its log"
+            "CAP-BENCH", message, "give the same request to the app by hand, and see its log"
         )
     after = os.times()
     cpu = (after.children_user + after.children_system) - (

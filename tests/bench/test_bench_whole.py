@@ -1,4 +1,4 @@
-"""The benchmark runs, on a few rows: every line is there, and those that are counts are met."""
+"""The whole benchmark, on a few rows: every result is present, and goals of counters are met."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ RATIOS = {"capture", "capture without read-back", "direct", "staged", "verify"}
 
 @pytest.mark.timeout(2400)
 def test_every_line_is_measured(tmp_path: Path) -> None:
-    output = tmp_path / "found.json"
+    output = tmp_path / "document.json"
     words = ["--rows=100000,300000", "--rounds=1", "--longer=2", f"--output={output}"]
     program = [sys.executable, "-m", "tests.bench", *words]
     ended = subprocess.run(program, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    found = json.loads(output.read_text(encoding="utf-8"))
-    lines = {line["name"]: line for line in found["lines"]}
+    document = json.loads(output.read_text(encoding="utf-8"))
+    lines = {line["name"]: line for line in document["lines"]}
     assert set(lines) >= RATIOS
     for name in RATIOS:
         assert name in ended.stdout
@@ -43,14 +43,14 @@ def test_every_line_is_measured(tmp_path: Path) -> None:
         )
     for name in BACKFILLS:
         assert lines[name]["value"] > 0
-    # Only what is really a run for each interval has the goal.
+    # Only one run per interval has the goal.
     assert {name for name in BACKFILLS if lines[name]["goal"]} == {
         "backfill, a run for each interval"
     }
     assert {name for name in lines if name.startswith("page")}
     assert all(lines[name]["value"] > 0 for name in BY_ROW)
-    # The same rows for both sides, and both come to the same.
-    against = {(line["name"], line["against"]) for line in found["lines"]}
+    # Both sides process the same rows, with the same results.
+    against = {(line["name"], line["against"]) for line in document["lines"]}
     assert against >= {
         ("nexmark q5", "bytewax"),
         ("keyed sum, batch form", "bytewax reduce_final"),
@@ -70,7 +70,7 @@ def test_every_line_is_measured(tmp_path: Path) -> None:
     assert all(lines[name]["value"] > 0 for name in COLD)
     assert lines["JVMs of a cold verify"]["met"]
     drivers = lines["capture, 2 cores"]["drivers"]
-    assert [each["cores"] for each in drivers] == [1, 2]
-    assert all(peak > 2**20 for each in drivers for peak in each["peaks"].values())
-    assert found["machine"]["cores"] >= 1
-    assert found["sources"][0]["bytes"] > 0
+    assert [driver["cores"] for driver in drivers] == [1, 2]
+    assert all(peak > 2**20 for driver in drivers for peak in driver["peaks"].values())
+    assert document["machine"]["cores"] >= 1
+    assert document["sources"][0]["bytes"] > 0

@@ -1,4 +1,4 @@
-"""How many events are judged in a second: by the reference, by the pure judge, and on Spark."""
+"""Events checked per second: by the reference, by the pure checker, and on Spark."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.bench.measures import Line, rate
 from tests.support.long_tape import PRODUCT, TOTAL, long_tape
 
 _TIMES: Final = 10
-"""As many events as ten times the rows of the smaller size: ten million."""
+"""Number of events, as a multiple of the rows of the smaller size: ten million."""
 _TENTH: Final = 10
-"""The reference states the rules one by one, and is given a tenth of the smaller size."""
+"""Share for the reference, which states the rules one by one: a tenth of the smaller size."""
 _ORDERS: Final = {"total order": TOTAL, "product order": PRODUCT}
 
 
 def judging(bench: Bench) -> list[Line]:
-    """The lines `events judged`, of either order; by the reference, the pure judge and Spark."""
+    """The results `events judged`, for both orders; by the reference, the checker and Spark."""
     lines = []
     for order, time_type in _ORDERS.items():
         count = bench.options.small
@@ -39,12 +39,12 @@ def judging(bench: Bench) -> list[Line]:
 
 
 def _on_spark(bench: Bench, time_type: TimeType) -> list[Cost]:
-    """What the verification of ten times as many events costs, by round."""
+    """The cost of verifying ten times as many events, by round."""
     total = _TIMES * bench.options.small
     lake = Lake.at(bench.place("judging"))
     bench.say(f"laying down {total:,} events")
-    each = total // WORKERS
-    tape = long_tape(bench.spark, lake, "long", time_type, workers=WORKERS, events=each)
+    events = total // WORKERS
+    tape = long_tape(bench.spark, lake, "long", time_type, workers=WORKERS, events=events)
 
     def work() -> None:
         verify(bench.spark, lake, tape, remember=False).require_valid(tape)
@@ -79,7 +79,7 @@ def _reference(bench: Bench, time_type: TimeType, events: int) -> Cost:
 
 
 def _moves(time_type: TimeType, events: int) -> Iterator[list[tuple[tuple[int, ...], int]]]:
-    """The updates of each event, as `long_tape` has them."""
+    """The updates of each event, as in `long_tape`."""
     if time_type == TOTAL:
         for n in range(events):
             yield [((n,), -1), ((n + 1,), 1)]

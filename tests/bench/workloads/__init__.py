@@ -1,1 +1,1 @@
-"""Generated input to measure with: Nexmark's bids, events and queries."""
+"""Generated input for benchmarks: Nexmark's bids, events and queries."""

@@ -1,15 +1,15 @@
-"""Bids in the shape of Nexmark, the benchmark of queries over an auction site.
+"""Nexmark-like bids; Nexmark is a benchmark of queries over an auction site.
 
-Nexmark numbers its events. Of each 50 in a row the first is a person, the next three are auctions
-and the other 46 are bids; here only the bids are made, under the numbers that they have among all
-events, which `tests.bench.workloads.nexmark_events` makes. Ids begin at 1000. Half of the bids go
-to a hot auction, the last whose number is a multiple of 100, and three quarters come from a hot
-bidder, the one after the last such person; the others spread over the 100 newest auctions and 1000
-newest people, and 10 yet to come of either.
+Nexmark numbers its events. Of each 50 consecutive events the first is a person, the next three are
+auctions and the other 46 are bids. Here only the bids are generated, under their numbers among all
+events; `tests.bench.workloads.nexmark_events` generates all of them. Ids start at 1000. Half of the
+bids go to a hot auction, the last one whose number is a multiple of 100. Three quarters come from a
+hot bidder, the one after the last such person. The others spread over the 100 newest auctions and
+1000 newest people, and 10 future ones of either.
 
-Two things differ from Nexmark's own generator, on purpose. All chance is a hash of a seed and the
-event's number, so the same bids come out on any machine and in any number of partitions. And the
-first id is added once, so that bidders are people of the site.
+There are two intended differences from Nexmark's generator. All randomness is a hash of a seed and
+the event's number, so the same bids result on any machine and with any number of partitions. And
+the first id is added once, so that bidders are people of the site.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 PEOPLE, AUCTIONS, BIDS = 1, 3, 46
-"""How many of each kind are in a round of events, in this order."""
+"""Number of events of each kind per round, in this order."""
 
 ROUND = PEOPLE + AUCTIONS + BIDS
 FIRST_ID = 1000
 HOT_AUCTION_RATIO, HOT_BIDDER_RATIO, HOT_CHANNEL_RATIO = 2, 4, 2
-"""One in so many bids is not for a hot auction, not of a hot bidder, not over a hot channel."""
+"""One in this many bids is not for a hot auction, a hot bidder, or a hot channel."""
 
 HOT_EVERY = 100
 IN_FLIGHT, ACTIVE, LEAD = 100, 1000, 10
 HOT_CHANNELS = ("Google", "Facebook", "Baidu", "Apple")
 CHANNELS = 10_000
 START_US = 1_436_918_400_000_000
-"""The time of event 0: 2015-07-15T00:00:00Z, in microseconds since 1970."""
+"""Time of event 0: 2015-07-15T00:00:00Z, in microseconds since 1970."""
 
-# A bid is meant to have 100 bytes; 32 of them are numbers, and the rest varies by a fifth.
+# A bid should have 100 bytes: 32 of them are numbers, and the rest varies by a fifth.
 _EXTRA_LEAST, _EXTRA_SPREAD = 54, 28
 _US_PER_SECOND = 1_000_000
 _LARGEST = 2**62
@@ -47,7 +47,7 @@ _LARGEST = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """Numbers that look like chance, by seed and event number; each `use` has its own."""
+    """Pseudo-random numbers by seed and event number; each `use` has its own sequence."""
 
     seed: int
     event: Column
@@ -62,11 +62,11 @@ class Chance:
 
     def digits(self, use: int) -> Column:
         """Sixteen hexadecimal digits, the first of them 8 to f."""
-        # With the highest bit set, no digit in front is dropped.
+        # With the highest bit set, there are no leading zeros.
         return F.lower(F.hex(self.bits(use).bitwiseOR(F.lit(-(2**63)))))
 
     def price(self, use: int) -> Column:
-        """In cents: 10 to a power that is even over 0 to 6, so 1 to 1,000,000 in whole units."""
+        """In cents: 10 to a power uniform over 0 to 6, so 1 to 1,000,000 in whole units."""
         even = F.shiftrightunsigned(self.bits(use), 11) / F.lit(float(2**53))
         return F.round(F.pow(F.lit(10.0), even * 6) * 100).cast("bigint")
 
@@ -83,15 +83,15 @@ def bids(
 
     Args:
         spark: The session.
-        rows: How many bids, zero or more.
-        seed: Another seed gives other bids; 64 bits, signed.
-        events_per_second: Events of all kinds in a second of event time, 1 to 1,000,000.
-        partitions: Of the result; None for Spark's default. The rows are the same for any number.
+        rows: Number of bids, zero or more.
+        seed: The seed; 64 bits, signed.
+        events_per_second: Events of all kinds per second of event time, 1 to 1,000,000.
+        partitions: Partitions of the result; None for Spark's default. They do not affect the rows.
 
     Returns:
         Columns `auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, url STRING, dateTime
-        TIMESTAMP, extra STRING`, none of them null; one row per bid, in order of `dateTime` within
-        and over partitions.
+        TIMESTAMP, extra STRING`, none of them null; one row per bid, ordered by `dateTime` within
+        and across partitions.
 
     Raises:
         InvalidRequestError: `CAP-NEXMARK` when a number is out of its range.
@@ -108,10 +108,10 @@ def bids(
 
 
 def checked(rows: int, seed: int, events_per_second: int, partitions: int | None) -> None:
-    """Refuse numbers that no events can be made from.
+    """Reject numbers from which no events can be made.
 
     Raises:
-        InvalidRequestError: `CAP-NEXMARK`, naming the one that is out of its range.
+        InvalidRequestError: `CAP-NEXMARK`, naming the number that is out of range.
     """
     _require("rows", rows, 0, _LARGEST // ROUND // _US_PER_SECOND)
     _require("seed", seed, -(2**63), 2**63 - 1)
@@ -121,14 +121,14 @@ def checked(rows: int, seed: int, events_per_second: int, partitions: int | None
 
 
 def moment(event: Column, events_per_second: int) -> Column:
-    """The event time of the event with a number."""
-    # Microseconds first, then the rate: a rate that does not divide a second keeps its pace.
+    """The event time of the event with this number."""
+    # Microseconds first, then the rate: a rate that does not divide a second stays exact.
     after = F.call_function("div", event * _US_PER_SECOND, F.lit(events_per_second))
     return F.timestamp_micros(F.lit(START_US) + after)
 
 
 def bid_columns(chance: Chance, turn: Column) -> list[Column]:
-    """The columns of a bid, but for its time; `extra` is the last one."""
+    """The columns of a bid except its time; `extra` is the last one."""
     size = chance.below(8, _EXTRA_SPREAD) + _EXTRA_LEAST
     letters = F.sha2(F.concat_ws(":", F.lit(str(chance.seed)), chance.event), 512)
     return [
@@ -141,7 +141,7 @@ def bid_columns(chance: Chance, turn: Column) -> list[Column]:
 
 
 def filler(chance: Chance, use: int, length: int) -> Column:
-    """Hexadecimal digits, `length` of them less up to a fifth; at most 128."""
+    """Hexadecimal digits, `length` minus up to a fifth; at most 128."""
     size = F.lit(length) - chance.below(use, length // 5 + 1)
     letters = F.sha2(F.concat_ws(":", F.lit(f"{chance.seed}:{use}"), chance.event), 512)
     return F.substring(letters, F.lit(1), size.cast("int"))
@@ -159,7 +159,7 @@ def _bidder(chance: Chance, turn: Column) -> Column:
     people = turn + 1
     active = F.least(people, F.lit(ACTIVE))
     cold = people - active + chance.below(4, active + LEAD)
-    # One after the hot sellers, so that nobody bids on what they sell.
+    # One after the hot sellers, so that nobody bids on their own auctions.
     hot = turn - turn % HOT_EVERY + 1
     return F.when(chance.below(3, HOT_BIDDER_RATIO) > 0, hot).otherwise(cold) + FIRST_ID
 

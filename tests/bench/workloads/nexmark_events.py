@@ -1,11 +1,10 @@
-"""People, auctions and bids in the shape of Nexmark, as one stream of events.
+"""Nexmark-like people, auctions and bids, as one stream of events.
 
-Of each 50 events in a row the first is a person, the next three are auctions, the others bids, as
-`tests.bench.workloads.nexmark` says, which makes the bids. As there, all chance is a hash of a seed
-and the event's number, and ids begin at 1000. One seller in four auctions is not the hot one, who
-is the last person whose number is a multiple of 100; an auction lasts until about as many events
-have passed as make 100 auctions, at most twice as many. What Nexmark fills up with random letters
-is filled up with hexadecimal digits.
+Of each 50 consecutive events the first is a person, the next three are auctions, the others bids,
+as in `tests.bench.workloads.nexmark`, which generates the bids. As there, all randomness is a hash
+of a seed and the event's number, and ids start at 1000. Three sellers in four are the hot one, the
+last person whose number is a multiple of 100. An auction lasts for about as many events as contain
+100 auctions, at most twice as many. Nexmark's random letters are hexadecimal digits here.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ LAST_NAMES: Final = (
 FIRST_CATEGORY: Final = 10
 CATEGORIES: Final = 5
 HOT_SELLER_RATIO: Final = 4
-"""One in so many auctions is not of a hot seller."""
+"""One in this many auctions is not of a hot seller."""
 
 _FILLED: Final = 100
 
@@ -64,10 +63,10 @@ def events(
 
     Args:
         spark: The session.
-        rows: How many events of all kinds, zero or more.
-        seed: Another seed gives other events; 64 bits, signed.
-        events_per_second: Events in a second of event time, 1 to 1,000,000.
-        partitions: Of the result; None for Spark's default. The rows are the same for any number.
+        rows: Number of events of all kinds, zero or more.
+        seed: The seed; 64 bits, signed.
+        events_per_second: Events per second of event time, 1 to 1,000,000.
+        partitions: Partitions of the result; None for Spark's default. They do not affect the rows.
 
     Returns:
         `event BIGINT` (its number), `dateTime TIMESTAMP`, and the structs `person`, `auction` and

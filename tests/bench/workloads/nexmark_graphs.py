@@ -1,4 +1,4 @@
-"""What the graphs of Nexmark's queries have in common: the source of events, and shorthands."""
+"""Common parts of the graphs of Nexmark's queries: the source of events, and shorthands."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _STRUCTS: Final = {
 
 
 def _only(kind: str) -> MapBatch:
-    """The events of a kind, with their fields as columns."""
+    """The events of one kind, with their fields as columns."""
 
     def unfolded(batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = batch.filter(batch.column(kind).is_valid())
@@ -58,7 +58,7 @@ def events_of(*kinds: str) -> DagBuilder:
 
 
 def then(builder: DagBuilder, after: str, **steps: OperatorSpec) -> DagBuilder:
-    """Operators one after another; the last one feeds the sink `out`."""
+    """A chain of operators; the last one feeds the sink `out`."""
     for name, spec in steps.items():
         if spec.key is None:
             builder.stateless_operator(name, spec)
@@ -70,10 +70,10 @@ def then(builder: DagBuilder, after: str, **steps: OperatorSpec) -> DagBuilder:
 
 
 def picked(names: str, **others: str) -> Project:
-    """Columns under their own names, then others under new ones."""
+    """Columns under their own names, then others under new names."""
     return Project({name: name for name in names.split()} | others)
 
 
 def joined(builder: DagBuilder, left: str, right: str, join: OperatorSpec) -> DagBuilder:
-    """Let a node `both` join two others."""
+    """Add a node `both` that joins two others."""
     return builder.operator("both", join).connect(left, "both").connect(right, "both")

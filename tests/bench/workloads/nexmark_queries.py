@@ -1,9 +1,9 @@
 """Nexmark's queries as pipelines over the events of `tests.bench.workloads.nexmark_events`.
 
-What they ask is said in SQL in `tests.bench.workloads.nexmark_sql`, over the same rows. Queries
-that Nexmark asks of a stream without end, and answers anew with every row (q3, q4, q9, q18 to q20),
-give their last answer, once the input has ended. q12 counts in windows of the time on the clock:
-its graph cannot be built, as a replay of it would count something else each time.
+`tests.bench.workloads.nexmark_sql` states the same queries in SQL over the same rows. Queries that
+Nexmark runs over an endless stream with a new answer for every row (q3, q4, q9, q18 to q20) give
+their last answer, at the end of the input. q12 counts in windows of processing time: its graph
+cannot be built, since replays would give different results.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Nexmark's queries as SQL over three views: `person`, `auction` and `bid`, with all their rows.
+"""Nexmark's queries as SQL over the views `person`, `auction` and `bid`, with all their rows.
 
-Written for Spark. Where Nexmark leaves open which of several equal rows is the first, the order
-here goes on by event time, and no two events have the same. A window of q7 owns its own bids alone;
-Nexmark's text also takes a bid of the next window's first moment.
+Written for Spark. If Nexmark leaves the order of equal rows open, event time decides here, and no
+two events have the same. A window of q7 has only its own bids; Nexmark's text also takes bids of
+the next window's first moment.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ASKS: Final[Mapping[int, str]] = {
     21: "the number of each bid's channel",
     22: "the folders of each bid's address",
 }
-"""What each query asks, by its number."""
+"""Description of each query, by its number."""
 
 CHANNEL_ID: Final = """
     SELECT * FROM (
@@ -162,11 +162,11 @@ QUERIES: Final[Mapping[int, str]] = {
 
 
 def asked(events: DataFrame, number: int) -> DataFrame:
-    """The answer to a query over events, as Spark gives it.
+    """The answer to a query over events, by Spark.
 
     Args:
-        events: What `tests.bench.workloads.nexmark_events.events` gives.
-        number: One of `QUERIES`.
+        events: Events of `tests.bench.workloads.nexmark_events.events`.
+        number: A key of `QUERIES`.
     """
     spark = events.sparkSession
     for name in ("person", "auction", "bid"):

@@ -1,8 +1,8 @@
-"""An incremental query of Spark's own, with state: departures and delay of each airport so far.
+"""A stateful incremental query of Spark's own: departures and delays of each airport so far.
 
-Where the source is still live, Spark's `transformWithState` keeps the state, in its checkpoint.
-What the query puts out is a stream like any other: its table is captured, and the tape verified
-and replayed. The state itself is read with Spark's `statestore` source.
+While the source is live, Spark's `transformWithState` keeps the state, in its checkpoint. The
+output of the query is a stream like any other: its table is captured, and the tape verified and
+replayed. The state itself is read with Spark's `statestore` source.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ STATE: Final = "totals"
 TOTALS: Final = StructType(
     [StructField("departures", LongType()), StructField("delay_minutes", LongType())]
 )
-"""What is kept of an airport."""
+"""State of an airport."""
 
 COLUMNS: Final = StructType(
     [StructField("origin", StringType()), StructField("until", TimestampType()), *TOTALS.fields]
 )
-"""What comes out: the totals of an airport, after the flights of a batch until a moment."""
+"""Output: totals of an airport, after the flights of a batch up to a moment."""
 
 
 class RunningTotals(StatefulProcessor):
@@ -62,12 +62,12 @@ class RunningTotals(StatefulProcessor):
         yield Row(origin=key[0], until=until, departures=departures, delay_minutes=delay)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 @contextmanager
 def rocks(spark: SparkSession) -> Iterator[None]:
-    """Let queries that start inside keep their state in RocksDB, as `transformWithState` needs."""
+    """Keep the state of queries started inside in RocksDB, as `transformWithState` requires."""
     before = str(spark.conf.get(_PROVIDER))
     spark.conf.set(_PROVIDER, _ROCKS)
     try:
@@ -79,13 +79,13 @@ def rocks(spark: SparkSession) -> Iterator[None]:
 def run_totals(
     spark: SparkSession, source: str | os.PathLike[str], table: str, checkpoint: str
 ) -> None:
-    """Add up the files of flights that are new, one after another, into a Delta table.
+    """Add up new files of flights, one after another, into a Delta table.
 
     Args:
-        spark: The session; its state store is RocksDB for as long as the query runs.
-        source: The folder of the feed.
-        table: The table's path: `COLUMNS`, a row for each airport and file.
-        checkpoint: Where the query's state and progress are.
+        spark: The session; its state store is RocksDB while the query runs.
+        source: Folder of the feed.
+        table: Path of the table: `COLUMNS`, a row per airport and file.
+        checkpoint: Folder of the query's state and progress.
     """
     with rocks(spark):
         flights = (
@@ -108,7 +108,7 @@ def run_totals(
 
 
 def totals_kept(spark: SparkSession, checkpoint: str) -> DataFrame:
-    """What the query knows of each airport: `key` and `value` as structs, and the partition."""
+    """The state of each airport: `key` and `value` as structs, and the partition."""
     return (
         spark.read.format("statestore")
         .option("path", checkpoint)

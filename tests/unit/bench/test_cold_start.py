@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from capstan.errors import SystemFailureError
-from tests.bench.cold_start import CAPTURE, COMPARE, COPY, GOALS, REPLAY, VERIFY, _told, lines
+from tests.bench.cold_start import CAPTURE, COMPARE, COPY, GOALS, REPLAY, VERIFY, _has, lines
 from tests.bench.fresh_process import Fresh, fresh
 
 NAMES = (COPY, REPLAY, CAPTURE, COMPARE, VERIFY)
@@ -59,7 +59,7 @@ print("Picked up JAVA_TOOL_OPTIONS: -D", file=sys.stderr)
 
 def test_what_a_program_leaves_behind_is_on_its_bill(tmp_path: Path) -> None:
     cost = fresh([sys.executable, "-c", LEAVING], tmp_path)
-    assert (cost.said, cost.jvms) == ("said\n", 1)
+    assert (cost.output, cost.jvms) == ("said\n", 1)
     assert cost.cpu > 0.5
     assert cost.wall > 0
 
@@ -72,6 +72,6 @@ def test_a_program_that_fails_is_no_measure(tmp_path: Path) -> None:
 
 def test_answers_are_looked_into() -> None:
     said = '{"valid": true, "source": {"records": 8}}\n'
-    assert _told(said, "valid", True)
-    assert _told(said, ("source", "records"), 8)
-    assert not _told(said, ("source", "records"), 7)
+    assert _has(said, "valid", True)
+    assert _has(said, ("source", "records"), 8)
+    assert not _has(said, ("source", "records"), 7)
