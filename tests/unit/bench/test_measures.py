@@ -163,7 +163,7 @@ def test_what_tells_nothing_is_refused(asked: str, capsys: pytest.CaptureFixture
 
 
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequestError, match="there already"):
+    with pytest.raises(InvalidRequestError, match="already exists"):
         parse(["--workdir", str(tmp_path)])
 
 
