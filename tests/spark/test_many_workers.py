@@ -18,7 +18,7 @@ from capstan import instrumentation
 from capstan.capture.run import capture, close
 from capstan.cli.output import json_text
 from capstan.core.config import (
-    MOST_WORKERS,
+    MAX_WORKERS,
     ByColumn,
     EventTime,
     ProjectConfig,
@@ -123,11 +123,11 @@ def test_they_are_dealt_to_some_replay_workers(made: Made) -> None:
 def test_as_many_workers_as_there_may_be_take_less_than_a_minute(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    made = make(spark, tmp_path, MOST_WORKERS)
+    made = make(spark, tmp_path, MAX_WORKERS)
     begun = time.monotonic()
     done = made.replay("copy")
     # It took 220 s for 3,000, when each had files of its own.
     assert time.monotonic() - begun < 60
-    assert done.certificate.records == MOST_WORKERS
+    assert done.certificate.records == MAX_WORKERS
     assert len(json_text(done.certificate)) < 4_000
     assert made.files("copy") <= 8

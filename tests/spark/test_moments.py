@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from capstan.capture.classify import event_time
-from capstan.spark.clock_literals import moment_in
+from capstan.spark.clock_literals import clock_literal
 from tests.support.sample_streams import little_stream
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def test_a_text_is_a_moment_only_where_it_becomes_a_time(
     spark: SparkSession, condition: str, moment: str | None
 ) -> None:
     query = f"WITH records AS {RECORDS} SELECT * FROM records WHERE {condition}"
-    assert moment_in(query, spark.sql(query)) == moment
+    assert clock_literal(query, spark.sql(query)) == moment
 
 
 TEXTS = {

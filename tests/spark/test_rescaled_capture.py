@@ -182,8 +182,8 @@ def test_more_workers_than_a_stream_can_have_are_refused_before_anything_is_writ
     source = tmp_path / "source"
     lay(source, "0", rows(range(12)))
     stream = little_stream(source)
-    monkeypatch.setattr("capstan.capture.roster.MOST_WORKERS", 4)
-    monkeypatch.setattr(batch_scan, "MOST_WORKERS", 4)
+    monkeypatch.setattr("capstan.capture.roster.MAX_WORKERS", 4)
+    monkeypatch.setattr(batch_scan, "MAX_WORKERS", 4)
     capture(spark, lake, stream)
     before = lake_contents.tape(lake), lake_contents.feed(lake)
     others = [(n, f"place {n}", START + 10 * HOUR, n, None) for n in range(50)]

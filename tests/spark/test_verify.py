@@ -692,7 +692,7 @@ def test_a_worker_opened_later_does_not_make_all_be_read_again(spark, lake, spy)
     append(spark, tape, 1, [(2, row_of(0, Messages(Time.of(3), 2)))])
     assert verify(spark, lake, tape).workers[2].records == 2
     assert spy[-1] == (None, 0, 1)
-    # At the cut before it was opened it is no worker of the stream.
+    # At the cut before it was opened it is not a worker of the stream.
     assert [v.worker for v in verify(spark, lake, tape, cut=Cut(0, 0)).workers] == [0, 1]
 
 

@@ -34,7 +34,7 @@ from capstan.audit.row_view import View, place_of, time_of
 from capstan.core.config.row_checks import Check, Limit, Range
 from capstan.core.config.sql_rules import moment_problem
 from capstan.errors import InvalidRequestError
-from capstan.spark.clock_literals import moment_in
+from capstan.spark.clock_literals import clock_literal
 from capstan.storage.tape.fingerprint import row_hashes
 from capstan.storage.tape.region_sql import quoted
 
@@ -105,7 +105,7 @@ def _prepare(check: Check, column: str, frame: DataFrame) -> PreparedCheck:
         raise _misfit(check, next(filter(str.strip, str(error).splitlines()), "")) from error
     if not isinstance(kind, BooleanType):
         raise _misfit(check, f"its sql returns {kind.simpleString()} instead of true or false")
-    moment = moment_in(check.sql or "", selected)
+    moment = clock_literal(check.sql or "", selected)
     if moment is not None:
         raise _misfit(check, f"its sql {moment_problem(moment)}")
     return PreparedCheck(check, column, ~F.coalesce(met, F.lit(False)))

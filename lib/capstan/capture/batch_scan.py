@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from capstan.capture import classify
-from capstan.core.config import MOST_WORKERS, ByColumn, ByKey, ByPartition, EventTime, Stream
+from capstan.core.config import MAX_WORKERS, ByColumn, ByKey, ByPartition, EventTime, Stream
 from capstan.storage.tape.feed import Consumed
 
 
@@ -74,7 +74,7 @@ def scan_batch(
         event_time = classify.truncated(F.col("at"), stream.time)
     ranges = by_label.agg(F.min(event_time).alias("least"), F.max(event_time).alias("greatest"))
     # One label over the limit is enough to know that there are too many.
-    rows = ranges.limit(max(MOST_WORKERS, len(known)) + 1).collect()
+    rows = ranges.limit(max(MAX_WORKERS, len(known)) + 1).collect()
     return BatchScan(
         frozenset(row["label"] for row in rows),
         min((row["least"] for row in rows if row["least"] is not None), default=None),

@@ -29,7 +29,7 @@ from capstan.core.config import (
 from capstan.core.config.sql_rules import moment_problem
 from capstan.core.times import Coordinate, Kind, TimeType
 from capstan.errors import InvalidRequestError
-from capstan.spark.clock_literals import moment_in
+from capstan.spark.clock_literals import clock_literal
 from capstan.storage.tape.fingerprint import row_hashes
 from capstan.storage.tape.region_sql import quoted
 
@@ -172,7 +172,7 @@ def _declared_time(stream: Stream, time: EventTime, rows: DataFrame) -> tuple[Co
             "use SQL over the source's columns that returns a TIMESTAMP, DATE or STRING",
             stream=stream.name,
         ) from error
-    moment = moment_in(time.expression, selected)
+    moment = clock_literal(time.expression, selected)
     if moment is not None:
         raise InvalidRequestError(
             "CAP-TIME-COLUMN",

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from capstan.capture import classify
 from capstan.capture.progress_events import CLOSING, OPENING, Statement, moved
-from capstan.core.config import MOST_WORKERS, ByColumn, ByKey, ByPartition, EventTime, Stream
+from capstan.core.config import MAX_WORKERS, ByColumn, ByKey, ByPartition, EventTime, Stream
 from capstan.core.times import Time
 from capstan.errors import InvalidRequestError
 from capstan.storage import delta
@@ -138,7 +138,7 @@ class Roster:
         labels = [label for label in self._labels(stream, batch_labels) if label not in known]
         if not labels:
             return self, {}
-        if len(known) + len(labels) > MOST_WORKERS:
+        if len(known) + len(labels) > MAX_WORKERS:
             raise _too_many(stream)
         new_workers = {self.free + i: label for i, label in enumerate(labels)}
         return self.opened_at(self.frontier, new_workers), new_workers
@@ -273,7 +273,7 @@ def _too_many(stream: Stream) -> InvalidRequestError:
     by_label = "list the expected values in workers.labels; or " if isinstance(by, ByColumn) else ""
     return InvalidRequestError(
         "CAP-WORKERS",
-        f"stream {stream.name}: {source} has more than {MOST_WORKERS} {values}, and each "
+        f"stream {stream.name}: {source} has more than {MAX_WORKERS} {values}, and each "
         "needs a worker",
         f"{by_label}declare another stream with workers by a coarser column or by key",
         stream=stream.name,

@@ -1,1 +1,1 @@
-"""The pure core: times, the protocol of events, declarations. Neither Spark nor Airflow."""
+"""The pure core: times, event protocol and configuration, without Spark or Airflow."""

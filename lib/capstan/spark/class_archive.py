@@ -1,7 +1,7 @@
-"""A class-data archive: the classes of Spark and Delta as a JVM has them after loading.
+"""Class-data archive: the classes of Spark and Delta as a JVM has them after loading.
 
-A driver that maps it starts several seconds sooner. It belongs to one Java and one list of jars,
-and its name says which. A JVM that finds it does not fit, or finds none, starts without it.
+A driver that maps the archive starts several seconds sooner. An archive is specific to one Java and
+one list of jars, which its name identifies. Without a matching archive a JVM starts normally.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from capstan.spark.java import Java, find_java, spark_home
 from capstan.spark.project_home import cache_folder
 
 _SECONDS = 600.0
-# What the archive is filled from: a small capture and a small replay.
+# The archive is filled by a small capture and a small replay.
 _TRAINING = Path(__file__).parents[1] / "jobs" / "warmup.py"
-# A JVM tells on its standard output when an archive does not fit; that is no news here.
+# A JVM reports on standard output when an archive does not match; that is not an error here.
 _QUIET = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
 
 
 def archive_path(java: Java) -> Path:
-    """Where the archive of `java` and the present jars lies; it may not be there."""
+    """The path of the archive for `java` and the current jars; it may not exist."""
     jars = sorted([*(pyspark_home() / "jars").glob("*.jar"), *spark_jars()])
-    # By the home that Spark is given: a Java is the same one behind its shim and by itself.
+    # Identified by Spark's Java home: a Java is the same one with and without its shim.
     home = str(spark_home(java))
     parts = [java.version, home, *(f"{jar}:{jar.stat().st_size}" for jar in jars)]
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
@@ -39,7 +39,7 @@ def archive_path(java: Java) -> Path:
 
 
 def archive_options(java: Java) -> str:
-    """The JVM options that map the archive of `java`; empty where there is none."""
+    """The JVM options that map the archive of `java`; empty without an archive."""
     try:
         path = archive_path(java)
         return f"-XX:SharedArchiveFile={path} {_QUIET}" if path.stat().st_size else ""
@@ -48,10 +48,10 @@ def archive_options(java: Java) -> str:
 
 
 def local_settings(master: str) -> dict[str, str]:
-    """Settings of a driver whose `master` is local, with which the archive fits.
+    """Settings for the driver of a local `master` that match the archive.
 
-    There is one JVM: what is on the driver's class path is everywhere, and Delta's jars come first
-    there, as they did when the archive was made.
+    There is only one JVM, so its class path serves everything. Delta's jars come first in it, as
+    they did when the archive was made.
     """
     jars = os.pathsep.join(str(jar) for jar in spark_jars())
     return {**jvm.local_settings(master), "spark.driver.extraClassPath": jars}
@@ -70,29 +70,29 @@ def pyspark_home() -> Path:
 
 
 def make_archive(say: Callable[[str], None] = print) -> Path:
-    """Make the archive if it is not there: one small job runs, and leaves its classes behind.
+    """Create the archive unless it exists, by running one small job.
 
-    Takes one or two minutes. The file appears whole or not at all; archives of other Javas or jars
-    are removed.
+    This takes one or two minutes. The file appears atomically; archives of other Javas or jars are
+    removed.
 
     Args:
-        say: Called with one line before the work begins.
+        say: Called with one line before the work starts.
 
     Raises:
-        SystemFailureError: `CAP-ARCHIVE` when the job fails; everything works without an archive,
-            slower.
+        SystemFailureError: `CAP-ARCHIVE` when the job fails; without an archive everything works,
+            only slower.
     """
     java = find_java()
     path = archive_path(java)
     if not path.is_file():
         say("class archive: starting Spark once, so that it starts faster from now on")
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            _train(java, unfinished)
-            unfinished.replace(path)
+            _train(java, temporary)
+            temporary.replace(path)
         finally:
-            unfinished.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     for other in path.parent.glob("*.jsa"):
         if other != path:
             other.unlink(missing_ok=True)
@@ -109,10 +109,10 @@ def _train(java: Java, archive: Path) -> None:
     conf = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
     home = pyspark_home()
     command = [str(home / "bin" / "spark-submit"), "--master", "local[2]", *conf, str(_TRAINING)]
-    # A folder of settings would be on the class path, where an archive takes jars alone.
-    kept = {name: value for name, value in os.environ.items() if name != "SPARK_CONF_DIR"}
+    # A configuration folder would be on the class path, where an archive accepts only jars.
+    inherited = {name: value for name, value in os.environ.items() if name != "SPARK_CONF_DIR"}
     environment = {
-        **kept,
+        **inherited,
         "SPARK_HOME": str(home),
         "JAVA_HOME": str(spark_home(java)),
         "PYSPARK_PYTHON": sys.executable,
@@ -134,16 +134,16 @@ def _train(java: Java, archive: Path) -> None:
             raise _not_made(str(error)) from error
     if done.returncode != 0 or not archive.is_file():
         lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        raise _not_made(lines[-1] if lines else f"spark-submit ended with {done.returncode}")
+        raise _not_made(lines[-1] if lines else f"spark-submit exited with {done.returncode}")
 
 
 def _not_made(reason: str) -> SystemFailureError:
-    hint = "run `capstan doctor --deep`; Spark works without the archive, it starts slower"
-    return SystemFailureError("CAP-ARCHIVE", f"the class archive was not made: {reason}", hint)
+    hint = "run `capstan doctor --deep`; Spark works without the archive, but starts slower"
+    return SystemFailureError("CAP-ARCHIVE", f"cannot create the class archive: {reason}", hint)
 
 
 def main() -> int:
-    """Make the archive if it is not there; that it cannot be made is told, and no failure."""
+    """Create the archive unless it exists; a failure is printed, but the exit code is 0."""
     try:
         make_archive()
     except CapstanError as error:

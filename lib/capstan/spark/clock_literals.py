@@ -1,4 +1,4 @@
-"""Texts that Spark takes for a moment of the clock where they meet a time, as in `at > 'today'`."""
+"""Text literals that Spark reads from the clock when compared with a time: `at > 'today'`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pyspark.sql import DataFrame
 from capstan.core.config.sql_rules import moments
 
 
-def moment_in(sql: str, frame: DataFrame) -> str | None:
-    """The text of `sql` that would be another moment tomorrow; None where none becomes a time.
+def clock_literal(sql: str, frame: DataFrame) -> str | None:
+    """The first literal of `sql` whose value depends on the clock; None without one.
 
-    Which texts become times only types can tell: `name = 'today'` is a comparison of texts. So
-    Spark is asked whether its rule for such texts (`SpecialDatetimeValues`) finds one.
+    Only types decide which literals become times: `name = 'today'` compares texts. So Spark's rule
+    for such literals (`SpecialDatetimeValues`) is applied to the plan.
 
     Args:
         sql: An expression or a query.
-        frame: What came of it. Nothing of it is computed.
+        frame: The DataFrame made from it. It is not computed.
     """
-    named = moments(sql)
-    if not named:
+    literals = moments(sql)
+    if not literals:
         return None
     rules = frame.sparkSession._jvm.org.apache.spark.sql.catalyst.optimizer  # type: ignore[union-attr]
     whole = frame._jdf.queryExecution().analyzed()
@@ -26,5 +26,5 @@ def moment_in(sql: str, frame: DataFrame) -> str | None:
     for plan in (whole, *(inner.apply(index) for index in range(inner.size()))):
         plain = rules.ReplaceExpressions.apply(plan)
         if not rules.SpecialDatetimeValues.apply(plain).equals(plain):
-            return named[0]
+            return literals[0]
     return None

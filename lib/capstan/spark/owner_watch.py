@@ -1,8 +1,8 @@
-"""An app that outlives the process that asked for it ends itself.
+"""Ends an app when the process that submitted it has died.
 
-Whoever submits an app may be killed without a chance to end it. It names itself in
-`CAPSTAN_OWNER`, and the app looks now and then whether it is still there. What the app had begun
-then stays as any kill leaves it, and the next attempt finishes it.
+A submitting process may be killed before it can end its app. It passes its id in `CAPSTAN_OWNER`,
+and the app checks regularly whether that process still exists. Unfinished work stays as after any
+kill, and the next attempt finishes it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _SECONDS = 2.0
 
 
 def name_owner(processes: Iterable[int]) -> str:
-    """The value of `CAPSTAN_OWNER` for an app that ends when one of these processes is gone."""
+    """The value of `CAPSTAN_OWNER` for an app that ends when one of these processes has ended."""
     return " ".join(f"{process}:{_started(process)}" for process in processes)
 
 
 def watch_owner(environment: Mapping[str, str] = os.environ) -> threading.Thread | None:
-    """Begin to watch the processes that `CAPSTAN_OWNER` names; None when it names none."""
-    owners = [each for each in environment.get(VARIABLE, "").split() if ":" in each]
+    """Start to watch the processes in `CAPSTAN_OWNER`; None if it has none."""
+    owners = [owner for owner in environment.get(VARIABLE, "").split() if ":" in owner]
     if not owners:
         return None
     submitted = "PYSPARK_GATEWAY_PORT" in environment
@@ -35,28 +35,28 @@ def watch_owner(environment: Mapping[str, str] = os.environ) -> threading.Thread
 
 
 def _watch(owners: list[str], submitted: bool) -> None:
-    while all(_is_there(owner) for owner in owners):
+    while all(_is_running(owner) for owner in owners):
         time.sleep(_SECONDS)
-    # The driver's JVM has started this process, and holds whatever else belongs to the app.
+    # The driver's JVM started this process, and holds the other resources of the app.
     for process in ([os.getppid()] if submitted else []) + [os.getpid()]:
         os.kill(process, signal.SIGKILL)
 
 
-def _is_there(owner: str) -> bool:
+def _is_running(owner: str) -> bool:
     process, _, started = owner.partition(":")
     return _started(int(process)) == started
 
 
 def _started(process: int) -> str:
-    """When a process began, in ticks since the machine did; empty when it is gone.
+    """The start of a process in ticks since boot; empty when it has ended.
 
-    A number of a process is given again to another one; this with it is not.
+    Process ids are reused; with the start time they are unique.
     """
     try:
         stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return _without_proc(process)
-    # The name of the program, in brackets, may hold anything.
+    # The program name, in brackets, may contain any character.
     fields = stat.rpartition(")")[2].split()
     return "" if fields[0] in "ZX" else fields[19]
 

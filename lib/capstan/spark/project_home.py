@@ -1,4 +1,4 @@
-"""Where the project lies, and the folder in it that set-up fills."""
+"""The project's folder, and the cache folder inside it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 
 def project_home() -> Path:
-    """The project's folder: `CAPSTAN_HOME`, or the folder that holds `lib/` of this package."""
-    given = os.environ.get("CAPSTAN_HOME")
-    return Path(given).absolute() if given else Path(__file__).resolve().parents[3]
+    """The project's folder: `CAPSTAN_HOME`, or the folder that contains this package's `lib/`."""
+    variable = os.environ.get("CAPSTAN_HOME")
+    return Path(variable).absolute() if variable else Path(__file__).resolve().parents[3]
 
 
 def cache_folder() -> Path:
-    """The folder of what set-up fetches; it may not be there yet, and can be deleted any time."""
+    """The folder for downloads of set-up; it may not exist, and can be deleted at any time."""
     return project_home() / ".cache"

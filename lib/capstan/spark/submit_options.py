@@ -1,4 +1,4 @@
-"""What to give `spark-submit` so that an app starts fast, and reaches Delta, Java and Python."""
+"""Options for `spark-submit`: fast start, Delta, Java and Python."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Submission:
 
     Attributes:
         conf: Spark settings that must be known before the driver's JVM starts.
-        environment: Variables that `spark-submit` needs, beside those of the present process.
-        jars: Delta's jars, by commas; empty where they are on the driver's class path already.
+        environment: Variables for `spark-submit`, in addition to those of this process.
+        jars: Delta's jars, separated by commas; empty if they are on the driver's class path.
         memory: The driver's memory, such as `4096m`.
     """
 
@@ -35,15 +35,15 @@ class Submission:
 def submission(master: str, *, short: bool = False) -> Submission:
     """Settings for an app on `master`, in client mode.
 
-    Everything else that a session needs is set by `capstan.spark.session` inside the app.
+    `capstan.spark.session` makes all other settings of a session inside the app.
 
     Args:
         master: A Spark master URL.
         short: Whether the app ends within a minute or two; see `capstan.spark.jvm.SHORT`.
 
     Raises:
-        SystemFailureError: `CAP-JAVA` or `CAP-JARS` when set-up is not done.
-        InvalidRequestError: `CAP-SETTING` when a variable of Capstan has a wrong value.
+        SystemFailureError: `CAP-JAVA` or `CAP-JARS` when set-up was not run.
+        InvalidRequestError: `CAP-SETTING` for an invalid environment variable.
     """
     java, jars = find_java(), ",".join(str(jar) for jar in spark_jars())
     local = jvm.is_local(master)
@@ -54,7 +54,7 @@ def submission(master: str, *, short: bool = False) -> Submission:
         "spark.ui.showConsoleProgress": "false",
     }
     if short:
-        # Of a job that ends so soon a quarter is generating and compiling projections of few rows.
+        # In such a short job, code generation for few rows takes a quarter of the time.
         conf["spark.sql.codegen.factoryMode"] = "NO_CODEGEN"
     if local:
         conf |= local_settings(master)
@@ -72,6 +72,6 @@ def submission(master: str, *, short: bool = False) -> Submission:
 
 
 def _path() -> str:
-    """The search path, with the programs of this interpreter after all others."""
-    own = str(Path(sys.executable).parent)
-    return os.pathsep.join(part for part in (os.environ.get("PATH", os.defpath), own) if part)
+    """The search path, with the programs of this interpreter last."""
+    programs = str(Path(sys.executable).parent)
+    return os.pathsep.join(p for p in (os.environ.get("PATH", os.defpath), programs) if p)

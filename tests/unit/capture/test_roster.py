@@ -97,7 +97,7 @@ class TestLabels:
     def test_more_than_a_stream_can_have_are_refused(
         self, tape: Tape, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(workers, "MOST_WORKERS", 3)
+        monkeypatch.setattr(workers, "MAX_WORKERS", 3)
         roster = Roster.load(tape, newest_cut(tape))
         column = little_stream("/none")
         assert roster.with_new_workers(column, {"a", "b", "c"})[1] == {1: "b", 2: "c"}

@@ -218,9 +218,7 @@ def test_a_full_run_has_a_share_for_every_worker(workers: int, whole: int) -> No
 def test_what_was_written_anew_must_be_as_many_rows_as_before() -> None:
     require_rows("/t", 5, [2, 3])
     for written in ([], [5, 1]):
-        with pytest.raises(
-            SystemFailureError, match="5 rows of /t were to be written anew"
-        ) as caught:
+        with pytest.raises(SystemFailureError, match="5 rows of /t were to be rewritten") as caught:
             require_rows("/t", 5, written)
         assert caught.value.code == "CAP-REWRITE"
 

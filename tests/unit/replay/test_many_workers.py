@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capstan.core.config import MOST_WORKERS
+from capstan.core.config import MAX_WORKERS
 from capstan.replay.output.certificate import draft_certificate
 from capstan.replay.output.worker_lists import MOST_LISTED, listed, may_have
 from capstan.replay.planning.plan import Plan, make_plan
@@ -53,10 +53,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_certificate_of_as_many_workers_as_there_may_be_is_small(root: Path) -> None:
-    found = drafted(planned(root / "all", MOST_WORKERS))
+    found = drafted(planned(root / "all", MAX_WORKERS))
     assert len(json.dumps(found)) < 4_000
-    assert (found["format"], found["records"]) == (2, MOST_WORKERS)
-    assert found["workers"] == {"count": MOST_WORKERS, "numbers": [[0, MOST_WORKERS - 1]]}
+    assert (found["format"], found["records"]) == (2, MAX_WORKERS)
+    assert found["workers"] == {"count": MAX_WORKERS, "numbers": [[0, MAX_WORKERS - 1]]}
     assert found["replay_workers"] is None
     assert workers_text(found["workers"]) == "10,000, by number 0 to 9999"
 
@@ -103,4 +103,4 @@ def test_a_condition_holds_of_its_workers_alone(numbers: set[int]) -> None:
 
 
 def test_the_condition_of_as_many_workers_as_there_may_be_is_short() -> None:
-    assert len(workers_sql(range(MOST_WORKERS), "worker")) < 100
+    assert len(workers_sql(range(MAX_WORKERS), "worker")) < 100

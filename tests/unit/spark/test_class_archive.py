@@ -76,7 +76,7 @@ def test_an_archive_is_made_once_and_others_go(spark: Path) -> None:
 def test_a_training_that_fails_leaves_nothing(spark: Path, code: int, writes: bool) -> None:
     answer(spark, code=code, writes=writes)
     with pytest.raises(
-        SystemFailureError, match="CAP-ARCHIVE: the class archive was not made: the reason"
+        SystemFailureError, match="CAP-ARCHIVE: cannot create the class archive: the reason"
     ):
         class_archive.make_archive(lambda _: None)
     assert list(class_archive.archive_path(find_java()).parent.iterdir()) == []

@@ -98,14 +98,14 @@ def test_the_line_goes_to_standard_error_by_default(
     find_java()
     said = capsys.readouterr()
     assert said.out == ""
-    assert "gone: there is no bin/java in it" in said.err
+    assert "gone: it has no bin/java" in said.err
 
 
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("exit 0", "ended with 0: no output"),
-        ("echo 'Unrecognized option'; exit 1", "ended with 1: Unrecognized option"),
+        ("exit 0", "exited with 0: no output"),
+        ("echo 'Unrecognized option'; exit 1", "exited with 1: Unrecognized option"),
     ],
 )
 def test_what_does_not_answer_as_java_is_not_one(tmp_path: Path, body: str, reason: str) -> None:

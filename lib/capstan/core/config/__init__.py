@@ -1,11 +1,11 @@
-"""Streams, transforms, targets and replays as they are declared, and the rules for their names."""
+"""Declarations of streams, transforms, targets and replays, and the rules for their names."""
 
 from __future__ import annotations
 
 from capstan.core.config.durations import format_duration, parse_duration, parse_instant
 from capstan.core.config.loader import ProjectConfig, default_path, load_config, load_sound
 from capstan.core.config.models import (
-    MOST_WORKERS,
+    MAX_WORKERS,
     ByColumn,
     ByKey,
     ByPartition,
@@ -31,7 +31,7 @@ from capstan.core.config.row_checks import Check, Range
 from capstan.core.config.transforms import Transform, TransformFunction
 
 __all__ = [
-    "MOST_WORKERS",
+    "MAX_WORKERS",
     "READ_OTHERWISE",
     "ByColumn",
     "ByKey",

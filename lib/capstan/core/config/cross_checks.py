@@ -1,4 +1,4 @@
-"""What declarations must keep between each other: a replay, its stream and its transform."""
+"""Checks across declarations: a replay against its stream and transform."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def check_replay(
     registry: Registry,
     pipelines: Collection[str] = (),
 ) -> Problem | None:
-    """The first field of `replay` that does not fit the rest, and why; None when all fit.
+    """The first field of `replay` that contradicts another declaration, with the problem; or None.
 
-    What its pipeline needs is known only once that is imported, and so is checked by the plan.
+    The needs of its pipeline are known only after its import, so the plan checks them.
     """
     stream = streams.get(replay.stream)
     if stream is None:
@@ -50,8 +50,8 @@ def _pipeline(replay: Replay, known: Collection[str]) -> Problem | None:
     if replay.pipeline is None or replay.pipeline in known:
         return None
     guess = did_you_mean(replay.pipeline, known)
-    said = f"no pipeline is declared as {replay.pipeline!r}{guess}"
-    return "pipeline", f"{said}; declared: {one_of(sorted(known))}"
+    problem = f"no pipeline is declared as {replay.pipeline!r}{guess}"
+    return "pipeline", f"{problem}; declared: {one_of(sorted(known))}"
 
 
 def _workers(replay: Replay, stream: Stream) -> Problem | None:
@@ -59,59 +59,60 @@ def _workers(replay: Replay, stream: Stream) -> Problem | None:
     if not isinstance(by, ByColumn) or by.labels is None:
         return None
     for label in replay.workers or ():
-        # A number names a worker that is on tape, which only the tape can tell.
+        # A number may be that of a worker on tape, which only the tape knows.
         if label not in by.labels and not label.isdecimal():
             guess = did_you_mean(label, by.labels)
-            return "workers", f"{label!r} is no worker of {stream.name}{guess}; it has: " + one_of(
-                by.labels
+            return (
+                "workers",
+                f"{label!r} is not a worker of {stream.name}{guess}; it has: " + one_of(by.labels),
             )
     return None
 
 
 def _range(replay: Replay, stream: Stream) -> Problem | None:
-    wanted, words = (
+    expected, example = (
         (datetime, "an instant, such as 2013-03-01")
         if isinstance(stream.time, EventTime)
-        else (int, "a number of a micro-batch, such as 7")
+        else (int, "the number of a micro-batch, such as 7")
     )
     for field, bound in (("since", replay.since), ("until", replay.until)):
-        if bound is not None and not isinstance(bound, wanted):
-            return field, f"times of {stream.name} are of another kind; write {words}"
+        if bound is not None and not isinstance(bound, expected):
+            return field, f"is not a time of {stream.name}; give {example}"
     since, until = replay.since, replay.until
     reversed_times = isinstance(since, datetime) and isinstance(until, datetime) and until <= since
     reversed_epochs = isinstance(since, int) and isinstance(until, int) and until <= since
     if reversed_times or reversed_epochs:
-        return "until", "must be after since; the range is from since to just before until"
+        return "until", "must be after since; until is exclusive"
     if isinstance(stream.time, EventTime):
-        what = f"the times of {stream.name}"
-        return _not_whole(replay, stream.time.every, what)
+        grain_owner = f"the times of {stream.name}"
+        return _check_grain(replay, stream.time.every, grain_owner)
     return None
 
 
 def _merge(replay: Replay, transform: Transform | None) -> Problem | None:
-    own = replay.pipeline is not None or (transform and transform.keys)
-    if replay.mode is Mode.MERGE and not (replay.keys or own):
-        return "mode", "merge needs keys; name them in the replay or in its transform"
+    has_keys = replay.pipeline is not None or (transform and transform.keys)
+    if replay.mode is Mode.MERGE and not (replay.keys or has_keys):
+        return "mode", "merge needs keys; declare them in the replay or its transform"
     return None
 
 
 def _transformed(replay: Replay, stream: Stream, transform: Transform) -> Problem | None:
     if replay.workers is not None and transform.worker is None:
-        return "workers", f"{transform.name} keeps no worker in its output; leave out workers"
+        return "workers", f"the output of {transform.name} has no worker; leave out workers"
     ranged = replay.since is not None or replay.until is not None
     if ranged and transform.time is None and replay.mode is Mode.REPLACE:
-        return "mode", f"{transform.name} keeps no time in its output; use append or merge"
+        return "mode", f"the output of {transform.name} has no time; use append or merge"
     if transform.grain is None or not isinstance(stream.time, EventTime):
         return None
     if transform.grain % stream.time.every:
         every = format_duration(stream.time.every)
         return "transform", f"the grain of {transform.name} is not a multiple of {every}"
-    return _not_whole(replay, transform.grain, f"the grain of {transform.name}")
+    return _check_grain(replay, transform.grain, f"the grain of {transform.name}")
 
 
-def _not_whole(replay: Replay, grain: timedelta, what: str) -> Problem | None:
-    """The first bound of a replay that lies within a grain."""
+def _check_grain(replay: Replay, grain: timedelta, owner: str) -> Problem | None:
+    """The first bound of a replay that is not a multiple of a grain."""
     for field, bound in (("since", replay.since), ("until", replay.until)):
         if isinstance(bound, datetime) and (bound - _EPOCH) % grain != timedelta():
-            return field, f"is not a multiple of {format_duration(grain)}, {what}"
+            return field, f"is not a multiple of {format_duration(grain)}, {owner}"
     return None

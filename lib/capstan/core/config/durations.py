@@ -1,4 +1,4 @@
-"""Durations and instants as people write them: `1 hour`, `2013-03-01`."""
+"""Durations and instants as text: `1 hour`, `2013-03-01`."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _UNITS = {
 _PART = r"(\d{1,15}) (microsecond|millisecond|second|minute|hour|day|week)s?"
 _DURATION = re.compile(rf"{_PART}(?: {_PART})*")
 
-DURATION_RULE = "write a number and a unit, such as '1 hour', '15 minutes' or '1 day 12 hours'"
-INSTANT_RULE = "write ISO 8601, such as 2013-03-01 or 2013-03-01T05:00:00Z (UTC when it names none)"
+DURATION_RULE = "give a number and a unit, such as '1 hour', '15 minutes' or '1 day 12 hours'"
+INSTANT_RULE = "give ISO 8601, such as 2013-03-01 or 2013-03-01T05:00:00Z (UTC by default)"
 
 
 def parse_duration(text: str) -> timedelta:
-    """The length of time that `text` says, zero or more: `1 hour`, `500 milliseconds`.
+    """Parse a duration, zero or more: `1 hour`, `500 milliseconds`.
 
-    Units are microseconds to weeks; a day is 24 hours. Months and years are refused, since they
-    have no fixed length.
+    Units are microseconds to weeks; a day has 24 hours. Months and years are rejected, because
+    they have no fixed length.
 
     Raises:
-        ValueError: When it says no length of time, or one beyond what a timedelta holds.
+        ValueError: When the text is not a duration, or exceeds a timedelta.
     """
     words = " ".join(text.lower().split())
     if not _DURATION.fullmatch(words):
-        raise ValueError(f"{text!r} is not a length of time; {DURATION_RULE}")
+        raise ValueError(f"{text!r} is not a duration; {DURATION_RULE}")
     try:
         parts = (int(count) * _UNITS[unit] for count, unit in re.findall(_PART, words))
         return sum(parts, timedelta())
@@ -41,7 +41,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def format_duration(length: timedelta) -> str:
-    """`length` in words that `parse_duration` reads back: `1 day 12 hours`; zero is `0 seconds`."""
+    """Format a duration so that `parse_duration` reads it: `1 day 12 hours`, `0 seconds`."""
     rest, words = length, []
     for unit in ("day", "hour", "minute", "second", "millisecond", "microsecond"):
         count, rest = divmod(rest, _UNITS[unit])
@@ -51,13 +51,13 @@ def format_duration(length: timedelta) -> str:
 
 
 def parse_instant(text: str) -> datetime:
-    """The instant that `text` says, in UTC, to the microsecond; without a zone it is UTC already.
+    """Parse an instant into UTC, with microseconds; text without a zone is UTC.
 
     Raises:
-        ValueError: When it is not ISO 8601, or falls outside the years 1 to 9999 in UTC.
+        ValueError: When it is not ISO 8601, or outside the years 1 to 9999 in UTC.
     """
     try:
         instant = datetime.fromisoformat(text.strip())
         return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise ValueError(f"{text!r} is not a date or a time; {INSTANT_RULE}") from None
+        raise ValueError(f"{text!r} is not a date or time; {INSTANT_RULE}") from None

@@ -1,7 +1,7 @@
-"""The types of declared fields, and what all declared models share.
+"""Types of declared fields, and the common base of all declared models.
 
-Values come from YAML as text; each type here reads the text, or takes the value itself when a
-model is built in Python. A validator raises ValueError with a message that says what is allowed.
+Values come from YAML as text. Each type parses the text, or accepts the value itself when a model
+is built in Python. A validator raises ValueError with a message that states what is allowed.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ _REFERENCE = re.compile(f"{_DOTTED}:{_DOTTED}")
 
 @dataclass(frozen=True, slots=True, config=CONFIG)
 class Declared:
-    """A model of the declaration file: frozen, and closed to keys that it does not know."""
+    """A model of the declaration file: frozen, without unknown keys."""
 
-    # Whether the key above a model is its name, so that it has no key `name` inside.
+    # Whether the key of a model is its name, so that it has no key `name` itself.
     NAMED_BY_KEY: ClassVar[bool] = True
 
     @model_validator(mode="before")
     @classmethod
     def _known_keys(cls, values: object) -> object:
         if isinstance(values, ArgsKwargs):
-            given = list(values.kwargs or {})
+            keys = list(values.kwargs or {})
         elif isinstance(values, dict):
-            given = list(values)
+            keys = list(values)
         else:
             return values
         known = [field.name for field in dataclasses.fields(cls)]
         allowed = [name for name in known if name != "name" or not cls.NAMED_BY_KEY]
-        for key in given:
+        for key in keys:
             if key not in known:
                 raise unknown_key(str(key), allowed)
         return values
 
 
 def unknown_key(key: str, known: list[str]) -> PydanticCustomError:
-    """The error for a key that no field has; its place is the mapping that holds it."""
+    """The error for an unknown key; its place is the mapping that contains it."""
     return PydanticCustomError(
         "unknown_key",
         "unknown key{guess}; allowed here: {known}",
@@ -90,7 +90,7 @@ def _not_negative(length: timedelta) -> timedelta:
 
 def _positive(length: timedelta) -> timedelta:
     if length <= timedelta():
-        raise ValueError("must be longer than nothing, such as '1 hour'")
+        raise ValueError("must be more than zero, such as '1 hour'")
     return length
 
 
@@ -100,7 +100,7 @@ def _instant(value: object) -> object:
 
 def _aware(instant: datetime) -> datetime:
     if instant.tzinfo is None:
-        raise ValueError("must name its time zone")
+        raise ValueError("must have a time zone")
     return instant
 
 
@@ -118,7 +118,7 @@ def _bound(value: object) -> object:
 def _schedule(text: str) -> str:
     words = " ".join(text.split())
     if not _SCHEDULE.fullmatch(words):
-        raise ValueError(f"{text!r} is not a schedule; write '@daily' or a cron of five fields")
+        raise ValueError(f"{text!r} is not a schedule; give '@daily' or a cron of five fields")
     return words
 
 

@@ -1,4 +1,4 @@
-"""The declaration file, read and checked as a whole."""
+"""Loader of the declaration file, with checks across declarations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from capstan.core.config.fields import reference
 from capstan.core.config.models import Replay, Stream, Target
 from capstan.core.config.names import NAME_RULE, check_name, did_you_mean, one_of
 from capstan.core.config.registry import Registry, transforms
-from capstan.core.config.row_checks import twice
+from capstan.core.config.row_checks import duplicate_name
 from capstan.core.config.transforms import Transform
 from capstan.core.config.validation import read_declared
 from capstan.core.config.yaml_document import Document, Place, read_document
@@ -38,11 +38,11 @@ _VARIABLE = re.compile(r"\{([A-Za-z_]\w*)\}")
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A declaration that is wrong.
+    """An invalid declaration.
 
     Attributes:
-        place: Its section and name, as far as it has them.
-        error: What is wrong, with file, line and key.
+        place: Its section and name, as far as known.
+        error: The problem, with file, line and key.
     """
 
     place: Place
@@ -51,18 +51,18 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class ProjectConfig:
-    """What one declaration file declares, by name.
+    """The declarations of one file, by name.
 
     Attributes:
         path: The file.
         streams: Streams to capture.
-        transforms: Transforms of this file; `registry` has those of Python too.
-        targets: Targets whose columns are declared.
-        replays: Replays with a name.
-        pipelines: Where pipelines are registered, as `package.module:function`; nothing is
-            imported to read them.
-        mistakes: What is wrong in the file, of one that was read in part: each leaves out the
-            declaration that it is in, and nothing else.
+        transforms: Transforms of this file; `registry` also has those registered in Python.
+        targets: Targets with declared columns.
+        replays: Named replays.
+        pipelines: References to pipelines as `package.module:function`; loading the file does not
+            import them.
+        mistakes: Errors of a file that was loaded in part. Each leaves out only the declaration it
+            is in.
     """
 
     path: Path
@@ -75,27 +75,27 @@ class ProjectConfig:
 
     @property
     def registry(self) -> Registry:
-        """All transforms that a request may name."""
+        """All transforms that a request can name."""
         return transforms(self.transforms)
 
     def stream(self, name: str) -> Stream:
-        """The stream declared as `name`.
+        """The stream with this name.
 
         Raises:
-            InvalidRequestError: `CAP-STREAM` when there is none; the hint lists those there are.
+            InvalidRequestError: `CAP-STREAM` for an unknown name; the hint lists the known ones.
         """
-        return self._named("stream", "CAP-STREAM", self.streams, name)
+        return self._lookup("stream", "CAP-STREAM", self.streams, name)
 
     def replay(self, name: str) -> Replay:
-        """The replay declared as `name`.
+        """The replay with this name.
 
         Raises:
-            InvalidRequestError: `CAP-REPLAY` when there is none; the hint lists those there are.
+            InvalidRequestError: `CAP-REPLAY` for an unknown name; the hint lists the known ones.
         """
-        return self._named("replay", "CAP-REPLAY", self.replays, name)
+        return self._lookup("replay", "CAP-REPLAY", self.replays, name)
 
     def require_read(self) -> None:
-        """Check that the file could be read at all.
+        """Check that the file could be parsed.
 
         Raises:
             InvalidRequestError: `CAP-DECLARE`.
@@ -105,24 +105,23 @@ class ProjectConfig:
                 raise mistake.error
 
     def require_sound(self, section: str, name: str | None) -> None:
-        """Check that a declaration is not one that was left out as it is wrong.
+        """Check that a declaration was not left out because it is invalid.
 
         Args:
             section: `streams`, `transforms`, `pipelines`, `targets` or `replays`.
-            name: The name; None is any of the section.
+            name: The name; None for any name of the section.
 
         Raises:
-            InvalidRequestError: `CAP-DECLARE`, what is wrong with it.
+            InvalidRequestError: `CAP-DECLARE` with the error in the declaration.
         """
         for mistake in self.mistakes:
-            wrong = mistake.place[:2]
-            if wrong in ((), (section,), (section, name)) or (name is None and wrong[0] == section):
+            place = mistake.place[:2]
+            if place in ((), (section,), (section, name)) or (name is None and place[0] == section):
                 raise mistake.error
 
-    def _named(self, kind: str, code: str, known: Mapping[str, Model], name: str) -> Model:
-        found = known.get(name)
-        if found is not None:
-            return found
+    def _lookup(self, kind: str, code: str, known: Mapping[str, Model], name: str) -> Model:
+        if name in known:
+            return known[name]
         self.require_sound(f"{kind}s", name)
         raise InvalidRequestError(
             code,
@@ -134,64 +133,64 @@ class ProjectConfig:
 
 
 def default_path() -> Path:
-    """The declaration file to use when none is named.
+    """The default declaration file.
 
-    `CAPSTAN_STREAMS` if it is set; else `dags/streams.yaml` below the working folder if it is
-    there; else that of the project this module lies in.
+    `CAPSTAN_STREAMS` if set; else `dags/streams.yaml` in the working folder if it exists; else the
+    one of the project that contains this module.
     """
-    named = os.environ.get("CAPSTAN_STREAMS")
-    if named:
-        return Path(named)
-    here = Path("dags") / "streams.yaml"
-    if here.is_file():
-        return here
-    project = Path(__file__).resolve().parents[4] / here
-    return project if project.is_file() else here
+    variable = os.environ.get("CAPSTAN_STREAMS")
+    if variable:
+        return Path(variable)
+    local = Path("dags") / "streams.yaml"
+    if local.is_file():
+        return local
+    project = Path(__file__).resolve().parents[4] / local
+    return project if project.is_file() else local
 
 
 def load_config(path: Path, *, lake: str) -> ProjectConfig:
-    """Read a declaration file, and check it whole.
+    """Load a declaration file and check all of it.
 
     Args:
-        path: The file; messages name it as given here.
-        lake: What `{lake}` stands for in paths and in options of sources.
+        path: The file; messages show it as given here.
+        lake: The value of `{lake}` in paths and source options.
 
     Raises:
-        InvalidRequestError: `CAP-DECLARE` with file, line and key path, and what is allowed there.
+        InvalidRequestError: `CAP-DECLARE` with file, line, key path and the allowed values.
     """
-    declared = load_sound(path, lake=lake)
-    for mistake in declared.mistakes:
+    config = load_sound(path, lake=lake)
+    for mistake in config.mistakes:
         raise mistake.error
-    return declared
+    return config
 
 
 def load_sound(path: Path, *, lake: str) -> ProjectConfig:
-    """Read what is right in a declaration file, and tell what is not.
+    """Load the valid declarations of a file; the others are in `mistakes`.
 
     Args:
-        path: The file; messages name it as given here.
-        lake: What `{lake}` stands for in paths and in options of sources.
+        path: The file; messages show it as given here.
+        lake: The value of `{lake}` in paths and source options.
     """
-    reading = _Reading(path)
-    sections = reading.sections()
-    reading.fill_in(sections, lake)
-    declared = ProjectConfig(
+    loader = _Loader(path)
+    sections = loader.sections()
+    loader.fill_in(sections, lake)
+    config = ProjectConfig(
         path,
-        reading.models("streams", sections, Stream),
-        reading.models("transforms", sections, Transform),
-        reading.models("targets", sections, Target),
-        reading.models("replays", sections, Replay),
-        reading.references(sections["pipelines"]),
+        loader.models("streams", sections, Stream),
+        loader.models("transforms", sections, Transform),
+        loader.models("targets", sections, Target),
+        loader.models("replays", sections, Replay),
+        loader.references(sections["pipelines"]),
     )
-    replays = dict(declared.replays)
-    for name, replay in declared.replays.items():
-        with reading.part("replays", name, among=replays):
-            _check_replay(reading.document, name, replay, declared)
-    return replace(declared, replays=MappingProxyType(replays), mistakes=tuple(reading.mistakes))
+    replays = dict(config.replays)
+    for name, replay in config.replays.items():
+        with loader.part("replays", name, container=replays):
+            _check_replay(loader.document, name, replay, config)
+    return replace(config, replays=MappingProxyType(replays), mistakes=tuple(loader.mistakes))
 
 
-class _Reading:
-    """A declaration file as it is read: what is wrong is put aside, and left out."""
+class _Loader:
+    """Loads a declaration file; invalid parts are recorded as mistakes and left out."""
 
     def __init__(self, path: Path) -> None:
         self.mistakes: list[Mistake] = []
@@ -200,17 +199,17 @@ class _Reading:
             self.document = read_document(path)
 
     @contextmanager
-    def part(self, *place: str, among: dict[str, Any] | None = None) -> Iterator[None]:
-        """Read a part of the file; where that is wrong, it is taken from `among` by its name."""
+    def part(self, *place: str, container: dict[str, Any] | None = None) -> Iterator[None]:
+        """Load a part of the file; on an error, remove it from `container` by its name."""
         try:
             yield
         except InvalidRequestError as error:
             self.mistakes.append(Mistake(place, error))
-            if among is not None:
-                among.pop(place[-1], None)
+            if container is not None:
+                container.pop(place[-1], None)
 
     def sections(self) -> dict[str, dict[str, object]]:
-        """The sections, each a mapping of names; those that are not there are empty."""
+        """The sections, each a mapping of names; missing ones are empty."""
         assert isinstance(self.document.data, dict)
         sections: dict[str, dict[str, object]] = {section: {} for section in _SECTIONS}
         for key, content in self.document.data.items():
@@ -228,31 +227,31 @@ class _Reading:
     def models(
         self, section: str, sections: Mapping[str, Mapping[str, object]], model: type[Model]
     ) -> Mapping[str, Model]:
-        """The declarations of a section, by name."""
-        found: dict[str, Model] = {}
+        """The declarations of a section by name."""
+        declared: dict[str, Model] = {}
         for name, fields in sections[section].items():
             with self.part(section, name):
-                found[name] = _model(self.document, (section, name), fields, model)
-        return MappingProxyType(found)
+                declared[name] = _model(self.document, (section, name), fields, model)
+        return MappingProxyType(declared)
 
     def references(self, section: Mapping[str, object]) -> Mapping[str, str]:
-        """The pipelines: each name stands for `package.module:function`."""
-        found: dict[str, str] = {}
+        """The references to pipelines, `package.module:function`, by name."""
+        declared: dict[str, str] = {}
         for name, value in section.items():
             with self.part("pipelines", name):
-                found[name] = _reference(self.document, name, value)
-        return MappingProxyType(found)
+                declared[name] = _reference(self.document, name, value)
+        return MappingProxyType(declared)
 
     def fill_in(self, sections: dict[str, dict[str, object]], lake: str) -> None:
-        """Replace `{lake}` where it may stand: in paths, and in options of sources."""
+        """Replace `{lake}` in paths and in source options."""
         for holder, key, place in list(_with_variables(sections)):
             value = holder.get(key)
             if isinstance(value, str):
-                # Options may hold JSON, whose braces are no variables.
+                # Options may hold JSON, whose braces are not variables.
                 braces = _VARIABLE if "options" in place else _BRACES
                 section, name = map(str, place[:2])
-                with self.part(section, name, among=sections[section]):
-                    holder[key] = _filled(self.document, place, value, braces, lake)
+                with self.part(section, name, container=sections[section]):
+                    holder[key] = _substitute(self.document, place, value, braces, lake)
 
 
 def _model(document: Document, place: tuple[str, str], fields: object, model: type[Model]) -> Model:
@@ -285,19 +284,19 @@ def _check_name(document: Document, place: tuple[str, str], name: str) -> None:
         raise document.error(place, error.message, f"a name is {NAME_RULE}") from None
 
 
-def _check_replay(document: Document, name: str, replay: Replay, declared: ProjectConfig) -> None:
-    problem = check_replay(replay, declared.streams, declared.registry, declared.pipelines)
+def _check_replay(document: Document, name: str, replay: Replay, config: ProjectConfig) -> None:
+    problem = check_replay(replay, config.streams, config.registry, config.pipelines)
     if problem is not None:
-        field, what = problem
-        raise document.error(("replays", name, field), what, "see the declarations it names")
-    target = declared.targets.get(replay.target)
-    name_twice = twice((*(target.checks if target else ()), *replay.checks))
-    if name_twice is not None:
-        said = f"{name_twice!r} is a check of target {replay.target} as well"
-        raise document.error(("replays", name, "checks"), said, "give one another name")
+        field, message = problem
+        raise document.error(("replays", name, field), message, "see the declarations it names")
+    target = config.targets.get(replay.target)
+    duplicate = duplicate_name((*(target.checks if target else ()), *replay.checks))
+    if duplicate is not None:
+        message = f"{duplicate!r} is also a check of target {replay.target}"
+        raise document.error(("replays", name, "checks"), message, "rename one of the two")
 
 
-def _filled(
+def _substitute(
     document: Document, place: Place, value: str, braces: re.Pattern[str], lake: str
 ) -> str:
     for name in braces.findall(value):
@@ -306,7 +305,7 @@ def _filled(
             raise document.error(place, problem, "the only variable is {lake}")
     rest = value.replace("{lake}", "")
     if braces is _BRACES and ("{" in rest or "}" in rest):
-        raise document.error(place, "has a brace without its other", "the only variable is {lake}")
+        raise document.error(place, "has an unpaired brace", "the only variable is {lake}")
     return value.replace("{lake}", lake)
 
 

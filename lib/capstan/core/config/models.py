@@ -1,4 +1,4 @@
-"""Streams, targets and replays, as they are declared."""
+"""Models of streams, targets and replays in the declaration file."""
 
 from __future__ import annotations
 
@@ -41,30 +41,30 @@ _YEAR_ONE = datetime(1, 1, 1, tzinfo=UTC)
 _FILES = ("parquet", "csv", "json", "orc", "text", "avro", "delta")
 
 
-MOST_WORKERS = 10_000
-"""How many workers a stream can have: each has events of its own in every micro-batch."""
+MAX_WORKERS = 10_000
+"""The maximum number of workers of a stream: each has events of its own in every micro-batch."""
 
 
 class LatePolicy(StrEnum):
-    """What becomes of a record whose time is complete already."""
+    """The treatment of a record whose time is already complete."""
 
     DEAD_LETTER = "dead-letter"
-    """Kept, raw, in the tape's `late` table."""
+    """Keep it, raw, in the tape's `late` table."""
     ADVANCE = "advance"
-    """Sent at the least upper bound of its time and the frontier."""
+    """Send it at the least upper bound of its time and the frontier."""
     FAIL = "fail"
-    """The capture fails before anything of the micro-batch is written."""
+    """Fail the capture before anything of the micro-batch is written."""
 
 
 class Watermark(StrEnum):
-    """Whose greatest event time moves a worker's frontier."""
+    """The scope of the greatest event time that moves a worker's frontier."""
 
     STREAM = "stream"
     WORKER = "worker"
 
 
 class Mode(StrEnum):
-    """How a replay changes its target."""
+    """The way a replay changes its target."""
 
     REPLACE = "replace"
     APPEND = "append"
@@ -79,11 +79,11 @@ def _expression(text: str) -> str:
 
 
 def _tagger(key: str, known: tuple[str, ...], problem: str) -> Discriminator:
-    """A discriminator by `key`. Its tags are in brackets, to be told from keys in a place."""
+    """A discriminator by `key`. Its tags are in brackets, to distinguish them from keys."""
 
     def tag(value: object) -> str | None:
-        said = value.get(key) if isinstance(value, dict) else getattr(value, key, None)
-        return f"<{said}>" if said in known else None
+        text = value.get(key) if isinstance(value, dict) else getattr(value, key, None)
+        return f"<{text}>" if text in known else None
 
     return Discriminator(
         tag,
@@ -95,13 +95,13 @@ def _tagger(key: str, known: tuple[str, ...], problem: str) -> Discriminator:
 
 @dataclass(frozen=True, slots=True, config=CONFIG)
 class Source(Declared):
-    """What a stream is read from, as Structured Streaming names it.
+    """The source of a stream, in terms of Structured Streaming.
 
     Attributes:
         format: Spark's name of the source: `parquet`, `delta`, `kafka`.
-        path: Folder, table or URI; None for formats that have none. `{lake}` stands for the lake.
-        options: Spark's options of the source, as text.
-        schema: Columns as DDL (`a BIGINT, b STRING`); None to have Spark find them.
+        path: Folder, table or URI; None for formats without one. `{lake}` stands for the lake.
+        options: Spark's options for the source, as text.
+        schema: Columns as DDL (`a BIGINT, b STRING`); None lets Spark infer them.
     """
 
     format: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,127}$")]
@@ -112,7 +112,7 @@ class Source(Declared):
     @model_validator(mode="after")
     def _has_path(self) -> Source:
         if self.format in _FILES and self.path is None:
-            raise ValueError(f"needs a path, as format {self.format} is read from one")
+            raise ValueError(f"needs a path, because format {self.format} is read from one")
         return self
 
 
@@ -122,23 +122,23 @@ class ByKey(Declared):
 
     Attributes:
         columns: The key.
-        count: How many workers, 1 to `MOST_WORKERS`.
+        count: The number of workers, 1 to `MAX_WORKERS`.
     """
 
     by: Literal["key"] = field(default="key", kw_only=True)
     columns: Columns
-    count: Annotated[int, Field(ge=1, le=MOST_WORKERS)]
+    count: Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 
 
 @dataclass(frozen=True, slots=True, config=CONFIG)
 class ByColumn(Declared):
-    """A worker per value of a column.
+    """One worker per value of a column.
 
     Attributes:
         column: The column; its value, as text, is the worker's label.
-        labels: All values that may come, in the order of their workers; a record with another
-            goes to `late` as `unknown-worker`. None: a worker is opened for each value that comes,
-            up to `MOST_WORKERS`.
+        labels: All possible values in the order of their workers; a record with another value
+            goes to `late` as `unknown-worker`. None opens a worker for each new value, up to
+            `MAX_WORKERS`.
     """
 
     by: Literal["column"] = field(default="column", kw_only=True)
@@ -148,11 +148,11 @@ class ByColumn(Declared):
 
 @dataclass(frozen=True, slots=True, config=CONFIG)
 class ByPartition(Declared):
-    """A worker per partition of the source.
+    """One worker per partition of the source.
 
     Attributes:
-        column: The column that says the partition. None of Kafka, where it is `topic/partition`,
-            and of files and Delta tables, where it is the folder that a file lies in.
+        column: The column with the partition. None for Kafka, where it is `topic/partition`, and
+            for files and Delta tables, where it is the folder of a file.
     """
 
     by: Literal["partition"] = field(default="partition", kw_only=True)
@@ -170,22 +170,22 @@ class EpochTime(Declared):
 class EventTime(Declared):
     """Times with the record's own time, truncated, as coordinate `event` TIMESTAMP.
 
-    In the domain `epoch, event` (bitemporal) a coordinate `epoch` BIGINT comes before it, the
-    number of the micro-batch: what was known when.
+    In the bitemporal domain `epoch, event` a coordinate `epoch` BIGINT precedes it: the number of
+    the micro-batch, which tells when a record became known.
 
     Attributes:
         domain: `event`, or `epoch, event`.
         every: Event times are truncated to multiples of this length since 1970-01-01 UTC.
-        column: The column of the event time; or
-        expression: SQL over the source's columns that gives it. Exactly one of the two is set.
-        lateness: How far the watermark stays behind the greatest event time seen, zero or more.
-            By default zero; in the domain `epoch, event` there is no watermark without it, and
-            nothing is late.
-        max_ahead: How far beyond the times before it a record may be dated; None for no bound.
-        idle_after: When nothing has come for so long, the clock moves the watermark: it then stays
-            this long and `lateness` behind the present. None: it waits for records.
-        minimum: Where the stream starts, in UTC; earlier records go to `late`.
-        watermark: By default `worker` for workers by partition, `stream` for others.
+        column: The column with the event time; or
+        expression: An SQL expression over the source's columns. Exactly one of the two is set.
+        lateness: The distance of the watermark from the greatest event time, zero or more. The
+            default is zero. In the domain `epoch, event` there is no watermark by default, and no
+            record is late.
+        max_ahead: The maximum distance of a record beyond the times before it; None for no bound.
+        idle_after: After this time without records the clock moves the watermark. It then stays
+            this long plus `lateness` behind the present. None waits for records.
+        minimum: The start of the stream in UTC; earlier records go to `late`.
+        watermark: `worker` by default for workers by partition, else `stream`.
     """
 
     domain: Literal["event", "epoch, event"] = "event"
@@ -200,7 +200,7 @@ class EventTime(Declared):
 
     @property
     def bitemporal(self) -> bool:
-        """Whether times have the number of the micro-batch as well."""
+        """Whether times also have the number of the micro-batch."""
         return self.domain == "epoch, event"
 
     def __post_init__(self) -> None:
@@ -212,7 +212,7 @@ class EventTime(Declared):
         if (self.column is None) == (self.expression is None):
             raise ValueError("needs either column or expression, and not both")
         if self.idle_after is not None and self.lateness is None:
-            raise ValueError("has idle_after without a lateness, and so no watermark to move")
+            raise ValueError("has idle_after but no lateness, so there is no watermark to move")
         return self
 
 
@@ -220,7 +220,7 @@ Workers = Annotated[
     Annotated[ByKey, Tag("<key>")]
     | Annotated[ByColumn, Tag("<column>")]
     | Annotated[ByPartition, Tag("<partition>")],
-    _tagger("by", ("key", "column", "partition"), "say one of: key, column or partition"),
+    _tagger("by", ("key", "column", "partition"), "must be one of: key, column or partition"),
 ]
 TimeDomain = Annotated[
     Annotated[EpochTime, Tag("<epoch>")]
@@ -229,7 +229,7 @@ TimeDomain = Annotated[
     _tagger(
         "domain",
         ("epoch", "event", "epoch, event"),
-        "say one of: epoch, event or 'epoch, event'",
+        "must be one of: epoch, event or 'epoch, event'",
     ),
 ]
 
@@ -239,13 +239,14 @@ class Stream(Declared):
     """A stream to capture.
 
     Attributes:
-        name: The name that requests give, and the folder of its tape.
+        name: The name used in requests, and the folder of its tape.
         description: One line for people.
-        source: Where its records come from.
-        workers: Which captured worker a record belongs to.
-        time: Which time a record has, and when times are complete.
-        late: What becomes of late records.
-        schedule: When Airflow captures it (`@daily`, or a cron of five fields); None by hand only.
+        source: The source of its records.
+        workers: The assignment of records to captured workers.
+        time: The assignment of times to records, and the rule for completeness.
+        late: The treatment of late records.
+        schedule: The schedule of Airflow's captures (`@daily`, or a cron of five fields); None for
+            captures by hand only.
     """
 
     name: Annotated[str, name_of("stream")]
@@ -267,7 +268,7 @@ class Stream(Declared):
         if not isinstance(workers, ByPartition) or workers.column or source is None:
             return workers
         if source.format not in (*_FILES, "kafka"):
-            raise ValueError(f"needs a column, as partitions of {source.format} have no known one")
+            raise ValueError(f"needs a column, because {source.format} has no known partitions")
         return workers
 
     @field_validator("time", mode="after")
@@ -275,22 +276,22 @@ class Stream(Declared):
     def _watermark(cls, time: EpochTime | EventTime, info: ValidationInfo) -> EpochTime | EventTime:
         if isinstance(time, EpochTime) or time.watermark is not None:
             return time
-        # One partition that lags would otherwise find all its records late.
-        own = isinstance(info.data.get("workers"), ByPartition)
-        return replace(time, watermark=Watermark.WORKER if own else Watermark.STREAM)
+        # With a common watermark all records of a lagging partition would be late.
+        by_partition = isinstance(info.data.get("workers"), ByPartition)
+        return replace(time, watermark=Watermark.WORKER if by_partition else Watermark.STREAM)
 
 
 @dataclass(frozen=True, slots=True, config=CONFIG)
 class Target(Declared):
-    """A downstream table whose columns are declared.
+    """A downstream table with declared columns.
 
     Attributes:
-        name: The name that requests give.
-        path: Where the Delta table is; None for a table of the lake by its name.
-        worker: The column that says the worker: its number (`_worker`), or its label.
-        time: The column that says the time.
+        name: The name used in requests.
+        path: The path of the Delta table; None for the table of the lake with this name.
+        worker: The column with the worker: its number (`_worker`), or its label.
+        time: The column with the time.
         columns: The stream's columns that the table has; None for all.
-        checks: What every row must meet that a replay puts there.
+        checks: Checks for every row that a replay publishes there.
         description: One line for people.
     """
 
@@ -305,27 +306,27 @@ class Target(Declared):
 
 @dataclass(frozen=True, slots=True, config=CONFIG)
 class Replay(Declared):
-    """A replay with a name, to be run by hand, on schedule or over intervals.
+    """A named replay, run by hand, on schedule or over intervals.
 
     Attributes:
-        name: The name that requests give.
-        stream: The stream to play.
+        name: The name used in requests.
+        stream: The stream to replay.
         target: A declared target, a table of the lake, or the path or URI of a Delta table.
         workers: Labels or numbers of the captured workers, as text; None for all.
-        since: First time played; None from the start. An instant, or a number for epochs.
-        until: First time no longer played; None for all complete times.
-        transform: The transform to apply; None to play the records as they are.
-        pipeline: The pipeline to run, where there is no transform.
-        sink: The sink of the pipeline whose rows the target gets; None where it has but one.
-        mode: How the target is changed.
-        keys: Columns that `merge` matches rows by; those of the transform or sink when empty.
-        schedule: When Airflow runs it: over data intervals, or, where it follows, with what became
-            complete since its last run; None by hand only.
-        follow: The name of its cursor, where each of its runs plays what became complete since the
-            one before; a pipeline goes on from its state then.
-        checks: What every row must meet that it puts out, besides the checks of its target.
-        approve: Whether a person decides, between audit and publish.
-        notify: Whom Airflow tells of failures: notifiers, or other callbacks of a failed task.
+        since: The first time; None for the start. An instant, or a number for epochs.
+        until: The first time after the range; None for all complete times.
+        transform: The transform to apply; None to copy the records.
+        pipeline: The pipeline to run instead of a transform.
+        sink: The sink of the pipeline that feeds the target; None if it has only one.
+        mode: The way the target is changed.
+        keys: Columns that `merge` matches rows by; by default those of the transform or sink.
+        schedule: The schedule of Airflow's runs: over data intervals, or for a followed replay
+            over the times completed since the last run; None for runs by hand only.
+        follow: The name of the cursor of a followed replay. Each run covers the times completed
+            since the previous one; a pipeline continues from its state at that point.
+        checks: Checks for every output row, in addition to those of the target.
+        approve: Whether a person must approve between audit and publish.
+        notify: Notifiers, or other callbacks, that Airflow calls for a failed task.
         description: One line for people.
     """
 
@@ -350,9 +351,9 @@ class Replay(Declared):
     @model_validator(mode="after")
     def _one_computation(self) -> Replay:
         if self.transform is not None and self.pipeline is not None:
-            raise ValueError("has a transform and a pipeline; choose one of them")
+            raise ValueError("has a transform and a pipeline; remove one of them")
         if self.sink is not None and self.pipeline is None:
-            raise ValueError("names a sink, and no pipeline that has it")
+            raise ValueError("has a sink but no pipeline")
         if self.follow is not None and self.until is not None:
-            raise ValueError("follows what becomes complete, and so has no until")
+            raise ValueError("follows the completed times and cannot have an until")
         return self

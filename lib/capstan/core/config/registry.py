@@ -1,4 +1,4 @@
-"""Where requests find transforms: a request brings a name, never code."""
+"""Registry of transforms. A request contains a name, never code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Function = TypeVar("Function", bound=TransformFunction)
 
 
 class HasName(Protocol):
-    """Something that has a name of its own."""
+    """An object with a name."""
 
     @property
     def name(self) -> str:
@@ -26,16 +26,16 @@ Named = TypeVar("Named", bound=HasName)
 
 
 class ByName(Generic[Named]):
-    """What a request may name: values that were declared, and those that are added.
+    """Declared and registered values by name.
 
     Attributes:
-        kind: What they are called in errors, whose code is `CAP-` and this.
+        kind: The word for a value in errors, whose code is `CAP-` and this word.
     """
 
     kind: ClassVar[str]
 
     def __init__(self, declared: Mapping[str, Named] | None = None) -> None:
-        """Begin with declared values by name, or with none."""
+        """Start with declared values by name, or with none."""
         self._known: dict[str, Named] = dict(declared or {})
 
     @property
@@ -44,11 +44,11 @@ class ByName(Generic[Named]):
         return tuple(sorted(self._known))
 
     def add(self, value: Named) -> None:
-        """Register `value`; the same one again changes nothing.
+        """Register `value`; registering an equal value again has no effect.
 
         Raises:
-            InvalidRequestError: `CAP-TRANSFORM`, or as the kind is called, when another has its
-                name.
+            InvalidRequestError: `CAP-TRANSFORM`, or the code of the kind, when a different value
+                has its name.
         """
         if self._known.setdefault(value.name, value) != value:
             raise InvalidRequestError(
@@ -59,15 +59,14 @@ class ByName(Generic[Named]):
             )
 
     def get(self, name: str) -> Named:
-        """The value that `name` names.
+        """The value with this name.
 
         Raises:
-            InvalidRequestError: `CAP-TRANSFORM`, or as the kind is called, when there is none; the
-                hint lists the known names.
+            InvalidRequestError: `CAP-TRANSFORM`, or the code of the kind, for an unknown name; the
+                hint lists the known ones.
         """
-        found = self._known.get(name)
-        if found is not None:
-            return found
+        if name in self._known:
+            return self._known[name]
         raise InvalidRequestError(
             self._code,
             f"no {self.kind} is registered as {name[:80]!r}{did_you_mean(name, self.names)}",
@@ -82,7 +81,7 @@ class ByName(Generic[Named]):
 
 
 class Registry(ByName[Transform]):
-    """Transforms by name: those of a declaration file, and those registered in Python."""
+    """Transforms by name, from a declaration file and from Python."""
 
     kind = "transform"
 
@@ -102,20 +101,20 @@ class Registry(ByName[Transform]):
         The arguments are the fields of `Transform`; `grain` may be text such as `1 day`.
 
         Raises:
-            InvalidRequestError: `CAP-TRANSFORM` when a setting is wrong or another has the name.
+            InvalidRequestError: `CAP-TRANSFORM` for an invalid setting or a duplicate name.
         """
 
         def decorate(function: Function) -> Function:
-            # A function inside another cannot be imported, and is found by `register` alone.
-            name_there = function.__qualname__.replace("<locals>.", "")
-            reference = f"{function.__module__}:{name_there}"
+            # A nested function cannot be imported; only `register` makes it available.
+            qualified_name = function.__qualname__.replace("<locals>.", "")
+            reference = f"{function.__module__}:{qualified_name}"
             fields = {
                 "name": name, "description": description, "function": reference,
                 "time": time, "grain": grain, "worker": worker, "keys": keys,
                 "tolerance": tolerance,
             }  # fmt: skip
-            given = {k: v for k, v in fields.items() if v or v == 0}
-            self.add(read_model(Transform, given, "CAP-TRANSFORM"))
+            settings = {key: value for key, value in fields.items() if value or value == 0}
+            self.add(read_model(Transform, settings, "CAP-TRANSFORM"))
             register(reference, function)
             return function
 
@@ -123,16 +122,16 @@ class Registry(ByName[Transform]):
 
 
 registered = Registry()
-"""What the decorator `transform` of this module has registered in this process."""
+"""The transforms registered in this process by the decorator `transform`."""
 
 transform = registered.transform
 
 
 def transforms(declared: Mapping[str, Transform]) -> Registry:
-    """All transforms that a request may name: `declared` ones, and those registered in Python.
+    """All transforms that a request can name: declared ones and those registered in Python.
 
     Raises:
-        InvalidRequestError: `CAP-TRANSFORM` when one name stands for two.
+        InvalidRequestError: `CAP-TRANSFORM` when two have the same name.
     """
     registry = Registry(declared)
     for name in registered.names:

@@ -1,7 +1,8 @@
-"""Declared checks: what every row that a replay puts out must meet.
+"""Declared checks for every row that a replay publishes.
 
-A check is one of four: an SQL predicate, columns that are unique together, columns that are never
-null, a column's range. It is declared text, trusted like a transform's; no request brings one.
+A check is an SQL predicate, a unique combination of columns, a set of columns without nulls, or a
+range of a column. Its text is declared and trusted like that of a transform; requests cannot
+contain checks.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ Limit = Decimal | datetime
 """A bound of a column's values: a number, or an instant."""
 
 _KINDS = ("sql", "unique", "not_null", "range")
-_LONGEST_NAME = 64
-# What a DECIMAL can hold.
+_MAX_NAME = 64
+# The digits of a DECIMAL.
 _DIGITS = 38
 
 
@@ -43,18 +44,18 @@ def _limit(value: object) -> object:
     except InvalidOperation:
         return parse_instant(str(value))
     if not number.is_finite() or abs(number.adjusted()) > _DIGITS:
-        raise ValueError(f"{value!r} is no number to compare with")
+        raise ValueError(f"{value!r} is not a number that values can be compared with")
     return Decimal(format(number, "f"))
 
 
 @dataclass(frozen=True, slots=True, config=CONFIG)
 class Range(Declared):
-    """The values that a column may have, both bounds included; null is not a value.
+    """The allowed values of a column, bounds included; nulls are ignored.
 
     Attributes:
         column: A column of numbers, dates or timestamps.
-        min: The least value; None for no bound. A number, or an instant (UTC when it names none).
-        max: The greatest value; None for no bound.
+        min: The smallest value; None for no bound. A number, or an instant (UTC by default).
+        max: The largest value; None for no bound.
     """
 
     column: Column
@@ -69,25 +70,25 @@ class Range(Declared):
         if low is None or high is None:
             return self
         if isinstance(low, Decimal) != isinstance(high, Decimal):
-            raise ValueError("has a number and an instant; write two of a kind")
+            raise ValueError("has a number and an instant; both must be of the same kind")
         if low > high:  # type: ignore[operator]
-            raise ValueError("has a min beyond its max, so that no value is inside")
+            raise ValueError("has a min above its max, so that no value is allowed")
         return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CONFIG)
 class Check(Declared):
-    """Something that every row must meet; exactly one of the four is set.
+    """A condition for every row; exactly one of the four kinds is set.
 
     Attributes:
-        name: What certificates and errors call it; made of kind and columns where none is given.
-        sql: A predicate over the output's columns. A row for which it is null does not meet it.
-        unique: Columns that no two rows share, among the rows of a run; null is a value here.
-        not_null: Columns that are never null.
-        range: A column's range. A null is passed over.
+        name: The name in certificates and errors; by default made from kind and columns.
+        sql: A predicate over the output's columns. A row for which it is null fails.
+        unique: Columns whose combination is unique among the rows of a run; null counts as a value.
+        not_null: Columns without nulls.
+        range: The range of a column; nulls pass.
     """
 
-    # It stands in a list, so no key names it.
+    # It is an item of a list, so no key is its name.
     NAMED_BY_KEY: ClassVar[bool] = False
 
     name: Annotated[str, name_of("check")] | None = None
@@ -98,32 +99,32 @@ class Check(Declared):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Check:
-        given = [kind for kind in _KINDS if getattr(self, kind) is not None]
-        if len(given) != 1:
+        kinds = [kind for kind in _KINDS if getattr(self, kind) is not None]
+        if len(kinds) != 1:
             raise ValueError(f"needs exactly one of {', '.join(_KINDS)}")
         if self.name is not None:
             return self
         if self.sql is not None:
-            raise ValueError("needs a name, as its sql makes none")
-        words = "_".join((given[0], *self.columns)).lower()
-        name = re.sub(r"[^a-z0-9_]", "_", words)[:_LONGEST_NAME]
+            raise ValueError("needs a name, because an sql check has no default name")
+        words = "_".join((kinds[0], *self.columns)).lower()
+        name = re.sub(r"[^a-z0-9_]", "_", words)[:_MAX_NAME]
         object.__setattr__(self, "name", name)
         return self
 
     @property
     def title(self) -> str:
-        """The name, which there always is."""
+        """The name, which is always set after validation."""
         return self.name or ""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it names; none of an SQL predicate."""
+        """The columns of the check; none for an SQL predicate."""
         named = (self.range.column,) if self.range is not None else ()
         return self.unique or self.not_null or named
 
     @property
     def rule(self) -> str:
-        """The rule as a person reads it: `0 <= amount <= 100`."""
+        """The rule in readable form: `0 <= amount <= 100`."""
         if self.sql is not None:
             return normalised(self.sql)
         if self.range is None:
@@ -137,8 +138,8 @@ def _shown(limit: Limit) -> str:
     return limit.isoformat() if isinstance(limit, datetime) else format(limit, "f")
 
 
-def twice(checks: Sequence[Check]) -> str | None:
-    """The first name that two of `checks` have, or None."""
+def duplicate_name(checks: Sequence[Check]) -> str | None:
+    """The first name that two checks share, or None."""
     seen: set[str] = set()
     for check in checks:
         if check.title in seen:
@@ -148,9 +149,9 @@ def twice(checks: Sequence[Check]) -> str | None:
 
 
 def _distinct(checks: tuple[Check, ...]) -> tuple[Check, ...]:
-    name = twice(checks)
+    name = duplicate_name(checks)
     if name is not None:
-        raise ValueError(f"has two checks named {name!r}; give one of them another name")
+        raise ValueError(f"has two checks named {name!r}; rename one of them")
     return checks
 
 

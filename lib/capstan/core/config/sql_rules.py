@@ -1,11 +1,11 @@
-"""Registered SQL text: normalised for its hash, and held to one deterministic query."""
+"""Rules for registered SQL: normalised text for its hash, and checks that it is deterministic."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-# Longest first: raw strings keep their backslashes, so they end at the first quote.
+# Longest alternative first. Raw strings keep their backslashes, so they end at the first quote.
 _TOKEN = re.compile(
     r"""
     (?P<text> \b[rR](?:'[^']*'|"[^"]*")
@@ -18,9 +18,9 @@ _TOKEN = re.compile(
 )
 _Token = tuple[str, str]
 _QUERY_WORDS = ("select", "with", "from")
-# A second computation must give the same rows, wherever it runs: so nothing may draw on chance,
-# clock, layout, machine or session. What depends on the order of rows, as `first` may, is told from
-# Spark's plan (`capstan.core.config.order`): of rows that have an order it gives the same again.
+# The same computation must give the same rows anywhere, so SQL must not depend on chance, clock,
+# data layout, machine or session. Dependence on row order, as of `first`, is found in Spark's plan
+# (`capstan.core.config.order`): for rows with a defined order the result is stable.
 _UNSTABLE = frozenset((
     "current_date", "current_time", "current_timestamp", "curdate", "now", "localtimestamp",
     "getdate", "rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle", "tablesample",
@@ -29,9 +29,9 @@ _UNSTABLE = frozenset((
     "current_database", "current_schema", "current_path", "current_user", "session_user", "user",
     "version", "reflect", "try_reflect", "java_method", "python_worker_logs",
 ))  # fmt: skip
-# With fewer arguments the first reads the clock, and the second draws what it begins with.
+# With fewer arguments, the first reads the clock and the second a random initial value.
 _UNSTABLE_BELOW = {"unix_timestamp": 1, "aes_encrypt": 5}
-# These few may be called without brackets. So may `user`, where no column has this name.
+# These functions may be called without brackets; so may `user`, if no column has that name.
 _BARE = frozenset((
     "current_date", "current_time", "current_timestamp", "localtimestamp", "current_user",
     "session_user", "current_path",
@@ -48,32 +48,32 @@ _TO_TIME = _OF_TIME | {
 
 
 def normalised(sql: str) -> str:
-    """`sql` without comments, each run of blanks as one space; quoted text is kept as it is."""
+    """`sql` without comments and with single spaces; quoted text is unchanged."""
     return "".join(text if kind != "skip" else " " for kind, text in _squeezed(sql)).strip()
 
 
 def problem_with_query(sql: str) -> str | None:
-    """What keeps `sql` from being a transform's query, or None when nothing does."""
+    """The reason why `sql` cannot be a transform's query, or None."""
     words = [text.lower() for kind, text in _squeezed(sql) if kind == "word"]
     if not words or words[0] not in _QUERY_WORDS:
-        return "is not a query; begin with SELECT or WITH"
+        return "is not a query; start with SELECT or WITH"
     if "records" not in words and "`records`" not in sql:
-        return "does not read the view 'records', which holds what is played"
+        return "does not read the view 'records', which has the replayed records"
     return problem_with_expression(sql)
 
 
 def problem_with_expression(sql: str) -> str | None:
-    """What keeps `sql` from being one deterministic expression or query, or None."""
+    """The reason why `sql` is not one deterministic expression or query, or None."""
     tokens = [(kind, text) for kind, text in _squeezed(sql) if kind != "skip"]
     if not tokens:
         return "is empty"
     if any(kind == "sign" and text == ";" for kind, text in tokens):
-        return "has a ';' in it; write one statement without it"
+        return "contains a ';'; write one statement without it"
     for index in range(len(tokens)):
         if _calls_unstable(tokens, index):
             return (
-                f"calls {tokens[index][1].strip('`')}, which reads the clock, chance, the machine "
-                "or the session; use what records hold"
+                f"calls {tokens[index][1].strip('`')}, which depends on clock, chance, machine or "
+                "session; use values of the records"
             )
         if _names_moment(tokens, index):
             return moment_problem(tokens[index][1])
@@ -81,17 +81,17 @@ def problem_with_expression(sql: str) -> str | None:
 
 
 def moments(sql: str) -> list[str]:
-    """Quoted texts of `sql` that are moments of the clock where they become times, in its order."""
+    """Quoted texts in `sql` that Spark reads from the clock when cast to a time, in order."""
     return [text for kind, text in _squeezed(sql) if kind == "text" and _MOMENT.fullmatch(text)]
 
 
 def moment_problem(text: str) -> str:
-    """What is wrong with such a text that becomes a time."""
-    return f"takes the moment {text} from the clock; use what records hold"
+    """The problem of such a text in a place where it becomes a time."""
+    return f"takes the moment {text} from the clock; use values of the records"
 
 
 def _calls_unstable(tokens: list[_Token], index: int) -> bool:
-    """Whether an unstable function is called here; a column may have the same name."""
+    """Whether an unstable function is called at this token; a column may have the same name."""
     kind, text = tokens[index]
     name = text.strip("`").lower()
     if kind != "word" and not text.startswith("`"):
@@ -104,7 +104,7 @@ def _calls_unstable(tokens: list[_Token], index: int) -> bool:
 
 
 def _arguments(tokens: list[_Token]) -> int:
-    """How many arguments a call has, given what follows its bracket."""
+    """The number of arguments of a call, from the tokens after its bracket."""
     depth, commas = 0, 0
     for index, (kind, text) in enumerate(tokens):
         if kind != "sign":
@@ -117,7 +117,7 @@ def _arguments(tokens: list[_Token]) -> int:
 
 
 def _names_moment(tokens: list[_Token], index: int) -> bool:
-    """Whether a text becomes a time here that Spark takes from the clock: `DATE 'today'`."""
+    """Whether a text here becomes a time that Spark reads from the clock: `DATE 'today'`."""
     kind, text = tokens[index]
     if kind != "text" or not _MOMENT.fullmatch(text):
         return False
@@ -127,7 +127,7 @@ def _names_moment(tokens: list[_Token], index: int) -> bool:
 
 
 def _squeezed(sql: str) -> Iterator[_Token]:
-    """Tokens as (kind, text); neighbouring blanks and comments are one `skip`."""
+    """Tokens as (kind, text); adjacent whitespace and comments are one `skip`."""
     last = ""
     for match in _TOKEN.finditer(sql):
         kind = match.lastgroup or ""

@@ -1,4 +1,4 @@
-"""Registered transforms: what a replay may do to the records that it plays."""
+"""Registered transforms: computations that a replay can apply to its records."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from capstan.core.config.sql_rules import normalised, problem_with_query
 from capstan.errors import InvalidRequestError
 
 TOLERANCE = 1e-9
-"""How far sums of floats may be apart by default: those of 4 million values of one sign are not."""
+"""The default tolerance for sums of floats; sums of 4 million values of one sign stay within it."""
 
-# A Spark DataFrame in, a Spark DataFrame out; this room does not import Spark to say so.
+# DataFrame to DataFrame; `object`, because this package does not import Spark.
 TransformFunction = Callable[..., object]
 
-# Functions registered in Python, by `module:function`; they may lie where import cannot reach.
+# Functions registered in Python, by `module:function`; some cannot be imported.
 _registered: dict[str, TransformFunction] = {}
 
 
@@ -50,25 +50,25 @@ def _query(text: str) -> str:
 class Transform(Declared):
     """A computation over the records of a replay, registered by name.
 
-    It reads a view named `records` (as a function: its one argument), with `_worker INT`,
-    `_time STRUCT<...>` (a field per coordinate: `epoch`, `event`), `_label STRING` (what the
-    worker stands for) and the stream's own columns. The same records must always give the same
-    rows, whatever their order.
+    It reads a view named `records` (a function gets it as its only argument) with `_worker INT`,
+    `_time STRUCT<...>` (a field per coordinate: `epoch`, `event`), `_label STRING` (the worker's
+    label) and the stream's own columns. The same records must always give the same rows, in
+    whatever order the records come.
 
     Attributes:
-        name: The name that requests give.
+        name: The name used in requests.
         description: One line for people.
         sql: One SELECT over `records`; or
         function: `package.module:function`, DataFrame to DataFrame. Exactly one of the two is set.
-        time: The output column that stands for the time, or None when the output has none: then
-            only `append`, `merge` or a full replacement can publish it.
-        grain: Ranges must be multiples of this length; None leaves them free.
-        worker: The output column that carries the captured worker's number, or None when output
-            rows mix workers: then all workers must be chosen.
+        time: The output column with the time, or None if the output has none: then it can only be
+            published by `append`, `merge` or a full replacement.
+        grain: Ranges must be multiples of this length; None allows any range.
+        worker: The output column with the captured worker's number, or None if output rows combine
+            workers: then all workers must be selected.
         keys: Columns that identify an output row within a time, for audits and `merge`.
-        tolerance: Sums of floats depend in their last digits on the order of the records. Audits
-            take two of them, `a` and `b`, for equal up to `tolerance * max(1, |a|, |b|)`; with 0
-            such sums are refused. It is no part of `code_hash`: it changes no output.
+        tolerance: The last digits of float sums depend on the order of the records. Audits treat
+            two sums `a` and `b` as equal up to `tolerance * max(1, |a|, |b|)`; with 0 such sums
+            are rejected. It is not part of `code_hash`, because it changes no output.
     """
 
     name: Annotated[str, name_of("transform")]
@@ -90,10 +90,10 @@ class Transform(Declared):
         return self
 
     def resolve(self) -> TransformFunction | None:
-        """The function itself, or None for SQL.
+        """The function, or None for SQL.
 
         Raises:
-            InvalidRequestError: `CAP-TRANSFORM` when it cannot be imported, or is not a function.
+            InvalidRequestError: `CAP-TRANSFORM` when it cannot be imported or is not a function.
         """
         if self.function is None:
             return None
@@ -101,20 +101,20 @@ class Transform(Declared):
             return _registered[self.function]
         module, _, name = self.function.partition(":")
         try:
-            found: object = attrgetter(name)(importlib.import_module(module))
+            function: object = attrgetter(name)(importlib.import_module(module))
         except (ImportError, AttributeError) as error:
             raise self._unusable(f"cannot be imported: {error}") from error
-        if not callable(found):
+        if not callable(function):
             raise self._unusable("is not a function")
-        return found
+        return function
 
     @property
     def code_hash(self) -> str:
-        """SHA-256, in hex, of what decides the output: the code and the declared settings.
+        """SHA-256, in hex, of everything that determines the output: code and settings.
 
-        Of SQL, comments and blanks do not count. Of a function, what counts is its source, with
-        the functions and plain constants of its own module that it uses; what it takes from other
-        modules does not.
+        For SQL, comments and whitespace are ignored. For a function, the hash covers its source
+        and the functions and plain constants of its own module that it uses; objects of other
+        modules are ignored.
 
         Raises:
             InvalidRequestError: `CAP-TRANSFORM` when the function or its source cannot be found.
@@ -139,18 +139,18 @@ class Transform(Declared):
         return InvalidRequestError(
             "CAP-TRANSFORM",
             f"transform {self.name}: {self.function} {problem}",
-            "name a function of an importable module as package.module:function",
+            "give a function of an importable module as package.module:function",
             transform=self.name,
         )
 
 
 def register(reference: str, function: TransformFunction) -> None:
-    """Make `Transform.resolve` find `function` under `reference` without importing it."""
+    """Make `Transform.resolve` return `function` for `reference` without an import."""
     _registered[reference] = function
 
 
 def _sources(function: TransformFunction) -> Iterator[str]:
-    """Sources of `function` and of what it uses from its own module, each once, in no order."""
+    """Sources of `function` and of the objects it uses from its module, each once, in no order."""
     waiting, seen = [inspect.unwrap(function)], set()
     while waiting:
         current = waiting.pop()
@@ -169,7 +169,7 @@ def _sources(function: TransformFunction) -> Iterator[str]:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Global names that `code` mentions, those of functions inside it too."""
+    """Global names in `code` and in the functions inside it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

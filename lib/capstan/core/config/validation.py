@@ -1,4 +1,4 @@
-"""From plain data to models, with errors that say where and what is allowed."""
+"""Validation of plain data into models, with errors that state the place and the allowed values."""
 
 from __future__ import annotations
 
@@ -14,60 +14,60 @@ from capstan.errors import InvalidRequestError
 
 Model = TypeVar("Model")
 
-_FOUND = {dict: "a mapping", list: "a list", type(None): "nothing"}
-_MUST = {
+_TYPE_NAMES = {dict: "a mapping", list: "a list", type(None): "nothing"}
+_REQUIREMENTS = {
     "missing": "is missing, and has no default",
     "dataclass_type": "must be a mapping of keys to values",
     "dict_type": "must be a mapping of keys to values",
     "string_type": "must be text",
     "tuple_type": "must be a list",
 }
-_LONGEST = 80
+_MAX_LENGTH = 80
 
 
 def read_model(model: type[Model], fields: Mapping[str, object], code: str) -> Model:
     """Build `model` from `fields` given in Python.
 
     Raises:
-        InvalidRequestError: `code`, naming the field and what is allowed.
+        InvalidRequestError: `code`, with the field and the allowed values.
     """
     try:
         return TypeAdapter(model).validate_python(dict(fields))
     except ValidationError as error:
         place, problem = _first(error)
         key = ".".join(str(part) for part in place)
-        what = f"{model.__name__.lower()} {fields.get('name', '')}".strip()
-        said = f"{what}: {key + ': ' if key else ''}{problem}"
-        raise InvalidRequestError(code, said, "say it in the way that is named") from None
+        subject = f"{model.__name__.lower()} {fields.get('name', '')}".strip()
+        message = f"{subject}: {key + ': ' if key else ''}{problem}"
+        raise InvalidRequestError(code, message, "correct the value as stated") from None
 
 
 def read_declared(model: type[Model], document: Document, place: Place, data: object) -> Model:
-    """Build `model` from `data`, which `document` has at `place`.
+    """Build `model` from `data`, which is at `place` in `document`.
 
     Raises:
-        InvalidRequestError: `CAP-DECLARE`, naming file, line and key path, and what is allowed. Of
-            several errors the first in the file; the hint says how many more there are.
+        InvalidRequestError: `CAP-DECLARE` with file, line, key path and the allowed values, for the
+            first error in the file; the hint has the number of further ones.
     """
     try:
         return TypeAdapter(model).validate_python(data)
     except ValidationError as error:
-        found = [_explained(details) for details in error.errors(include_url=False)]
-        found.sort(key=lambda each: document.line((*place, *each[0])))
-        inside, problem = found[0]
-        hint = "what may be written here is described at the head of the file"
-        if len(found) > 1:
-            hint = f"{len(found) - 1} more below it; {hint}"
+        problems = [_explain(details) for details in error.errors(include_url=False)]
+        problems.sort(key=lambda entry: document.line((*place, *entry[0])))
+        inside, problem = problems[0]
+        hint = "the head of the file describes the allowed values"
+        if len(problems) > 1:
+            hint = f"{len(problems) - 1} more errors below it; {hint}"
         raise document.error((*place, *inside), problem, hint) from None
 
 
 def _first(error: ValidationError) -> tuple[Place, str]:
-    return _explained(error.errors(include_url=False)[0])
+    return _explain(error.errors(include_url=False)[0])
 
 
-def _explained(details: ErrorDetails) -> tuple[Place, str]:
+def _explain(details: ErrorDetails) -> tuple[Place, str]:
     """The place of an error inside the model, and the problem in one line."""
     context = details.get("ctx", {})
-    # Tags of unions stand in brackets; the rest are keys of the file.
+    # Tags of unions are in brackets; the rest are keys of the file.
     place = tuple(p for p in details["loc"] if not (isinstance(p, str) and p.startswith("<")))
     if details["type"] in ("unknown_key", "choice"):
         place = (*place, str(context["key"]))
@@ -75,23 +75,23 @@ def _explained(details: ErrorDetails) -> tuple[Place, str]:
 
 
 def _problem(details: ErrorDetails, context: Mapping[str, object]) -> str:
-    value, kind, said = details["input"], details["type"], str(details["msg"])
+    value, kind, message = details["input"], details["type"], str(details["msg"])
     if kind == "unknown_key":
-        return said
+        return message
     if kind == "value_error":
         return str(context["error"])
     if kind == "missing":
-        return _MUST[kind]
+        return _REQUIREMENTS[kind]
     if kind == "choice":
         value = value.get(str(context["key"])) if isinstance(value, dict) else None
     elif kind in ("enum", "literal_error"):
         expected = str(context["expected"]).replace("'", "")
         words = expected.replace(" or ", ", ").split(", ")
         return f"{_shown(value)} is none of: {expected}{did_you_mean(str(value), words)}"
-    elif kind in _MUST:
-        said = _MUST[kind]
-    return f"{said[:1].lower()}{said[1:]}, found {_shown(value)}"
+    elif kind in _REQUIREMENTS:
+        message = _REQUIREMENTS[kind]
+    return f"{message[:1].lower()}{message[1:]}, found {_shown(value)}"
 
 
 def _shown(value: object) -> str:
-    return _FOUND.get(type(value)) or repr(value)[:_LONGEST]
+    return _TYPE_NAMES.get(type(value)) or repr(value)[:_MAX_LENGTH]

@@ -1,4 +1,4 @@
-"""Events, the rules that they obey, and two checkers of them."""
+"""Events, the rules they must obey, and two checkers."""
 
 from __future__ import annotations
 

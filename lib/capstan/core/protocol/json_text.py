@@ -1,4 +1,4 @@
-"""JSON of values that others wrote, as text that can be written down."""
+"""JSON text of foreign values that can always be encoded as UTF-8."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 
 
 def json_text(value: object, *, allow_nan: bool = True) -> str:
-    """JSON without blanks, whose characters stand for themselves where UTF-8 has them.
+    """Compact JSON, with non-ASCII characters as themselves if UTF-8 can encode them.
 
     Raises:
-        TypeError: JSON has no such value.
-        ValueError: Without `allow_nan`: a number that is not one; or a value within itself.
-        RecursionError: It is too deep.
+        TypeError: When JSON has no such value.
+        ValueError: For NaN or infinity without `allow_nan`, and for a circular value.
+        RecursionError: When the value is nested too deeply.
     """
 
     def text(*, ascii_only: bool) -> str:
@@ -23,6 +23,6 @@ def json_text(value: object, *, allow_nan: bool = True) -> str:
         plain = text(ascii_only=False)
         plain.encode()
     except UnicodeEncodeError:
-        # Half of a surrogate pair is JSON, but only with its escape.
+        # Half of a surrogate pair is valid in JSON only as an escape.
         return text(ascii_only=True)
     return plain

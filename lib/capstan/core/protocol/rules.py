@@ -1,4 +1,4 @@
-"""The rules that a recording of one worker has to obey.
+"""The rules that the recording of one worker must obey.
 
 A recording is a sequence of events, numbered from 0. A worker starts out holding exactly one
 *capability*, for the minimum time: `H = {minimum: 1}`, where `H` counts the capabilities held at
@@ -12,23 +12,23 @@ each time. A recording is valid when every event obeys, against `H` as it was be
 2.  *Messages.* For their time `t`, some held `s` is less or equal to `t`, also when there are no
     records (`message`).
 
-Around them stand the rules of the medium: each item is an event of this recording (`shape`),
-numbered without a gap or a repeat (`seq`); and where the payload is read too, each event has
-exactly the records it counted (`content`).
+The rules of the medium come on top. Each item is an event of this recording (`shape`), and numbers
+have no gap or repeat (`seq`). If the payload is read too, each event has exactly the records it
+counted (`content`).
 
-An event that breaks several is named after the first of `shape`, `seq`, `increment`, `negative`,
-`message`. Judging stops there, and what is held and counted is what was before it.
+An event that breaks several rules is reported under the first of `shape`, `seq`, `increment`,
+`negative`, `message`. The check stops there, with holdings and counts as they were before it.
 
-What follows from the rules:
+Consequences of the rules:
 
--   Messages may be moved earlier in the sequence, and progress later past messages. What must not
-    happen is that the last capability at or below a message is dropped before it.
--   Support needs no order inside a batch: what a new time could lean on has itself to be
-    supported by what was held before.
+-   Messages may be moved earlier in the sequence, and progress later past messages. But the last
+    capability at or below a message must not be dropped before it.
+-   Support needs no order inside a batch: a new time that supports another must itself be supported
+    by a capability held before.
 -   Once `H` is empty the worker is *closed*: only events that change nothing can follow.
--   Every prefix is valid. A missing tail cannot be told from a worker that is still open.
+-   Every prefix is valid. A missing tail looks the same as a worker that is still open.
 -   Any interleaving of `n` valid recordings is valid from `{minimum: n}`.
--   A repeated or missing batch of messages breaks no rule. Only counts and hashes show it.
+-   A repeated or missing batch of messages breaks no rule. Only counts and hashes reveal it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SHOWN = 5
 
 
 class Rule(StrEnum):
-    """The name of a rule, as reports and ledgers write it."""
+    """The name of a rule, as in reports and ledgers."""
 
     SHAPE = "shape"
     SEQ = "seq"
@@ -55,17 +55,17 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """The first place where a recording breaks a rule.
+    """The first event where a recording breaks a rule.
 
     Attributes:
         seq: The position in the recording, from 0.
         rule: The rule that is broken.
-        time: The offending time, the first in listing order when there are several; None where
-            the rule is not about a time.
-        held: What was held before the event: `(time, count)` in listing order.
-        count: For `increment` by how much the time goes up in all; for `negative` the count it
-            would fall to; else None.
-        detail: For `shape`, `seq` and `content` what was found, in words; else empty.
+        time: The offending time, the first in listing order if there are several; None if the rule
+            does not concern a time.
+        held: The capabilities held before the event: `(time, count)` in listing order.
+        count: For `increment` the total increase at the time; for `negative` the count it would
+            fall to; else None.
+        detail: For `shape`, `seq` and `content` a description; else empty.
     """
 
     seq: int
@@ -76,11 +76,11 @@ class Violation:
     detail: str = ""
 
     def describe(self, time_type: TimeType) -> str:
-        """One sentence that says what is wrong, and what was held."""
+        """One sentence with the violation and the capabilities held."""
         return f"event {self.seq}: {self._complaint(time_type)}; {self._holdings(time_type)}"
 
     def to_json(self, time_type: TimeType) -> dict[str, object]:
-        """The violation as reports write it."""
+        """The violation as JSON for reports."""
         return {
             "seq": self.seq,
             "rule": self.rule.value,
@@ -110,7 +110,7 @@ class Violation:
 
 
 def holdings_json(held: tuple[tuple[Time, int], ...], time_type: TimeType) -> list[list[object]]:
-    """Held times with their counts, as reports write them: `[[time, count], ...]`."""
+    """Held times with their counts as JSON for reports: `[[time, count], ...]`."""
     return [[time_type.render(time), count] for time, count in held]
 
 

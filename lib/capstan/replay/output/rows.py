@@ -22,7 +22,7 @@ from capstan.pipeline.spark.tape_input import play_tape
 from capstan.replay.output.state_resume import carried
 from capstan.replay.planning.computation import PipelineComputation, TransformComputation
 from capstan.replay.planning.plan import Plan
-from capstan.spark.clock_literals import moment_in
+from capstan.spark.clock_literals import clock_literal
 from capstan.storage.keyed_lookup import with_values
 from capstan.storage.tape.fingerprint import row_hashes
 from capstan.storage.tape.region_sql import quoted
@@ -198,7 +198,7 @@ def _transformed(
             "list the stream's columns with `capstan show`",
         ) from error
     frame: DataFrame = result  # type: ignore[assignment]
-    moment = moment_in(transform.sql or "", frame)
+    moment = clock_literal(transform.sql or "", frame)
     if moment is not None:
         raise InvalidRequestError(
             "CAP-TRANSFORM",

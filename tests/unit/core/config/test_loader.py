@@ -198,7 +198,7 @@ def test_the_lake_is_filled_in_where_it_may_stand(tmp_path: Path) -> None:
     [
         ("{lake}/", "{lakes}/", "source.path", "{lakes} is not a variable, did you mean 'lake'?"),
         ("{lake}/", "{}/", "source.path", "{} is not a variable"),
-        ("{lake}/", "{lake/", "source.path", "brace without its other"),
+        ("{lake}/", "{lake/", "source.path", "unpaired brace"),
         ("12", '"{home}/x"', "source.options.maxFilesPerTrigger", "{home} is not a variable"),
     ],
 )
@@ -214,7 +214,7 @@ def test_no_other_variable_is_known(
     ("field", "value", "key", "said"),
     [
         ("time", "{domain: event, column: a, every: soon}", "time.every", "'15 minutes'"),
-        ("time", "{domain: event, column: a, every: 0 hours}", "time.every", "longer than nothing"),
+        ("time", "{domain: event, column: a, every: 0 hours}", "time.every", "more than zero"),
         ("time", "{domain: event, column: a, every: [1]}", "time.every", "found a list"),
         ("time", "{domain: event, column: a}", "time.every", "is missing"),
         ("time", "{domain: event, every: 1 hour}", "time", "column or expression"),
@@ -337,7 +337,7 @@ def test_of_several_errors_the_first_in_the_file_is_named(tmp_path: Path) -> Non
     ("text", "place", "said"),
     [
         ("streams: {}\nstreams: {}\n", (2, "streams"), "the first is on line 1"),
-        (FLIGHTS + "    time: {domain: epoch}\n", (6, "streams.flights.time"), "twice"),
+        (FLIGHTS + "    time: {domain: epoch}\n", (6, "streams.flights.time"), "duplicate key"),
         ("steams: {}\n", (1, "steams"), "did you mean 'streams'?"),
         ("streams: [a]\n", (1, "streams"), "must be a mapping of names"),
         ("- a\n", (1, ""), "must be a mapping"),
@@ -380,7 +380,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         (["stream: flihgts"], "stream", "did you mean 'flights'?"),
         (["stream: flights", "transform: dayly"], "transform", "did you mean 'daily'?"),
         (["stream: flights", "workers: [EWR, JFX]"], "workers", "did you mean 'JFK'?"),
-        (["stream: flights", "since: 7"], "since", "write an instant"),
+        (["stream: flights", "since: 7"], "since", "give an instant"),
         (["stream: clicks", "until: 2013-01-01"], "until", "number of a micro-batch"),
         (["stream: clicks", "until: 9999999999999999999"], "until", "BIGINT"),
         (["stream: flights", "since: 2013-02-01", "until: 2013-01-01"], "until", "after since"),

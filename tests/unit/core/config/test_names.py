@@ -153,7 +153,7 @@ def test_lengths_of_time_are_a_number_and_a_unit(text: str, length: timedelta) -
     ["", "hour", "1", "-1 hour", "1.5 hours", "1h", "1 month", "1 hour and", "9" * 15 + " weeks"],
 )
 def test_other_lengths_are_refused_with_what_to_write(text: str) -> None:
-    with pytest.raises(ValueError, match=r"write a number and a unit|at most"):
+    with pytest.raises(ValueError, match=r"give a number and a unit|at most"):
         parse_duration(text)
 
 

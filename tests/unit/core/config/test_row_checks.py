@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from capstan.core.config import Check, ProjectConfig, Range, load_config
-from capstan.core.config.row_checks import twice
+from capstan.core.config.row_checks import duplicate_name
 from capstan.errors import InvalidRequestError
 
 HEAD = """\
@@ -72,10 +72,10 @@ def test_all_four_kinds_are_read(tmp_path: Path) -> None:
         ("- {unique: ['a`b']}", 11, "0.unique.0", "cannot name a column"),
         ("- {unqiue: [id]}", 11, "0.unqiue", "did you mean 'unique'"),
         ("- {range: {column: a}}", 11, "0.range", "needs a min, a max"),
-        ("- {range: {column: a, min: 3, max: 2}}", 11, "0.range", "beyond its max"),
-        ("- {range: {column: a, min: 3, max: 2024-05-01}}", 11, "0.range", "two of a kind"),
-        ("- {range: {column: a, min: soon}}", 11, "0.range.min", "is not a date or a time"),
-        ("- {range: {column: a, min: NaN}}", 11, "0.range.min", "no number to compare with"),
+        ("- {range: {column: a, min: 3, max: 2}}", 11, "0.range", "above its max"),
+        ("- {range: {column: a, min: 3, max: 2024-05-01}}", 11, "0.range", "of the same kind"),
+        ("- {range: {column: a, min: soon}}", 11, "0.range.min", "is not a date or time"),
+        ("- {range: {column: a, min: NaN}}", 11, "0.range.min", "is not a number"),
         ("- {unique: id}\n- {not_null: id}\n- {unique: id}", 10, "", "two checks named"),
         ("{unique: id}", 10, "", "must be a list"),
     ],
@@ -104,7 +104,7 @@ replays:
     declared = read(tmp_path, "- {not_null: id}", rest)
     assert declared.replays["rides"].approve is True
     with pytest.raises(
-        InvalidRequestError, match="'unique_id' is a check of target rides"
+        InvalidRequestError, match="'unique_id' is also a check of target rides"
     ) as caught:
         read(tmp_path, "- {unique: id}", rest)
     assert (caught.value.fields["key"], caught.value.fields["line"]) == ("replays.rides.checks", 17)
@@ -120,12 +120,12 @@ def test_a_range_is_one_that_has_a_value(low: Decimal, high: Decimal) -> None:
         assert found is not None
         assert (found.min, found.max) == (low, high)
     else:
-        with pytest.raises(ValidationError, match="beyond its max"):
+        with pytest.raises(ValidationError, match="above its max"):
             Range("a", low, high)
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=4))
 def test_the_first_name_that_comes_twice(names: list[str]) -> None:
-    found = twice([Check(name=name, unique=("x",)) for name in names])
+    found = duplicate_name([Check(name=name, unique=("x",)) for name in names])
     doubled = [name for i, name in enumerate(names) if name in names[:i]]
     assert found == (doubled[0] if doubled else None)
