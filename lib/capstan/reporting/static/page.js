@@ -1,4 +1,4 @@
-// Follows the theme of the Airflow page around it, leads its links out of the frame, sends the form.
+// Follows the surrounding Airflow page's theme, opens links outside the frame, submits the form.
 (() => {
   "use strict";
   const root = document.documentElement;
@@ -12,9 +12,9 @@
 
   if (outside) {
     const follow = () => {
-      const chosen = outside.documentElement;
-      const named = chosen.dataset.theme || "";
-      const dark = chosen.classList.contains("dark") || named === "dark";
+      const page = outside.documentElement;
+      const theme = page.dataset.theme || "";
+      const dark = page.classList.contains("dark") || theme === "dark";
       root.dataset.theme = dark ? "dark" : "light";
     };
     follow();
@@ -24,7 +24,7 @@
     });
   }
 
-  // Airflow does not let a framed page move the window itself; a link of the window's own may.
+  // Airflow's sandbox forbids a framed page to navigate the window; a link of the window may.
   const leave = (href) => {
     if (!outside) {
       window.location.assign(href);
@@ -64,20 +64,20 @@
     return conf;
   };
 
-  // The page again, with the plan of what stands in the form now.
+  // Reload the page with the form's current values, to show their plan.
   const plan = (form) => {
     const query = new URLSearchParams();
     for (const [name, value] of Object.entries(read(form))) {
-      for (const each of Array.isArray(value) ? value : [value]) {
-        if (each !== null && each !== false) {
-          query.append(name, String(each));
+      for (const item of Array.isArray(value) ? value : [value]) {
+        if (item !== null && item !== false) {
+          query.append(name, String(item));
         }
       }
     }
     window.location.assign(`${window.location.pathname}?${query}`);
   };
 
-  const said = (answer) => {
+  const errorText = (answer) => {
     const detail = answer && answer.detail;
     return typeof detail === "string" ? detail : JSON.stringify(detail || answer);
   };
@@ -93,9 +93,9 @@
       return;
     }
     const button = form.querySelector("button");
-    const place = document.getElementById("said");
+    const message = document.getElementById("said");
     button.disabled = true;
-    place.textContent = "";
+    message.textContent = "";
     try {
       const response = await fetch(form.dataset.runs, {
         method: "POST",
@@ -108,9 +108,9 @@
         leave(form.dataset.page + encodeURIComponent(answer.dag_run_id));
         return;
       }
-      place.textContent = `${response.status}: ${said(answer)}`;
+      message.textContent = `${response.status}: ${errorText(answer)}`;
     } catch (error) {
-      place.textContent = String(error);
+      message.textContent = String(error);
     }
     button.disabled = false;
   });
