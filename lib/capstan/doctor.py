@@ -23,23 +23,23 @@ _LEAST_FREE = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """The result of one check.
 
     Attributes:
-        what: The subject, such as `Java`.
+        subject: Its subject, such as `Java`.
         ok: Whether it passes.
-        found: What is installed, in one line.
-        mend: How to fix it; empty if it passes.
+        detail: The installed version or other facts, in one line.
+        remedy: How to fix it; empty if it passes.
     """
 
-    what: str
+    subject: str
     ok: bool
-    found: str
-    mend: str = ""
+    detail: str
+    remedy: str = ""
 
 
-def diagnose(lake: str | None, *, deep: bool = False) -> list[Finding]:
+def diagnose(lake: str | None, *, deep: bool = False) -> list[Diagnosis]:
     """Check everything that Capstan needs; changes nothing, and raises nothing.
 
     Args:
@@ -71,65 +71,65 @@ def _any_version(version: str) -> bool:
     return bool(version)
 
 
-def _python() -> Finding:
-    found = f"{platform.python_version()} at {sys.executable}"
+def _python() -> Diagnosis:
+    detail = f"{platform.python_version()} at {sys.executable}"
     if platform.python_version_tuple()[:2] == ("3", "11"):
-        return Finding("Python", True, found)
-    return Finding("Python", False, found, f"use Python 3.11: {_SETUP}")
+        return Diagnosis("Python", True, detail)
+    return Diagnosis("Python", False, detail, f"use Python 3.11: {_SETUP}")
 
 
-def _java() -> Finding:
+def _java() -> Diagnosis:
     skipped: list[str] = []
     try:
         java = find_java(skipped.append)
     except CapstanError as error:
-        return Finding("Java", False, error.message, error.hint)
+        return Diagnosis("Java", False, error.message, error.hint)
     notes = "".join(f"; {line}" for line in skipped)
-    return Finding("Java", True, f"{java.version} at {java.home} (from {java.source}){notes}")
+    return Diagnosis("Java", True, f"{java.version} at {java.home} (from {java.source}){notes}")
 
 
-def _package(name: str, fits: Callable[[str], bool]) -> Finding:
+def _package(name: str, fits: Callable[[str], bool]) -> Diagnosis:
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Finding(name, False, "not installed", _SETUP)
+        return Diagnosis(name, False, "not installed", _SETUP)
     if fits(version):
-        return Finding(name, True, version)
-    return Finding(name, False, f"Capstan does not work with version {version}", _SETUP)
+        return Diagnosis(name, True, version)
+    return Diagnosis(name, False, f"Capstan does not work with version {version}", _SETUP)
 
 
-def _jars() -> Finding:
+def _jars() -> Diagnosis:
     try:
-        found = jars.delta_jars()
+        archives = jars.delta_jars()
     except CapstanError as error:
-        return Finding("Delta jars", False, error.message, error.hint)
-    return Finding("Delta jars", True, ", ".join(jar.name for jar in found))
+        return Diagnosis("Delta jars", False, error.message, error.hint)
+    return Diagnosis("Delta jars", True, ", ".join(jar.name for jar in archives))
 
 
-def _connector(name: str, connector: jars.Jars) -> Finding:
+def _connector(name: str, connector: jars.Jars) -> Diagnosis:
     try:
         fetched = connector.fetched()
     except CapstanError as error:
-        return Finding(f"{name} jars", False, error.message, error.hint)
+        return Diagnosis(f"{name} jars", False, error.message, error.hint)
     missing = f"not installed (`make {connector.make}` fetches them)"
     text = f"{len(fetched)} in {connector.folder}" if fetched else missing
-    return Finding(f"{name} jars", True, text)
+    return Diagnosis(f"{name} jars", True, text)
 
 
-def _airflow() -> Finding:
+def _airflow() -> Diagnosis:
     try:
-        return Finding("Airflow", True, metadata.version("apache-airflow"))
+        return Diagnosis("Airflow", True, metadata.version("apache-airflow"))
     except metadata.PackageNotFoundError:
-        return Finding("Airflow", True, "not installed (the command line does not need it)")
+        return Diagnosis("Airflow", True, "not installed (the command line does not need it)")
 
 
-def _disk(lake: str | None) -> Finding:
+def _disk(lake: str | None) -> Diagnosis:
     folder = _existing(Path(lake) if lake and "://" not in lake else project_home())
     free = shutil.disk_usage(folder).free
-    found = f"{free / (1 << 30):.1f} GiB free at {folder}"
+    detail = f"{free / (1 << 30):.1f} GiB free at {folder}"
     if free >= _LEAST_FREE:
-        return Finding("Disk", True, found)
-    return Finding("Disk", False, found, f"free some space: at least {_LEAST_FREE >> 30} GiB")
+        return Diagnosis("Disk", True, detail)
+    return Diagnosis("Disk", False, detail, f"free some space: at least {_LEAST_FREE >> 30} GiB")
 
 
 def _existing(path: Path) -> Path:
@@ -140,28 +140,28 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _lake(lake: str) -> Finding:
+def _lake(lake: str) -> Diagnosis:
     try:
         return _uri_lake(lake) if "://" in lake else _folder_lake(Path(lake).absolute())
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        return Finding("Lake", False, f"{lake}: {reason}", "check the path and your permissions")
+        return Diagnosis("Lake", False, f"{lake}: {reason}", "check the path and your permissions")
 
 
-def _folder_lake(lake: Path) -> Finding:
+def _folder_lake(lake: Path) -> Diagnosis:
     existing = _existing(lake)
     if not existing.is_dir():
-        return Finding("Lake", False, f"{existing} is a file", "give a folder as the lake")
+        return Diagnosis("Lake", False, f"{existing} is a file", "give a folder as the lake")
     if not os.access(existing, os.W_OK | os.X_OK):
-        return Finding(
+        return Diagnosis(
             "Lake", False, f"{existing} cannot be written", "ask for permission to write"
         )
     if existing == lake:
-        return Finding("Lake", True, f"{lake} is writable")
-    return Finding("Lake", True, f"{lake} does not exist yet, and can be created")
+        return Diagnosis("Lake", True, f"{lake} is writable")
+    return Diagnosis("Lake", True, f"{lake} does not exist yet, and can be created")
 
 
-def _uri_lake(lake: str) -> Finding:
+def _uri_lake(lake: str) -> Diagnosis:
     from pyarrow import fs
 
     filesystem, inside = fs.FileSystem.from_uri(lake.replace("s3a://", "s3://", 1))
@@ -169,10 +169,10 @@ def _uri_lake(lake: str) -> Finding:
     with filesystem.open_output_stream(probe) as stream:
         stream.write(b"capstan")
     filesystem.delete_file(probe)
-    return Finding("Lake", True, f"{lake} is writable")
+    return Diagnosis("Lake", True, f"{lake} is writable")
 
 
-def _spark() -> Finding:
+def _spark() -> Diagnosis:
     # Spark is imported here only: the other checks are fast without it.
     from pyspark import SparkContext
 
@@ -186,13 +186,13 @@ def _spark() -> Finding:
                 path = f"{folder}/table"
                 spark.range(3).write.format("delta").save(path)
                 rows = spark.read.format("delta").load(path).count()
-            found = f"{spark.version}, master {spark.sparkContext.master}, {rows} of 3 rows read"
+            detail = f"{spark.version}, master {spark.sparkContext.master}, {rows} of 3 rows read"
         finally:
             if ours:
                 spark.stop()
     except CapstanError as error:
-        return Finding("Spark", False, str(error), error.hint)
+        return Diagnosis("Spark", False, str(error), error.hint)
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        return Finding("Spark", False, reason, "CAPSTAN_LOG_LEVEL=INFO shows what Spark does")
-    return Finding("Spark", rows == 3, found, "" if rows == 3 else _SETUP)
+        return Diagnosis("Spark", False, reason, "CAPSTAN_LOG_LEVEL=INFO shows what Spark does")
+    return Diagnosis("Spark", rows == 3, detail, "" if rows == 3 else _SETUP)

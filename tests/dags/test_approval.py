@@ -553,7 +553,7 @@ def test_a_notifier_that_is_none_is_refused_with_its_place(
 ) -> None:
     declare(place, f"[{name}]")
     errors = "".join(place.bag().import_errors.values())
-    assert f"{place.streams}:13: streams.little.notify: {name} cannot be told" in errors
+    assert f"{place.streams}:13: streams.little.notify: {name} cannot be notified" in errors
     assert problem in errors
     monkeypatch.setenv("CAPSTAN_NOTIFY", name)
     with pytest.raises(InvalidRequestError, match="^CAP-NOTIFY: "):

@@ -86,8 +86,8 @@ def test_a_second_session_is_the_first(spark: SparkSession) -> None:
 
 
 def test_the_doctor_tries_spark_and_leaves_the_session_running(spark: SparkSession) -> None:
-    found = [finding for finding in diagnose(None, deep=True) if finding.what == "Spark"]
-    assert [finding.ok for finding in found] == [True]
+    found = [check for check in diagnose(None, deep=True) if check.subject == "Spark"]
+    assert [check.ok for check in found] == [True]
     assert spark.range(2).count() == 2
 
 

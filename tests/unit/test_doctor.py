@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 
 from capstan import doctor
-from capstan.doctor import Finding, diagnose
+from capstan.doctor import Diagnosis, diagnose
 from capstan.errors import SystemFailureError
 from capstan.spark.java import Java
 
 
-def of(findings: list[Finding], what: str) -> Finding:
-    return next(finding for finding in findings if finding.what == what)
+def of(findings: list[Diagnosis], subject: str) -> Diagnosis:
+    return next(finding for finding in findings if finding.subject == subject)
 
 
 def test_a_machine_that_is_set_up_has_nothing_wrong(tmp_path: Path) -> None:
     findings = diagnose(str(tmp_path))
     assert [finding for finding in findings if not finding.ok] == []
-    assert all(finding.found and not finding.mend for finding in findings)
-    assert of(findings, "delta-spark").found == "4.4.0"
-    assert of(findings, "Lake").found == f"{tmp_path} is writable"
+    assert all(finding.detail and not finding.remedy for finding in findings)
+    assert of(findings, "delta-spark").detail == "4.4.0"
+    assert of(findings, "Lake").detail == f"{tmp_path} is writable"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -32,16 +32,16 @@ def test_no_java_is_said_with_how_to_mend_it(monkeypatch: pytest.MonkeyPatch) ->
         raise SystemFailureError("CAP-JAVA", "there is none", "install one")
 
     monkeypatch.setattr(doctor, "find_java", none)
-    assert of(diagnose(None), "Java") == Finding("Java", False, "there is none", "install one")
+    assert of(diagnose(None), "Java") == Diagnosis("Java", False, "there is none", "install one")
 
 
 def test_missing_jars_are_said_with_how_to_mend_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("CAPSTAN_HOME", str(tmp_path))
-    found = of(diagnose(None), "Delta jars")
-    assert not found.ok
-    assert found.mend == "run `make setup`"
+    diagnosis = of(diagnose(None), "Delta jars")
+    assert not diagnosis.ok
+    assert diagnosis.remedy == "run `make setup`"
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_a_version_that_does_not_fit_is_wrong(
     monkeypatch.setattr(
         doctor.metadata, "version", lambda name: version if name == package else real(name)
     )
-    found = of(diagnose(None), package)
-    assert not found.ok
-    assert version in found.found
-    assert found.mend
+    diagnosis = of(diagnose(None), package)
+    assert not diagnosis.ok
+    assert version in diagnosis.detail
+    assert diagnosis.remedy
 
 
 def test_a_package_that_is_not_there_is_wrong_but_airflow_is_not(
@@ -70,44 +70,44 @@ def test_a_package_that_is_not_there_is_wrong_but_airflow_is_not(
     findings = diagnose(None)
     assert not of(findings, "pyarrow").ok
     assert of(findings, "Airflow").ok
-    assert "not installed" in of(findings, "Airflow").found
+    assert "not installed" in of(findings, "Airflow").detail
 
 
 def test_a_lake_that_is_not_there_yet_is_fine_and_is_not_made(tmp_path: Path) -> None:
     lake = tmp_path / "a" / "lake"
-    found = of(diagnose(str(lake)), "Lake")
-    assert found.ok
-    assert "can be created" in found.found
+    diagnosis = of(diagnose(str(lake)), "Lake")
+    assert diagnosis.ok
+    assert "can be created" in diagnosis.detail
     assert not lake.parent.exists()
 
 
 def test_a_lake_below_a_file_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x", encoding="utf-8")
     for lake in (tmp_path / "file", tmp_path / "file" / "lake"):
-        found = of(diagnose(str(lake)), "Lake")
-        assert not found.ok
-        assert found.mend
+        diagnosis = of(diagnose(str(lake)), "Lake")
+        assert not diagnosis.ok
+        assert diagnosis.remedy
 
 
 def test_a_lake_that_cannot_be_written_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
-    found = of(diagnose(str(tmp_path)), "Lake")
-    assert not found.ok
-    assert "cannot be written" in found.found
+    diagnosis = of(diagnose(str(tmp_path)), "Lake")
+    assert not diagnosis.ok
+    assert "cannot be written" in diagnosis.detail
 
 
 def test_a_lake_of_an_unknown_kind_is_wrong_in_one_line() -> None:
-    found = of(diagnose("nowhere://lake"), "Lake")
-    assert not found.ok
-    assert found.found.startswith("nowhere://lake: ")
-    assert "\n" not in found.found
+    diagnosis = of(diagnose("nowhere://lake"), "Lake")
+    assert not diagnosis.ok
+    assert diagnosis.detail.startswith("nowhere://lake: ")
+    assert "\n" not in diagnosis.detail
 
 
 def test_a_lake_behind_a_uri_is_written_and_left_clean(tmp_path: Path) -> None:
-    found = of(diagnose(tmp_path.as_uri()), "Lake")
-    assert found.ok
+    diagnosis = of(diagnose(tmp_path.as_uri()), "Lake")
+    assert diagnosis.ok
     assert list(tmp_path.iterdir()) == []
 
 

@@ -115,19 +115,11 @@ def survey(
     coordinate = tape.time_type.coordinates[-1]
     low = _tightest(max, _declared(coordinate, declared.since), _given(tape.time_type, since))
     high = _tightest(min, _declared(coordinate, declared.until), _given(tape.time_type, until))
-    request = Request(
-        declared.stream,
-        declared.target,
-        workers=declared.workers,
+    request = Request.of_replay(
+        declared,
         since=None if low is None else bound_text(tape.time_type, coordinate.render(low)),
         until=None if high is None else bound_text(tape.time_type, coordinate.render(high)),
         as_of=as_of,
-        transform=declared.transform,
-        pipeline=declared.pipeline,
-        sink=declared.sink,
-        mode=declared.mode,
-        keys=declared.keys,
-        replay=declared.name,
     )
     plan = make_plan(lake, config, request)
     if plan.axes[-1] != len(tape.time_type.coordinates) - 1:

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from capstan.cli.output import Output
 from capstan.cli.progress import Watch, Work, watching
-from capstan.core.config import ProjectConfig, default_path, load_sound
+from capstan.core.config import ProjectConfig, load_optional
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,11 +58,7 @@ class Shell:
         Raises:
             InvalidRequestError: `CAP-DECLARE` when the file cannot be read.
         """
-        path = Path(self.streams) if self.streams else default_path()
-        if not required and not self.streams and not path.exists():
-            return ProjectConfig(path, {}, {}, {}, {})
-        declared = load_sound(path, lake=self.lake.root)
-        declared.require_read()
+        declared = load_optional(self.streams, lake=self.lake.root, required=required)
         for mistake in () if self.output.as_json else declared.mistakes:
             self.output.note(f"left out: {mistake.error}")
         return declared

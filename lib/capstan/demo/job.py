@@ -130,15 +130,7 @@ def _pipelines(job: MainJob) -> Done:
     for name in PIPELINES:
         declared = job.declarations.replay(name)
         bounds = [f"{at:%Y-%m-%d}" for at in (declared.since, declared.until) if at is not None]
-        request = Request(
-            declared.stream,
-            declared.target,
-            since=bounds[0],
-            until=bounds[1],
-            pipeline=declared.pipeline,
-            sink=declared.sink,
-            replay=name,
-        )
+        request = Request.of_replay(declared, since=bounds[0], until=bounds[1])
         outcomes[name] = replay(job.spark, job.lake, job.declarations, request)
     changed = [name for name, outcome in outcomes.items() if not outcome.unchanged]
     line = "all three are already published"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capstan.core.config import ProjectConfig, default_path, load_sound
+from capstan.core.config import ProjectConfig, load_optional
 from capstan.errors import CapstanError
 from capstan.storage.lake import Lake
 
@@ -25,20 +24,8 @@ class Place:
     streams: str | None = None
 
     def declarations(self, *, required: bool = False) -> ProjectConfig:
-        """What is declared; nothing when no file was named and there is none.
-
-        What is wrong in the file is told of whoever asks for it, and holds up nobody else.
-
-        Raises:
-            InvalidRequestError: `CAP-DECLARE` when the file cannot be read, or when one is
-                `required` and there is none.
-        """
-        path = Path(self.streams) if self.streams else default_path()
-        if not required and not self.streams and not path.exists():
-            return ProjectConfig(path, {}, {}, {}, {})
-        declared = load_sound(path, lake=self.lake.root)
-        declared.require_read()
-        return declared
+        """The declarations, as `load_optional` reads them."""
+        return load_optional(self.streams, lake=self.lake.root, required=required)
 
 
 @dataclass(frozen=True, slots=True)

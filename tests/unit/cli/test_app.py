@@ -329,9 +329,9 @@ def test_an_interrupt_ends_with_130_and_one_line(monkeypatch, lake, capsys):
 
 
 def test_doctor_says_what_to_do_and_ends_with_1(monkeypatch, lake, capsys):
-    from capstan.doctor import Finding
+    from capstan.doctor import Diagnosis
 
-    good, bad = Finding("Java", True, "17"), Finding("Disk", False, "0 GiB", "make room")
+    good, bad = Diagnosis("Java", True, "17"), Diagnosis("Disk", False, "0 GiB", "make room")
     monkeypatch.setattr("capstan.doctor.diagnose", lambda place, deep: [good])
     assert main(["doctor"]) == 0
     assert "everything is in place" in capsys.readouterr().out

@@ -243,7 +243,7 @@ def test_the_policy_of_a_report_names_the_hash_of_its_style(lake):
 def test_a_report_says_what_was_played_and_what_was_not(lake):
     text = " ".join(" ".join(Page(run_report(lake, NOTHING, RUN)).texts).split())
     for said in (
-        f"Report of run {RUN}", "f" * 32, "LEFT-OUT", "2024-05-03", "asked until 2024-06-01",
+        f"Report of run {RUN}", "f" * 32, "LEFT-OUT", "2024-05-03", "requested until 2024-06-01",
         "from 2024-05-01 to before 2024-05-02 06:30", "only in part", "1 of 2 cells differ",
         "1 missing", "2 late", "version 3", "late rows", "commit",
     ):  # fmt: skip

@@ -1,1 +1,1 @@
-"""The DAGs that DAG files make, their forms, schedules and notifications."""
+"""Builders of the DAGs, with their forms, timetables and notifications."""

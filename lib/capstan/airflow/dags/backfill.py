@@ -14,7 +14,7 @@ from capstan.airflow.dags.declaration_errors import sound
 from capstan.airflow.dags.form import DIFFERENCES, switch, workers_field
 from capstan.airflow.dags.form_choices import labels_by_stream
 from capstan.airflow.dags.notifications import on_failure
-from capstan.airflow.dags.replay import replay_tasks
+from capstan.airflow.dags.replay import declared_fields, replay_tasks
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
 from capstan.airflow.settings import Settings
 from capstan.core.config import Replay
@@ -23,7 +23,6 @@ from capstan.errors import InvalidRequestError
 # Waiting runs count too; the pool limits the number of Spark apps.
 _MAX_ACTIVE_RUNS = 16
 _RESOLUTION = timedelta(microseconds=1)
-_SWITCHES = ("adopt", "direct", "dry_run", "diff")
 
 
 def backfill_dags(setting: Settings) -> Iterator[DAG]:
@@ -82,21 +81,11 @@ def _dag(setting: Settings, replay: Replay) -> DAG:
 def _fields(replay: Replay, context: Context) -> Mapping[str, object]:
     """The fields of a run's request: the declared replay over the run's data interval."""
     since, until = _bounds(replay, context)
-    params = context["params"]
     return {
-        "stream": replay.stream,
-        "into": replay.target,
-        "workers": params.get("workers") or replay.workers,
+        **declared_fields(replay, context),
+        "workers": context["params"].get("workers"),
         "since": since.isoformat(),
         "until": until.isoformat(),
-        "transform": replay.transform,
-        "pipeline": replay.pipeline,
-        "sink": replay.sink,
-        "mode": str(replay.mode),
-        "keys": replay.keys,
-        "approve": replay.approve,
-        "replay": replay.name,
-        **{name: bool(params.get(name)) for name in _SWITCHES},
     }
 
 

@@ -11,11 +11,9 @@ from capstan.airflow.assets import table_asset
 from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.declaration_errors import sound
 from capstan.airflow.dags.form import DIFFERENCES, peers_field, switch
-from capstan.airflow.dags.replay import replay_tasks
+from capstan.airflow.dags.replay import declared_fields, replay_tasks
 from capstan.airflow.settings import Settings
 from capstan.core.config import Replay
-
-_SWITCHES = ("adopt", "direct", "dry_run", "diff")
 
 
 def follow_dags(setting: Settings) -> Iterator[DAG]:
@@ -54,14 +52,6 @@ def _dag(setting: Settings, replay: Replay) -> DAG:
 
 
 def _fields(replay: Replay, context: Context) -> Mapping[str, object]:
-    """The fields of a run's request; the form adds the number of replay workers and switches."""
-    params = context["params"]
-    return {
-        "stream": replay.stream,
-        "into": replay.target,
-        "mode": str(replay.mode),
-        "follow": replay.follow,
-        "replay": replay.name,
-        "peers": params.get("peers"),
-        **{name: bool(params.get(name)) for name in _SWITCHES},
-    }
+    """The fields of a run's request: the declared replay, with the form's peers and switches."""
+    peers = context["params"].get("peers")
+    return {**declared_fields(replay, context), "follow": replay.follow, "peers": peers}

@@ -116,6 +116,18 @@ def replay_tasks(
     return plan
 
 
+def declared_fields(replay: Replay, context: Context) -> dict[str, object]:
+    """The request fields of a run of a declared replay; `lake_queries.resolve` adds the others."""
+    switches = ("adopt", "direct", "dry_run", "diff")
+    return {
+        "stream": replay.stream,
+        "into": replay.target,
+        "mode": str(replay.mode),
+        "replay": replay.name,
+        **{name: bool(context["params"].get(name)) for name in switches},
+    }
+
+
 def replay_dags(setting: Settings) -> Iterator[DAG]:
     """The DAG that replays what its form requests; none if no stream is declared."""
     if not setting.declarations.streams:

@@ -1,1 +1,1 @@
-"""Operators and the sensor, and what they tell Airflow."""
+"""Operators, the frontier sensor, and their links, lineage and metrics."""

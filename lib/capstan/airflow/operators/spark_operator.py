@@ -1,7 +1,8 @@
 """Airflow's `SparkSubmitOperator`, imported without OpenLineage's client unless lineage is on.
 
-The operator imports Airflow's whole OpenLineage provider if it is installed, even if it is off: 0.2
-to 0.5 seconds of CPU time in each process that parses a DAG file.
+The operator imports Airflow's whole OpenLineage provider if it is installed, even if it is off:
+about 0.6 seconds of CPU time and 18 MiB in each process that parses a DAG file, a fifth of its
+start.
 """
 
 from __future__ import annotations

@@ -32,13 +32,14 @@ def doctor(
         {
             "ok": ok,
             "findings": [
-                {"what": f.what, "ok": f.ok, "found": f.found, "mend": f.mend} for f in findings
+                {"what": f.subject, "ok": f.ok, "found": f.detail, "mend": f.remedy}
+                for f in findings
             ],
         },
         table(
             "",
             ("", "what", "found", "what to do"),
-            [("ok" if f.ok else "WRONG", f.what, f.found, f.mend) for f in findings],
+            [("ok" if f.ok else "WRONG", f.subject, f.detail, f.remedy) for f in findings],
         ),
         "everything is in place" if ok else "something is missing: see the column `what to do`",
     )

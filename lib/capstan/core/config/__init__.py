@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from capstan.core.config.durations import format_duration, parse_duration, parse_instant
-from capstan.core.config.loader import ProjectConfig, default_path, load_config, load_sound
+from capstan.core.config.loader import (
+    ProjectConfig,
+    default_path,
+    load_config,
+    load_optional,
+    load_sound,
+)
 from capstan.core.config.models import (
     MAX_WORKERS,
     ByColumn,
@@ -58,6 +64,7 @@ __all__ = [
     "format_duration",
     "is_name",
     "load_config",
+    "load_optional",
     "load_sound",
     "parse_duration",
     "parse_instant",

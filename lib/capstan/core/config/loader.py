@@ -189,6 +189,27 @@ def load_sound(path: Path, *, lake: str) -> ProjectConfig:
     return replace(config, replays=MappingProxyType(replays), mistakes=tuple(loader.mistakes))
 
 
+def load_optional(named: str | None, *, lake: str, required: bool = False) -> ProjectConfig:
+    """Load the valid declarations; none if no file was named and the default one is missing.
+
+    Faulty declarations are in `mistakes`; a request for one of them fails.
+
+    Args:
+        named: The file; None for the default one.
+        lake: The value of `{lake}` in paths and source options.
+        required: Whether the file must exist.
+
+    Raises:
+        InvalidRequestError: `CAP-DECLARE` when the file cannot be read.
+    """
+    path = Path(named) if named else default_path()
+    if not required and not named and not path.exists():
+        return ProjectConfig(path, {}, {}, {}, {})
+    config = load_sound(path, lake=lake)
+    config.require_read()
+    return config
+
+
 class _Loader:
     """Loads a declaration file; invalid parts are recorded as mistakes and left out."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
-from capstan.core.config import Mode, check_column, check_name, check_target
+from capstan.core.config import Mode, Replay, check_column, check_name, check_target
 from capstan.core.parallelism import check_parallelism
 from capstan.errors import InvalidRequestError
 
@@ -57,6 +58,22 @@ class Request:
     hold: bool = False
     approve: bool = False
     replay: str | None = None
+
+    @classmethod
+    def of_replay(cls, declared: Replay, **fields: Any) -> Request:
+        """The request of a run of a declared replay, with other `fields` such as its times."""
+        return cls(
+            declared.stream,
+            declared.target,
+            workers=declared.workers,
+            transform=declared.transform,
+            pipeline=declared.pipeline,
+            sink=declared.sink,
+            mode=declared.mode,
+            keys=declared.keys,
+            replay=declared.name,
+            **fields,
+        )
 
     @property
     def held(self) -> bool:
